@@ -1,0 +1,100 @@
+# Every task of the project, each building what it needs: make demo | test | lint | bench | docs.
+# The environment lives in .venv and is rebuilt when a lock file or pyproject.toml changes.
+
+PYTHON ?= python3
+JOBS   ?= 2
+SITE   ?= site
+
+VENV := .venv
+RUN  := $(VENV)/bin/python
+PIP  := $(RUN) -m pip --quiet --disable-pip-version-check
+SRC  := src tests examples benchmarks
+
+# A stamp carries the checksum of what was installed, so that touching a file or changing branches costs nothing.
+stamp      = $(VENV)/.$(1)-$(shell cat pyproject.toml requirements/$(1).txt | cksum | cut -d' ' -f1)
+DEMO_ENV  := $(call stamp,demo)
+TEST_ENV  := $(call stamp,test)
+
+# An environment that has what the tests need also has what the demo and the benchmarks need.
+SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test lint bench docs lock clean
+.PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
+
+help:
+	@echo "make demo     a protected call outlasts a misbehaving service"
+	@echo "make test     the whole suite, with lint and docs"
+	@echo "make lint     style, import order, types"
+	@echo "make bench    ours and the peers, one table"
+	@echo "make docs     the documentation, into site/"
+	@echo "make lock     resolve requirements/*.in again"
+
+env: $(TEST_ENV)
+
+demo: $(SMALL_ENV)
+	$(RUN) examples/demo.py
+
+test: $(TEST_ENV)
+	$(RUN) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+lint: $(TEST_ENV) lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract
+
+bench: $(SMALL_ENV)
+	$(RUN) benchmarks/run.py $(ARGS)
+
+docs: $(TEST_ENV) docs-build
+
+# The single checks install nothing: the tests run each of them, side by side.
+lint-style:
+	$(RUN) -m ruff check $(wildcard $(SRC))
+
+lint-format:
+	$(RUN) -m ruff format --check $(wildcard $(SRC))
+
+lint-imports:
+	$(VENV)/bin/lint-imports --no-logo
+
+lint-mypy:
+	$(RUN) -m mypy
+
+lint-pyright:
+	$(VENV)/bin/basedpyright --pythonpath $(RUN)
+
+lint-contract:
+	MYPYPATH=tests/typing/contract $(RUN) -m mypy --no-incremental tests/typing/contract/example.py
+	$(VENV)/bin/basedpyright --project tests/typing/contract
+
+docs-build:
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --site-dir $(SITE)
+
+$(DEMO_ENV): | $(VENV)/bin/pip
+	$(PIP) install --require-hashes --requirement requirements/demo.txt
+	$(PIP) install --no-deps --no-build-isolation --no-index --editable .
+	@rm -f $(VENV)/.demo-* && touch $@
+
+$(TEST_ENV): | $(VENV)/bin/pip
+	$(PIP) install --require-hashes --requirement requirements/test.txt
+	$(PIP) install --no-deps --no-build-isolation --no-index --editable .
+	@rm -f $(VENV)/.test-* && touch $@
+
+# The last thing a new environment gets is pip, so that a half-made one is made again.
+# Debian keeps part of `venv` in a package of its own: root gets it installed, anyone else is told.
+$(VENV)/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Outlast needs Python 3.11 or newer. Name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3-venv; } || { \
+		echo "This Python cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+
+# test.txt first: demo.txt is held to its versions. The locks name no index: pip uses the one it is configured for.
+LOCK = $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-annotate --custom-compile-command "make lock" $(ARGS)
+lock: | $(VENV)/bin/pip
+	$(PIP) install uv
+	cd requirements && for name in test demo; do ../$(LOCK) --output-file $$name.txt $$name.in || exit 1; done
+
+clean:
+	rm -rf $(VENV) $(SITE) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,82 @@
+"""Outlast: Python pipelines that outlast failure. One resilience policy, declared once, for whatever can fail."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from outlast import observe as observe
+    from outlast import presets as presets
+    from outlast import testing as testing
+    from outlast.app import App as App
+    from outlast.app import Secret as Secret
+    from outlast.breaker import CircuitBreaker as CircuitBreaker
+    from outlast.breaker import CircuitState as CircuitState
+    from outlast.call import current as current
+    from outlast.call import history as history
+    from outlast.call import stop_reason as stop_reason
+    from outlast.clock import Stop as Stop
+    from outlast.drivers import Attempt as Attempt
+    from outlast.drivers import Attempts as Attempts
+    from outlast.errors import AttemptTimeoutError as AttemptTimeoutError
+    from outlast.errors import CircuitBreakerOpenError as CircuitBreakerOpenError
+    from outlast.errors import ConfigurationError as ConfigurationError
+    from outlast.errors import OutlastError as OutlastError
+    from outlast.errors import PermanentFailure as PermanentFailure
+    from outlast.errors import TemporaryFailure as TemporaryFailure
+    from outlast.errors import TotalTimeoutError as TotalTimeoutError
+    from outlast.guard import Guard as Guard
+    from outlast.guard import retry as retry
+    from outlast.limits import RetryBudget as RetryBudget
+    from outlast.model import AttemptRecord as AttemptRecord
+    from outlast.model import Context as Context
+    from outlast.model import Outcome as Outcome
+    from outlast.policy import Decision as Decision
+    from outlast.policy import Delay as Delay
+    from outlast.policy import RetryPolicy as RetryPolicy
+    from outlast.shapes import Category as Category
+    from outlast.shapes import ErrorSpec as ErrorSpec
+    from outlast.shapes import Jitter as Jitter
+    from outlast.shapes import Seconds as Seconds
+    from outlast.shapes import StopReason as StopReason
+    from outlast.verdicts import Verdict as Verdict
+    from outlast.verdicts import classify as classify
+    from outlast.verdicts import register as register
+
+__version__ = "0.1.0"
+
+# Where each public name lives. Nothing is loaded before it is asked for: `from outlast import retry` costs milliseconds.
+_ROOMS = {
+    "app": "App Secret",
+    "breaker": "CircuitBreaker CircuitState",
+    "call": "current history stop_reason",
+    "clock": "Stop",
+    "drivers": "Attempt Attempts",
+    "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError OutlastError PermanentFailure TemporaryFailure TotalTimeoutError",
+    "guard": "Guard retry",
+    "limits": "RetryBudget",
+    "model": "AttemptRecord Context Outcome",
+    "policy": "Decision Delay RetryPolicy",
+    "shapes": "Category ErrorSpec Jitter Seconds StopReason",
+    "verdicts": "Verdict classify register",
+}
+_MODULES = ("observe", "presets", "testing")
+_HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
+__all__ = sorted([*_HOME, *_MODULES])  # pyright: ignore[reportUnsupportedDunderAll]  # noqa: PLE0605 - loaded by __getattr__
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name in _HOME:
+        value = getattr(import_module(f"outlast.{_HOME[name]}"), name)
+    elif name in _MODULES:
+        value = import_module(f"outlast.{name}")
+    else:
+        message = f"module 'outlast' has no attribute {name!r}"
+        raise AttributeError(message)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

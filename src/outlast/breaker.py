@@ -1,0 +1,575 @@
+"""
+A circuit breaker: after repeated failures stop calling for a while, then let a few probes find out whether it works again.
+
+             failures reach the threshold, or the rate
+    CLOSED ───────────────────────────────────────────► OPEN ◄──────────────┐
+       ▲                                                 │ reset_timeout     │ any probe fails
+       │                                                 ▼ has passed        │
+       └───────────── success_threshold successes ── HALF_OPEN ──────────────┘
+                                                 (at most half_open_requests at a time)
+
+Two kinds of state, kept apart because they will be shared differently:
+
+- `Circuit`, a frozen value: the state, its era, its probes. It changes only by compare-and-set in a `CircuitMemory`. Here that
+  memory is a field of this process; a store can be another one. Every change begins a new *era*, and an outcome counts only in
+  the era its call was admitted in, so a late answer from before the opening cannot close or re-open anything.
+- counts, which only the closed state has and which stay in the process.
+
+The functions that change a circuit are pure: time and dice are their inputs. The lock is never held during the user's call, nor
+while events are told.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from _thread import allocate_lock
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from outlast.callables import PLAIN, awaitable, dress, is_async, rewrapped
+from outlast.checks import Check
+from outlast.clock import here
+from outlast.errors import CircuitBreakerOpenError, TotalTimeoutError
+from outlast.observe import emit, listening
+from outlast.observe.redact import sanitise
+from outlast.verdicts import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+    from typing import Literal, Never, ParamSpec, Self, TypeVar
+
+    from outlast.observe.events import Event
+    from outlast.shapes import Seconds
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+_SETTINGS = (
+    "failure_threshold reset_timeout half_open_requests success_threshold failure_rate window min_calls slow_call open_jitter open_growth "
+    "count mode"
+).split()
+_LONGEST_OPEN = 3600.0  # growth of the open time ends here (or at reset_timeout, if that is longer)
+_ROUNDING = 1e-6  # who slept exactly until then must not come a rounding error too early
+_PROBE_LEASE = 10.0  # a probe that has not come back after this (or reset_timeout) loses its place
+
+
+class CircuitState(StrEnum):
+    """The state of a circuit breaker."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circuit:
+    """One era of a circuit. Monotonic instants are on the clock of the memory that holds it."""
+
+    state: CircuitState = CircuitState.CLOSED
+    era: int = 0
+    opened_at: datetime | None = None
+    retry_at: datetime | None = None
+    retry_on: float = 0.0  # when probes may start
+    rounds: int = 0  # probe rounds that failed since it was last closed
+    successes: int = 0
+    probes: tuple[tuple[int, float], ...] = ()  # (ticket, end of its lease)
+    isolated: str | None = None
+
+
+class CircuitMemory(Protocol):
+    """Where a circuit lives. `swap` replaces it only if it is still the one that was read, and says whether it did."""
+
+    def read(self) -> Circuit: ...
+    def swap(self, old: Circuit, new: Circuit) -> bool: ...
+
+
+class LocalMemory:
+    """A circuit of this process."""
+
+    def __init__(self) -> None:
+        self.circuit = Circuit()
+        self.lock = allocate_lock()
+
+    def read(self) -> Circuit:
+        """The circuit as it is now."""
+        return self.circuit
+
+    def swap(self, old: Circuit, new: Circuit) -> bool:
+        """Replace the circuit unless somebody else was faster."""
+        with self.lock:
+            if self.circuit is not old:
+                return False
+            self.circuit = new
+            return True
+
+
+class Ticket:
+    """Leave to call once. `probe` is its number among the probes, None in a closed circuit."""
+
+    __slots__ = ("era", "probe", "started")
+
+    def __init__(self, era: int, probe: int | None, started: float) -> None:
+        self.era = era
+        self.probe = probe
+        self.started = started
+
+
+class _Window:
+    """The last so many outcomes and how many of them were failures. Integers only: nothing drifts."""
+
+    __slots__ = ("_next", "_outcomes", "calls", "failures", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.clear()
+
+    def clear(self) -> None:
+        self._outcomes = bytearray(self.size)
+        self._next = self.calls = self.failures = 0
+
+    def add(self, failure: bool) -> None:  # noqa: FBT001 - the value that is recorded
+        if self.calls == self.size:
+            self.failures -= self._outcomes[self._next]
+        else:
+            self.calls += 1
+        self._outcomes[self._next] = failure
+        self.failures += failure
+        self._next = (self._next + 1) % self.size
+
+
+class CircuitBreaker:
+    """
+    Protects a dependency, and whoever waits for it, from calls that cannot succeed.
+
+    It opens after `failure_threshold` failures in a row or, if `failure_rate` is given, instead when that share of the last `window` calls
+    failed, once there were `min_calls`. A call that takes longer than `slow_call` counts as a failure. With ``count="faults"`` only
+    transient and unclear errors count; others neither count nor reset. After `reset_timeout` seconds (varied by `open_jitter`, grown by
+    `open_growth` with each failed round) at most `half_open_requests` probes run at a time; `success_threshold` successes (as many as
+    probes, if not given) close it, one failure opens it again. ``mode="shadow"`` tells what it would do and rejects nothing.
+
+    One object serves sync and async code, threads and event loops: as a decorator, by `call` and `acall`, or in ``with``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        failure_threshold: int = 5,
+        reset_timeout: Seconds = 60.0,
+        half_open_requests: int = 2,
+        success_threshold: int | None = None,
+        failure_rate: float | None = None,
+        window: int = 100,
+        min_calls: int = 20,
+        slow_call: Seconds | None = None,
+        open_jitter: float = 0.0,
+        open_growth: float = 1.0,
+        count: Literal["faults", "any"] = "faults",
+        mode: Literal["on", "shadow"] = "on",
+        shared: bool = False,
+        **unknown: Never,
+    ) -> None:
+        check = Check()
+        check.unknown(unknown, ("name", *_SETTINGS, "shared"))
+        self.name = check.name("name", name)
+        self.failure_threshold = check.integer("failure_threshold", failure_threshold, low=1, default=5)
+        self.reset_timeout = check.seconds("reset_timeout", reset_timeout, 60.0)
+        self.half_open_requests = check.integer("half_open_requests", half_open_requests, low=1, default=2)
+        self.success_threshold = (
+            self.half_open_requests
+            if success_threshold is None
+            else check.integer("success_threshold", success_threshold, low=1, default=2)
+        )
+        self.failure_rate = (
+            None
+            if failure_rate is None
+            else check.number("failure_rate", failure_rate, low=0, high=1, default=0.5, open_low=True)
+        )
+        self.window = check.integer("window", window, low=1, default=100)
+        self.min_calls = check.integer("min_calls", min_calls, low=1, default=20)
+        self.slow_call = None if slow_call is None else check.seconds("slow_call", slow_call, 1.0, positive=True)
+        self.open_jitter = check.number("open_jitter", open_jitter, low=0, high=1, default=0.0)
+        self.open_growth = check.number("open_growth", open_growth, low=1, default=1.0)
+        self.count = check.choice("count", count, ("faults", "any"))
+        self.mode = check.choice("mode", mode, ("on", "shadow"))
+        if failure_rate is not None and self.min_calls > self.window:
+            check.add(
+                "min_calls",
+                f"at most window ({self.window})",
+                min_calls,
+                "Otherwise the rate would never be looked at.",
+            )
+        if shared:
+            check.add("shared", "False", shared, "Circuits are shared through a store, and this version has none.")
+        check.raise_if_any()
+        self.failure_count = 0
+        self.last_failure_time: datetime | None = None
+        self._memory: CircuitMemory = LocalMemory()
+        self._window = _Window(self.window)
+        self._lock = allocate_lock()  # guards the counts
+        # In a closed circuit that only counts failures in a row, a success has nothing to record.
+        self._free = self.failure_rate is None and self.slow_call is None
+        _breakers.add(self)
+        _by_name.setdefault(self.name, self)
+
+    # -- what it looks like -----------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> CircuitState:
+        """closed, open or half_open. An open circuit turns half-open with the first call after its time."""
+        return self._memory.read().state
+
+    @property
+    def success_count(self) -> int:
+        """Successful probes since the circuit turned half-open."""
+        return self._memory.read().successes
+
+    @property
+    def opened_at(self) -> datetime | None:
+        """When it opened, if it is not closed."""
+        return self._memory.read().opened_at
+
+    def __repr__(self) -> str:
+        return f"<CircuitBreaker {self.name!r} {self.state.value}, failures: {self.failure_count}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By name: in a process that has this breaker already, it is that one, with the state it has there.
+        return _named, (self.name, {name: getattr(self, name) for name in _SETTINGS})
+
+    # -- asking and telling ---------------------------------------------------------------------------------------------------
+
+    def admit(self) -> Ticket:
+        """Leave to call once, or CircuitBreakerOpenError. Each ticket must be given back to `settle`."""
+        world = here.get()
+        now = world.clock.monotonic()
+        while True:
+            circuit = self._memory.read()
+            if circuit.state is CircuitState.CLOSED:
+                return Ticket(circuit.era, None, now)
+            changed, probe = _admitted(circuit, now, self)
+            if probe is None:
+                if self.mode == "shadow":
+                    return Ticket(-1, None, now)
+                raise self._rejection(circuit, now)
+            if self._memory.swap(circuit, changed):
+                if changed.state is not circuit.state:
+                    self._tell("HalfOpen", changed, "its time is up, probes are admitted")
+                return Ticket(changed.era, probe, now)
+
+    def settle(self, ticket: Ticket, failed: bool | None) -> None:  # noqa: FBT001 - the outcome
+        """What became of an admitted call: failed, succeeded (False), or neither (None)."""
+        world = here.get()
+        if not world.retries:
+            return
+        now = world.clock.monotonic()
+        if failed is False and self.slow_call is not None and now - ticket.started > self.slow_call:
+            failed = True
+        if ticket.probe is not None:
+            self._settle_probe(ticket, failed, now)
+        elif failed is not None and ticket.era == self._memory.read().era:
+            self._settle_closed(ticket.era, failed, now)
+
+    def judge(self, error: BaseException) -> bool | None:
+        """Whether this error counts as a failure (True) or not at all (None)."""
+        if not isinstance(error, Exception) or isinstance(error, CircuitBreakerOpenError | TotalTimeoutError):
+            return None
+        return True if self.count == "any" or classify(error).category != "permanent" else None
+
+    def isolate(self, reason: str) -> None:
+        """Open by hand, until `reset`: beats every automatic transition."""
+        while True:
+            circuit = self._memory.read()
+            now = here.get().clock.now()
+            changed = replace(
+                _opened(circuit, here.get().clock.monotonic(), now, 0.0, rounds=circuit.rounds),
+                isolated=sanitise(reason),
+                retry_at=datetime.max.replace(tzinfo=UTC),
+                retry_on=float("inf"),
+            )
+            if self._memory.swap(circuit, changed):
+                self._tell("Open", changed, f"isolated: {changed.isolated}")
+                return
+
+    def reset(self) -> None:
+        """Close by hand and forget all counts."""
+        while True:
+            circuit = self._memory.read()
+            changed = Circuit(era=circuit.era + 1)
+            if self._memory.swap(circuit, changed):
+                self._forget()
+                if circuit.state is not CircuitState.CLOSED:
+                    self._tell("Closed", changed, "reset by hand")
+                return
+
+    def replace(self, **changes: Any) -> CircuitBreaker:
+        """
+        The same circuit under changed settings: state, counts and window go on; calls under way end with the old settings.
+
+        A window of another size starts empty.
+        """
+        _, (name, settings) = self.__reduce__()
+        other = CircuitBreaker(name, **(settings | changes))
+        other._memory = self._memory
+        other._lock = self._lock
+        other.failure_count = self.failure_count
+        other.last_failure_time = self.last_failure_time
+        if other.window == self.window:
+            other._window = self._window
+        return other
+
+    # -- the machinery ----------------------------------------------------------------------------------------------------------
+
+    def _settle_closed(self, era: int, failed: bool, now: float) -> None:  # noqa: FBT001 - the outcome
+        with self._lock:
+            reason = self._count_locked(failed)
+            circuit = self._memory.read()
+            if reason is None or circuit.era != era:
+                return
+        world = here.get()
+        changed = _opened(circuit, now, world.clock.now(), self._open_time(0), rounds=0)
+        if self._memory.swap(circuit, changed):
+            self._tell("Open", changed, reason)
+
+    def _count_locked(self, failed: bool) -> str | None:  # noqa: FBT001 - the outcome
+        """Count an outcome of the closed state; the reason to open, if there is one now."""
+        if failed:
+            self.failure_count += 1
+            self.last_failure_time = here.get().clock.now()
+        else:
+            self.failure_count = 0
+        if self.failure_rate is None:
+            return f"{self.failure_count} failures in a row" if self.failure_count >= self.failure_threshold else None
+        self._window.add(failed)
+        calls, failures = self._window.calls, self._window.failures
+        if calls < self.min_calls or failures < self.failure_rate * calls:
+            return None
+        return f"{failures} of the last {calls} calls failed"
+
+    def _settle_probe(self, ticket: Ticket, failed: bool | None, now: float) -> None:  # noqa: FBT001 - the outcome
+        while True:
+            circuit = self._memory.read()
+            if circuit.era != ticket.era or all(number != ticket.probe for number, _ in circuit.probes):
+                return
+            wall = here.get().clock.now()
+            changed = _probed(circuit, ticket.probe, failed, now, wall, self)
+            if self._memory.swap(circuit, changed):
+                break
+        if failed:
+            with self._lock:
+                self.failure_count += 1
+                self.last_failure_time = wall
+        if changed.state is CircuitState.OPEN:
+            self._tell("Reopened", changed, "a probe failed")
+        elif changed.state is CircuitState.CLOSED:
+            self._forget()
+            self._tell(
+                "Closed",
+                changed,
+                f"{self.success_threshold} probe{'s' if self.success_threshold > 1 else ''} succeeded",
+            )
+
+    def _open_time(self, rounds: int) -> float:
+        longest = max(self.reset_timeout, _LONGEST_OPEN)
+        try:
+            seconds = min(self.reset_timeout * self.open_growth**rounds, longest)
+        except OverflowError:
+            seconds = longest
+        return (
+            seconds * (1 - self.open_jitter + 2 * self.open_jitter * here.get().dice.roll())
+            if self.open_jitter
+            else seconds
+        )
+
+    def _forget(self) -> None:
+        with self._lock:
+            self.failure_count = 0
+            self._window.clear()
+
+    def _rejection(self, circuit: Circuit, now: float) -> CircuitBreakerOpenError:
+        """A new object each time: a raised exception grows a traceback."""
+        wall = here.get().clock.now()
+        opened_at = circuit.opened_at or wall
+        if circuit.state is CircuitState.HALF_OPEN:
+            after = min(1.0, max(self.reset_timeout, 0.05))
+            retry_at, why = wall + timedelta(seconds=after), "probes are under way"
+        else:
+            after, retry_at = max(0.0, circuit.retry_on - now), circuit.retry_at or wall
+            why = f"isolated: {circuit.isolated}" if circuit.isolated else f"next try at {retry_at.isoformat()}"
+        message = f"circuit breaker {self.name!r} is open since {opened_at.isoformat()}: nothing was called; {why}"
+        return CircuitBreakerOpenError(
+            message, name=self.name, opened_at=opened_at, retry_at=retry_at, retry_after=after
+        )
+
+    def _tell(self, kind: str, circuit: Circuit, reason: str) -> None:
+        if not listening():
+            return
+        from outlast.observe import events
+
+        cls: type[Event] = getattr(events, f"CircuitBreaker{kind}")
+        fields: dict[str, Any] = {"breaker": self.name, "failure_count": self.failure_count, "reason": reason}
+        if kind in {"Open", "Reopened"}:
+            fields |= {"opened_at": circuit.opened_at, "retry_at": circuit.retry_at}
+        if kind == "Open":
+            fields["threshold"] = self.failure_threshold if self.failure_rate is None else self.failure_rate
+        emit(cls(**fields))
+
+    # -- around a call ------------------------------------------------------------------------------------------------------------
+
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]:
+        """Decorate a function, a coroutine function or a method."""
+        if (method := rewrapped(self.__call__, fn)) is not None:
+            return method  # type: ignore[no-any-return]
+        wrapper = self._around_async(fn) if is_async(fn) else self._around(fn)
+        dress(wrapper, fn)
+        return wrapper
+
+    def _around(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        memory, closed = self._memory, CircuitState.CLOSED
+        if not isinstance(memory, LocalMemory) or not self._free:
+            return lambda *args, **kwargs: self.call(fn, *args, **kwargs)
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            circuit = memory.circuit
+            if circuit.state is not closed:
+                return self.call(fn, *args, **kwargs)
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:
+                self.settle(Ticket(circuit.era, None, 0.0), self.judge(error))
+                raise
+            if result.__class__ in PLAIN or not awaitable(result):
+                if self.failure_count:
+                    self.settle(Ticket(circuit.era, None, 0.0), failed=False)
+                return result
+            return self._awaited(result, Ticket(circuit.era, None, 0.0))
+
+        return wrapper
+
+    def _around_async(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return await self.acall(fn, *args, **kwargs)
+
+        return wrapper
+
+    def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call fn if the circuit admits it."""
+        if not here.get().retries:
+            return fn(*args, **kwargs)
+        ticket = self.admit()
+        try:
+            result = fn(*args, **kwargs)
+        except BaseException as error:
+            self.settle(ticket, self.judge(error))
+            raise
+        if result.__class__ in PLAIN or not awaitable(result):
+            self.settle(ticket, failed=False)
+            return result
+        return self._awaited(result, ticket)  # type: ignore[return-value, arg-type]
+
+    async def acall(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Await fn if the circuit admits it."""
+        if not here.get().retries:
+            return await fn(*args, **kwargs)
+        ticket = self.admit()  # before the coroutine exists: a rejected one would never be awaited
+        try:
+            result = fn(*args, **kwargs)
+        except BaseException as error:
+            self.settle(ticket, self.judge(error))
+            raise
+        return await self._awaited(result, ticket)
+
+    async def _awaited(self, result: Awaitable[R], ticket: Ticket) -> R:
+        try:
+            value = await result
+        except BaseException as error:
+            self.settle(ticket, self.judge(error))
+            raise
+        self.settle(ticket, failed=False)
+        return value
+
+    def __enter__(self) -> Self:
+        _entered.set((*_entered.get(), self.admit()))
+        return self
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        *outer, ticket = _entered.get()
+        _entered.set(tuple(outer))
+        self.settle(ticket, failed=False if e is None else self.judge(e))
+
+
+# -- how a circuit changes: pure ----------------------------------------------------------------------------------------------
+
+
+def _admitted(circuit: Circuit, now: float, settings: CircuitBreaker) -> tuple[Circuit, int | None]:
+    """The circuit after a call asked to pass, and the number of its probe; None if it may not."""
+    if circuit.state is CircuitState.OPEN:
+        if now < circuit.retry_on - _ROUNDING:
+            return circuit, None
+        circuit = replace(circuit, state=CircuitState.HALF_OPEN, era=circuit.era + 1, successes=0, probes=())
+    alive = tuple(probe for probe in circuit.probes if probe[1] > now)
+    if len(alive) >= settings.half_open_requests or len(alive) + circuit.successes >= settings.success_threshold:
+        return circuit, None
+    number = max((number for number, _ in circuit.probes), default=0) + 1
+    lease = now + max(settings.reset_timeout, _PROBE_LEASE)
+    return replace(circuit, probes=(*alive, (number, lease))), number
+
+
+def _probed(
+    circuit: Circuit,
+    probe: int | None,
+    failed: bool | None,  # noqa: FBT001 - the outcome
+    now: float,
+    wall: datetime,
+    settings: CircuitBreaker,
+) -> Circuit:
+    """The circuit after one of its probes came back."""
+    if failed:
+        rounds = circuit.rounds + 1
+        return _opened(circuit, now, wall, settings._open_time(rounds), rounds=rounds)  # noqa: SLF001 - same room
+    left = tuple(other for other in circuit.probes if other[0] != probe)
+    successes = circuit.successes + (failed is False)
+    if successes >= settings.success_threshold:
+        return Circuit(era=circuit.era + 1)
+    return replace(circuit, probes=left, successes=successes)
+
+
+def _opened(circuit: Circuit, now: float, wall: datetime, seconds: float, *, rounds: int) -> Circuit:
+    return Circuit(
+        state=CircuitState.OPEN,
+        era=circuit.era + 1,
+        opened_at=wall,
+        retry_at=wall + timedelta(seconds=seconds),
+        retry_on=now + seconds,
+        rounds=rounds,
+    )
+
+
+# -- the breakers of this process -----------------------------------------------------------------------------------------------
+
+_entered: ContextVar[tuple[Ticket, ...]] = ContextVar("outlast_breakers_entered", default=())
+_breakers: weakref.WeakSet[CircuitBreaker] = weakref.WeakSet()
+_by_name: weakref.WeakValueDictionary[str, CircuitBreaker] = weakref.WeakValueDictionary()
+_unpickled: dict[str, CircuitBreaker] = {}  # nobody else holds these
+
+
+def _named(name: str, settings: dict[str, Any]) -> CircuitBreaker:
+    known = _by_name.get(name)
+    if known is None:
+        known = _unpickled[name] = CircuitBreaker(name, **settings)
+    return known
+
+
+def _after_fork() -> None:
+    # A thread of the parent may have held a lock at the moment of the fork; nobody in the child would ever release it.
+    for breaker in _breakers:
+        breaker._lock = allocate_lock()  # noqa: SLF001 - same room
+        if isinstance(breaker._memory, LocalMemory):  # noqa: SLF001 - same room
+            breaker._memory.lock = allocate_lock()  # noqa: SLF001 - same room
+
+
+os.register_at_fork(after_in_child=_after_fork)

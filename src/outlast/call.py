@@ -1,0 +1,529 @@
+"""
+One protected call, from its first attempt to its end: the flow.
+
+A `Call` knows what has happened so far and answers what to do next; it never waits and never calls. The drivers (`outlast.drivers`) are
+thin loops around it. What happens in a call, from the outside in:
+
+    fallback → total timeout → retry (and its budget) → breaker → attempt timeout → the function
+
+State of one call lives in its `Call`, never in the guard: one guard serves any number of threads and event loops.
+"""
+
+from __future__ import annotations
+
+import itertools
+from contextvars import ContextVar
+
+from outlast.clock import here, stopping
+from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError
+from outlast.log import report_once
+from outlast.observe import emit, listening
+from outlast.verdicts import classify
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, NoReturn, Protocol
+
+    from outlast.breaker import CircuitBreaker, Ticket
+    from outlast.isolate import ThreadAttempt
+    from outlast.limits import RetryBudget
+    from outlast.model import AttemptRecord, Context, History
+    from outlast.policy import RetryPolicy
+    from outlast.shapes import StopReason
+    from outlast.verdicts import Verdict
+
+    class Settings(Protocol):
+        """What a call needs to know of its guard."""
+
+        name: str | None
+        plain: bool  # nothing but retries
+        retry: RetryPolicy
+        timeout: float | None
+        total_timeout: float | None
+        isolation: str | None
+        breaker: CircuitBreaker | None
+        retry_budget: RetryBudget | None
+        on_open: str
+        retry_if: Callable[[Any], bool] | None
+        fallback: Callable[..., Any] | None
+
+    class TimeLimit(Protocol):
+        """How an attempt that was bounded in time came out."""
+
+        seconds: float
+        scope: str
+        fired: bool
+
+        def cut_short(self, error: BaseException) -> bool: ...
+
+    # number, began, duration, error, verdict, delay: a record as long as nobody reads it
+    Row = tuple[int, float, float, str | None, Verdict | None, float | None]
+
+_MARK = "__outlast_history__"
+_NOT_RETRIED = frozenset({"permanent", "unclear", "not_listed", "skipped"})
+_numbers = itertools.count(1)
+running: ContextVar[Call | None] = ContextVar("outlast_call", default=None)
+latest = [
+    0
+]  # the number of the newest history: read when an attempt begins, to tell the marks it leaves from older ones
+
+
+def current() -> Context:
+    """Where the running code stands: attempt, time left, last error."""
+    from outlast.model import Context
+
+    call = running.get()
+    return Context() if call is None else call.context()
+
+
+def history(error: BaseException, /) -> tuple[AttemptRecord, ...]:
+    """The attempts behind an exception that a protected call raised; () if there were none."""
+    mark = _mark_of(error)
+    return mark.attempts if mark is not None else ()
+
+
+def stop_reason(error: BaseException, /) -> StopReason | None:
+    """Why the protected call that raised this exception made no further attempt; None if no protected call raised it."""
+    mark = _mark_of(error)
+    return mark.reason if mark is not None else None
+
+
+def _mark_of(error: BaseException) -> History | None:
+    return error.__dict__.get(_MARK)
+
+
+# -- the flow ------------------------------------------------------------------------------------------------------------------
+
+
+class Call:
+    """
+    One protected call.
+
+    A driver asks `begin` before each attempt and tells `failed` or `succeeded` after it; both of those answer with the seconds to wait
+    before the next attempt, or None when the call is over.
+    """
+
+    __slots__ = (
+        "_key",
+        "attempt_began",
+        "began",
+        "deadline",
+        "guard",
+        "heard",
+        "last_error",
+        "name",
+        "number",
+        "previous",
+        "reason",
+        "rows",
+        "seen",
+        "thread",
+        "ticket",
+        "tier",
+        "timed",
+        "timer",
+        "world",
+    )
+
+    def __init__(self, guard: Settings, name: str) -> None:
+        self.guard = guard
+        self.name = guard.name or name
+        self.world = world = here.get()
+        self.seen = latest[0]
+        self.rows: list[Row] = []
+        self.number = 0
+        self.previous: float | None = None
+        self.last_error: Exception | None = None
+        self.reason: StopReason | None = None
+        self.tier = "unknown"
+        self.heard: bool | None = None
+        self.timer: TimeLimit | None = None
+        self.ticket: Ticket | None = None
+        self.thread: ThreadAttempt | None = None
+        self.timed = True
+        self.deadline: float | None = None
+        self._key: str | None = None
+        self.began = self.attempt_began = world.clock.monotonic()
+        if guard.total_timeout is not None and world.retries:
+            self.deadline = self.began + guard.total_timeout
+        outer = running.get()
+        # Nested deadlines take the minimum: an inner call cannot extend an outer one.
+        if (
+            outer is not None
+            and outer.deadline is not None
+            and (self.deadline is None or outer.deadline < self.deadline)
+        ):
+            self.deadline = outer.deadline
+
+    def resume_after_first(self, seen: int) -> None:
+        """This call begins when its first attempt, a plain one, has already failed."""
+        self.number = 1
+        self.seen = seen
+        self.timed = False
+
+    # -- before an attempt
+
+    def begin(self) -> float | None:
+        """None: attempt now. Seconds: wait for the breaker, then ask again. Raises if the call cannot go on."""
+        guard = self.guard
+        if not guard.plain:
+            if self.thread is not None and self.thread.running:
+                self._end_with_last("still_running")
+            if guard.breaker is not None and self.world.retries:
+                wait = self._admission(guard.breaker)
+                if wait is not None:
+                    return wait
+        self.number += 1
+        self.seen = latest[0]
+        self.attempt_began = self.world.clock.monotonic()
+        return None
+
+    def _admission(self, breaker: CircuitBreaker) -> float | None:
+        try:
+            self.ticket = breaker.admit()
+        except CircuitBreakerOpenError as rejection:
+            wait = self._patience(rejection.retry_after)
+            if wait is not None:
+                return wait
+            if self.last_error is None:
+                self._attach(rejection, "breaker_open", None)
+                raise
+        if self.ticket is None:  # outside of the handler, or the rejection would become the last error's context
+            self._end_with_last("breaker_open")
+        return None
+
+    def _patience(self, seconds: float) -> float | None:
+        """How long an open circuit is waited for; that costs no attempt. None: it is not."""
+        if self.guard.on_open != "wait" or seconds == float("inf") or self._stopped():
+            return None
+        return None if self._too_late(seconds) else seconds
+
+    def limit(self) -> tuple[float, str] | None:
+        """The time the next attempt may take, and whether it is the attempt's own or what is left in all."""
+        guard = self.guard
+        if not self.world.retries or (guard.timeout is None and guard.total_timeout is None):
+            return None
+        if guard.total_timeout is None:
+            return (guard.timeout or 0.0), "attempt"
+        left = max(0.0, self.began + guard.total_timeout - self.world.clock.monotonic())
+        return (guard.timeout, "attempt") if guard.timeout is not None and guard.timeout < left else (left, "total")
+
+    def context(self) -> Context:
+        """What `current` says during an attempt."""
+        from outlast.model import Context
+
+        return Context(
+            attempt=self.number,
+            max_attempts=self.guard.retry.max_attempts,
+            last_error=self.last_error,
+            deadline=self.deadline,
+            monotonic=self.world.clock.monotonic,
+            key=self._idempotency_key if self.timed else None,
+        )
+
+    def _idempotency_key(self) -> str:
+        if self._key is None:
+            self._key = self.world.ids.new()
+        return self._key
+
+    # -- after an attempt
+
+    def failed(self, error: Exception) -> float | None:
+        """An attempt raised: the seconds until the next one, or None, and then the error is to be raised as it is."""
+        world = self.world
+        if not world.retries:
+            return None
+        if self.ticket is not None:
+            self._settle(error)
+        verdict = classify(error)
+        number, policy = self.number, self.guard.retry
+        # The first attempt of a plain call is not timed: for all we know it has just begun.
+        now = world.clock.monotonic() if self.timed or number > 1 else self.began
+        delay = 0.0
+        # Asked in line: this runs for every failure, and a plain call should cost little more than its attempts.
+        reason = self._before_policy(error) if latest[0] != self.seen or self.timer is not None else None
+        if reason is None:
+            reason = policy.refuses(error, verdict, number)
+        if reason is None:
+            delay = policy.delay(number, world.dice.roll(), verdict.retry_after, self.previous)
+            stop = stopping.get()
+            if stop is not None or not self.guard.plain or self.deadline is not None:
+                reason = self._after_policy(now, delay)
+        if reason is not None:
+            self._finish(error, verdict, reason, now)
+            return None
+        self.rows.append((number, self.attempt_began, now - self.attempt_began, _text(error), verdict, delay))
+        self.previous = delay
+        self.tier = verdict.tier
+        if self.heard is None:
+            self.heard = listening()
+        if self.heard:
+            self._tell_retry(error, verdict, delay)
+        # A traceback keeps alive whatever its frames hold.
+        error.__traceback__ = None
+        if error.__context__ is not None or error.__cause__ is not None:
+            _forget_frames(error)
+        self.last_error = error
+        return delay
+
+    def _before_policy(self, error: Exception) -> StopReason | None:
+        """Reasons that come before the policy is asked."""
+        if not self.guard.retry.retry_exhausted and self._owned_by_inner(error):
+            return "nested_exhausted"
+        if self.timer is not None and self.timer.cut_short(error):
+            return "total_timeout"
+        return None
+
+    def _after_policy(self, now: float, delay: float) -> StopReason | None:
+        """Reasons why a retry that the policy wants cannot be."""
+        if self.deadline is not None and now + delay >= self.deadline:
+            return "total_timeout"
+        if self._stopped():
+            return "shutdown"
+        budget = self.guard.retry_budget
+        return "retry_budget" if budget is not None and not budget.withdraw() else None
+
+    def succeeded(self, result: object) -> float | None:
+        """An attempt returned: None, or the seconds to wait if `retry_if` wants another one."""
+        guard = self.guard
+        if not self.world.retries:
+            return None
+        again = self._unwanted(result) if guard.retry_if is not None else None
+        if self.ticket is not None and guard.breaker is not None:
+            ticket, self.ticket = self.ticket, None
+            guard.breaker.settle(ticket, failed=False)
+        if self.timed:
+            now = self.world.clock.monotonic()
+            self.rows.append((self.number, self.attempt_began, now - self.attempt_began, None, None, again))
+        if again is not None:
+            self.previous = again
+            return again
+        if guard.retry_budget is not None and self.number == 1:
+            guard.retry_budget.deposit()
+        if self.number > 1 and self.reason is None and self.heard:
+            from outlast.observe.events import StepSuccess
+
+            emit(StepSuccess(**self._who(), tier=self.tier))
+        return None
+
+    def _unwanted(self, result: object) -> float | None:
+        """The delay until another attempt, if the result is one to retry and the policy grants another attempt."""
+        policy, wanted = self.guard.retry, self.guard.retry_if
+        try:
+            if wanted is None or not wanted(result):
+                return None
+        except Exception as broken:  # noqa: BLE001 - a broken predicate must not destroy a good result
+            report_once(wanted, broken, "the result counts as good")
+            return None
+        delay = policy.delay(self.number, self.world.dice.roll(), None, self.previous)
+        if self.number >= policy.max_attempts:
+            self.reason = "exhausted"
+        elif self._too_late(delay):
+            self.reason = "total_timeout"
+        elif self._stopped():
+            self.reason = "shutdown"
+        else:
+            return delay
+        return None
+
+    def interrupted(self, error: BaseException) -> None:
+        """An attempt was ended from outside (cancellation, Ctrl-C): neither success nor failure."""
+        if self.ticket is not None:
+            self._settle(error)
+
+    def _settle(self, error: BaseException) -> None:
+        ticket, self.ticket = self.ticket, None
+        breaker = self.guard.breaker
+        if ticket is None or breaker is None:
+            return
+        # An attempt that the total timeout cut short says nothing about the service.
+        short = self.timer is not None and self.timer.cut_short(error)
+        breaker.settle(ticket, None if short else breaker.judge(error))
+
+    def _too_late(self, delay: float) -> bool:
+        return self.deadline is not None and self.world.clock.monotonic() + delay >= self.deadline
+
+    def _stopped(self) -> bool:
+        stop = stopping.get()
+        return stop is not None and stop.is_set()
+
+    def _owned_by_inner(self, error: BaseException) -> bool:
+        """Whether a retry inside this attempt has already given up on the error: then it is not tried again here."""
+        for link in _chain(error):
+            mark = _mark_of(link)
+            if mark is not None and mark.retried and mark.number > self.seen:
+                return True
+        return False
+
+    # -- between attempts
+
+    def waited(self, *, stopped: bool) -> None:
+        """The wait is over; raises the last error if it was ended by a stop."""
+        if stopped:
+            self._end_with_last("shutdown")
+
+    def interrupted_wait(self, interruption: BaseException) -> None:
+        """Cancelled while waiting: the failure that was waited on stays visible."""
+        if interruption.__context__ is None and interruption is not self.last_error:
+            interruption.__context__ = self.last_error
+
+    # -- the end
+
+    def _end_with_last(self, reason: StopReason) -> NoReturn:
+        """Raise the last attempt's own error, whatever kept the next attempt from starting."""
+        error, self.last_error = self.last_error, None
+        if error is None:  # only a result was retried
+            message = f"outlast {self.name}: stopped before another attempt ({reason})"
+            raise TotalTimeoutError(message)
+        verdict = self.rows[-1][4]
+        self._attach(error, reason, verdict)
+        self._tell_end(error, reason, verdict)
+        try:
+            raise error
+        finally:
+            del error
+
+    def _finish(self, error: Exception, verdict: Verdict, reason: StopReason, now: float) -> None:
+        self.rows.append((self.number, self.attempt_began, now - self.attempt_began, _text(error), verdict, None))
+        self.last_error = None
+        self._attach(error, reason, verdict)
+        self._tell_end(error, reason, verdict)
+
+    def _attach(self, error: Exception, reason: StopReason, verdict: Verdict | None) -> None:
+        """Give the exception its history, its stop reason and a note for people."""
+        from outlast.model import History
+
+        self.reason = reason
+        inner = _mark_of(error)
+        nested = reason == "nested_exhausted" and inner is not None
+        number = latest[0] = next(_numbers)
+        mark = History(
+            attempts=inner.attempts if nested and inner is not None else self.attempts(),
+            reason=reason,
+            retried=nested or self.number > 1,
+            number=number,
+            note=_note(self, error, reason, verdict),
+        )
+        # object.__setattr__ and the list by hand: an exception may be a frozen dataclass.
+        notes = [old for old in error.__dict__.get("__notes__", ()) if inner is None or old != inner.note]
+        object.__setattr__(error, "__notes__", [*notes, mark.note])
+        object.__setattr__(error, _MARK, mark)
+
+    def attempts(self) -> tuple[AttemptRecord, ...]:
+        """What has happened so far, as values."""
+        from datetime import timedelta
+
+        from outlast.model import AttemptRecord
+        from outlast.observe.redact import sanitise
+
+        now, wall = self.world.clock.monotonic(), self.world.clock.now()
+        return tuple(
+            AttemptRecord(
+                number=number,
+                started_at=wall - timedelta(seconds=now - began),
+                duration=duration,
+                error=None if text is None else sanitise(text),
+                verdict=verdict,
+                delay=delay,
+            )
+            for number, began, duration, text, verdict, delay in self.rows
+        )
+
+    # -- telling
+
+    def _who(self) -> dict[str, Any]:
+        return {"step_id": self.name, "attempt": self.number, "max_attempts": self.guard.retry.max_attempts}
+
+    def _what(self, error: BaseException, verdict: Verdict) -> dict[str, Any]:
+        from outlast.observe.redact import error_text
+
+        policy = self.guard.retry
+        granted = policy.max_attempts - 1
+        if policy.retry_limits is not None:
+            granted = min(granted, policy.retry_limits.get(verdict.tier, 0))
+        return self._who() | {
+            "max_retries": granted,
+            "tier": verdict.tier,
+            "category": verdict.category,
+            "error_class": verdict.error_class,
+            "error_type": type(error).__name__,
+            "error": error_text(error),
+        }
+
+    def _tell_retry(self, error: BaseException, verdict: Verdict, delay: float) -> None:
+        from datetime import timedelta
+
+        from outlast.observe.events import StepRetryAttempt
+
+        self._tell_timeout(error)
+        at = self.world.clock.now() + timedelta(seconds=delay)
+        emit(StepRetryAttempt(**self._what(error, verdict), next_delay=delay, next_attempt_at=at))
+
+    def _tell_end(self, error: BaseException, reason: StopReason, verdict: Verdict | None) -> None:
+        if verdict is None or not listening():
+            return
+        from outlast.observe.events import RetryBudgetExhausted, StepErrorPermanent, StepRetryExhausted
+
+        self._tell_timeout(error)
+        if reason == "retry_budget" and self.guard.retry_budget is not None:
+            emit(RetryBudgetExhausted(**self._who(), budget=self.guard.retry_budget.name))
+        kind = StepErrorPermanent if reason in _NOT_RETRIED else StepRetryExhausted
+        emit(kind(**self._what(error, verdict), reason=reason))
+
+    def _tell_timeout(self, error: BaseException) -> None:
+        timer, self.timer = self.timer, None
+        if timer is None or not timer.fired or not isinstance(error, AttemptTimeoutError | TotalTimeoutError):
+            return
+        from outlast.observe.events import AttemptTimeout
+
+        emit(AttemptTimeout(**self._who(), timeout=timer.seconds, scope=timer.scope))
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:8192]
+    except Exception:  # noqa: BLE001 - somebody else's __str__
+        return f"<{type(error).__name__} has no readable text>"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    for _ in range(8):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _forget_frames(error: BaseException) -> None:
+    for link in _chain(error):
+        link.__traceback__ = None
+
+
+_ADVICE: dict[str, str] = {
+    "permanent": "not retried: {why}, which is permanent. Name {type} in on_errors if it should be retried all the same.",
+    "unclear": "not retried: {why}. Add it to on_errors, or teach Outlast with outlast.register({type}, ...).",
+    "not_listed": "not retried: {error_class} is not in on_errors.",
+    "skipped": "not retried: skip_on_errors lists it.",
+    "exhausted": "gave up after {count}, {elapsed} s: {why}. Raise max_attempts to try longer.",
+    "tier_exhausted": "gave up after {count}, {elapsed} s: retry_limits grants the tier {tier} no further retry.",
+    "total_timeout": "gave up after {count}, {elapsed} s: no further attempt fits into the total timeout.",
+    "retry_budget": "gave up after {count}: the retry budget is used up, which spares a struggling service more load.",
+    "breaker_open": "gave up after {count}: the circuit breaker is open.",
+    "nested_exhausted": "not retried here: a retry inside of this call has already given up on it. Set retry_exhausted=True to retry anyway.",
+    "still_running": "gave up after {count}: the attempt that timed out is still running, and a second one would overlap with it.",
+    "shutdown": "gave up after {count}: asked to stop.",
+}
+
+
+def _note(call: Call, error: Exception, reason: StopReason, verdict: Verdict | None) -> str:
+    text = _ADVICE[reason].format(
+        why=verdict.why if verdict else "",
+        type=type(error).__name__,
+        error_class=verdict.error_class if verdict else "",
+        tier=verdict.tier if verdict else "",
+        count=f"{call.number} attempt{'' if call.number == 1 else 's'}",
+        elapsed=f"{call.world.clock.monotonic() - call.began:.3g}",
+    )
+    return f"outlast {call.name}: {text}"

@@ -1,0 +1,92 @@
+"""
+The commands. Each prints a table for people and, with ``--json``, one JSON document for programs.
+
+Exit codes: 0 completed, 1 failed, 2 invalid input.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from outlast import __version__
+from outlast.errors import ConfigurationError
+from outlast.verdicts import ERROR_CLASSES, classify
+
+if TYPE_CHECKING:
+    from outlast.verdicts import Verdict
+
+app = typer.Typer(
+    name="outlast",
+    help="Python pipelines that outlast failure.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"outlast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Python pipelines that outlast failure."""
+
+
+@app.command("classify")
+def classify_errors(
+    errors: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ERROR]...",
+            help="HTTP statuses (503), exception names (requests.Timeout), error classes (timeout).",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """
+    Say what Outlast makes of an error: category, error class, tier, and why.
+
+    Without an argument: every error class there is.
+    """
+    verdicts: dict[str, Verdict] = {}
+    problems: list[str] = []
+    for error in errors or ERROR_CLASSES:
+        try:
+            verdicts[error] = classify(error)
+        except ConfigurationError as wrong:
+            problems += wrong.problems
+    if problems:
+        for problem in problems:
+            typer.echo(problem, err=True)
+        raise typer.Exit(2)
+    if as_json:
+        typer.echo(json.dumps([{"error": error} | _fields(verdict) for error, verdict in verdicts.items()], indent=2))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("error", "category", "error class", "tier", "why"):
+        table.add_column(heading, overflow="fold")
+    colours = {"transient": "green", "unclear": "yellow", "permanent": "red"}
+    for error, verdict in verdicts.items():
+        category = f"[{colours[verdict.category]}]{verdict.category}[/]{' (fatal)' if verdict.fatal else ''}"
+        table.add_row(error, category, verdict.error_class, verdict.tier, verdict.why)
+    Console().print(table)
+
+
+def _fields(verdict: Verdict) -> dict[str, object]:
+    names = ("category", "error_class", "tier", "retry_after", "fatal", "status", "why")
+    return {name: getattr(verdict, name) for name in names}

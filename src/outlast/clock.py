@@ -1,0 +1,195 @@
+"""
+The only doors for time, chance and identity.
+
+Whatever decides takes instants, rolls and ids as inputs; whatever waits does it through the `World` it stands in. The real
+world is the default; `outlast.testing.virtual_time` puts another one in its place for one context. Inside a process only a
+monotonic clock decides; wall-clock instants (aware, UTC) are for people and for records.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from _random import Random  # the generator itself: the `random` module around it costs 3 ms to import
+from contextvars import ContextVar
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    import threading
+    from collections.abc import Callable, Iterator
+    from contextvars import Token
+    from datetime import datetime
+    from types import TracebackType
+    from typing import Any, Protocol, Self
+
+    class Timer(Protocol):
+        def cancel(self) -> None: ...
+
+
+class Clock:
+    """Real time. Every wait takes the `Stop` that may end it early, and returns True if it did."""
+
+    def __init__(self) -> None:
+        # Bound directly: it is read several times in every call that fails.
+        self.monotonic: Callable[[], float] = time.monotonic
+
+    def now(self) -> datetime:
+        from datetime import UTC, datetime
+
+        return datetime.now(UTC)
+
+    def sleep(self, seconds: float, stop: Stop | None = None) -> bool:
+        if stop is not None:
+            return stop.event.wait(seconds)
+        time.sleep(seconds)
+        return False
+
+    def skip(self) -> None:
+        """A wait of no length: nothing to do, and a real sleep of zero seconds would cost more than the attempt."""
+
+    async def asleep(self, seconds: float, stop: Stop | None = None) -> bool:
+        import asyncio
+
+        if stop is None:
+            await asyncio.sleep(seconds)
+            return False
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(seconds, _resolve, woken, False)  # noqa: FBT003 - the future's value
+        forget = stop.tell(lambda: _from_any_thread(loop, woken))
+        try:
+            return await woken
+        finally:
+            timer.cancel()
+            forget()
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Run the callback in the running event loop after so many seconds, unless cancelled before."""
+        import asyncio
+
+        return asyncio.get_running_loop().call_later(seconds, callback)
+
+    def wait_event(self, event: threading.Event, seconds: float | None) -> bool:
+        """Wait for a thread's event; False when the time ran out first."""
+        return event.wait(seconds)
+
+
+def _resolve(future: asyncio.Future[bool], value: bool) -> None:  # noqa: FBT001 - a future's value
+    if not future.done():
+        future.set_result(value)
+
+
+def _from_any_thread(loop: asyncio.AbstractEventLoop, future: asyncio.Future[bool]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(_resolve, future, True)  # noqa: FBT003 - the future's value
+
+
+class Dice:
+    """Rolls in [0, 1)."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.reseed(seed)
+
+    def reseed(self, seed: int | None = None) -> None:
+        """Start anew: with the same seed the same rolls follow, without one nobody knows."""
+        self._random = Random() if seed is None else Random(seed)
+        self.roll: Callable[[], float] = self._random.random
+
+
+def roll_for(*identity: object) -> float:
+    """
+    The roll that belongs to an identity such as (run, step, item, attempt): the same for the same parts, everywhere.
+
+    >>> roll_for("run-1", "fetch", "item-7", 2) == roll_for("run-1", "fetch", "item-7", 2)
+    True
+    >>> roll_for("run-1", "fetch", "item-7", 2) == roll_for("run-1", "fetch", "item-8", 2)
+    False
+    """
+    import hashlib
+
+    digest = hashlib.sha256(repr(identity).encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+class Ids:
+    """New identities: 32 hexadecimal digits, never the same twice."""
+
+    def new(self) -> str:
+        return os.urandom(16).hex()
+
+
+class World:
+    """Where a call stands: its clock, its dice, its ids. Without `retries` every call runs once; `faults` are scripted failures."""
+
+    __slots__ = ("clock", "dice", "faults", "ids", "retries")
+
+    def __init__(
+        self,
+        clock: Clock,
+        dice: Dice,
+        ids: Ids,
+        *,
+        retries: bool = True,
+        faults: dict[str, Iterator[Exception | None]] | None = None,
+    ) -> None:
+        self.faults = faults
+        self.clock = clock
+        self.dice = dice
+        self.ids = ids
+        self.retries = retries
+
+
+REAL = World(Clock(), Dice(), Ids(), retries=os.environ.get("OUTLAST_DISABLE", "") not in {"1", "true", "yes"})
+os.register_at_fork(after_in_child=REAL.dice.reseed)  # children must not wait in lockstep
+here: ContextVar[World] = ContextVar("outlast_world", default=REAL)
+
+
+class Stop:
+    """
+    A request to wind down that ends waits.
+
+    Calls made inside ``with stop:`` listen to it. Once `set` (from any thread), a call that waits between attempts raises its last
+    error at once, with the stop reason ``shutdown``, and no further attempt starts.
+    """
+
+    def __init__(self) -> None:
+        import threading
+
+        self.event = threading.Event()
+        self._lock = threading.Lock()
+        self._listeners: dict[object, Callable[[], object]] = {}
+        self._tokens: list[Token[Stop | None]] = []
+
+    def set(self) -> None:
+        """Ask to stop; cannot be taken back."""
+        with self._lock:
+            self.event.set()
+            listeners = list(self._listeners.values())
+        for listener in listeners:
+            listener()
+
+    def is_set(self) -> bool:
+        """Whether stopping was asked for."""
+        return self.event.is_set()
+
+    def tell(self, listener: Callable[[], object]) -> Callable[[], Any]:
+        """Call the listener once when set (now, if it is already); returns how to forget it."""
+        key = object()
+        with self._lock:
+            asked = self.event.is_set()
+            if not asked:
+                self._listeners[key] = listener
+        if asked:
+            listener()
+        return lambda: self._listeners.pop(key, None)
+
+    def __enter__(self) -> Self:
+        self._tokens.append(stopping.set(self))
+        return self
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        stopping.reset(self._tokens.pop())
+
+
+stopping: ContextVar[Stop | None] = ContextVar("outlast_stop", default=None)

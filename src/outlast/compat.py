@@ -1,0 +1,161 @@
+"""
+Names that older code knows, each with the meaning it had there. Thin: everything is done by the policy, the guard and the breaker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from outlast import breaker, guard, policy
+from outlast.clock import here
+from outlast.errors import CircuitBreakerOpenError, TemporaryFailure
+from outlast.observe.events import canonical
+from outlast.verdicts import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from datetime import datetime
+
+    from outlast.breaker import CircuitState
+
+    T = TypeVar("T")
+
+__all__ = [
+    "CircuitBreaker",
+    "CircuitBreakerOpenError",
+    "RetryPolicy",
+    "TemporaryFailure",
+    "canonical",
+    "compute_delay",
+    "execute_with_tiered_retry",
+    "get_max_retries_for_tier",
+    "is_retryable_error",
+    "retriable",
+    "retry_with_backoff",
+]
+
+_TIERS = ("database", "network", "http_429_503", "http_500_502_504", "data")
+
+
+async def retry_with_backoff(
+    func: Callable[..., Awaitable[T]],
+    *args: Any,
+    max_attempts: int = 3,
+    base_delay: float = 1.0,
+    max_delay: float = 60.0,
+    jitter: bool = True,
+    retryable_exceptions: tuple[type[Exception], ...] = (TimeoutError, ConnectionError, TemporaryFailure),
+    **kwargs: Any,
+) -> T:
+    """Await func, at most `max_attempts` times: waits of base, 2·base, 4·base, ... up to `max_delay`, plus up to a second of jitter."""
+    settings = policy.RetryPolicy(
+        max_attempts=max_attempts,
+        initial_delay=min(base_delay, max_delay),
+        max_delay=max_delay,
+        jitter={"add": 1.0} if jitter else 0.0,
+        cap="before_jitter",
+        on_errors=retryable_exceptions,
+    )
+    return await guard.Guard(retry=settings).acall(func, *args, **kwargs)
+
+
+def is_retryable_error(error: Exception, http_status: int | None = None) -> tuple[bool, str]:
+    """
+    Whether an error is worth a retry, and its tier: database, network, http_429_503, http_500_502_504, data or unknown.
+
+    >>> is_retryable_error(ConnectionResetError()), is_retryable_error(ValueError()), is_retryable_error(Exception(), 503)
+    ((True, 'network'), (False, 'data'), (True, 'http_429_503'))
+    """
+    verdict = classify(error)
+    # A database or network error says more than a status beside it; a status says more than a generic exception.
+    if http_status is not None and verdict.tier not in {"database", "network"}:
+        verdict = classify(http_status)
+    if verdict.tier in _TIERS:
+        return verdict.category == "transient", verdict.tier
+    return False, "unknown"
+
+
+def get_max_retries_for_tier(tier: str, retry_limits: Mapping[str, int]) -> int:
+    """The retries that a tier has; a tier that is not listed has none."""
+    return retry_limits.get(tier, 0)
+
+
+def execute_with_tiered_retry(func: Callable[[], T], retry_limits: Mapping[str, int], backoff_base: float = 1.0) -> T:
+    """Call func, with as many retries as the tier of each error has; waits of base, 2·base, 4·base, ... seconds."""
+    settings = policy.RetryPolicy(
+        initial_delay=backoff_base, max_delay=None, jitter=0.0, retry_limits=dict(retry_limits)
+    )
+    return guard.Guard(retry=settings).call(func)
+
+
+def RetryPolicy(  # noqa: N802 - the name it had
+    max_attempts: int = 3,
+    backoff: str = "jittered_exponential",
+    base_delay_ms: float = 1000,
+    max_delay_ms: float = 60_000,
+    retriable_errors: Any = "all",
+) -> policy.RetryPolicy:
+    """A policy in the words of stage policies: jittered_exponential, fixed or linear; milliseconds; all, none or a list."""
+    config: dict[str, Any] = {
+        "max_attempts": max_attempts,
+        "backoff": backoff,
+        "base_delay_ms": base_delay_ms,
+        "retriable_errors": retriable_errors,
+    }
+    return policy.RetryPolicy.from_config(config if backoff == "fixed" else config | {"max_delay_ms": max_delay_ms})
+
+
+def compute_delay(attempt: int, policy: policy.RetryPolicy, *, roll: float | None = None) -> int:
+    """The wait in whole milliseconds after attempt number `attempt` failed."""
+    return round(policy.delay(attempt, here.get().dice.roll() if roll is None else roll) * 1000)
+
+
+def retriable(error: Exception, policy: policy.RetryPolicy) -> bool:
+    """Whether the policy would try this error again."""
+    return policy.refuses(error, classify(error), 0) is None
+
+
+class CircuitBreaker:
+    """A breaker for coroutine functions that counts every exception: consecutive failures open it, consecutive successes close it."""
+
+    def __init__(self, failure_threshold: int = 5, timeout_seconds: float = 60, success_threshold: int = 2) -> None:
+        self.failure_threshold = failure_threshold
+        self.timeout_seconds = timeout_seconds
+        self.success_threshold = success_threshold
+        self._breaker = breaker.CircuitBreaker(
+            "compat",
+            failure_threshold=failure_threshold,
+            reset_timeout=timeout_seconds,
+            half_open_requests=success_threshold,
+            success_threshold=success_threshold,
+            count="any",
+        )
+
+    @property
+    def state(self) -> CircuitState:
+        """closed, open or half_open."""
+        return self._breaker.state
+
+    @property
+    def failure_count(self) -> int:
+        """Failures in a row."""
+        return self._breaker.failure_count
+
+    @property
+    def success_count(self) -> int:
+        """Successes since the circuit turned half-open."""
+        return self._breaker.success_count
+
+    @property
+    def opened_at(self) -> datetime | None:
+        """When it opened, if it is not closed."""
+        return self._breaker.opened_at
+
+    @property
+    def last_failure_time(self) -> datetime | None:
+        """When a call last failed."""
+        return self._breaker.last_failure_time
+
+    async def call(self, func: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
+        """Await func unless the circuit is open."""
+        return await self._breaker.acall(func, *args, **kwargs)

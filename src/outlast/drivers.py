@@ -1,0 +1,394 @@
+"""
+The drivers of a protected call: `run` (sync), `arun` (async), and `Attempts` (a loop in the user's own code).
+
+Each asks the flow (`outlast.call`) what to do next, does it, and tells how it went. Two rules shape the code:
+
+- Attempts run outside of ``except`` blocks, otherwise Python would chain attempt 1's error into attempt 2's.
+- No frame that an exception's traceback can reach keeps a reference to that exception. Then what a failed body held is freed by
+  reference counting alone.
+"""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from types import coroutine
+
+from outlast.call import Call, running
+from outlast.clock import here, stopping
+from outlast.errors import AttemptTimeoutError, ConfigurationError, TotalTimeoutError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+    from contextvars import Context as Variables
+    from contextvars import Token
+    from types import TracebackType
+    from typing import Any, Literal, Self
+
+    from outlast.call import Settings
+    from outlast.clock import Timer
+
+
+# -- the sync driver -------------------------------------------------------------------------------------------------------------
+
+
+def run(
+    call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], delay: float | None = None
+) -> Any:
+    """Attempt until the call is over; `delay` is the wait before the next attempt of a call that has begun elsewhere."""
+    token = running.set(call)
+    isolated = call.guard.isolation is not None
+    try:
+        while True:
+            if delay is not None:
+                rest(call, delay)
+            delay = call.begin()
+            if delay is not None:
+                continue
+            try:
+                result = _in_thread(call, fn, args, kwargs) if isolated else fn(*args, **kwargs)
+            except Exception as error:
+                delay = call.failed(error)
+                if delay is None:
+                    raise
+            except BaseException as interruption:
+                call.interrupted(interruption)
+                raise
+            else:
+                delay = call.succeeded(result)
+                if delay is None:
+                    return result
+    finally:
+        running.reset(token)
+
+
+def rest(call: Call, seconds: float) -> None:
+    """Wait between attempts."""
+    clock = call.world.clock
+    if seconds <= 0:
+        clock.skip()
+        return
+    try:
+        stopped = clock.sleep(seconds, stopping.get())
+    except BaseException as interruption:
+        call.interrupted_wait(interruption)
+        raise
+    call.waited(stopped=stopped)
+
+
+def _in_thread(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from outlast.isolate import ThreadAttempt
+
+    limit = call.limit()
+    thread = call.thread = ThreadAttempt(fn, args, kwargs)
+    try:
+        return thread.result(call.world.clock, None if limit is None else limit[0])
+    except TimeoutError:
+        if limit is None or not thread.given_up:  # the function's own
+            raise
+    call.timer = Deadline(call, *limit)
+    call.timer.fired = True
+    raise call.timer.error()
+
+
+def fall_back(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As `run`, and if all has failed, what the fallback makes of the same arguments."""
+    try:
+        return run(call, fn, args, kwargs)
+    except Exception as error:
+        if not call.world.retries or call.guard.fallback is None:
+            raise
+        token = running.set(call)
+        call.last_error = error
+        try:
+            # Called inside of the handler: if it fails too, Python chains the original to it.
+            return call.guard.fallback(*args, **kwargs)
+        finally:
+            call.last_error = None
+            running.reset(token)
+
+
+# -- the async driver ------------------------------------------------------------------------------------------------------------
+
+
+async def arun(
+    call: Call,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    before: Variables,
+    *,
+    first: Any = None,
+    delay: float | None = None,
+) -> Any:
+    """As `run`; `before` is the caller's context, `first` an awaitable that already is the first attempt."""
+    token = running.set(call)
+    try:
+        while True:
+            if delay is not None:
+                await arest(call, delay)
+            delay = call.begin()
+            if delay is not None:
+                continue
+            limit = call.limit()
+            try:
+                if limit is None:
+                    result = await (_attempt(call, fn, args, kwargs, before) if first is None else first)
+                else:
+                    call.timer = Deadline(call, *limit)
+                    with call.timer:
+                        result = await (_attempt(call, fn, args, kwargs, before) if first is None else first)
+            except Exception as error:
+                delay = call.failed(error)
+                if delay is None:
+                    raise
+            except BaseException as interruption:
+                call.interrupted(interruption)
+                raise
+            else:
+                delay = call.succeeded(result)
+                if delay is None:
+                    return result
+            finally:
+                first = None
+    finally:
+        running.reset(token)
+
+
+async def arest(call: Call, seconds: float) -> None:
+    """Wait between attempts."""
+    clock = call.world.clock
+    if seconds <= 0:
+        clock.skip()
+        return
+    try:
+        stopped = await clock.asleep(seconds, stopping.get())
+    except BaseException as interruption:
+        call.interrupted_wait(interruption)
+        raise
+    call.waited(stopped=stopped)
+
+
+def _attempt(
+    call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], before: Variables
+) -> Awaitable[Any]:
+    """One attempt to await. It sees the caller's context: what an earlier attempt left in it is not there."""
+    if call.number == 1 or not _changed(before):
+        return fn(*args, **kwargs)  # type: ignore[no-any-return]
+    return _apart(call, fn, args, kwargs, before.copy())
+
+
+def _changed(before: Variables) -> bool:
+    """Whether any context variable differs from what it was; compared by identity, for values may have an __eq__ of their own."""
+    now = copy_context()
+    missing = object()
+    # running is our own. Nothing can be unset, so whatever is not among `now` was not there before.
+    return any(before.get(variable, missing) is not value for variable, value in now.items() if variable is not running)
+
+
+async def _apart(
+    call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], variables: Variables
+) -> Any:
+    variables.run(running.set, call)
+    result = await _inside(variables, variables.run(fn, *args, **kwargs))
+    missing = object()
+    for variable, value in variables.items():  # what a successful attempt set stays set, as after a plain await
+        if variable is not running and variable.get(missing) is not value:
+            variable.set(value)
+    return result
+
+
+@coroutine
+def _inside(variables: Variables, work: Awaitable[Any]) -> Generator[Any, Any, Any]:
+    """Await with every step run in other context variables."""
+    steps: Any = work.__await__()
+    value: Any = None
+    thrown: BaseException | None = None
+    while True:
+        try:
+            if thrown is None:
+                wanted = variables.run(steps.send, value)
+            else:
+                error, thrown = thrown, None
+                try:
+                    wanted = variables.run(steps.throw, error)
+                finally:
+                    del error
+        except StopIteration as end:
+            return end.value
+        value = None
+        try:
+            value = yield wanted
+        except GeneratorExit:
+            variables.run(steps.close)
+            raise
+        except BaseException as interruption:  # noqa: BLE001 - thrown into the work itself
+            thrown = interruption
+
+
+async def afall_back(
+    call: Call,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    before: Variables,
+    *,
+    first: Any = None,
+) -> Any:
+    """As `arun`, and if all has failed, what the fallback makes of the same arguments."""
+    try:
+        return await arun(call, fn, args, kwargs, before, first=first)
+    except Exception as error:
+        if not call.world.retries or call.guard.fallback is None:
+            raise
+        token = running.set(call)
+        call.last_error = error
+        try:
+            value = call.guard.fallback(*args, **kwargs)
+            return await value if hasattr(type(value), "__await__") else value
+        finally:
+            call.last_error = None
+            running.reset(token)
+
+
+class Deadline:
+    """Ends what runs inside of it after so many seconds, by cancelling the task, and turns that cancellation, and no other, into a timeout."""
+
+    __slots__ = ("_cancelling", "_handle", "_number", "_task", "fired", "scope", "seconds")
+
+    def __init__(self, call: Call, seconds: float, scope: str) -> None:
+        self.seconds = seconds
+        self.scope = scope
+        self.fired = False
+        self._number = call.number
+        self._task: Any = None
+        self._handle: Timer | None = None
+        self._cancelling = 0
+
+    def __enter__(self) -> Self:
+        import asyncio
+
+        self._task = asyncio.current_task()
+        self._cancelling = self._task.cancelling()
+        self._handle = here.get().clock.call_later(self.seconds, self._strike)
+        return self
+
+    def _strike(self) -> None:
+        if self._task is not None:
+            self.fired = True
+            self._task.cancel()
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        task, self._task = self._task, None
+        if self.fired and task.uncancel() <= self._cancelling and t is not None and t.__name__ == "CancelledError":
+            raise self.error() from e
+
+    def error(self) -> AttemptTimeoutError | TotalTimeoutError:
+        """The timeout as an exception."""
+        if self.scope == "total":
+            return TotalTimeoutError(f"the total timeout ran out during attempt {self._number}")
+        return AttemptTimeoutError(f"attempt {self._number} took longer than {self.seconds:g} s")
+
+    def cut_short(self, error: BaseException) -> bool:
+        """Whether the error is that the total timeout ended the attempt."""
+        return self.fired and self.scope == "total" and isinstance(error, TotalTimeoutError)
+
+
+# -- a loop in the user's own code ---------------------------------------------------------------------------------------------------
+
+
+class Attempt:
+    """One attempt of a loop over `Guard.attempts`: put the work into ``with attempt:``."""
+
+    __slots__ = ("_call", "_timed", "_timer", "_token", "number", "pending", "state")
+
+    def __init__(self, call: Call, *, timed: bool) -> None:
+        self.number = call.number
+        self.state: Literal["new", "entered", "over"] = "new"
+        self.pending: float | None = None
+        self._call = call
+        self._timed = timed
+        self._timer: Deadline | None = None
+        self._token: Token[Call | None] | None = None
+
+    def __enter__(self) -> Self:
+        call = self._call
+        self.state = "entered"
+        self._token = running.set(call)
+        limit = call.limit() if self._timed else None
+        if limit is not None:
+            call.timer = self._timer = Deadline(call, *limit)
+            self._timer.__enter__()
+        return self
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> bool:
+        call = self._call
+        self.state = "over"
+        if self._token is not None:
+            running.reset(self._token)
+        try:
+            if self._timer is not None:
+                self._timer.__exit__(t, e, tb)
+        except Exception as timeout:
+            self.pending = call.failed(timeout)
+            if self.pending is None:
+                raise
+            return True
+        if e is None:
+            call.succeeded(None)
+        elif isinstance(e, Exception):
+            self.pending = call.failed(e)
+        else:
+            call.interrupted(e)
+        return self.pending is not None
+
+
+class Attempts:
+    """The attempts of one call, for ``for`` or ``async for``; each loop over it is a call of its own."""
+
+    def __init__(self, guard: Settings) -> None:
+        self._guard = guard
+
+    def __iter__(self) -> Iterator[Attempt]:
+        if self._guard.timeout is not None:
+            message = "expected no timeout in a sync loop over attempts: nothing could end the attempt. Use `async for`, or total_timeout."
+            raise ConfigurationError(message)
+        return self._loop()
+
+    def _loop(self) -> Iterator[Attempt]:
+        call = Call(self._guard, "attempts")
+        delay: float | None = None
+        while True:
+            if delay is not None:
+                rest(call, delay)
+            delay = call.begin()
+            if delay is None:
+                attempt = Attempt(call, timed=False)
+                yield attempt
+                delay = _left(attempt)
+                if delay is None:
+                    return
+
+    async def __aiter__(self) -> AsyncIterator[Attempt]:
+        call = Call(self._guard, "attempts")
+        delay: float | None = None
+        while True:
+            if delay is not None:
+                await arest(call, delay)
+            delay = call.begin()
+            if delay is None:
+                attempt = Attempt(call, timed=True)
+                yield attempt
+                delay = _left(attempt)
+                if delay is None:
+                    return
+
+
+def _left(attempt: Attempt) -> float | None:
+    """The wait before the next attempt; None when the loop is over."""
+    if attempt.state == "new":
+        message = f"attempt {attempt.number} was never entered: put the work of the loop into `with attempt:`"
+        raise RuntimeError(message)
+    return attempt.pending

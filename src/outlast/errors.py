@@ -1,0 +1,108 @@
+"""
+Every exception Outlast raises of its own.
+
+    Exception
+    └── OutlastError
+        ├── ConfigurationError (ValueError)     a setting is wrong; lists every problem
+        ├── TemporaryFailure                    raise it to say: worth another attempt
+        ├── PermanentFailure                    raise it to say: do not try again
+        ├── AttemptTimeoutError (TimeoutError)  one attempt took longer than ``timeout``
+        ├── TotalTimeoutError (TimeoutError)    ``total_timeout`` ran out inside an attempt
+        └── CircuitBreakerOpenError             the circuit is open: nothing was called
+
+What a protected call raises is, wherever one exists, the last attempt's own exception and none of these.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from typing import Any
+
+    from outlast.shapes import Seconds
+
+
+class OutlastError(Exception):
+    """The base of all errors that Outlast raises of its own."""
+
+    # Exceptions with keyword arguments do not survive pickle by themselves: it calls cls(*args). Fields, notes and
+    # history all live in __dict__, so carrying that over restores everything.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(cls: type[OutlastError], args: tuple[Any, ...], fields: dict[str, Any]) -> OutlastError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class ConfigurationError(OutlastError, ValueError):
+    """A setting is wrong. `problems` has one full sentence for each mistake: where, what was expected, what came."""
+
+    problems: Sequence[str]
+
+    def __init__(self, problems: Sequence[str] | str) -> None:
+        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        count = len(self.problems)
+        text = self.problems[0] if count == 1 else f"{count} problems:\n" + "\n".join(f"  - {p}" for p in self.problems)
+        super().__init__(text)
+
+
+class TemporaryFailure(OutlastError):
+    """Raise it (or a subclass) to say that trying again is worth it; `retry_after` says when, in seconds."""
+
+    def __init__(
+        self, message: str = "", *, retry_after: Seconds | None = None, error_class: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.retry_after = None if retry_after is None else as_seconds(retry_after)
+        self.error_class = error_class
+
+
+class PermanentFailure(OutlastError):
+    """Raise it (or a subclass) to say that no further attempt can succeed."""
+
+    def __init__(self, message: str = "", *, error_class: str | None = None) -> None:
+        super().__init__(message)
+        self.error_class = error_class
+
+
+class AttemptTimeoutError(OutlastError, TimeoutError):
+    """One attempt took longer than `timeout`. It is a `timeout`, hence worth another attempt."""
+
+
+class TotalTimeoutError(OutlastError, TimeoutError):
+    """`total_timeout` ran out while an attempt was running. Between attempts the last attempt's own error is raised instead."""
+
+
+class CircuitBreakerOpenError(OutlastError):
+    """The circuit is open, so nothing was called. `retry_after` is the time in seconds until it may be tried."""
+
+    name: str
+    opened_at: datetime
+    retry_at: datetime
+    retry_after: float
+
+    def __init__(self, message: str, *, name: str, opened_at: datetime, retry_at: datetime, retry_after: float) -> None:
+        super().__init__(message)
+        self.name = name
+        self.opened_at = opened_at
+        self.retry_at = retry_at
+        self.retry_after = retry_after
+
+
+def as_seconds(value: Seconds) -> float:
+    """Seconds as a float, from a number or a timedelta."""
+    return float(value) if isinstance(value, int | float) else value.total_seconds()
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """`` Did you mean 'x'?`` when one of the known names is close, otherwise nothing."""
+    import difflib  # only an error path needs it
+
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""

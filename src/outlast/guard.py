@@ -1,0 +1,405 @@
+"""
+The door to protected calls: ``@retry``, `Guard`, and what a decorated function does.
+
+A plain ``@retry`` takes the short way: its first attempt is a bare try/except, and the flow (with all that it loads) begins only when that has failed. A guard with anything else begins there at once.
+"""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+
+from outlast.callables import PLAIN, awaitable, dress, is_async, name_of, rewrapped
+from outlast.checks import Check, show
+from outlast.errors import ConfigurationError
+from outlast.policy import RetryPolicy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from typing import Any, Literal, Never, ParamSpec, TypeVar, overload
+
+    from outlast.breaker import CircuitBreaker
+    from outlast.call import Call
+    from outlast.drivers import Attempts
+    from outlast.limits import RetryBudget
+    from outlast.model import Outcome
+    from outlast.shapes import ErrorSpec, Jitter, Seconds
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+_DEFAULT = RetryPolicy()
+_latest = [0]  # stands in for `call.latest` until that room is loaded: nothing has failed before
+_scopes = 0  # open scopes of `testing`; with any, no call takes the short way
+_flow: Any = None  # the module `outlast.drivers`, once something has needed it
+
+
+def scoped(change: int) -> None:
+    """A scope of `testing` was entered (+1) or left (-1)."""
+    global _scopes  # noqa: PLW0603 - a counter that every fast path reads
+    _scopes += change
+
+
+def _load_flow() -> Any:
+    global _flow, _latest  # noqa: PLW0603 - filled once, with the first failure or the first full guard
+    from outlast import call, drivers
+
+    _latest = call.latest
+    _flow = drivers
+    return drivers
+
+
+class Guard:
+    """
+    Everything that protects one kind of call, declared once: a decorator, or `call`, `acall`, `outcome`, `aoutcome`, `attempts`.
+
+    From the outside in: `fallback` (called with the call's own arguments when all else has failed), `total_timeout` (everything, waits
+    included), `retry` with its `retry_budget`, `breaker`, `timeout` (one attempt; sync code needs ``isolation="thread"`` for it), the
+    function. ``retry=None`` means one attempt. ``on_open="wait"`` waits for an open breaker if that fits the total timeout. `retry_if`
+    looks at results: what it accepts is tried again; when no attempt is left, the last result is returned as it is.
+    """
+
+    __slots__ = (
+        "breaker",
+        "fallback",
+        "isolation",
+        "name",
+        "on_open",
+        "plain",
+        "retry",
+        "retry_budget",
+        "retry_if",
+        "timeout",
+        "total_timeout",
+    )
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        retry: RetryPolicy | None = _DEFAULT,
+        timeout: Seconds | None = None,
+        total_timeout: Seconds | None = None,
+        isolation: Literal["thread"] | None = None,
+        breaker: CircuitBreaker | None = None,
+        retry_budget: RetryBudget | None = None,
+        on_open: Literal["fail", "wait"] = "fail",
+        retry_if: Callable[[Any], bool] | None = None,
+        fallback: Callable[..., Any] | None = None,
+        **unknown: Never,
+    ) -> None:
+        check = Check()
+        check.unknown(unknown, ("name", *(field for field in Guard.__slots__ if field not in {"plain", "name"})))
+        self.name = None if name is None else check.name("name", name)
+        self.retry = _policy(retry, check)
+        self.timeout = None if timeout is None else check.seconds("timeout", timeout, 1.0, positive=True)
+        self.total_timeout = (
+            None if total_timeout is None else check.seconds("total_timeout", total_timeout, 1.0, positive=True)
+        )
+        if self.timeout is not None and self.total_timeout is not None and self.total_timeout < self.timeout:
+            check.add(
+                "total_timeout",
+                f"at least timeout ({self.timeout:g} s)",
+                self.total_timeout,
+                "The total includes every attempt.",
+            )
+        self.isolation = None if isolation is None else check.choice("isolation", isolation, ("thread",))
+        self.breaker: CircuitBreaker | None = check.kind("breaker", breaker, "CircuitBreaker", ("admit", "settle"))
+        self.retry_budget: RetryBudget | None = check.kind(
+            "retry_budget", retry_budget, "RetryBudget", ("deposit", "withdraw")
+        )
+        self.on_open = check.choice("on_open", on_open, ("fail", "wait"))
+        self.retry_if: Callable[[Any], bool] | None = check.function("retry_if", retry_if)
+        self.fallback: Callable[..., Any] | None = check.function("fallback", fallback)
+        check.raise_if_any()
+        # Nothing but retries: the first attempt needs no preparation.
+        others = (
+            self.timeout,
+            self.total_timeout,
+            self.isolation,
+            self.breaker,
+            self.retry_budget,
+            self.retry_if,
+            self.fallback,
+        )
+        self.plain = all(other is None for other in others)
+
+    def __repr__(self) -> str:
+        named = [repr(self.name)] if self.name else []
+        shown = ("retry", "timeout", "total_timeout", "isolation", "breaker", "retry_budget")
+        fields = [f"{field}={getattr(self, field)!r}" for field in shown if getattr(self, field) is not None]
+        return f"Guard({', '.join(named + fields)})"
+
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]:
+        """Decorate a function, a coroutine function, a method, a partial or an object that can be called."""
+        if (method := rewrapped(self.__call__, fn)) is not None:
+            return method  # type: ignore[no-any-return]
+        around = (
+            (_plain_async if self.plain else _full_async)
+            if self._check(fn)
+            else (_plain_sync if self.plain else _full_sync)
+        )
+        wrapper = around(self, fn, name_of(fn))
+        dress(wrapper, fn)
+        return wrapper
+
+    def _check(self, fn: Callable[..., Any]) -> bool:
+        """Whether fn is async; ConfigurationError if this guard cannot do for it what it promises."""
+        name = name_of(fn)
+        if is_async(fn):
+            if self.isolation is not None:
+                message = (
+                    f"expected no isolation for the coroutine function {name}: it is cancelled on time without it."
+                )
+                raise ConfigurationError(message)
+            return True
+        if self.timeout is not None and self.isolation is None:
+            message = (
+                f'expected isolation="thread" with a timeout for the sync function {name}: nothing else can leave a blocking call on time. '
+                "Or use total_timeout, which is checked between attempts."
+            )
+            raise ConfigurationError(message)
+        if self.fallback is not None and is_async(self.fallback):
+            message = f"expected fallback to be a sync function for the sync function {name}, got: the coroutine function {name_of(self.fallback)}."
+            raise ConfigurationError(message)
+        return False
+
+    def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call fn under this guard."""
+        return _drive(_new_call(self, fn), fn, args, kwargs, is_async=self._check(fn))  # type: ignore[no-any-return]
+
+    async def acall(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Await fn under this guard."""
+        return await _adrive(_new_call(self, fn), fn, args, kwargs)  # type: ignore[no-any-return]
+
+    def outcome(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
+        """Call fn under this guard and return how it ended instead of raising."""
+        if self._check(fn):
+            message = (
+                f"expected a sync function, got: the coroutine function {name_of(fn)}. Use `await guard.aoutcome(...)`."
+            )
+            raise ConfigurationError(message)
+        call = _new_call(self, fn)
+        try:
+            value = _drive(call, fn, args, kwargs, is_async=False)
+        except Exception as error:  # noqa: BLE001 - returned
+            return _outcome(call, error=error)
+        return _outcome(call, value=value)
+
+    async def aoutcome(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
+        """Await fn under this guard and return how it ended instead of raising."""
+        call = _new_call(self, fn)
+        try:
+            value = await _adrive(call, fn, args, kwargs)
+        except Exception as error:  # noqa: BLE001 - returned
+            return _outcome(call, error=error)
+        return _outcome(call, value=value)
+
+    def attempts(self) -> Attempts:
+        """A loop of attempts around code that is no function: ``for attempt in guard.attempts(): with attempt: ...``"""
+        for field in ("fallback", "retry_if", "isolation"):
+            if getattr(self, field) is not None:
+                message = f"expected no {field} in a loop over attempts: there is no function to apply it to. Decorate one instead."
+                raise ConfigurationError(message)
+        from outlast.drivers import Attempts
+
+        return Attempts(self)
+
+
+def _policy(retry: object, check: Check) -> RetryPolicy:
+    if retry is None:
+        return RetryPolicy(max_attempts=1)
+    if isinstance(retry, RetryPolicy):
+        return retry
+    check.add("retry", "a RetryPolicy or None", retry, "RetryPolicy.from_config reads a mapping.")
+    return _DEFAULT
+
+
+# -- driving a call ------------------------------------------------------------------------------------------------------------------
+
+
+def _new_call(guard: Guard, fn: Callable[..., Any]) -> Call:
+    return (_flow or _load_flow()).Call(guard, name_of(fn))  # type: ignore[no-any-return]
+
+
+def _drive(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_async: bool) -> Any:
+    if is_async:
+        return _adrive(call, fn, args, kwargs)
+    work = _scripted(call, fn) if _scopes else fn
+    return (_flow.run if call.guard.fallback is None else _flow.fall_back)(call, work, args, kwargs)
+
+
+async def _adrive(
+    call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: Any = None
+) -> Any:
+    work = _scripted(call, fn) if _scopes else fn
+    drive = _flow.arun if call.guard.fallback is None else _flow.afall_back
+    return await drive(call, work, args, kwargs, copy_context(), first=first)
+
+
+def _scripted(call: Call, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the faults that a test has scripted for it in front."""
+    script = None if call.world.faults is None else call.world.faults.get(call.name)
+    if script is None:
+        return fn
+
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        fault = next(script, None)
+        if fault is not None:
+            raise fault
+        return fn(*args, **kwargs)
+
+    return attempt
+
+
+def _outcome(call: Call, *, value: Any = None, error: Exception | None = None) -> Outcome[Any]:
+    from outlast.model import Outcome
+
+    elapsed = call.world.clock.monotonic() - call.began
+    ok = error is None and (call.reason is None or call.guard.fallback is not None)
+    return Outcome(ok=ok, value=value, error=error, attempts=call.attempts(), elapsed=elapsed, reason=call.reason)
+
+
+# -- what a decorated function does --------------------------------------------------------------------------------------------------
+
+
+def _plain_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if _scopes:
+            return guard.call(fn, *args, **kwargs)
+        seen = _latest[0]
+        try:
+            result = fn(*args, **kwargs)
+        except Exception as error:
+            call = (_flow or _load_flow()).Call(guard, name)
+            call.resume_after_first(seen)
+            delay = call.failed(error)
+            if delay is None:
+                raise
+        else:
+            if result.__class__ in PLAIN or not awaitable(result):
+                return result
+            # The attempt is what was returned, so it is awaited inside of the retry loop.
+            return _adrive(_new_call(guard, fn), fn, args, kwargs, first=result)
+        return _flow.run(call, fn, args, kwargs, delay)
+
+    return wrapper
+
+
+def _plain_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if _scopes:
+            return await guard.acall(fn, *args, **kwargs)
+        seen = _latest[0]
+        before = copy_context()
+        try:
+            return await fn(*args, **kwargs)
+        except Exception as error:
+            call = (_flow or _load_flow()).Call(guard, name)
+            call.resume_after_first(seen)
+            delay = call.failed(error)
+            if delay is None:
+                raise
+        return await _flow.arun(call, fn, args, kwargs, before, delay=delay)
+
+    return wrapper
+
+
+def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    flow = _flow or _load_flow()
+    start, drive = flow.Call, flow.run if guard.fallback is None else flow.fall_back
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if _scopes:
+            return guard.call(fn, *args, **kwargs)
+        return drive(start(guard, name), fn, args, kwargs)
+
+    return wrapper
+
+
+def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    flow = _flow or _load_flow()
+    start, drive = flow.Call, flow.arun if guard.fallback is None else flow.afall_back
+
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if _scopes:
+            return await guard.acall(fn, *args, **kwargs)
+        return await drive(start(guard, name), fn, args, kwargs, copy_context())
+
+    return wrapper
+
+
+# -- the shortest door ---------------------------------------------------------------------------------------------------------------
+
+if TYPE_CHECKING:
+
+    @overload
+    def retry(fn: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
+    def retry(
+        policy: RetryPolicy, /, *, timeout: Seconds | None = None, total_timeout: Seconds | None = None
+    ) -> Guard: ...
+    @overload
+    def retry(
+        *,
+        max_attempts: int | None = None,
+        backoff: Literal["exponential", "linear", "fixed"] = "exponential",
+        initial_delay: Seconds = 1.0,
+        multiplier: float = 2.0,
+        max_delay: Seconds | None = 30.0,
+        delays: Sequence[Seconds] = (),
+        jitter: Jitter = 0.25,
+        cap: Literal["after_jitter", "before_jitter"] = "after_jitter",
+        max_retry_after: Seconds = 120.0,
+        on_errors: Sequence[ErrorSpec] = ("transient",),
+        skip_on_errors: Sequence[ErrorSpec] = (),
+        retry_limits: Mapping[str, int] | None = None,
+        retry_exhausted: bool | None = None,
+        timeout: Seconds | None = None,
+        total_timeout: Seconds | None = None,
+    ) -> Guard: ...
+
+
+def retry(target: Any = None, /, **options: Any) -> Any:
+    """
+    Try again what is worth it: ``@retry``, ``@retry(max_attempts=5, total_timeout=60)``, ``retry(policy).call(fn)``.
+
+    Bare: 3 attempts, 1 s doubling to at most 30 s, ±25 %, for errors that the classifier knows to be transient.
+    """
+    if target is None or isinstance(target, RetryPolicy):
+        around: dict[str, Any] = {key: options.pop(key) for key in ("timeout", "total_timeout") if key in options}
+        if target is None:
+            return _guarded(options, around)
+        if options:
+            check = Check()
+            check.unknown(options, ("timeout", "total_timeout"))
+            check.problems.append(
+                "Beside a policy only timeout and total_timeout can be given; policy.replace(...) changes the rest."
+            )
+            check.raise_if_any()
+        return Guard(retry=target, **around)
+    if not options and (callable(target) or isinstance(target, staticmethod | classmethod)):
+        fn: Any = target
+        return _BARE(fn)
+    message = f"expected @retry on a function, retry(policy) or retry(option=...), got: {show(target)}."
+    raise ConfigurationError(message)
+
+
+def _guarded(options: dict[str, Any], around: dict[str, Any]) -> Guard:
+    """A guard from the policy's and the guard's options; the mistakes of both are reported together."""
+    problems: list[str] = []
+    policy, guard = _DEFAULT, _BARE
+    try:
+        policy = RetryPolicy(**options) if options else _DEFAULT
+    except ConfigurationError as wrong:
+        problems += wrong.problems
+    try:
+        guard = Guard(retry=policy, **around)
+    except ConfigurationError as wrong:
+        problems += wrong.problems
+    if problems:
+        raise ConfigurationError(problems)
+    return guard
+
+
+_BARE = Guard()

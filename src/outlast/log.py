@@ -1,0 +1,49 @@
+"""
+The package's logger: standard logging, silent unless the application configures it, and free if nobody would hear it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+
+_logger: logging.Logger | None = None
+_reported: set[int] = set()
+
+
+def logger() -> logging.Logger:
+    """The logger ``outlast``."""
+    global _logger  # noqa: PLW0603 - one logger, looked up once
+    if _logger is None:
+        import logging
+
+        _logger = logging.getLogger("outlast")
+        _logger.addHandler(logging.NullHandler())
+    return _logger
+
+
+def heard() -> bool:
+    """Whether a record would reach any handler. Nobody can listen before `logging` is imported, so it is not imported to ask."""
+    logging = sys.modules.get("logging")
+    if logging is None:
+        return False
+    silent = logging.NullHandler
+    current = _logger or logger()
+    while current is not None:
+        for handler in current.handlers:
+            if handler.__class__ is not silent:
+                return True
+        current = current.parent if current.propagate else None  # type: ignore[assignment]
+    return False
+
+
+def report_once(hook: object, broken: Exception, consequence: str) -> None:
+    """Say once that somebody's hook or predicate fails, without its message: that could be anything."""
+    if id(hook) in _reported:
+        return
+    _reported.add(id(hook))
+    name = getattr(hook, "__qualname__", type(hook).__name__)
+    logger().error("%s failed with %s; %s", name, type(broken).__name__, consequence)

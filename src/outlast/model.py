@@ -1,0 +1,132 @@
+"""
+What happened, as values: the attempts of a call, its outcome, and where the code that is running stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from outlast.shapes import StopReason
+    from outlast.verdicts import Verdict
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """
+    One attempt: a value without the exception object, so that keeping it keeps nothing else alive.
+
+    `error` is sanitised and None for a success; `delay` is the wait that followed, None after the last attempt. A plain ``@retry`` does
+    not look at the clock before its first attempt, so there `duration` is 0.0 and `started_at` is when it failed.
+    """
+
+    number: int
+    started_at: datetime
+    duration: float
+    error: str | None
+    verdict: Verdict | None
+    delay: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What an exception carries when a protected call raises it. Values only."""
+
+    attempts: tuple[AttemptRecord, ...]
+    reason: StopReason
+    retried: bool  # a layer that did not retry does not own the error
+    number: int  # grows with every history made; tells a mark of this call from one left by an earlier call
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Outcome(Generic[T]):
+    """How a call ended, returned instead of raised. `value` is meaningful when `ok`; `reason` says why it stopped when not."""
+
+    ok: bool
+    value: T
+    error: Exception | None
+    attempts: tuple[AttemptRecord, ...]
+    elapsed: float
+    reason: StopReason | None
+
+    def __repr__(self) -> str:
+        # Neither the value nor the error's text: both can hold what must not be seen.
+        what = type(self.value).__name__ if self.ok else f"{type(self.error).__name__}, {self.reason}"
+        return f"<Outcome ok={self.ok} ({what}) attempts={len(self.attempts)} elapsed={self.elapsed:.3f}>"
+
+
+class Context:
+    """
+    Where the running code stands; `outlast.current()` hands it out.
+
+    Known in guards with a timeout, a breaker or a budget; a plain ``@retry`` fills it from the second attempt on. Before that, and
+    outside of any call: attempt 1, nothing else known.
+    """
+
+    __slots__ = (
+        "_deadline",
+        "_key",
+        "_monotonic",
+        "attempt",
+        "item_key",
+        "job_id",
+        "last_error",
+        "max_attempts",
+        "run_id",
+        "stage",
+    )
+
+    def __init__(
+        self,
+        *,
+        attempt: int = 1,
+        max_attempts: int = 1,
+        last_error: Exception | None = None,
+        deadline: float | None = None,
+        monotonic: Callable[[], float] | None = None,
+        key: Callable[[], str] | None = None,
+    ) -> None:
+        self.run_id: str | None = None
+        self.item_key: str | None = None
+        self.stage: str | None = None
+        self.job_id: str | None = None
+        self.attempt = attempt
+        self.max_attempts = max_attempts
+        self.last_error = last_error
+        self._deadline = deadline
+        self._monotonic = monotonic
+        self._key = key
+
+    @property
+    def idempotency_key(self) -> str:
+        """A key that is the same in every attempt of this call and in no other call."""
+        if self._key is None:
+            message = (
+                "this call has no idempotency key: a plain @retry does not make one before its first attempt. "
+                "Use a Guard with a total_timeout, or make a key yourself outside of the retried function."
+            )
+            raise LookupError(message)
+        return self._key()
+
+    @property
+    def deadline(self) -> float | None:
+        """The instant on the monotonic clock at which the time of all enclosing calls is up."""
+        return self._deadline
+
+    def remaining(self) -> float | None:
+        """Seconds left until the nearest total timeout around this code, never below 0; None without one."""
+        if self._deadline is None or self._monotonic is None:
+            return None
+        return max(0.0, self._deadline - self._monotonic())
+
+    def __repr__(self) -> str:
+        left = self.remaining()
+        time = "" if left is None else f", {left:.3f} s left"
+        return f"<Context attempt {self.attempt} of {self.max_attempts}{time}>"

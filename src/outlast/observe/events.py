@@ -1,0 +1,260 @@
+"""
+What is worth telling, as frozen values. The list of events is the observability API: logs, the store, metrics and traces are fed from it.
+
+An event is named after its class: `StepRetryAttempt` is ``step_retry_attempt``. Instants are aware UTC; `seq` grows within a process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from outlast.clock import here
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+_numbers = itertools.count(1)
+
+
+def _now() -> datetime:
+    return here.get().clock.now()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened. `run_id` and `pipeline` are None in plain calls."""
+
+    name: ClassVar[str] = "event"
+    level: ClassVar[str] = "info"
+
+    ts: datetime = field(default_factory=_now)
+    seq: int = field(default_factory=lambda: next(_numbers))
+    run_id: str | None = None
+    pipeline: str | None = None
+
+    def __init_subclass__(cls) -> None:
+        cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields with the event's name, instants in ISO 8601; ready for JSON."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"event": self.name} | {k: v.isoformat() if hasattr(v, "isoformat") else v for k, v in plain.items()}
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepEvent(Event):
+    """Something that happened to a protected call, stage, step or job."""
+
+    step_id: str
+    job_id: str | None = None
+    item_id: str | None = None
+    attempt: int
+    max_attempts: int
+
+    @property
+    def retries_used(self) -> int:
+        """Executions after the first."""
+        return self.attempt - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFailure(StepEvent):
+    """An attempt failed. `error` is sanitised; `max_retries` is what the policy grants this kind of error."""
+
+    max_retries: int
+    tier: str
+    category: str
+    error_class: str
+    error_type: str
+    error: str
+
+    def _what(self) -> str:
+        return f"{self.step_id}: attempt {self.attempt} of {self.max_attempts} failed with {self.error_type} ({self.error_class}): {self.error}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRetryAttempt(StepFailure):
+    """An attempt failed and another one follows after `next_delay` seconds."""
+
+    level: ClassVar[str] = "warning"
+
+    next_delay: float
+    next_attempt_at: datetime
+
+    @property
+    def next_attempt(self) -> int:
+        """The number of the attempt that follows."""
+        return self.attempt + 1
+
+    @property
+    def next_delay_ms(self) -> int:
+        """The wait in whole milliseconds."""
+        return round(self.next_delay * 1000)
+
+    def as_dict(self) -> dict[str, Any]:
+        """With the derived numbers too."""
+        return super().as_dict() | {"next_attempt": self.next_attempt, "next_delay_ms": self.next_delay_ms}
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self._what()}; attempt {self.next_attempt} in {self.next_delay:.3g} s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRetryExhausted(StepFailure):
+    """The last attempt has failed although the error was worth retrying; `reason` says what ran out."""
+
+    level: ClassVar[str] = "error"
+
+    reason: str
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self._what()}; giving up: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepErrorPermanent(StepFailure):
+    """An error that the policy does not retry; `reason` says why."""
+
+    level: ClassVar[str] = "error"
+
+    reason: str
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self._what()}; not retried: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSuccess(StepEvent):
+    """An attempt succeeded after at least one had failed; `tier` is that of the last failure."""
+
+    tier: str
+
+    @property
+    def total_retries(self) -> int:
+        """Executions after the first."""
+        return self.attempt - 1
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self.step_id}: attempt {self.attempt} of {self.max_attempts} succeeded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptTimeout(StepEvent):
+    """An attempt took longer than `timeout` seconds; `scope` tells ``attempt`` from ``total``."""
+
+    level: ClassVar[str] = "warning"
+
+    timeout: float
+    scope: str
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self.step_id}: attempt {self.attempt} of {self.max_attempts} ran out of time after {self.timeout:.3g} s ({self.scope})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryBudgetExhausted(StepEvent):
+    """The retry budget had nothing left, so an error that was worth retrying was not retried."""
+
+    level: ClassVar[str] = "warning"
+
+    budget: str
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self.step_id}: not retried, the retry budget {self.budget} is used up"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakerEvent(Event):
+    """A circuit breaker changed its state."""
+
+    verb: ClassVar[str] = "changed"
+
+    breaker: str
+    failure_count: int
+    reason: str
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"circuit breaker {self.breaker} {self.verb}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CircuitBreakerOpen(BreakerEvent):
+    """The circuit opened: calls are rejected until `retry_at`. `threshold` is what tripped it."""
+
+    level: ClassVar[str] = "warning"
+    verb: ClassVar[str] = "opened"
+
+    threshold: float
+    opened_at: datetime
+    retry_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class CircuitBreakerHalfOpen(BreakerEvent):
+    """The circuit admits probes."""
+
+    verb: ClassVar[str] = "is half-open"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CircuitBreakerClosed(BreakerEvent):
+    """The circuit works again."""
+
+    verb: ClassVar[str] = "closed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CircuitBreakerReopened(BreakerEvent):
+    """A probe failed: the circuit is open again, until `retry_at`."""
+
+    level: ClassVar[str] = "warning"
+    verb: ClassVar[str] = "opened again"
+
+    opened_at: datetime
+    retry_at: datetime
+
+
+EVENTS: dict[str, type[Event]] = {
+    event.name: event
+    for event in (
+        StepRetryAttempt,
+        StepRetryExhausted,
+        StepErrorPermanent,
+        StepSuccess,
+        AttemptTimeout,
+        RetryBudgetExhausted,
+        CircuitBreakerOpen,
+        CircuitBreakerHalfOpen,
+        CircuitBreakerClosed,
+        CircuitBreakerReopened,
+    )
+}
+
+# Names under which older documents know an event; filters accept them.
+ALIASES: dict[str, str] = {
+    "retry_attempt": "step_retry_attempt",
+    "step.error.retrying": "step_retry_attempt",
+    "step.error.retry_exhausted": "step_retry_exhausted",
+    "step.error.permanent": "step_error_permanent",
+    "step.success": "step_success",
+    "circuit_breaker_opened": "circuit_breaker_open",
+}
+
+
+def canonical(name: str) -> str:
+    """The event's one name, also for an older one."""
+    return ALIASES.get(name, name)

@@ -1,0 +1,426 @@
+"""
+A policy decides; it never does.
+
+`RetryPolicy.decide` is a pure function: given an error, the number of the attempt that failed, the time spent and a roll of the
+dice, it answers *try again after d seconds* or *stop, because r*. Everything that waits, calls or writes stands elsewhere.
+
+The delay after attempt n: a nominal delay (exponential, linear, fixed or a schedule), a band around it (jitter and cap), and a
+point in that band chosen by the roll. With n nominal, M the cap and j the jitter ratio,
+
+    after_jitter    [min(n, M)·(1 - j), min(n·(1 + j), M)]      M is never exceeded, and delays at the cap still differ
+    before_jitter   [min(n, M)·(1 - j), min(n, M)·(1 + j)]
+
+A wait that the other side asked for (Retry-After) is added, up to `max_retry_after`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from outlast.checks import Check, errno_symbol, errno_symbols, is_status, statuses
+from outlast.errors import ConfigurationError, as_seconds
+from outlast.log import report_once
+from outlast.value import Value, put
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Literal, Never, Self
+
+    from outlast.shapes import ErrorSpec, Jitter, Seconds, StopReason
+    from outlast.verdicts import Verdict
+
+BACKOFFS = ("exponential", "linear", "fixed")
+CAPS = ("after_jitter", "before_jitter")
+
+
+class Decision(Value):
+    """The answer to one failure: retry after `delay` seconds, or stop for `reason`."""
+
+    __slots__ = ("delay", "reason", "retry", "verdict")
+    retry: bool
+    delay: float
+    reason: StopReason | None
+    verdict: Verdict
+
+    def __init__(self, *, retry: bool, delay: float, reason: StopReason | None, verdict: Verdict) -> None:
+        put(self, "retry", retry)
+        put(self, "delay", delay)
+        put(self, "reason", reason)
+        put(self, "verdict", verdict)
+
+
+class Delay(Value):
+    """The wait before an attempt (2, 3, ...): nominal, and the band it is drawn from. Seconds."""
+
+    __slots__ = ("attempt", "max", "min", "nominal")
+    attempt: int
+    nominal: float
+    min: float
+    max: float
+
+    def __init__(self, *, attempt: int, nominal: float, min: float, max: float) -> None:  # noqa: A002 - the field's names
+        put(self, "attempt", attempt)
+        put(self, "nominal", nominal)
+        put(self, "min", min)
+        put(self, "max", max)
+
+
+class _Schedule(Sequence["Delay"]):
+    """All delays of a policy, each worked out when looked at: a million attempts cost nothing until then."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+
+    def __len__(self) -> int:
+        return self._policy.max_attempts - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            message = f"the schedule has {len(self)} delays"
+            raise IndexError(message)
+        nominal, low, high = self._policy.band(position + 1)
+        return Delay(attempt=position + 2, nominal=nominal, min=low, max=high)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{delay.nominal:g}" for delay in self[:8])
+        return f"<schedule: {shown}{', ...' if len(self) > 8 else ''} s>"
+
+
+class RetryPolicy(Value):
+    """
+    When to try again, how often, and after which wait. Frozen, hashable, picklable; all mistakes are reported at once.
+
+    `max_attempts` counts every execution, the first included. None means 3, or one more than `delays` has entries, or one more than the
+    largest of `retry_limits`. `on_errors` says what is retried: categories (``transient``, ``unclear``, ``permanent``, ``all``), error
+    classes or their parents, tiers, statuses, ranges (``5xx``), dotted names, exception classes, predicates. `skip_on_errors` wins.
+    `retry_limits` bounds the retries of each tier; a tier that is not listed then has none. `retry_exhausted` says whether an error
+    that an inner retry has already given up on is tried again here; None leaves it to the driver (calls: no).
+
+    >>> [(d.attempt, d.min, d.max) for d in RetryPolicy(jitter=0.1).schedule()]
+    [(2, 0.9, 1.1), (3, 1.8, 2.2)]
+    >>> RetryPolicy().decide(ConnectionResetError(), attempt=1, roll=0.5).delay
+    1.0
+    >>> RetryPolicy().decide(ValueError(), attempt=1).reason
+    'permanent'
+    """
+
+    __slots__ = (
+        "_bands",
+        "_easy",
+        "_on",
+        "_skip",
+        "backoff",
+        "cap",
+        "delays",
+        "initial_delay",
+        "jitter",
+        "max_attempts",
+        "max_delay",
+        "max_retry_after",
+        "multiplier",
+        "on_errors",
+        "retry_exhausted",
+        "retry_limits",
+        "skip_on_errors",
+    )
+    max_attempts: int
+    backoff: Literal["exponential", "linear", "fixed"]
+    initial_delay: float
+    multiplier: float
+    max_delay: float | None
+    delays: tuple[float, ...]
+    jitter: Jitter
+    cap: Literal["after_jitter", "before_jitter"]
+    max_retry_after: float
+    on_errors: tuple[ErrorSpec, ...]
+    skip_on_errors: tuple[ErrorSpec, ...]
+    retry_limits: Mapping[str, int] | None
+    retry_exhausted: bool | None
+    _on: _Matcher
+    _skip: _Matcher
+    _easy: frozenset[str]
+    _bands: dict[int, tuple[float, float]]
+
+    def __init__(
+        self,
+        *,
+        max_attempts: int | None = None,
+        backoff: Literal["exponential", "linear", "fixed"] = "exponential",
+        initial_delay: Seconds = 1.0,
+        multiplier: float = 2.0,
+        max_delay: Seconds | None = 30.0,
+        delays: Sequence[Seconds] = (),
+        jitter: Jitter = 0.25,
+        cap: Literal["after_jitter", "before_jitter"] = "after_jitter",
+        max_retry_after: Seconds = 120.0,
+        on_errors: Sequence[ErrorSpec] = ("transient",),
+        skip_on_errors: Sequence[ErrorSpec] = (),
+        retry_limits: Mapping[str, int] | None = None,
+        retry_exhausted: bool | None = None,
+        **unknown: Never,
+    ) -> None:
+        check = Check()
+        check.unknown(unknown, RetryPolicy._fields)
+        put(self, "backoff", check.choice("backoff", backoff, BACKOFFS))
+        put(self, "initial_delay", check.seconds("initial_delay", initial_delay, 1.0))
+        put(self, "multiplier", check.number("multiplier", multiplier, low=1.0, default=2.0))
+        put(self, "max_delay", None if max_delay is None else check.seconds("max_delay", max_delay, 30.0))
+        put(self, "delays", check.delays(delays))
+        put(self, "jitter", check.jitter(jitter))
+        put(self, "cap", check.choice("cap", cap, CAPS))
+        put(self, "max_retry_after", check.seconds("max_retry_after", max_retry_after, 120.0))
+        put(self, "on_errors", check.specs("on_errors", on_errors))
+        put(self, "skip_on_errors", check.specs("skip_on_errors", skip_on_errors))
+        put(self, "retry_limits", check.limits(retry_limits))
+        put(self, "retry_exhausted", check.maybe_bool("retry_exhausted", retry_exhausted))
+        put(self, "max_attempts", check.attempts(max_attempts, self.delays, self.retry_limits))
+        _contradictions(self, check)
+        check.raise_if_any()
+        put(self, "_on", _Matcher(self.on_errors))
+        put(self, "_skip", _Matcher(self.skip_on_errors))
+        # What most failures need, ready: the categories to retry when nothing else is asked, and the first bands.
+        easy = not self.skip_on_errors and self.retry_limits is None
+        put(self, "_easy", self._on.categories if easy else frozenset())
+        put(self, "_bands", {})
+
+    def __repr__(self) -> str:
+        defaults: dict[str, Any] = RetryPolicy.__init__.__kwdefaults__ or {}
+        given = [f"{name}={getattr(self, name)!r}" for name, usual in defaults.items() if getattr(self, name) != usual]
+        return f"RetryPolicy({', '.join(given)})"
+
+    def schedule(self) -> Sequence[Delay]:
+        """The delays before attempts 2, 3, ..., with the band each is drawn from; computed when looked at."""
+        return _Schedule(self)
+
+    def decide(
+        self,
+        error: Exception,
+        *,
+        attempt: int,
+        elapsed: float = 0.0,
+        roll: float | None = None,
+        total_timeout: Seconds | None = None,
+        previous_delay: float | None = None,
+    ) -> Decision:
+        """
+        What to do after attempt number `attempt` failed with this error.
+
+        `elapsed` is the time since the first attempt began and matters only with a `total_timeout`: a wait that does not fit is not begun.
+        `roll` in [0, 1) picks the delay within its band; without one it is the middle. Pass a random one where many callers
+        decide at once. `previous_delay` matters to decorrelated jitter only.
+        """
+        from outlast.verdicts import classify
+
+        verdict = classify(error)
+        reason: StopReason | None = self.refuses(error, verdict, attempt)
+        if reason is not None:
+            return Decision(retry=False, delay=0.0, reason=reason, verdict=verdict)
+        delay = self.delay(attempt, 0.5 if roll is None else roll, verdict.retry_after, previous_delay)
+        if total_timeout is not None and elapsed + delay >= as_seconds(total_timeout):
+            return Decision(retry=False, delay=0.0, reason="total_timeout", verdict=verdict)
+        return Decision(retry=True, delay=delay, reason=None, verdict=verdict)
+
+    def refuses(self, error: Exception, verdict: Verdict, attempt: int) -> StopReason | None:
+        """Why this error, failing this attempt, is not tried again; None if it is."""
+        if (
+            verdict.category in self._easy
+            and verdict.error_class != "circuit_open"
+            and not isinstance(error, ExceptionGroup)
+        ):
+            return None if attempt < self.max_attempts else "exhausted"
+        reason = _unwanted(self._on, self._skip, error, verdict)
+        if reason is not None:
+            return reason
+        if attempt >= self.max_attempts:
+            return "exhausted"
+        if self.retry_limits is not None and attempt > self.retry_limits.get(verdict.tier, 0):
+            return "tier_exhausted"
+        return None
+
+    def delay(
+        self, attempt: int, roll: float, retry_after: float | None = None, previous: float | None = None
+    ) -> float:
+        """The wait after this failed attempt, in seconds."""
+        band = self._bands.get(attempt)
+        if band is None:
+            band = self.band(attempt, previous)[1:]
+            if self.jitter != "decorrelated" and attempt <= 64:
+                self._bands[attempt] = band
+        low, high = band
+        wait = low + roll * (high - low)
+        return wait if retry_after is None else min(retry_after, self.max_retry_after) + wait
+
+    def band(self, attempt: int, previous: float | None = None) -> tuple[float, float, float]:
+        """Nominal, least and greatest wait after this failed attempt."""
+        nominal = self._nominal(attempt)
+        # An explicit schedule is meant literally: the cap bounds growth, and a schedule does not grow.
+        top = float("inf") if self.max_delay is None or self.delays else self.max_delay
+        capped = min(nominal, top)
+        jitter = self.jitter
+        if isinstance(jitter, float):
+            high = capped * (1 + jitter) if self.cap == "before_jitter" else min(nominal * (1 + jitter), top)
+            return capped, capped * (1 - jitter), high
+        if isinstance(jitter, Mapping):
+            add = jitter["add"]
+            if self.cap == "before_jitter":
+                return capped, capped, capped + add
+            return capped, min(nominal, max(top - add, 0.0)), min(nominal + add, top)
+        if jitter == "full":
+            return capped, 0.0, capped
+        if jitter == "equal":
+            return capped, capped / 2, capped
+        first = min(self.initial_delay, top)
+        widest = self.initial_delay * 3.0 ** min(attempt, 64) if previous is None else previous * 3.0
+        return capped, first, max(first, min(widest, top))
+
+    def _nominal(self, attempt: int) -> float:
+        if self.delays:
+            return self.delays[min(attempt, len(self.delays)) - 1]
+        if self.backoff == "fixed":
+            return self.initial_delay
+        if self.backoff == "linear":
+            return self.initial_delay * attempt
+        # 2.0 ** 1024 overflows. Past the ceiling nothing grows any more, and without one a century is enough.
+        try:
+            return min(self.initial_delay * self.multiplier ** (attempt - 1), _CENTURY)
+        except OverflowError:
+            return _CENTURY if self.initial_delay else 0.0
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], /) -> Self:
+        """
+        A policy from a configuration block, in any of the accepted spellings. Every mistake is reported, at once.
+
+        >>> RetryPolicy.from_config({"max_retries": 3, "initial_delay_ms": 500, "jitter": 0}).max_attempts
+        4
+        """
+        from outlast.config import Reading
+
+        reading = Reading(config)
+        try:
+            policy = cls(**reading.settings)
+        except ConfigurationError as wrong:
+            raise ConfigurationError([*reading.check.problems, *wrong.problems]) from None
+        reading.check.raise_if_any()
+        return policy
+
+
+_CENTURY = 100 * 365.25 * 86_400
+
+
+def _contradictions(policy: RetryPolicy, check: Check) -> None:
+    """What is wrong although every field by itself is right."""
+    grows = not policy.delays and policy.max_delay is not None
+    if grows and policy.initial_delay > policy.max_delay:  # type: ignore[operator]
+        check.add(
+            "initial_delay",
+            f"at most max_delay ({policy.max_delay:g} s)",
+            policy.initial_delay,
+            "Raise max_delay, or set max_delay=None for no ceiling.",
+        )
+    for spec in policy.on_errors:
+        if spec in policy.skip_on_errors:
+            check.add(
+                "on_errors",
+                "free of what skip_on_errors lists",
+                spec,
+                "skip_on_errors would always win: keep it in one.",
+            )
+
+
+# -- which errors ----------------------------------------------------------------------------------------------------------
+
+
+class _Matcher:
+    """A list of error specs, sorted by kind once, so that a failure is matched in a few set look-ups."""
+
+    __slots__ = ("categories", "everything", "names", "predicates", "statuses", "types", "words")
+
+    def __init__(self, specs: tuple[ErrorSpec, ...]) -> None:
+        words = [spec for spec in specs if isinstance(spec, str)]
+        self.everything = "all" in words
+        self.categories = frozenset(words) & {"transient", "unclear", "permanent"}
+        self.statuses = frozenset(status for spec in specs if is_status(spec) for status in statuses(spec))
+        self.types = tuple(spec for spec in specs if isinstance(spec, type))
+        self.predicates = tuple(spec for spec in specs if callable(spec) and not isinstance(spec, type))
+        rest = [word for word in words if word not in {"all", *self.categories} and not is_status(word)]
+        self.words = frozenset(rest)
+        self.names = tuple(
+            word for word in rest if "." in word or word[:1].isupper() or word.upper() in errno_symbols(rest)
+        )
+
+    def matches(self, error: Exception, verdict: Verdict) -> bool:
+        # An open circuit is transient, but trying again is the breaker's decision: only its own name lists it.
+        if verdict.category in self.categories and verdict.error_class != "circuit_open":
+            return True
+        return self.everything or self._listed(error, verdict)
+
+    def _listed(self, error: Exception, verdict: Verdict) -> bool:
+        if verdict.status in self.statuses or isinstance(error, self.types):
+            return True
+        if self.words and (verdict.tier in self.words or self.words.intersection(_lineage(verdict.error_class))):
+            return True
+        return any(_answers(error, name) for name in self.names) or any(_holds(test, error) for test in self.predicates)
+
+
+def _unwanted(on: _Matcher, skip: _Matcher, error: Exception, verdict: Verdict) -> StopReason | None:
+    if isinstance(error, ExceptionGroup) and not isinstance(error, on.types):
+        return _group_unwanted(on, skip, error)
+    if skip.matches(error, verdict):
+        return "skipped"
+    if on.matches(error, verdict):
+        return None
+    if verdict.error_class == "circuit_open":
+        return "breaker_open"
+    return "not_listed" if verdict.category == "transient" else verdict.category
+
+
+def _group_unwanted(on: _Matcher, skip: _Matcher, group: ExceptionGroup[Exception]) -> StopReason | None:
+    """A group is tried again only if each of its leaves would be."""
+    from outlast.verdicts import classify
+
+    if any(_holds(test, group) for test in on.predicates):
+        return None
+    reasons = [_unwanted(on, skip, leaf, classify(leaf)) for leaf in group.exceptions]
+    for plainest in _PLAINEST:
+        if plainest in reasons:
+            return plainest
+    return None
+
+
+_PLAINEST: list[StopReason] = ["skipped", "permanent", "unclear", "not_listed", "breaker_open"]
+
+
+def _lineage(error_class: str) -> tuple[str, ...]:
+    from outlast.verdicts import lineage
+
+    return lineage(error_class)
+
+
+def _answers(error: Exception, name: str) -> bool:
+    from outlast.verdicts import names_of, resolve
+
+    number = getattr(error, "errno", None)
+    if number is not None and name.upper() == errno_symbol(number):
+        return True
+    if name in names_of(type(error)):
+        return True
+    cls = resolve(name)
+    return cls is not None and isinstance(error, cls)
+
+
+def _holds(predicate: Callable[[Exception], bool], error: Exception) -> bool:
+    try:
+        return bool(predicate(error))
+    except Exception as broken:  # noqa: BLE001 - a broken predicate must not hide the error it was asked about
+        report_once(predicate, broken, "it counts as false")
+        return False

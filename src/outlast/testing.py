@@ -1,0 +1,318 @@
+"""
+Tests without waiting and without luck: virtual time, scripted faults, captured events, and a switch that turns protection off.
+
+Every scope belongs to the context that opened it, and to the threads and tasks started inside of it; scopes nest, and leaving one restores
+exactly what was before, so that tests may run side by side.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from datetime import UTC, datetime, timedelta
+from random import Random
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from outlast import guard
+from outlast.clock import Clock, Dice, Ids, World, here
+from outlast.observe import captures
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator
+
+    from outlast.clock import Stop, Timer
+    from outlast.observe.events import Event
+
+_GRACE = 0.05  # real seconds that a body may be busy elsewhere before a virtual timeout strikes
+
+
+class Time:
+    """
+    Virtual time: Outlast's own waits, deadlines and windows. Your own ``time.sleep`` stays real.
+
+    `now` begins at 0.0; `sleeps` has every wait between attempts in order, zeros included. Waits jump by themselves: in an event loop to
+    the nearest wake-up once no task can go on without it. A timeout strikes in the same way, after 50 ms of real time in which nothing moved.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.sleeps: list[float] = []
+        self._alarms: list[_Alarm] = []
+        self._watched: set[asyncio.AbstractEventLoop] = set()
+        self._lock = threading.Lock()
+
+    def advance(self, seconds: float) -> None:
+        """Let so many seconds pass."""
+        if not seconds >= 0:
+            message = f"expected seconds to be at least 0, got: {seconds}. Time does not run backwards."
+            raise ValueError(message)
+        self._reach(self.now + seconds)
+
+    def _reach(self, instant: float) -> None:
+        due: list[_Alarm] = []
+        with self._lock:
+            self.now = max(self.now, instant)
+            while self._alarms and self._alarms[0].at <= self.now:
+                due.append(heapq.heappop(self._alarms))
+        for alarm in due:
+            alarm.ring()
+
+    def _set(self, alarm: _Alarm) -> None:
+        with self._lock:
+            heapq.heappush(self._alarms, alarm)
+            watched = alarm.loop in self._watched
+            self._watched.add(alarm.loop)
+        # One watcher for each loop: two would take each other for work that is still to be done.
+        if not watched:
+            _Idle(self, alarm.loop).look()
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> _Alarm | None:
+        """The next alarm; with none left the loop is no longer watched."""
+        with self._lock:
+            while self._alarms and (self._alarms[0].cancelled or self._alarms[0].loop.is_closed()):
+                heapq.heappop(self._alarms)
+            if not self._alarms:
+                self._watched.discard(loop)
+                return None
+            return self._alarms[0]
+
+
+class _Alarm:
+    """Something to do at a virtual instant, in its own event loop."""
+
+    _numbers = itertools.count()
+
+    def __init__(
+        self, at: float, loop: asyncio.AbstractEventLoop, callback: Callable[[], None], *, timeout: bool
+    ) -> None:
+        self.at = at
+        self.loop = loop
+        self.timeout = timeout
+        self.cancelled = False
+        self._callback = callback
+        self._number = next(self._numbers)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def ring(self) -> None:
+        if not self.cancelled and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._ring)
+
+    def _ring(self) -> None:
+        if not self.cancelled:
+            self._callback()
+
+    def __lt__(self, other: _Alarm) -> bool:
+        return (self.at, self._number) < (other.at, other._number)
+
+
+class _Idle:
+    """Watches an event loop until nothing in it can go on, then jumps to the next alarm."""
+
+    def __init__(self, time: Time, loop: asyncio.AbstractEventLoop) -> None:
+        self._time = time
+        self._loop = loop
+        self._rounds = 0
+        self._waited_for: _Alarm | None = None
+
+    def look(self) -> None:
+        self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        alarm = self._time._next(self._loop)  # noqa: SLF001 - one room
+        if alarm is None:
+            return
+        # asyncio's own loops show what is ready to run; of others we only know that a few rounds have passed.
+        ready = getattr(self._loop, "_ready", None)
+        self._rounds += 1
+        if bool(ready) if ready is not None else self._rounds < 20:
+            self._loop.call_soon(self._look)
+        elif not alarm.timeout or self._waited_for is alarm:
+            self._waited_for, self._rounds = None, 0
+            self._time._reach(alarm.at)  # noqa: SLF001 - one room
+            self._loop.call_soon(self._look)
+        else:
+            self._waited_for = alarm
+            self._loop.call_later(_GRACE, self._look)
+
+
+class _VirtualClock(Clock):
+    def __init__(self, time: Time) -> None:
+        super().__init__()
+        self.time = time
+        self.monotonic = self._monotonic
+        # Continues real time, so that state made before the scope was entered keeps its meaning.
+        self._origin = monotonic()
+        self._wall = datetime.now(UTC)
+
+    def _monotonic(self) -> float:
+        return self._origin + self.time.now
+
+    def now(self) -> datetime:
+        return self._wall + timedelta(seconds=self.time.now)
+
+    def skip(self) -> None:
+        self.time.sleeps.append(0.0)
+
+    def sleep(self, seconds: float, stop: Stop | None = None) -> bool:
+        self.time.sleeps.append(seconds)
+        if stop is not None and stop.is_set():
+            return True
+        self.time._reach(self.time.now + seconds)  # noqa: SLF001 - one room
+        return False
+
+    async def asleep(self, seconds: float, stop: Stop | None = None) -> bool:
+        import asyncio
+
+        self.time.sleeps.append(seconds)
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[bool] = loop.create_future()
+
+        def wake(stopped: bool) -> None:  # noqa: FBT001 - the future's value
+            if not woken.done():
+                woken.set_result(stopped)
+
+        alarm = _Alarm(self.time.now + seconds, loop, lambda: wake(False), timeout=False)  # noqa: FBT003 - the future's value
+        forget = None if stop is None else stop.tell(lambda: loop.call_soon_threadsafe(wake, True))  # noqa: FBT003 - the future's value
+        self.time._set(alarm)  # noqa: SLF001 - one room
+        try:
+            return await woken
+        finally:
+            alarm.cancel()
+            if forget is not None:
+                forget()
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        import asyncio
+
+        alarm = _Alarm(self.time.now + seconds, asyncio.get_running_loop(), callback, timeout=True)
+        self.time._set(alarm)  # noqa: SLF001 - one room
+        return alarm
+
+    def wait_event(self, event: threading.Event, seconds: float | None) -> bool:
+        if seconds is None:
+            return event.wait()
+        if event.wait(_GRACE):
+            return True
+        self.time._reach(self.time.now + seconds)  # noqa: SLF001 - one room
+        return event.is_set()
+
+
+class _SeededIds(Ids):
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)  # noqa: S311 - the point is to be the same every time
+
+    def new(self) -> str:
+        return f"{self._random.getrandbits(128):032x}"
+
+
+@contextmanager
+def virtual_time(*, seed: int | None = None) -> Iterator[Time]:
+    """
+    Waits take no time. With a seed, jitter and ids are the same in every run.
+
+    >>> import outlast
+    >>> @outlast.retry(jitter=0)
+    ... def fetch() -> str:
+    ...     if outlast.current().attempt < 3:
+    ...         raise ConnectionResetError
+    ...     return "done"
+    >>> with virtual_time() as time:
+    ...     fetch(), time.sleeps, time.now
+    ('done', [1.0, 2.0], 3.0)
+    """
+    time, outer = Time(), here.get()
+    ids = outer.ids if seed is None else _SeededIds(seed)
+    with _scope(World(_VirtualClock(time), Dice(seed), ids, retries=outer.retries, faults=outer.faults)):
+        yield time
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Every protected call runs once: no retry, no timeout, no breaker, no fallback."""
+    outer = here.get()
+    with _scope(World(outer.clock, outer.dice, outer.ids, retries=False, faults=outer.faults)):
+        yield
+
+
+class Faults:
+    """What happens to the attempts of the call (or stage) of that name, in order: an exception is raised, None lets it run."""
+
+    def __init__(self, stage: str, *errors: Exception | None) -> None:
+        for error in errors:
+            if error is not None and not isinstance(error, Exception):
+                message = (
+                    f"expected every fault to be an exception or None, got: a value of type {type(error).__name__}"
+                )
+                raise TypeError(message)
+        self.stage = stage
+        self.errors = errors
+
+
+@contextmanager
+def inject(*faults: Faults) -> Iterator[None]:
+    """
+    Make protected calls fail as scripted; a call is known by its guard's name or by its function's qualified name.
+
+    >>> import outlast
+    >>> fetch = outlast.Guard("fetch")(lambda: "done")
+    >>> with virtual_time(), inject(Faults("fetch", TimeoutError(), None)), capture_events() as events:
+    ...     fetch(), [event.name for event in events]
+    ('done', ['step_retry_attempt', 'step_success'])
+    """
+    outer = here.get()
+    scripts = dict(outer.faults or {}) | {script.stage: iter(script.errors) for script in faults}
+    with _scope(World(outer.clock, outer.dice, outer.ids, retries=outer.retries, faults=scripts)):
+        yield
+
+
+@contextmanager
+def capture_events() -> Iterator[list[Any]]:
+    """Every event of this context, in order."""
+    events: list[Event] = []
+    token = captures.set((*captures.get(), events.append))
+    try:
+        with _scope(here.get()):
+            yield events
+    finally:
+        captures.reset(token)
+
+
+_inherit: ContextVar[bool] = ContextVar("outlast_testing", default=False)
+_start = threading.Thread.start
+_guarding = threading.Lock()
+_open = 0
+
+
+@contextmanager
+def _scope(world: World) -> Iterator[None]:
+    token, flag = here.set(world), _inherit.set(True)
+    _count(+1)
+    try:
+        yield
+    finally:
+        _count(-1)
+        _inherit.reset(flag)
+        here.reset(token)
+
+
+def _count(change: int) -> None:
+    global _open  # noqa: PLW0603 - how many scopes are open in this process
+    with _guarding:
+        _open += change
+        guard.scoped(change)
+        # Python 3.11 gives a new thread an empty context; while a scope is open, threads started inside of it get theirs.
+        threading.Thread.start = _start_inside if _open else _start  # type: ignore[method-assign,assignment]
+
+
+def _start_inside(thread: threading.Thread) -> None:
+    if _inherit.get():
+        context, run = copy_context(), thread.run
+        thread.run = lambda: context.run(run)  # type: ignore[method-assign]
+    _start(thread)

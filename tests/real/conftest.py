@@ -1,0 +1,58 @@
+"""Real servers that misbehave on request. One that cannot start is a failure, never a skip."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from servers.http import MisbehavingServer
+from servers.postgres import Postgres
+from servers.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[MisbehavingServer]:
+    """A plain HTTP server; the path says how it misbehaves."""
+    with MisbehavingServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def tls_server() -> Iterator[MisbehavingServer]:
+    """The same behind a certificate that nobody trusts."""
+    with MisbehavingServer(tls=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def refusing_port() -> Iterator[int]:
+    """A port that is taken, so that nobody else can listen on it, and on which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL for everybody: leave it running, and use tables of your own."""
+    with Postgres() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def fragile_postgres() -> Iterator[Postgres]:
+    """A PostgreSQL that a test may stop, if it starts it again."""
+    with Postgres() as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(postgres: Postgres) -> Iterator[Proxy]:
+    """A TCP address of that PostgreSQL whose connections can be cut."""
+    with Proxy(postgres.socket) as running:
+        yield running

@@ -1,0 +1,115 @@
+"""
+A TCP proxy on loopback whose connections can be cut.
+
+    with Proxy(postgres.socket) as proxy:
+        connection = psycopg.connect(host="127.0.0.1", port=proxy.port, ...)
+        proxy.cut()                 # the client's next read says: connection reset by peer
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from contextlib import suppress
+from typing import Self
+
+
+class Proxy:
+    """Carries bytes between its clients and ``target``: a unix socket's path, or host and port."""
+
+    def __init__(self, target: str | tuple[str, int]) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._lock = threading.Lock()
+        self._pairs: list[_Pair] = []
+        self._thread = threading.Thread(target=self._accept, name="proxy")
+
+    @property
+    def port(self) -> int:
+        """The port the kernel chose."""
+        return int(self._listener.getsockname()[1])
+
+    def cut(self) -> None:
+        """Reset every connection there is; new ones are welcome. Done when this returns."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            pair.cut()
+
+    def start(self) -> Self:
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Take no more clients and cut those that are there."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept(), which close() alone would not
+        self._thread.join()
+        self._listener.close()
+        self.cut()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            pair = _Pair(client, _connect(self._target))
+            with self._lock:  # a pair that carries bytes can be cut: its client must not be ahead of us
+                self._pairs.append(pair)
+                pair.start()
+
+
+class _Pair:
+    """One client, its connection to the target, and the two threads that carry bytes between them."""
+
+    def __init__(self, client: socket.socket, target: socket.socket) -> None:
+        self._client, self._target = client, target
+        self._cutting = False
+        self._threads = [
+            threading.Thread(target=self._carry, args=ends, name="proxy-pair")
+            for ends in ((client, target), (target, client))
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def cut(self) -> None:
+        self._cutting = True
+        # Wake both threads without a word to the client, so that the first it hears is the reset.
+        _shutdown(self._client, socket.SHUT_RD)
+        _shutdown(self._target, socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._client.close()
+        self._target.close()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while chunk := source.recv(65536):
+                sink.sendall(chunk)
+        except OSError:
+            pass  # one end is gone; the other will hear of it
+        if not self._cutting:
+            _shutdown(sink, socket.SHUT_WR)
+
+
+def _connect(target: str | tuple[str, int]) -> socket.socket:
+    if isinstance(target, tuple):
+        return socket.create_connection(target)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(target)
+    return connection
+
+
+def _shutdown(end: socket.socket, how: int) -> None:
+    with suppress(OSError):  # it was gone already
+        end.shutdown(how)

@@ -1,0 +1,292 @@
+"""The public surface: every promised name exists with its promised shape, imports cheaply and needs nothing installed."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import outlast
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "outlast"
+CONTRACT = ROOT / "tests" / "typing" / "contract" / "outlast"
+
+# Promised in the contract, built later: whole names, and parameters of what is already there. What has come true must leave.
+LATER = set(
+    """
+    ArrowStream BoundJob Counts DeadLetter DeadLetters Degraded FailureBudgetExceeded FailureGroup Hedge ItemResult Job JobHandle
+    LeaseLost Limit LimitExceededError PartialResult Pipeline Rate RunFailed RunResult Skip Snooze Stage amap map stage use
+    App.job Context.finish_in Context.spend Context.step Context.warn testing.run
+    """.split()
+)
+LATER_PARAMETERS = {
+    "Guard.__init__": {"limit", "cost", "hedge", "idle_timeout", "idempotent"},
+    "App.__init__": {"codec", "retention_days"},
+}
+
+# Third parties, and the rooms that may import them.
+ROOMS = {"click": "cli", "rich": "cli", "typer": "cli"}
+
+# Tests that really wait, and why nothing else would do.
+SLEEPERS: dict[str, str] = {}
+
+NO_DEFAULT = inspect.Parameter.empty
+UNKNOWN = object()  # a default the contract leaves open with `...`, or one that is no literal
+
+
+# --- the names ---
+
+
+def test_every_public_name_can_be_had():
+    """`__all__` is what is importable, once each, and `dir` shows it."""
+    missing = [name for name in outlast.__all__ if not hasattr(outlast, name)]
+    assert missing == []
+    assert len(outlast.__all__) == len(set(outlast.__all__))
+    assert set(outlast.__all__) <= set(dir(outlast))
+
+
+def test_every_name_of_the_contract_is_public():
+    """Classes, functions, and the types that annotations need."""
+    tree = ast.parse((CONTRACT / "__init__.pyi").read_text())
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    names = {node.name for node in tree.body if isinstance(node, kinds)}
+    names |= {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign)}
+    assert {name for name in names - set(outlast.__all__) - LATER if not name.startswith("_")} == set()
+
+
+def test_what_is_promised_for_later_is_not_there_yet():
+    """The list of what is missing is true."""
+    there = {name for name in LATER if name in outlast.__all__}
+    there |= {name for name in LATER if "." in name and hasattr(real(name.rpartition(".")[0]), name.rpartition(".")[2])}
+    assert there == set()
+
+
+def test_no_module_bears_the_name_of_a_public_function():
+    """Importing a submodule binds its name in the package, so a shared name would hand out the module."""
+    modules = {path.stem for path in PACKAGE.glob("*.py")} | {
+        path.parent.name for path in PACKAGE.glob("*/__init__.py")
+    }
+    shared = modules & set(outlast.__all__)
+    assert [name for name in shared if not inspect.ismodule(getattr(outlast, name))] == []
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    """Lazy loading must not turn a typo into anything else."""
+    with pytest.raises(AttributeError, match="no_such_name"):
+        outlast.no_such_name
+
+
+# --- the shapes ---
+
+
+def definitions() -> dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Every function and method of the contract by dotted name, overloads together, without private ones."""
+    found: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    for stub, prefix in (("__init__.pyi", ""), ("testing.pyi", "testing.")):
+        for node in ast.parse((CONTRACT / stub).read_text()).body:
+            if isinstance(node, functions):
+                found.setdefault(prefix + node.name, []).append(node)
+            elif isinstance(node, ast.ClassDef):
+                for member in node.body:
+                    if isinstance(member, functions):
+                        found.setdefault(f"{prefix}{node.name}.{member.name}", []).append(member)
+    return found
+
+
+def literal(node: ast.expr | None) -> object:
+    if node is None:
+        return NO_DEFAULT
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        return UNKNOWN
+    return UNKNOWN if value is ... else value
+
+
+def promised(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[inspect.Parameter]:
+    """The parameters of a stub as `inspect` would give them, without annotations."""
+    spec = function.args
+    kinds = inspect._ParameterKind
+    plain = [*spec.posonlyargs, *spec.args]
+    defaults = [None] * (len(plain) - len(spec.defaults)) + list(spec.defaults)
+    parameters = [
+        (arg.arg, kinds.POSITIONAL_ONLY if arg in spec.posonlyargs else kinds.POSITIONAL_OR_KEYWORD, literal(default))
+        for arg, default in zip(plain, defaults, strict=True)
+    ]
+    if spec.vararg:
+        parameters.append((spec.vararg.arg, kinds.VAR_POSITIONAL, NO_DEFAULT))
+    parameters += [
+        (arg.arg, kinds.KEYWORD_ONLY, literal(default))
+        for arg, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
+    ]
+    if spec.kwarg:
+        parameters.append((spec.kwarg.arg, kinds.VAR_KEYWORD, NO_DEFAULT))
+    return [inspect.Parameter(name, kind, default=default) for name, kind, default in parameters]
+
+
+def real(name: str) -> object:
+    """The thing behind a dotted name of the contract; a method is the plain function."""
+    thing: object = outlast
+    for part in name.split("."):
+        thing = inspect.getattr_static(thing, part) if inspect.isclass(thing) else getattr(thing, part)
+    return thing.__func__ if isinstance(thing, classmethod | staticmethod) else thing
+
+
+def complaints(name: str, wanted: list[inspect.Parameter], given: dict[str, inspect.Parameter]) -> list[str]:
+    found = []
+    for parameter in wanted:
+        actual = given.get(parameter.name)
+        if actual is None:
+            found.append(f"{name} has no parameter {parameter.name}")
+        elif actual.kind is not parameter.kind:
+            found.append(f"{name}: {parameter.name} is {actual.kind.description}, not {parameter.kind.description}")
+        elif parameter.default is not UNKNOWN and actual.default != parameter.default:
+            found.append(f"{name}: {parameter.name} defaults to {actual.default!r}, not {parameter.default!r}")
+    return found
+
+
+NOW = {
+    name: found
+    for name, found in definitions().items()
+    if name not in LATER and name.split(".")[0] not in LATER and not name.startswith("_")
+}
+
+
+@pytest.mark.parametrize("name", sorted(name for name, found in NOW.items() if len(found) == 1))
+def test_signature_keeps_the_contract(name):
+    """Names, kinds and literal defaults of parameters are as promised; more may be there."""
+    given = dict(inspect.signature(real(name)).parameters)
+    later = LATER_PARAMETERS.get(name, set())
+    wanted = [parameter for parameter in promised(*NOW[name]) if parameter.name not in later | {"self", "cls"}]
+    assert complaints(name, wanted, given) == []
+    assert later & set(given) == set(), "built now: take it off the list"
+
+
+def test_retry_takes_every_promised_option():
+    """Each option of each overload of `retry` is accepted with the default that the contract promises."""
+    assert [name for name, found in NOW.items() if len(found) > 1] == ["retry"]
+    bare, of_policy, of_options = NOW["retry"]
+    assert [parameter.name for parameter in promised(bare)] == ["fn"]
+    for wanted, args in ((promised(of_policy)[1:], (outlast.RetryPolicy(),)), (promised(of_options), ())):
+        for parameter in wanted:
+            assert isinstance(outlast.retry(*args, **{parameter.name: parameter.default}), outlast.Guard)
+
+
+def test_presets_are_the_promised_ones():
+    """Eight presets, each a policy."""
+    wanted = {
+        node.target.id
+        for node in ast.parse((CONTRACT / "presets.pyi").read_text()).body
+        if isinstance(node, ast.AnnAssign)
+    }
+    assert {name for name in wanted if not isinstance(getattr(outlast.presets, name), outlast.RetryPolicy)} == set()
+
+
+# --- the cost of an import ---
+
+
+def modules_after(code: str, *options: str) -> set[str]:
+    """The modules loaded by a fresh interpreter that can see nothing but the standard library and the package."""
+    report = (
+        f"import sys, json; sys.path.insert(0, {str(PACKAGE.parent)!r})\n{code}\nprint(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-W", "error", *options, "-c", report], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+PROTECTED_CALL = "from outlast import retry\n@retry\ndef call(x): return x\nassert call(1) == 1"
+
+
+def test_a_protected_call_loads_no_heavy_module():
+    """Importing, decorating and calling stays far from asyncio and everything else that costs milliseconds."""
+    loaded = modules_after(PROTECTED_CALL) - modules_after("pass")
+    heavy = {"asyncio", "dataclasses", "typing", "logging", "inspect", "re", "threading", "datetime", "random"}
+    assert loaded & heavy == set()
+
+
+def test_a_protected_call_loads_few_modules():
+    """Lazy rooms stay closed: what a plain call does not need is not loaded."""
+    loaded = {name for name in modules_after(PROTECTED_CALL) if name.startswith("outlast.")}
+    assert loaded & {f"outlast.{room}" for room in ("app", "breaker", "cli", "compat", "testing")} == set()
+
+
+def test_every_name_loads_with_the_standard_library_alone():
+    """No public name of the core needs an installed package."""
+    loaded = modules_after("import outlast\nfor name in outlast.__all__: getattr(outlast, name)")
+    assert {module.split(".")[0] for module in loaded} - set(sys.stdlib_module_names) == {"outlast", "__main__"}
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level names of every absolute import in a file, also those inside functions."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def test_each_third_party_has_one_room():
+    """Whatever is not the standard library is imported by its own room only."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        foreign = imported(path) - set(sys.stdlib_module_names) - {"outlast"}
+        found += [f"{path.relative_to(ROOT)} imports {name}" for name in sorted(foreign) if ROOMS.get(name) != room]
+    assert found == []
+
+
+def test_every_module_can_be_imported_by_itself():
+    """No module depends on another one having been imported before it."""
+    names = [
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.stem != "__main__"
+    ]
+    for name in names:
+        importlib.import_module(name)
+    alone = "import importlib, sys\nfor name in {names!r}:\n"
+    alone += "    for module in [m for m in sys.modules if m.startswith('outlast')]: del sys.modules[module]\n"
+    alone += "    importlib.import_module(name)\n"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", alone.format(names=names)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# --- the tests themselves ---
+
+
+def test_no_test_sleeps():
+    """Tests wait for events, never for time; the list above names the exceptions and their reasons."""
+    literal_sleep = re.compile(r"\b(?:time|asyncio|anyio|trio)\.sleep\(\s*(?!0\s*\))[^)]")
+    sleeping = {
+        str(path.relative_to(ROOT / "tests"))
+        for path in (ROOT / "tests").rglob("*.py")
+        if path != Path(__file__) and literal_sleep.search(path.read_text())
+    }
+    assert sleeping == set(SLEEPERS)
+
+
+def test_no_test_is_skipped_or_excused():
+    """A test runs and passes: nothing is skipped, expected to fail, or run again until it works."""
+    excuse = re.compile(r"mark\.(skip|skipif|xfail|flaky)\b|pytest\.(skip|xfail|importorskip)\(")
+    excused = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("*.py")
+        if path != Path(__file__) and excuse.search(path.read_text())
+    ]
+    assert excused == []
