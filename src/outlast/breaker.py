@@ -84,7 +84,8 @@ class Circuit:
 class CircuitMemory(Protocol):
     """Where a circuit lives. `swap` replaces it only if it is still the one that was read, and says whether it did."""
 
-    def read(self) -> Circuit: ...
+    circuit: Circuit  # as far as is known here
+
     def swap(self, old: Circuit, new: Circuit) -> bool: ...
 
 
@@ -94,10 +95,6 @@ class LocalMemory:
     def __init__(self) -> None:
         self.circuit = Circuit()
         self.lock = allocate_lock()
-
-    def read(self) -> Circuit:
-        """The circuit as it is now."""
-        return self.circuit
 
     def swap(self, old: Circuit, new: Circuit) -> bool:
         """Replace the circuit unless somebody else was faster."""
@@ -222,17 +219,17 @@ class CircuitBreaker:
     @property
     def state(self) -> CircuitState:
         """closed, open or half_open. An open circuit turns half-open with the first call after its time."""
-        return self._memory.read().state
+        return self._memory.circuit.state
 
     @property
     def success_count(self) -> int:
         """Successful probes since the circuit turned half-open."""
-        return self._memory.read().successes
+        return self._memory.circuit.successes
 
     @property
     def opened_at(self) -> datetime | None:
         """When it opened, if it is not closed."""
-        return self._memory.read().opened_at
+        return self._memory.circuit.opened_at
 
     def __repr__(self) -> str:
         return f"<CircuitBreaker {self.name!r} {self.state.value}, failures: {self.failure_count}>"
@@ -248,7 +245,7 @@ class CircuitBreaker:
         world = here.get()
         now = world.clock.monotonic()
         while True:
-            circuit = self._memory.read()
+            circuit = self._memory.circuit
             if circuit.state is CircuitState.CLOSED:
                 return Ticket(circuit.era, None, now)
             changed, probe = _admitted(circuit, now, self)
@@ -261,18 +258,19 @@ class CircuitBreaker:
                     self._tell("HalfOpen", changed, "its time is up, probes are admitted")
                 return Ticket(changed.era, probe, now)
 
-    def settle(self, ticket: Ticket, failed: bool | None) -> None:  # noqa: FBT001 - the outcome
+    def settle(self, ticket: Ticket | int, failed: bool | None) -> None:  # noqa: FBT001 - the outcome
         """What became of an admitted call: failed, succeeded (False), or neither (None)."""
-        world = here.get()
-        if not world.retries:
+        if not here.get().retries:
             return
-        now = world.clock.monotonic()
-        if failed is False and self.slow_call is not None and now - ticket.started > self.slow_call:
-            failed = True
-        if ticket.probe is not None:
-            self._settle_probe(ticket, failed, now)
-        elif failed is not None and ticket.era == self._memory.read().era:
-            self._settle_closed(ticket.era, failed, now)
+        if not isinstance(ticket, int):
+            if failed is False and self.slow_call is not None:
+                failed = here.get().clock.monotonic() - ticket.started > self.slow_call
+            if ticket.probe is not None:
+                self._settle_probe(ticket, failed)
+                return
+            ticket = ticket.era
+        if failed is not None and ticket == self._memory.circuit.era:
+            self._settle_closed(ticket, failed)
 
     def judge(self, error: BaseException) -> bool | None:
         """Whether this error counts as a failure (True) or not at all (None)."""
@@ -283,7 +281,7 @@ class CircuitBreaker:
     def isolate(self, reason: str) -> None:
         """Open by hand, until `reset`: beats every automatic transition."""
         while True:
-            circuit = self._memory.read()
+            circuit = self._memory.circuit
             now = here.get().clock.now()
             changed = replace(
                 _opened(circuit, here.get().clock.monotonic(), now, 0.0, rounds=circuit.rounds),
@@ -298,7 +296,7 @@ class CircuitBreaker:
     def reset(self) -> None:
         """Close by hand and forget all counts."""
         while True:
-            circuit = self._memory.read()
+            circuit = self._memory.circuit
             changed = Circuit(era=circuit.era + 1)
             if self._memory.swap(circuit, changed):
                 self._forget()
@@ -324,14 +322,14 @@ class CircuitBreaker:
 
     # -- the machinery ----------------------------------------------------------------------------------------------------------
 
-    def _settle_closed(self, era: int, failed: bool, now: float) -> None:  # noqa: FBT001 - the outcome
+    def _settle_closed(self, era: int, failed: bool) -> None:  # noqa: FBT001 - the outcome
         with self._lock:
             reason = self._count_locked(failed)
-            circuit = self._memory.read()
+            circuit = self._memory.circuit
             if reason is None or circuit.era != era:
                 return
-        world = here.get()
-        changed = _opened(circuit, now, world.clock.now(), self._open_time(0), rounds=0)
+        clock = here.get().clock
+        changed = _opened(circuit, clock.monotonic(), clock.now(), self._open_time(0), rounds=0)
         if self._memory.swap(circuit, changed):
             self._tell("Open", changed, reason)
 
@@ -350,13 +348,14 @@ class CircuitBreaker:
             return None
         return f"{failures} of the last {calls} calls failed"
 
-    def _settle_probe(self, ticket: Ticket, failed: bool | None, now: float) -> None:  # noqa: FBT001 - the outcome
+    def _settle_probe(self, ticket: Ticket, failed: bool | None) -> None:  # noqa: FBT001 - the outcome
         while True:
-            circuit = self._memory.read()
+            circuit = self._memory.circuit
             if circuit.era != ticket.era or all(number != ticket.probe for number, _ in circuit.probes):
                 return
-            wall = here.get().clock.now()
-            changed = _probed(circuit, ticket.probe, failed, now, wall, self)
+            clock = here.get().clock
+            wall = clock.now()
+            changed = _probed(circuit, ticket.probe, failed, clock.monotonic(), wall, self)
             if self._memory.swap(circuit, changed):
                 break
         if failed:
@@ -424,66 +423,66 @@ class CircuitBreaker:
         """Decorate a function, a coroutine function or a method."""
         if (method := rewrapped(self.__call__, fn)) is not None:
             return method  # type: ignore[no-any-return]
-        wrapper = self._around_async(fn) if is_async(fn) else self._around(fn)
-        dress(wrapper, fn)
-        return wrapper
+        protected = self._around_async(fn) if is_async(fn) else self._around(fn)
+        dress(protected, fn)
+        return protected
 
     def _around(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        memory, closed = self._memory, CircuitState.CLOSED
-        if not isinstance(memory, LocalMemory) or not self._free:
-            return lambda *args, **kwargs: self.call(fn, *args, **kwargs)
+        call = self.call
 
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            circuit = memory.circuit
-            if circuit.state is not closed:
-                return self.call(fn, *args, **kwargs)
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:
-                self.settle(Ticket(circuit.era, None, 0.0), self.judge(error))
-                raise
-            if result.__class__ in PLAIN or not awaitable(result):
-                if self.failure_count:
-                    self.settle(Ticket(circuit.era, None, 0.0), failed=False)
-                return result
-            return self._awaited(result, Ticket(circuit.era, None, 0.0))
+        def protected(*args: Any, **kwargs: Any) -> Any:
+            return call(fn, *args, **kwargs)
 
-        return wrapper
+        return protected
 
     def _around_async(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return await self.acall(fn, *args, **kwargs)
+        acall = self.acall
 
-        return wrapper
+        async def protected(*args: Any, **kwargs: Any) -> Any:
+            return await acall(fn, *args, **kwargs)
+
+        return protected
 
     def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call fn if the circuit admits it."""
-        if not here.get().retries:
+        circuit = self._memory.circuit
+        # A closed circuit lets everything pass: nothing to change before the call, and nothing to time unless slow calls count.
+        if circuit.state is CircuitState.CLOSED and self.slow_call is None:
+            ticket: Ticket | int = circuit.era
+        elif here.get().retries:
+            ticket = self.admit()
+        else:
             return fn(*args, **kwargs)
-        ticket = self.admit()
         try:
             result = fn(*args, **kwargs)
         except BaseException as error:
             self.settle(ticket, self.judge(error))
             raise
         if result.__class__ in PLAIN or not awaitable(result):
-            self.settle(ticket, failed=False)
+            if self.failure_count or not self._free:
+                self.settle(ticket, failed=False)
             return result
         return self._awaited(result, ticket)  # type: ignore[return-value, arg-type]
 
     async def acall(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Await fn if the circuit admits it."""
-        if not here.get().retries:
+        circuit = self._memory.circuit
+        if circuit.state is CircuitState.CLOSED and self.slow_call is None:
+            ticket: Ticket | int = circuit.era
+        elif here.get().retries:
+            ticket = self.admit()  # before the coroutine exists: a rejected one would never be awaited
+        else:
             return await fn(*args, **kwargs)
-        ticket = self.admit()  # before the coroutine exists: a rejected one would never be awaited
         try:
-            result = fn(*args, **kwargs)
+            value = await fn(*args, **kwargs)
         except BaseException as error:
             self.settle(ticket, self.judge(error))
             raise
-        return await self._awaited(result, ticket)
+        if self.failure_count or not self._free:
+            self.settle(ticket, failed=False)
+        return value
 
-    async def _awaited(self, result: Awaitable[R], ticket: Ticket) -> R:
+    async def _awaited(self, result: Awaitable[R], ticket: Ticket | int) -> R:
         try:
             value = await result
         except BaseException as error:

@@ -18,7 +18,7 @@ from outlast.clock import here, stopping
 from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError
 from outlast.log import report_once
 from outlast.observe import emit, listening
-from outlast.verdicts import classify
+from outlast.verdicts import classify, plans
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ class Call:
         "name",
         "number",
         "previous",
+        "quick",
         "reason",
         "rows",
         "seen",
@@ -126,7 +127,8 @@ class Call:
         "world",
     )
 
-    def __init__(self, guard: Settings, name: str) -> None:
+    def __init__(self, guard: Settings, name: str, plain_since: int | None = None) -> None:
+        """`plain_since` says that the first attempt, a plain one, has already failed: what `latest` was when it began."""
         self.guard = guard
         self.name = guard.name or name
         self.world = world = here.get()
@@ -142,6 +144,7 @@ class Call:
         self.ticket: Ticket | None = None
         self.thread: ThreadAttempt | None = None
         self.timed = True
+        self.quick = False
         self.deadline: float | None = None
         self._key: str | None = None
         self.began = self.attempt_began = world.clock.monotonic()
@@ -155,12 +158,13 @@ class Call:
             and (self.deadline is None or outer.deadline < self.deadline)
         ):
             self.deadline = outer.deadline
-
-    def resume_after_first(self, seen: int) -> None:
-        """This call begins when its first attempt, a plain one, has already failed."""
-        self.number = 1
-        self.seen = seen
-        self.timed = False
+        if plain_since is not None:
+            self.number = 1
+            self.seen = plain_since
+            self.timed = False
+            self.heard = listening()
+            # Nothing but a policy to ask, and nobody who watches: the fast lane.
+            self.quick = not self.heard and world.retries and self.deadline is None and stopping.get() is None
 
     # -- before an attempt
 
@@ -219,7 +223,7 @@ class Call:
             last_error=self.last_error,
             deadline=self.deadline,
             monotonic=self.world.clock.monotonic,
-            key=self._idempotency_key if self.timed else None,
+            key=None if self.guard.plain else self._idempotency_key,
         )
 
     def _idempotency_key(self) -> str:
@@ -231,29 +235,50 @@ class Call:
 
     def failed(self, error: Exception) -> float | None:
         """An attempt raised: the seconds until the next one, or None, and then the error is to be raised as it is."""
+        if self.quick:
+            # The fast lane: an error whose type says all, and a policy that asks for its category only. The same as below, in
+            # one piece, because a retry should cost little more than its attempts.
+            plan, policy, number = plans.get(error.__class__), self.guard.retry, self.number
+            if (
+                plan is not None
+                and plan.simple
+                and plan.verdict.category in policy._easy  # noqa: SLF001 - the policy keeps its answers ready for this
+                and number < policy.max_attempts
+                and latest[0] == self.seen
+                and error.__context__ is None
+                and error.__cause__ is None
+                and not error.__dict__
+                and (not plan.has_errno or error.errno is None)  # type: ignore[attr-defined]
+                and (band := policy._bands.get(number)) is not None  # noqa: SLF001 - as above
+            ):
+                low, high = band
+                delay = low if low == high else low + self.world.dice.roll() * (high - low)
+                began = self.attempt_began
+                duration = self.world.clock.monotonic() - began if number > 1 else 0.0
+                self.rows.append((number, began, duration, _text(error), plan.verdict, delay))
+                error.__traceback__ = None
+                self.last_error = error
+                return delay
         world = self.world
         if not world.retries:
             return None
         if self.ticket is not None:
             self._settle(error)
         verdict = classify(error)
-        number, policy = self.number, self.guard.retry
+        number, began = self.number, self.attempt_began
         # The first attempt of a plain call is not timed: for all we know it has just begun.
-        now = world.clock.monotonic() if self.timed or number > 1 else self.began
-        delay = 0.0
-        # Asked in line: this runs for every failure, and a plain call should cost little more than its attempts.
+        now = world.clock.monotonic() if self.timed or number > 1 else began
         reason = self._before_policy(error) if latest[0] != self.seen or self.timer is not None else None
-        if reason is None:
-            reason = policy.refuses(error, verdict, number)
-        if reason is None:
-            delay = policy.delay(number, world.dice.roll(), verdict.retry_after, self.previous)
-            stop = stopping.get()
-            if stop is not None or not self.guard.plain or self.deadline is not None:
-                reason = self._after_policy(now, delay)
-        if reason is not None:
-            self._finish(error, verdict, reason, now)
+        answer = reason or self.guard.retry.answer(error, verdict, number, world.dice.roll, self.previous)
+        if not isinstance(answer, str) and (
+            stopping.get() is not None or self.deadline is not None or not self.guard.plain
+        ):
+            answer = self._after_policy(now, answer) or answer
+        if isinstance(answer, str):
+            self._finish(error, verdict, answer, now)
             return None
-        self.rows.append((number, self.attempt_began, now - self.attempt_began, _text(error), verdict, delay))
+        delay = answer
+        self.rows.append((number, began, now - began, _text(error), verdict, delay))
         self.previous = delay
         self.tier = verdict.tier
         if self.heard is None:

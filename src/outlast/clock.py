@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import asyncio
     import threading
     from collections.abc import Callable, Iterator
-    from contextvars import Token
     from datetime import datetime
     from types import TracebackType
     from typing import Any, Protocol, Self
@@ -159,7 +158,6 @@ class Stop:
         self.event = threading.Event()
         self._lock = threading.Lock()
         self._listeners: dict[object, Callable[[], object]] = {}
-        self._tokens: list[Token[Stop | None]] = []
 
     def set(self) -> None:
         """Ask to stop; cannot be taken back."""
@@ -185,11 +183,16 @@ class Stop:
         return lambda: self._listeners.pop(key, None)
 
     def __enter__(self) -> Self:
-        self._tokens.append(stopping.set(self))
+        _stops.set((*_stops.get(), stopping.get()))
+        stopping.set(self)
         return self
 
     def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        stopping.reset(self._tokens.pop())
+        *outer, before = _stops.get()
+        _stops.set(tuple(outer))
+        stopping.set(before)
 
 
+# What to go back to lives in the context, not in the Stop: one may be entered by many threads and tasks at a time.
+_stops: ContextVar[tuple[Stop | None, ...]] = ContextVar("outlast_stops", default=())
 stopping: ContextVar[Stop | None] = ContextVar("outlast_stop", default=None)

@@ -14,6 +14,7 @@ from contextvars import copy_context
 from types import coroutine
 
 from outlast.call import Call, running
+from outlast.callables import PLAIN, awaitable
 from outlast.clock import here, stopping
 from outlast.errors import AttemptTimeoutError, ConfigurationError, TotalTimeoutError
 
@@ -37,10 +38,10 @@ def run(
 ) -> Any:
     """Attempt until the call is over; `delay` is the wait before the next attempt of a call that has begun elsewhere."""
     token = running.set(call)
-    isolated = call.guard.isolation is not None
+    isolated, quick = call.guard.isolation is not None, call.quick
     try:
         while True:
-            if delay is not None:
+            if delay is not None and (delay > 0 or not quick):
                 rest(call, delay)
             delay = call.begin()
             if delay is not None:
@@ -55,7 +56,10 @@ def run(
                 call.interrupted(interruption)
                 raise
             else:
-                delay = call.succeeded(result)
+                if result.__class__ not in PLAIN and awaitable(result):
+                    # The attempt is not over: what was returned is awaited inside of the retry loop.
+                    return arun(call, fn, args, kwargs, copy_context(), first=result, begun=True)
+                delay = None if quick else call.succeeded(result)
                 if delay is None:
                     return result
     finally:
@@ -119,18 +123,21 @@ async def arun(
     before: Variables,
     *,
     first: Any = None,
+    begun: bool = False,
     delay: float | None = None,
 ) -> Any:
-    """As `run`; `before` is the caller's context, `first` an awaitable that already is the first attempt."""
+    """As `run`; `before` is the caller's context, `first` an awaitable that already is an attempt (that has `begun`, or not yet)."""
     token = running.set(call)
+    plain, quick = call.guard.plain, call.quick
     try:
         while True:
-            if delay is not None:
+            if delay is not None and (delay > 0 or not quick):
                 await arest(call, delay)
-            delay = call.begin()
+            delay = None if begun else call.begin()
             if delay is not None:
                 continue
-            limit = call.limit()
+            begun = False
+            limit = None if plain else call.limit()
             try:
                 if limit is None:
                     result = await (_attempt(call, fn, args, kwargs, before) if first is None else first)
@@ -146,7 +153,7 @@ async def arun(
                 call.interrupted(interruption)
                 raise
             else:
-                delay = call.succeeded(result)
+                delay = None if quick else call.succeeded(result)
                 if delay is None:
                     return result
             finally:

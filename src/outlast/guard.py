@@ -145,14 +145,10 @@ class Guard:
 
     def _check(self, fn: Callable[..., Any]) -> bool:
         """Whether fn is async; ConfigurationError if this guard cannot do for it what it promises."""
-        name = name_of(fn)
         if is_async(fn):
-            if self.isolation is not None:
-                message = (
-                    f"expected no isolation for the coroutine function {name}: it is cancelled on time without it."
-                )
-                raise ConfigurationError(message)
+            self._check_async(fn)
             return True
+        name = name_of(fn)
         if self.timeout is not None and self.isolation is None:
             message = (
                 f'expected isolation="thread" with a timeout for the sync function {name}: nothing else can leave a blocking call on time. '
@@ -164,12 +160,20 @@ class Guard:
             raise ConfigurationError(message)
         return False
 
+    def _check_async(self, fn: Callable[..., Any]) -> None:
+        if self.isolation is not None:
+            message = (
+                f"expected no isolation for the coroutine function {name_of(fn)}: it is cancelled on time without it."
+            )
+            raise ConfigurationError(message)
+
     def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call fn under this guard."""
         return _drive(_new_call(self, fn), fn, args, kwargs, is_async=self._check(fn))  # type: ignore[no-any-return]
 
     async def acall(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Await fn under this guard."""
+        self._check_async(fn)
         return await _adrive(_new_call(self, fn), fn, args, kwargs)  # type: ignore[no-any-return]
 
     def outcome(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
@@ -188,6 +192,7 @@ class Guard:
 
     async def aoutcome(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
         """Await fn under this guard and return how it ended instead of raising."""
+        self._check_async(fn)
         call = _new_call(self, fn)
         try:
             value = await _adrive(call, fn, args, kwargs)
@@ -271,8 +276,7 @@ def _plain_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
         try:
             result = fn(*args, **kwargs)
         except Exception as error:
-            call = (_flow or _load_flow()).Call(guard, name)
-            call.resume_after_first(seen)
+            call = (_flow or _load_flow()).Call(guard, name, seen)
             delay = call.failed(error)
             if delay is None:
                 raise
@@ -295,8 +299,7 @@ def _plain_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..
         try:
             return await fn(*args, **kwargs)
         except Exception as error:
-            call = (_flow or _load_flow()).Call(guard, name)
-            call.resume_after_first(seen)
+            call = (_flow or _load_flow()).Call(guard, name, seen)
             delay = call.failed(error)
             if delay is None:
                 raise

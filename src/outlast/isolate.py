@@ -54,7 +54,12 @@ class ThreadAttempt:
 
     def result(self, clock: Clock, seconds: float | None) -> Any:
         """What the call returned or raised; TimeoutError if it has not come back in time, and then its outcome is discarded."""
-        if not clock.wait_event(self._done, seconds) and self.running:
+        try:
+            in_time = clock.wait_event(self._done, seconds)
+        except BaseException:  # interrupted: nobody waits for it any more
+            self.given_up = True
+            raise
+        if not in_time and self.running:
             self.given_up = True
             raise TimeoutError
         error, self._error = self._error, None

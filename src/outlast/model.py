@@ -109,7 +109,7 @@ class Context:
         """A key that is the same in every attempt of this call and in no other call."""
         if self._key is None:
             message = (
-                "this call has no idempotency key: a plain @retry does not make one before its first attempt. "
+                "this call has no idempotency key: a plain @retry prepares nothing for its first attempt. "
                 "Use a Guard with a total_timeout, or make a key yourself outside of the retried function."
             )
             raise LookupError(message)

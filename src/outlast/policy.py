@@ -185,8 +185,8 @@ class RetryPolicy(Value):
         put(self, "max_attempts", check.attempts(max_attempts, self.delays, self.retry_limits))
         _contradictions(self, check)
         check.raise_if_any()
-        put(self, "_on", _Matcher(self.on_errors))
-        put(self, "_skip", _Matcher(self.skip_on_errors))
+        put(self, "_on", _matcher(self.on_errors))
+        put(self, "_skip", _matcher(self.skip_on_errors))
         # What most failures need, ready: the categories to retry when nothing else is asked, and the first bands.
         easy = not self.skip_on_errors and self.retry_limits is None
         put(self, "_easy", self._on.categories if easy else frozenset())
@@ -245,6 +245,23 @@ class RetryPolicy(Value):
         if self.retry_limits is not None and attempt > self.retry_limits.get(verdict.tier, 0):
             return "tier_exhausted"
         return None
+
+    def answer(
+        self, error: Exception, verdict: Verdict, attempt: int, roll: Callable[[], float], previous: float | None
+    ) -> float | StopReason:
+        """As `refuses` and `delay` in one question, for drivers: the seconds to wait, or why not. Rolls only if the roll matters."""
+        category = verdict.category
+        if category not in self._easy or verdict.error_class == "circuit_open" or isinstance(error, ExceptionGroup):
+            reason = self.refuses(error, verdict, attempt)
+            if reason is not None:
+                return reason
+        elif attempt >= self.max_attempts:
+            return "exhausted"
+        band = self._bands.get(attempt)
+        if band is None or verdict.retry_after is not None:
+            return self.delay(attempt, roll(), verdict.retry_after, previous)
+        low, high = band
+        return low if low == high else low + roll() * (high - low)
 
     def delay(
         self, attempt: int, roll: float, retry_after: float | None = None, previous: float | None = None
@@ -370,6 +387,18 @@ class _Matcher:
         if self.words and (verdict.tier in self.words or self.words.intersection(_lineage(verdict.error_class))):
             return True
         return any(_answers(error, name) for name in self.names) or any(_holds(test, error) for test in self.predicates)
+
+
+_usual: dict[tuple[ErrorSpec, ...], _Matcher] = {}
+
+
+def _matcher(specs: tuple[ErrorSpec, ...]) -> _Matcher:
+    """Most policies list the same few words: they share one matcher."""
+    if not all(isinstance(spec, str) for spec in specs):
+        return _Matcher(specs)
+    if len(_usual) > 256:
+        _usual.clear()
+    return _usual.setdefault(specs, _usual.get(specs) or _Matcher(specs))
 
 
 def _unwanted(on: _Matcher, skip: _Matcher, error: Exception, verdict: Verdict) -> StopReason | None:

@@ -148,7 +148,7 @@ class _VirtualClock(Clock):
         self.time = time
         self.monotonic = self._monotonic
         # Continues real time, so that state made before the scope was entered keeps its meaning.
-        self._origin = monotonic()
+        self._origin = float(int(monotonic()))
         self._wall = datetime.now(UTC)
 
     def _monotonic(self) -> float:

@@ -46,7 +46,18 @@ if TYPE_CHECKING:
 
     from outlast.shapes import Category
 
-__all__ = ["CATEGORIES", "ERROR_CLASSES", "TIERS", "Verdict", "classify", "lineage", "names_of", "register", "resolve"]
+__all__ = [
+    "CATEGORIES",
+    "ERROR_CLASSES",
+    "TIERS",
+    "Verdict",
+    "classify",
+    "lineage",
+    "names_of",
+    "plans",
+    "register",
+    "resolve",
+]
 
 
 class Verdict(Value):
@@ -89,7 +100,7 @@ def classify(error: BaseException | int | str, /) -> Verdict:
     ('unavailable', 'network', 'transient')
     """
     if isinstance(error, BaseException):
-        plan = _plans.get(type(error)) or _plan(type(error))
+        plan = plans.get(type(error)) or _plan(type(error))
         # The common case in one look: nothing on the instance could change what the type says.
         if (
             plan.plain
@@ -124,7 +135,7 @@ def register(error: type[Exception] | str, /, error_class: str) -> None:
             raise ConfigurationError(message)
         error = _dotted(error)
     _own[SAME.get(error, error)] = error_class
-    _plans.clear()
+    plans.clear()
 
 
 def lineage(error_class: str) -> tuple[str, ...]:
@@ -137,13 +148,13 @@ def lineage(error_class: str) -> tuple[str, ...]:
 
 _DEPTH = 12  # how far a chain is followed; real ones have five links
 _own: dict[str, str] = {}
-_plans: dict[type[BaseException], _Plan] = {}
+plans: dict[type[BaseException], _Plan] = {}
 
 
 class _Plan:
     """What the type alone tells, worked out once for each type."""
 
-    __slots__ = ("has_errno", "names", "own", "plain", "rule", "status_counts", "verdict", "wraps")
+    __slots__ = ("has_errno", "names", "own", "plain", "rule", "simple", "status_counts", "verdict", "wraps")
 
     def __init__(self, cls: type[BaseException]) -> None:
         lines = [_dotted(base) for base in cls.__mro__]
@@ -173,18 +184,20 @@ class _Plan:
             self.verdict = _verdict(TYPES[self.rule], f"{name} is {_a(rule)}" if name != rule else f"it is {_a(name)}")
         else:
             self.verdict = _verdict("unknown", f"no rule knows {name}")
+        # Nothing about an instance has to be looked at but its chain, its attributes and its errno.
+        self.simple = self.plain and not self.wraps and not issubclass(cls, BaseExceptionGroup)
 
 
 def _plan(cls: type[BaseException]) -> _Plan:
-    if len(_plans) > 4096:  # types made at run time must not pile up
-        _plans.clear()
-    plan = _plans[cls] = _Plan(cls)
+    if len(plans) > 4096:  # types made at run time must not pile up
+        plans.clear()
+    plan = plans[cls] = _Plan(cls)
     return plan
 
 
 def _of_exception(error: BaseException, seen: set[int], depth: int) -> Verdict:
     seen.add(id(error))
-    plan = _plans.get(type(error)) or _plan(type(error))
+    plan = plans.get(type(error)) or _plan(type(error))
     if isinstance(error, BaseExceptionGroup):
         return _of_group(error, seen, depth)
     verdict = _own_word(error, plan) or _by_status(error, plan) or _by_code(error, plan) or plan.verdict
@@ -312,7 +325,7 @@ def _of_name(name: str) -> Verdict:
         return _of_status(int(name))
     cls = resolve(name)
     if cls is not None:
-        return (_plans.get(cls) or _plan(cls)).verdict
+        return (plans.get(cls) or _plan(cls)).verdict
     canonical = _canonical(name)
     if canonical in TYPES:
         return _verdict(TYPES[canonical], f"it is {_a(name)}")
@@ -372,7 +385,7 @@ def _canonical(name: str) -> str:
 
 def names_of(cls: type[BaseException]) -> frozenset[str]:
     """Every dotted name, canonical and public, that an exception of this type answers to."""
-    return (_plans.get(cls) or _plan(cls)).names
+    return (plans.get(cls) or _plan(cls)).names
 
 
 def resolve(name: str) -> type[Exception] | None:

@@ -1,0 +1,78 @@
+"""The tables of the reference are what the code says, and what has no table is not forgotten."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import outlast
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def generator():
+    """docs/generate.py as a module."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATE = generator()
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in GENERATE.pages()])
+def test_generated_tables_are_current(page):
+    """What stands between the markers is what `python docs/generate.py` would write now."""
+    text = page.read_text()
+    assert GENERATE.rendered(text) == text
+
+
+def test_every_generated_section_is_on_one_page():
+    """A table that nobody shows, or that two pages show, is a mistake."""
+    shown = [found[1] for page in GENERATE.pages() for found in GENERATE.SECTION.findall(page.read_text())]
+    assert sorted(shown) == sorted(GENERATE.SECTIONS)
+
+
+def test_every_stop_reason_is_explained():
+    """Every reason a call may stop for has its row."""
+    rows = re.findall(r"^\| `(\w+)` \|", (REFERENCE / "stop-reasons.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(get_args(outlast.StopReason))
+
+
+def test_every_older_name_is_in_the_reference():
+    """What `outlast.compat` keeps is listed."""
+    page = (REFERENCE / "compat.md").read_text()
+    assert [name for name in importlib.import_module("outlast.compat").__all__ if f"`{name}" not in page] == []
+
+
+def test_every_testing_helper_is_in_the_reference():
+    """What `outlast.testing` offers is listed."""
+    room = outlast.testing
+    own = [name for name, thing in vars(room).items() if getattr(thing, "__module__", "") == room.__name__]
+    page = (REFERENCE / "testing.md").read_text()
+    assert [name for name in own if not name.startswith("_") and f"`{name}" not in page] == []
+
+
+def test_every_environment_variable_is_in_the_reference():
+    """What the package reads from the environment is listed."""
+    sources = "\n".join(path.read_text() for path in sorted((ROOT / "src" / "outlast").rglob("*.py")))
+    page = (REFERENCE / "environment.md").read_text()
+    assert [name for name in sorted(set(re.findall(r"\bOUTLAST_[A-Z_]+\b", sources))) if f"`{name}" not in page] == []
+
+
+@pytest.mark.parametrize("options", ["RetryPolicy", "Guard", "CircuitBreaker", "RetryBudget"])
+def test_every_option_has_its_row(options):
+    """Each option of what users configure stands in a table of the reference, with its default."""
+    taken = {"Guard", "CircuitBreaker", "RetryBudget"}
+    page = (REFERENCE / ("api.md" if options in taken else "policy.md")).read_text()
+    named = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    code = getattr(outlast, options).__init__.__code__
+    wanted = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    assert [option for option in wanted if option not in named] == []
