@@ -174,9 +174,9 @@ def event_list() -> str:
         older = [alias for alias, canonical in events.ALIASES.items() if canonical == name]
         derived = [key for key, member in inspect.getmembers(event) if isinstance(member, property)]
         lines = [
-            f"### {event.__name__}",
+            f"### {name}",
             inspect.cleandoc(event.__doc__ or ""),
-            f"Name {code(name)}, level {code(event.level)}"
+            f"Class {code(event.__name__)}, name {code(name)}, level {code(event.level)}"
             + (f", older name{'s' if len(older) > 1 else ''} {code(*older)}" if older else "")
             + ".",
             f"Fields: {code(*(field.name for field in fields(event)))}."

@@ -76,3 +76,16 @@ def test_every_option_has_its_row(options):
     code = getattr(outlast, options).__init__.__code__
     wanted = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
     assert [option for option in wanted if option not in named] == []
+
+
+def test_each_statement_named_by_a_test_has_its_line_and_each_line_a_test():
+    """docs/requirements.md lists a statement as "- **12** sentence"; the tests name it as the twelfth of the semantics."""
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))
+    in_words = re.findall(r"\bsemantics ((?:\d+(?:, (?:semantics )?| and )?)+)", sources, re.IGNORECASE)
+    named = {number for words in in_words for number in re.findall(r"\d+", words)}
+    named |= set(re.findall(r"@statement\((\d+)", sources))
+    page = (ROOT / "docs" / "requirements.md").read_text()
+    listed = re.findall(r"^- \*\*(\d+)\*\* \S.*$", page, re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert sorted(named - set(listed), key=int) == [], "named by a test, without a line"
+    assert sorted(set(listed) - named, key=int) == [], "a line without a test"

@@ -14,14 +14,7 @@ from itertools import pairwise
 
 import pytest
 
-from outlast import (
-    CircuitBreakerOpenError,
-    PermanentFailure,
-    RetryPolicy,
-    TemporaryFailure,
-    Verdict,
-    classify,
-)
+from outlast import CircuitBreakerOpenError, PermanentFailure, RetryPolicy, TemporaryFailure, Verdict, classify
 from outlast.clock import Dice, roll_for
 
 
@@ -71,7 +64,12 @@ def drawn(policy: RetryPolicy, attempt: int, rolls: list[float], **more: float) 
 def test_defaults_are_three_attempts_doubling_from_one_to_thirty_seconds_with_a_quarter_of_jitter():
     """D-4: what a bare @retry promises."""
     policy = RetryPolicy()
-    assert (policy.max_attempts, policy.backoff, policy.initial_delay, policy.multiplier) == (3, "exponential", 1.0, 2.0)
+    assert (policy.max_attempts, policy.backoff, policy.initial_delay, policy.multiplier) == (
+        3,
+        "exponential",
+        1.0,
+        2.0,
+    )
     assert (policy.max_delay, policy.jitter, policy.cap, policy.max_retry_after) == (30.0, 0.25, "after_jitter", 120.0)
     assert (policy.on_errors, policy.skip_on_errors, policy.retry_limits) == (("transient",), (), None)
     assert bands(policy) == [(1.0, 0.75, 1.25), (2.0, 1.5, 2.5)]
@@ -691,7 +689,12 @@ def test_roll_for_belongs_to_run_step_item_and_attempt():
     """C-06: the same identity rolls the same, everywhere and always; another one differently."""
     identity = ("run-1", "fetch", "item-7", 2)
     assert roll_for(*identity) == roll_for(*identity)
-    others = [("run-2", *identity[1:]), ("run-1", "push", *identity[2:]), (*identity[:2], "item-8", 2), (*identity[:3], 3)]
+    others = [
+        ("run-2", *identity[1:]),
+        ("run-1", "push", *identity[2:]),
+        (*identity[:2], "item-8", 2),
+        (*identity[:3], 3),
+    ]
     rolls = {roll_for(*identity), *(roll_for(*other) for other in others)}
     assert len(rolls) == 5
     assert roll_for("a", "bc") != roll_for("ab", "c")

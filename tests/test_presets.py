@@ -6,7 +6,13 @@ import pytest
 
 from outlast import RetryPolicy, TemporaryFailure, presets
 
-SEEDED = {"step": presets.step, "jobs": presets.jobs, "tiered": presets.tiered, "stage": presets.stage, "call": presets.call}
+SEEDED = {
+    "step": presets.step,
+    "jobs": presets.jobs,
+    "tiered": presets.tiered,
+    "stage": presets.stage,
+    "call": presets.call,
+}
 
 
 class HttpError(Exception):
@@ -154,9 +160,17 @@ def test_a_stage_retries_unclear_errors_too():
 
 def test_a_call_retries_timeouts_connection_errors_and_temporary_failures():
     """S4-02, S4-05, S4-06: by class hierarchy; anything else propagates at once."""
-    assert reasons(
-        presets.call, TimeoutError(), ConnectionError(), BrokenPipeError(), ConnectionRefusedError(), TemporaryFailure()
-    ) == [None] * 5
+    assert (
+        reasons(
+            presets.call,
+            TimeoutError(),
+            ConnectionError(),
+            BrokenPipeError(),
+            ConnectionRefusedError(),
+            TemporaryFailure(),
+        )
+        == [None] * 5
+    )
     assert reasons(presets.call, HttpError(503), VendorError(), ValueError()) == ["not_listed", "unclear", "permanent"]
 
 
@@ -182,5 +196,13 @@ def test_database_waits_as_long_as_a_failover_takes():
 def test_no_preset_retries_what_cannot_succeed(name):
     """S0-28, S2-05, S2-28: data errors, code errors and refused credentials cost one execution in every preset."""
     policy = getattr(presets, name)
-    errors = [ValueError(), KeyError(), AttributeError(), ImportError(), PermissionError(), HttpError(401), HttpError(404)]
+    errors = [
+        ValueError(),
+        KeyError(),
+        AttributeError(),
+        ImportError(),
+        PermissionError(),
+        HttpError(401),
+        HttpError(404),
+    ]
     assert {policy.decide(error, attempt=1).retry for error in errors} == {False}

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from outlast.observe.events import Event
     from outlast.shapes import Seconds
+    from outlast.verdicts import Verdict
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -77,7 +78,8 @@ class Circuit:
     retry_on: float = 0.0  # when probes may start
     rounds: int = 0  # probe rounds that failed since it was last closed
     successes: int = 0
-    probes: tuple[tuple[int, float], ...] = ()  # (ticket, end of its lease)
+    probes: tuple[tuple[int, float], ...] = ()  # (number, end of its lease)
+    issued: int = 0  # probes so far: a number is never given twice
     isolated: str | None = None
 
 
@@ -137,6 +139,23 @@ class _Window:
         self._outcomes[self._next] = failure
         self.failures += failure
         self._next = (self._next + 1) % self.size
+
+
+class _Counts:
+    """What the closed state counts, with its lock. Breakers that `replace` one another share them."""
+
+    __slots__ = ("failures", "last_failure_time", "lock", "window")
+
+    def __init__(self, window: int) -> None:
+        self.lock = allocate_lock()
+        self.failures = 0
+        self.last_failure_time: datetime | None = None
+        self.window = _Window(window)
+
+    def clear(self) -> None:
+        with self.lock:
+            self.failures = 0
+            self.window.clear()
 
 
 class CircuitBreaker:
@@ -204,11 +223,9 @@ class CircuitBreaker:
         if shared:
             check.add("shared", "False", shared, "Circuits are shared through a store, and this version has none.")
         check.raise_if_any()
-        self.failure_count = 0
-        self.last_failure_time: datetime | None = None
         self._memory: CircuitMemory = LocalMemory()
-        self._window = _Window(self.window)
-        self._lock = allocate_lock()  # guards the counts
+        self._counts = _Counts(self.window)
+        self._inside: list[Ticket] = []  # of `with` blocks under way
         # In a closed circuit that only counts failures in a row, a success has nothing to record.
         self._free = self.failure_rate is None and self.slow_call is None
         _breakers.add(self)
@@ -220,6 +237,16 @@ class CircuitBreaker:
     def state(self) -> CircuitState:
         """closed, open or half_open. An open circuit turns half-open with the first call after its time."""
         return self._memory.circuit.state
+
+    @property
+    def failure_count(self) -> int:
+        """Failures in a row."""
+        return self._counts.failures
+
+    @property
+    def last_failure_time(self) -> datetime | None:
+        """When a call last failed."""
+        return self._counts.last_failure_time
 
     @property
     def success_count(self) -> int:
@@ -244,6 +271,8 @@ class CircuitBreaker:
         """Leave to call once, or CircuitBreakerOpenError. Each ticket must be given back to `settle`."""
         world = here.get()
         now = world.clock.monotonic()
+        if not world.retries:
+            return Ticket(-1, None, now)  # of no era: what becomes of it counts nowhere
         while True:
             circuit = self._memory.circuit
             if circuit.state is CircuitState.CLOSED:
@@ -252,7 +281,7 @@ class CircuitBreaker:
             if probe is None:
                 if self.mode == "shadow":
                     return Ticket(-1, None, now)
-                raise self._rejection(circuit, now)
+                raise self.rejection()
             if self._memory.swap(circuit, changed):
                 if changed.state is not circuit.state:
                     self._tell("HalfOpen", changed, "its time is up, probes are admitted")
@@ -272,11 +301,18 @@ class CircuitBreaker:
         if failed is not None and ticket == self._memory.circuit.era:
             self._settle_closed(ticket, failed)
 
-    def judge(self, error: BaseException) -> bool | None:
-        """Whether this error counts as a failure (True) or not at all (None)."""
+    def judge(self, error: BaseException, verdict: Verdict | None = None) -> bool | None:
+        """Whether this error counts as a failure (True) or not at all (None); `verdict` spares asking for it again."""
         if not isinstance(error, Exception) or isinstance(error, CircuitBreakerOpenError | TotalTimeoutError):
             return None
-        return True if self.count == "any" or classify(error).category != "permanent" else None
+        return True if self.count == "any" or (verdict or classify(error)).category != "permanent" else None
+
+    def open_beyond(self, seconds: float) -> bool:
+        """Whether it will still be open, and reject, so many seconds from now."""
+        circuit = self._memory.circuit
+        if circuit.state is not CircuitState.OPEN or self.mode == "shadow" or not here.get().retries:
+            return False
+        return here.get().clock.monotonic() + seconds < circuit.retry_on - _ROUNDING
 
     def isolate(self, reason: str) -> None:
         """Open by hand, until `reset`: beats every automatic transition."""
@@ -299,7 +335,7 @@ class CircuitBreaker:
             circuit = self._memory.circuit
             changed = Circuit(era=circuit.era + 1)
             if self._memory.swap(circuit, changed):
-                self._forget()
+                self._counts.clear()
                 if circuit.state is not CircuitState.CLOSED:
                     self._tell("Closed", changed, "reset by hand")
                 return
@@ -313,59 +349,68 @@ class CircuitBreaker:
         _, (name, settings) = self.__reduce__()
         other = CircuitBreaker(name, **(settings | changes))
         other._memory = self._memory
-        other._lock = self._lock
-        other.failure_count = self.failure_count
-        other.last_failure_time = self.last_failure_time
-        if other.window == self.window:
-            other._window = self._window
+        other._counts = self._counts
+        with self._counts.lock:
+            if self._counts.window.size != other.window:
+                self._counts.window = _Window(other.window)
+        _by_name[name] = other
         return other
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Self:
+        return self  # a copy of a guard protects the same dependency
 
     # -- the machinery ----------------------------------------------------------------------------------------------------------
 
     def _settle_closed(self, era: int, failed: bool) -> None:  # noqa: FBT001 - the outcome
-        with self._lock:
-            reason = self._count_locked(failed)
+        counts = self._counts
+        with counts.lock:
             circuit = self._memory.circuit
-            if reason is None or circuit.era != era:
+            if circuit.era != era:
                 return
+            reason = self._count_locked(counts, failed)
+        if reason is None:
+            return
         clock = here.get().clock
         changed = _opened(circuit, clock.monotonic(), clock.now(), self._open_time(0), rounds=0)
         if self._memory.swap(circuit, changed):
             self._tell("Open", changed, reason)
 
-    def _count_locked(self, failed: bool) -> str | None:  # noqa: FBT001 - the outcome
+    def _count_locked(self, counts: _Counts, failed: bool) -> str | None:  # noqa: FBT001 - the outcome
         """Count an outcome of the closed state; the reason to open, if there is one now."""
         if failed:
-            self.failure_count += 1
-            self.last_failure_time = here.get().clock.now()
+            counts.failures += 1
+            counts.last_failure_time = here.get().clock.now()
         else:
-            self.failure_count = 0
+            counts.failures = 0
         if self.failure_rate is None:
-            return f"{self.failure_count} failures in a row" if self.failure_count >= self.failure_threshold else None
-        self._window.add(failed)
-        calls, failures = self._window.calls, self._window.failures
+            return f"{counts.failures} failures in a row" if counts.failures >= self.failure_threshold else None
+        counts.window.add(failed)
+        calls, failures = counts.window.calls, counts.window.failures
         if calls < self.min_calls or failures < self.failure_rate * calls:
             return None
         return f"{failures} of the last {calls} calls failed"
 
     def _settle_probe(self, ticket: Ticket, failed: bool | None) -> None:  # noqa: FBT001 - the outcome
         while True:
-            circuit = self._memory.circuit
-            if circuit.era != ticket.era or all(number != ticket.probe for number, _ in circuit.probes):
-                return
-            clock = here.get().clock
+            circuit, clock = self._memory.circuit, here.get().clock
+            lease = dict(circuit.probes).get(ticket.probe or 0, 0.0)
+            if circuit.era != ticket.era or lease <= clock.monotonic():
+                return  # of an earlier era, or its place has gone to another
             wall = clock.now()
             changed = _probed(circuit, ticket.probe, failed, clock.monotonic(), wall, self)
             if self._memory.swap(circuit, changed):
                 break
         if failed:
-            with self._lock:
-                self.failure_count += 1
-                self.last_failure_time = wall
+            with self._counts.lock:
+                self._counts.failures += 1
+                self._counts.last_failure_time = wall
         if changed.state is CircuitState.OPEN:
             self._tell("Reopened", changed, "a probe failed")
         elif changed.state is CircuitState.CLOSED:
-            self._forget()
+            self._counts.clear()
             self._tell(
                 "Closed",
                 changed,
@@ -384,14 +429,10 @@ class CircuitBreaker:
             else seconds
         )
 
-    def _forget(self) -> None:
-        with self._lock:
-            self.failure_count = 0
-            self._window.clear()
-
-    def _rejection(self, circuit: Circuit, now: float) -> CircuitBreakerOpenError:
-        """A new object each time: a raised exception grows a traceback."""
-        wall = here.get().clock.now()
+    def rejection(self) -> CircuitBreakerOpenError:
+        """What a call that is not admitted raises; a new object each time, for a raised exception grows a traceback."""
+        circuit, clock = self._memory.circuit, here.get().clock
+        now, wall = clock.monotonic(), clock.now()
         opened_at = circuit.opened_at or wall
         if circuit.state is CircuitState.HALF_OPEN:
             after = min(1.0, max(self.reset_timeout, 0.05))
@@ -459,7 +500,7 @@ class CircuitBreaker:
             self.settle(ticket, self.judge(error))
             raise
         if result.__class__ in PLAIN or not awaitable(result):
-            if self.failure_count or not self._free:
+            if self._counts.failures or not self._free:
                 self.settle(ticket, failed=False)
             return result
         return self._awaited(result, ticket)  # type: ignore[return-value, arg-type]
@@ -478,7 +519,7 @@ class CircuitBreaker:
         except BaseException as error:
             self.settle(ticket, self.judge(error))
             raise
-        if self.failure_count or not self._free:
+        if self._counts.failures or not self._free:
             self.settle(ticket, failed=False)
         return value
 
@@ -492,12 +533,17 @@ class CircuitBreaker:
         return value
 
     def __enter__(self) -> Self:
-        _entered.set((*_entered.get(), self.admit()))
+        ticket = self.admit()
+        self._inside.append(ticket)
+        _entered.set((*_entered.get(), ticket))
         return self
 
     def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        *outer, ticket = _entered.get()
-        _entered.set(tuple(outer))
+        # The newest that this context has entered; a block may also end in another context than it began in (a fixture does).
+        mine = [ticket for ticket in _entered.get() if ticket in self._inside]
+        ticket = mine[-1] if mine else self._inside[-1]
+        self._inside.remove(ticket)
+        _entered.set(tuple(other for other in _entered.get() if other is not ticket))
         self.settle(ticket, failed=False if e is None else self.judge(e))
 
 
@@ -513,9 +559,9 @@ def _admitted(circuit: Circuit, now: float, settings: CircuitBreaker) -> tuple[C
     alive = tuple(probe for probe in circuit.probes if probe[1] > now)
     if len(alive) >= settings.half_open_requests or len(alive) + circuit.successes >= settings.success_threshold:
         return circuit, None
-    number = max((number for number, _ in circuit.probes), default=0) + 1
+    number = circuit.issued + 1
     lease = now + max(settings.reset_timeout, _PROBE_LEASE)
-    return replace(circuit, probes=(*alive, (number, lease))), number
+    return replace(circuit, probes=(*alive, (number, lease)), issued=number), number
 
 
 def _probed(
@@ -564,9 +610,10 @@ def _named(name: str, settings: dict[str, Any]) -> CircuitBreaker:
 
 
 def _after_fork() -> None:
-    # A thread of the parent may have held a lock at the moment of the fork; nobody in the child would ever release it.
+    # A thread of the parent may have held a lock at the moment of the fork; nobody in the child would ever release it. The
+    # counts start anew with theirs: the child has made no call yet.
     for breaker in _breakers:
-        breaker._lock = allocate_lock()  # noqa: SLF001 - same room
+        breaker._counts = _Counts(breaker.window)  # noqa: SLF001 - same room
         if isinstance(breaker._memory, LocalMemory):  # noqa: SLF001 - same room
             breaker._memory.lock = allocate_lock()  # noqa: SLF001 - same room
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from contextvars import ContextVar
 
-from outlast.clock import here, stopping
+from outlast.clock import here, later, stopping
 from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError
 from outlast.log import report_once
 from outlast.observe import emit, listening
@@ -60,6 +60,16 @@ if TYPE_CHECKING:
     # number, began, duration, error, verdict, delay: a record as long as nobody reads it
     Row = tuple[int, float, float, str | None, Verdict | None, float | None]
 
+
+class Ended(Exception):
+    """No further attempt for a result that was not wanted; the result is what the call returns."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+
+_drop_frames = BaseException.with_traceback  # past any __setattr__: an exception may be a frozen dataclass
 _MARK = "__outlast_history__"
 _NOT_RETRIED = frozenset({"permanent", "unclear", "not_listed", "skipped"})
 _numbers = itertools.count(1)
@@ -124,6 +134,7 @@ class Call:
         "tier",
         "timed",
         "timer",
+        "unwanted",
         "world",
     )
 
@@ -145,6 +156,7 @@ class Call:
         self.thread: ThreadAttempt | None = None
         self.timed = True
         self.quick = False
+        self.unwanted: object = None
         self.deadline: float | None = None
         self._key: str | None = None
         self.began = self.attempt_began = world.clock.monotonic()
@@ -178,6 +190,7 @@ class Call:
                 wait = self._admission(guard.breaker)
                 if wait is not None:
                     return wait
+            self.unwanted = None
         self.number += 1
         self.seen = latest[0]
         self.attempt_began = self.world.clock.monotonic()
@@ -190,7 +203,7 @@ class Call:
             wait = self._patience(rejection.retry_after)
             if wait is not None:
                 return wait
-            if self.last_error is None:
+            if self.number == 0:
                 self._attach(rejection, "breaker_open", None)
                 raise
         if self.ticket is None:  # outside of the handler, or the rejection would become the last error's context
@@ -202,6 +215,14 @@ class Call:
         if self.guard.on_open != "wait" or seconds == float("inf") or self._stopped():
             return None
         return None if self._too_late(seconds) else seconds
+
+    def blocking_limit(self) -> tuple[float, str] | None:
+        """As `limit`, for code that no enclosing call can cancel: what that has left counts too."""
+        limit = self.limit()
+        if self.deadline is None or not self.world.retries:
+            return limit
+        left = max(0.0, self.deadline - self.world.clock.monotonic())
+        return limit if limit is not None and limit[0] <= left else (left, "total")
 
     def limit(self) -> tuple[float, str] | None:
         """The time the next attempt may take, and whether it is the attempt's own or what is left in all."""
@@ -256,15 +277,15 @@ class Call:
                 began = self.attempt_began
                 duration = self.world.clock.monotonic() - began if number > 1 else 0.0
                 self.rows.append((number, began, duration, _text(error), plan.verdict, delay))
-                error.__traceback__ = None
+                _drop_frames(error, None)
                 self.last_error = error
                 return delay
         world = self.world
         if not world.retries:
             return None
-        if self.ticket is not None:
-            self._settle(error)
         verdict = classify(error)
+        if self.ticket is not None:
+            self._settle(error, verdict)
         number, began = self.number, self.attempt_began
         # The first attempt of a plain call is not timed: for all we know it has just begun.
         now = world.clock.monotonic() if self.timed or number > 1 else began
@@ -286,7 +307,7 @@ class Call:
         if self.heard:
             self._tell_retry(error, verdict, delay)
         # A traceback keeps alive whatever its frames hold.
-        error.__traceback__ = None
+        _drop_frames(error, None)
         if error.__context__ is not None or error.__cause__ is not None:
             _forget_frames(error)
         self.last_error = error
@@ -306,7 +327,10 @@ class Call:
             return "total_timeout"
         if self._stopped():
             return "shutdown"
-        budget = self.guard.retry_budget
+        guard = self.guard
+        if guard.breaker is not None and guard.on_open == "fail" and guard.breaker.open_beyond(delay):
+            return "breaker_open"  # it would be rejected after the wait
+        budget = guard.retry_budget
         return "retry_budget" if budget is not None and not budget.withdraw() else None
 
     def succeeded(self, result: object) -> float | None:
@@ -314,57 +338,63 @@ class Call:
         guard = self.guard
         if not self.world.retries:
             return None
-        again = self._unwanted(result) if guard.retry_if is not None else None
+        unwanted = guard.retry_if is not None and self._is_unwanted(result)
         if self.ticket is not None and guard.breaker is not None:
             ticket, self.ticket = self.ticket, None
             guard.breaker.settle(ticket, failed=False)
+        if unwanted:
+            return self._another(result)
         if self.timed:
             now = self.world.clock.monotonic()
-            self.rows.append((self.number, self.attempt_began, now - self.attempt_began, None, None, again))
-        if again is not None:
-            self.previous = again
-            return again
+            self.rows.append((self.number, self.attempt_began, now - self.attempt_began, None, None, None))
         if guard.retry_budget is not None and self.number == 1:
             guard.retry_budget.deposit()
-        if self.number > 1 and self.reason is None and self.heard:
-            from outlast.observe.events import StepSuccess
+        if self.number > 1:
+            if self.heard is None:
+                self.heard = listening()
+            if self.heard:
+                from outlast.observe.events import StepSuccess
 
-            emit(StepSuccess(**self._who(), tier=self.tier))
+                emit(StepSuccess(**self._who(), tier=self.tier))
         return None
 
-    def _unwanted(self, result: object) -> float | None:
-        """The delay until another attempt, if the result is one to retry and the policy grants another attempt."""
-        policy, wanted = self.guard.retry, self.guard.retry_if
+    def _is_unwanted(self, result: object) -> bool:
+        wanted = self.guard.retry_if
         try:
-            if wanted is None or not wanted(result):
-                return None
+            return wanted is not None and bool(wanted(result))
         except Exception as broken:  # noqa: BLE001 - a broken predicate must not destroy a good result
             report_once(wanted, broken, "the result counts as good")
-            return None
+            return False
+
+    def _another(self, result: object) -> float | None:
+        """A result that `retry_if` does not want: the delay until another attempt, or None, and then it is returned as it is."""
+        policy, now = self.guard.retry, self.world.clock.monotonic()
         delay = policy.delay(self.number, self.world.dice.roll(), None, self.previous)
-        if self.number >= policy.max_attempts:
-            self.reason = "exhausted"
-        elif self._too_late(delay):
-            self.reason = "total_timeout"
-        elif self._stopped():
-            self.reason = "shutdown"
-        else:
-            return delay
-        return None
+        reason: StopReason | None = (
+            "exhausted" if self.number >= policy.max_attempts else self._after_policy(now, delay)
+        )
+        again = delay if reason is None else None
+        self.rows.append((self.number, self.attempt_began, now - self.attempt_began, None, None, again))
+        self.reason, self.previous, self.last_error = reason, delay, None
+        self.unwanted = result
+        if listening():
+            self.heard = True
+            self._tell_result(result, reason, delay)
+        return again
 
     def interrupted(self, error: BaseException) -> None:
         """An attempt was ended from outside (cancellation, Ctrl-C): neither success nor failure."""
         if self.ticket is not None:
             self._settle(error)
 
-    def _settle(self, error: BaseException) -> None:
+    def _settle(self, error: BaseException, verdict: Verdict | None = None) -> None:
         ticket, self.ticket = self.ticket, None
         breaker = self.guard.breaker
         if ticket is None or breaker is None:
             return
         # An attempt that the total timeout cut short says nothing about the service.
         short = self.timer is not None and self.timer.cut_short(error)
-        breaker.settle(ticket, None if short else breaker.judge(error))
+        breaker.settle(ticket, None if short else breaker.judge(error, verdict))
 
     def _too_late(self, delay: float) -> bool:
         return self.deadline is not None and self.world.clock.monotonic() + delay >= self.deadline
@@ -385,8 +415,15 @@ class Call:
 
     def waited(self, *, stopped: bool) -> None:
         """The wait is over; raises the last error if it was ended by a stop."""
-        if stopped:
-            self._end_with_last("shutdown")
+        if not stopped:
+            return
+        if (
+            self.number == 0 and self.guard.breaker is not None
+        ):  # it waited for the circuit, and has nothing of its own to end with
+            rejection = self.guard.breaker.rejection()
+            self._attach(rejection, "shutdown", None)
+            raise rejection
+        self._end_with_last("shutdown")
 
     def interrupted_wait(self, interruption: BaseException) -> None:
         """Cancelled while waiting: the failure that was waited on stays visible."""
@@ -396,11 +433,11 @@ class Call:
     # -- the end
 
     def _end_with_last(self, reason: StopReason) -> NoReturn:
-        """Raise the last attempt's own error, whatever kept the next attempt from starting."""
+        """End as the last attempt ended, whatever kept the next one from starting: with its error, or with its result."""
         error, self.last_error = self.last_error, None
-        if error is None:  # only a result was retried
-            message = f"outlast {self.name}: stopped before another attempt ({reason})"
-            raise TotalTimeoutError(message)
+        if error is None:
+            self.reason = reason
+            raise Ended(self.unwanted)
         verdict = self.rows[-1][4]
         self._attach(error, reason, verdict)
         self._tell_end(error, reason, verdict)
@@ -437,8 +474,6 @@ class Call:
 
     def attempts(self) -> tuple[AttemptRecord, ...]:
         """What has happened so far, as values."""
-        from datetime import timedelta
-
         from outlast.model import AttemptRecord
         from outlast.observe.redact import sanitise
 
@@ -446,7 +481,7 @@ class Call:
         return tuple(
             AttemptRecord(
                 number=number,
-                started_at=wall - timedelta(seconds=now - began),
+                started_at=later(wall, began - now),
                 duration=duration,
                 error=None if text is None else sanitise(text),
                 verdict=verdict,
@@ -477,13 +512,28 @@ class Call:
         }
 
     def _tell_retry(self, error: BaseException, verdict: Verdict, delay: float) -> None:
-        from datetime import timedelta
-
         from outlast.observe.events import StepRetryAttempt
 
         self._tell_timeout(error)
-        at = self.world.clock.now() + timedelta(seconds=delay)
+        at = later(self.world.clock.now(), delay)
         emit(StepRetryAttempt(**self._what(error, verdict), next_delay=delay, next_attempt_at=at))
+
+    def _tell_result(self, result: object, reason: StopReason | None, delay: float) -> None:
+        """A result that was not wanted is told like a failure; of the result itself only its type."""
+        from outlast.observe.events import StepRetryAttempt, StepRetryExhausted
+
+        fields: dict[str, Any] = self._who() | {
+            "max_retries": self.guard.retry.max_attempts - 1,
+            "tier": "unknown",
+            "category": "unclear",
+            "error_class": "unknown",
+            "error_type": type(result).__name__,
+            "error": "retry_if wants another result",
+        }
+        if reason is None:
+            emit(StepRetryAttempt(**fields, next_delay=delay, next_attempt_at=later(self.world.clock.now(), delay)))
+        else:
+            emit(StepRetryExhausted(**fields, reason=reason))
 
     def _tell_end(self, error: BaseException, reason: StopReason, verdict: Verdict | None) -> None:
         if verdict is None or not listening():
@@ -523,7 +573,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _forget_frames(error: BaseException) -> None:
     for link in _chain(error):
-        link.__traceback__ = None
+        _drop_frames(link, None)
 
 
 _ADVICE: dict[str, str] = {

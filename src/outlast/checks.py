@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from outlast.shapes import ErrorSpec, Jitter
 
+_LARGEST = 1e300  # an integer beyond the floats is no number to wait for
 JITTERS = ("full", "equal", "decorrelated")
 
 
@@ -61,6 +62,7 @@ class Check:
         what: str = "a finite number",
     ) -> float:
         ok = isinstance(value, int | float) and not isinstance(value, bool) and value == value  # noqa: PLR0124 - not NaN
+        ok = ok and abs(value) <= _LARGEST  # type: ignore[arg-type]
         if ok and (low < value if open_low else low <= value) and value <= high and value != float("inf"):  # type: ignore[operator]
             return float(value)  # type: ignore[arg-type]
         bounds = f"of at least {low:g}" if not open_low else f"greater than {low:g}"
@@ -247,6 +249,14 @@ def errno_symbols(words: Sequence[str]) -> frozenset[str]:
     return frozenset(errno.errorcode.values())
 
 
+def errno_type(symbol: str) -> type[OSError] | tuple[()]:
+    """The builtin exception that stands for this errno alone, if there is one: ECONNREFUSED is ConnectionRefusedError."""
+    import errno
+
+    kind = type(OSError(getattr(errno, symbol.upper()), ""))
+    return () if kind is OSError else kind
+
+
 def is_status(spec: object) -> bool:
     if isinstance(spec, str):
         return spec.isdecimal() or (len(spec) == 3 and spec[0].isdecimal() and spec[1:].lower() == "xx")
@@ -257,3 +267,14 @@ def statuses(spec: ErrorSpec) -> range:
     if isinstance(spec, str) and not spec.isdecimal():
         return range(int(spec[0]) * 100, int(spec[0]) * 100 + 100)
     return range(int(spec), int(spec) + 1)  # type: ignore[arg-type]  # is_status was asked before
+
+
+def canonical_spec(spec: ErrorSpec) -> object:
+    """The same for two ways of naming the same errors: 429 and "429", OSError and "OSError"."""
+    if is_status(spec):
+        return statuses(spec)
+    if isinstance(spec, str):
+        from outlast.verdicts import ERROR_CLASSES, resolve
+
+        return spec if spec in ERROR_CLASSES else resolve(spec) or spec
+    return spec if callable(spec) else id(spec)  # what is no spec at all, and perhaps has no hash, is like nothing else

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from _random import Random  # the generator itself: the `random` module around it costs 3 ms to import
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,11 +67,22 @@ class Clock:
         """Run the callback in the running event loop after so many seconds, unless cancelled before."""
         import asyncio
 
-        return asyncio.get_running_loop().call_later(seconds, callback)
+        # In a context of its own: a cancelled timer stays with the loop until its time, and would keep the caller's variables alive.
+        return asyncio.get_running_loop().call_later(seconds, callback, context=Context())
 
     def wait_event(self, event: threading.Event, seconds: float | None) -> bool:
         """Wait for a thread's event; False when the time ran out first."""
         return event.wait(seconds)
+
+
+def later(instant: datetime, seconds: float) -> datetime:
+    """So many seconds after an instant; the end of time if that is beyond it."""
+    from datetime import datetime, timedelta
+
+    try:
+        return instant + timedelta(seconds=seconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=instant.tzinfo)
 
 
 def _resolve(future: asyncio.Future[bool], value: bool) -> None:  # noqa: FBT001 - a future's value

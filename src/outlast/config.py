@@ -58,6 +58,7 @@ _BACKOFFS = {
     "jittered_exponential": "exponential",
     "schedule": "exponential",
 }
+_BACKOFFS_KNOWN = ("exponential", "linear", "fixed", *_BACKOFFS)
 # Setting -> the keys it may be written as; the ending says the unit.
 _TIMES = {
     "initial_delay": "initial_delay initial_delay_s initial_delay_ms base_delay base_delay_ms retry_backoff_base",
@@ -73,6 +74,9 @@ class Reading:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.check = Check()
         self.settings: dict[str, Any] = {}
+        self._written: dict[str, str] = {}  # setting -> the key it was written as
+        self._origins: list[str] = []  # where each entry of on_errors was written
+        self._complained: set[str] = set()  # settings that a problem is already known of
         if not isinstance(config, Mapping):
             self.check.add("retry", "a mapping of settings", config)
             self.check.raise_if_any()
@@ -109,7 +113,9 @@ class Reading:
         if "max_retries" in self.config:
             known = len(self.check.problems)
             granted = self.check.integer("max_retries", retries, low=0, default=2)
-            if len(self.check.problems) == known:
+            if len(self.check.problems) > known:
+                self._complained.add("max_attempts")
+            else:
                 self.settings["max_attempts"] = granted + 1
                 if attempts is not None and attempts != granted + 1:
                     self.check.add("max_retries", "one less than max_attempts", retries, "Give only one of the two.")
@@ -122,15 +128,32 @@ class Reading:
             if len(given) > 1:
                 self.check.add(field, "given once", Shown(f"both {given[0]} and {given[1]}"))
             for key in given[:1]:
+                self._written[field] = key
                 value = self.config[key]
+                known = len(self.check.problems)
                 if field == "delays":
-                    self.settings[field] = [
-                        self._time(f"{key}[{i}]", key, one) for i, one in enumerate(self._listed(key))
-                    ]
-                elif value is None and field == "max_delay":
-                    self.settings[field] = None
+                    times: Any = [self._time(f"{key}[{i}]", key, one) for i, one in enumerate(self._listed(key))]
                 else:
-                    self.settings[field] = self._time(key, key, value)
+                    times = None if value is None and field == "max_delay" else self._time(key, key, value)
+                if len(self.check.problems) > known:
+                    self._complained.add(field)
+                    self.settings.pop(field, None)
+                else:
+                    self.settings[field] = times
+        self._order()
+
+    def _order(self) -> None:
+        """The first delay against the ceiling, in the words and units that were written."""
+        first, top = self.settings.get("initial_delay", 1.0), self.settings.get("max_delay", 30.0)
+        if {"initial_delay", "max_delay"} & self._complained:
+            self._complained |= {"initial_delay"}
+        elif top is not None and first > top and not self.settings.get("delays"):
+            self._complained |= {"initial_delay"}
+            ceiling = self._written.get("max_delay", "max_delay_ms")
+            shown = self.config.get(ceiling, round(top * 1000) if ceiling.endswith("_ms") else top)
+            key = self._written.get("initial_delay", "initial_delay_ms")
+            way_out = f"Raise {ceiling}, or set {ceiling}: null for no ceiling."
+            self.check.add(key, f"at most {ceiling} ({shown})", self.config.get(key, round(first * 1000)), way_out)
 
     def _time(self, where: str, key: str, value: Any) -> float:
         unit, size = ("milliseconds", 1000) if key.endswith("_ms") else ("seconds", 1)
@@ -139,8 +162,8 @@ class Reading:
         return self.check.number(where, value, low=0, default=0.0, what=unit) / size
 
     def _backoff(self) -> None:
-        backoff = self.config.get("backoff", "exponential")
-        self.settings["backoff"] = _BACKOFFS.get(backoff, backoff) if isinstance(backoff, str) else backoff
+        backoff = self.check.choice("backoff", self.config.get("backoff", "exponential"), _BACKOFFS_KNOWN)
+        self.settings["backoff"] = _BACKOFFS.get(backoff, backoff)
         if backoff == "schedule" and not self.settings.get("delays"):
             self.check.add("delays_ms", "a list of delays (backoff: schedule needs them)", Shown("none"))
         if self.settings.get("delays") and "backoff" in self.config and backoff != "schedule":
@@ -163,12 +186,18 @@ class Reading:
             self.check.add("on_errors", "given once", Shown("both on_errors and retriable_errors"))
         for key in lists[:1]:
             value = config[key]
+            self._written["on_errors"] = key
             settings["on_errors"] = {"all": ["all"], "none": []}.get(value, value) if isinstance(value, str) else value
-        if config.get("retriable_errors") == "auto":
+            self._origins = [f"{key}[{i}]" for i in range(len(value) if isinstance(value, list | tuple) else 0)]
+        if not lists and config.get("retriable_errors") == "auto":
             settings["on_errors"] = ["transient"]
-        named = [*self._listed("retryable_exceptions"), *self._listed("retryable_http_status_codes")]
-        if named:
-            settings["on_errors"] = [*(settings["on_errors"] if lists else ()), *named]
+        for key in ("retryable_exceptions", "retryable_http_status_codes"):
+            if key in config:
+                named = self._listed(key)
+                before = settings.get("on_errors", ()) if self._origins or lists else ()
+                settings["on_errors"] = [*before, *named] if isinstance(before, list | tuple) else before
+                self._origins += [f"{key}[{i}]" for i in range(len(named))]
+                lists = lists or [key]
         if "skip_on_errors" in config:
             settings["skip_on_errors"] = config["skip_on_errors"]
         unclear = config.get("unclear", "fail")
@@ -190,6 +219,22 @@ class Reading:
         self.settings |= {key: config[key] for key in ("multiplier", "cap", "retry_limits") if key in config}
         if config.get("mode", "inline") not in ("inline", "requeue"):
             self.check.add("mode", "inline or requeue", config["mode"])
-        given = [config[key] for key in ("retry_exhausted", "retry_exhausted_steps") if key in config]
-        if given:
-            self.settings["retry_exhausted"] = given[0]
+        for key in ("retry_exhausted_steps", "retry_exhausted"):
+            if key in config:
+                self.settings["retry_exhausted"] = config[key]
+                self._written["retry_exhausted"] = key
+
+    def in_its_words(self, problems: Sequence[str]) -> list[str]:
+        """The policy's own complaints under the keys that were written, without what was already said."""
+        return [self._translated(problem) for problem in problems if self._field(problem) not in self._complained]
+
+    def _field(self, problem: str) -> str:
+        return problem.removeprefix("expected ").split(" ", 1)[0].split("[", 1)[0]
+
+    def _translated(self, problem: str) -> str:
+        field = self._field(problem)
+        subject = problem.removeprefix("expected ").split(" ", 1)[0]
+        index = subject.partition("[")[2].rstrip("]")
+        if field == "on_errors" and index.isdecimal() and int(index) < len(self._origins):
+            return problem.replace(subject, self._origins[int(index)], 1)
+        return problem.replace(field, self._written.get(field, field), 1)

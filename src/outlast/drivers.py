@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextvars import copy_context
 from types import coroutine
 
-from outlast.call import Call, running
+from outlast.call import Call, Ended, running
 from outlast.callables import PLAIN, awaitable
 from outlast.clock import here, stopping
 from outlast.errors import AttemptTimeoutError, ConfigurationError, TotalTimeoutError
@@ -62,8 +62,12 @@ def run(
                 delay = None if quick else call.succeeded(result)
                 if delay is None:
                     return result
+                del result  # the next attempt may need the room
+    except Ended as end:
+        return end.result
     finally:
         running.reset(token)
+        call.last_error = call.unwanted = None  # whoever still holds the call holds nothing of its attempts
 
 
 def rest(call: Call, seconds: float) -> None:
@@ -83,7 +87,7 @@ def rest(call: Call, seconds: float) -> None:
 def _in_thread(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     from outlast.isolate import ThreadAttempt
 
-    limit = call.limit()
+    limit = call.blocking_limit()
     thread = call.thread = ThreadAttempt(fn, args, kwargs)
     try:
         return thread.result(call.world.clock, None if limit is None else limit[0])
@@ -156,10 +160,14 @@ async def arun(
                 delay = None if quick else call.succeeded(result)
                 if delay is None:
                     return result
+                del result  # the next attempt may need the room
             finally:
                 first = None
+    except Ended as end:
+        return end.result
     finally:
         running.reset(token)
+        call.last_error = call.unwanted = None  # whoever still holds the call holds nothing of its attempts
 
 
 async def arest(call: Call, seconds: float) -> None:
@@ -367,30 +375,36 @@ class Attempts:
     def _loop(self) -> Iterator[Attempt]:
         call = Call(self._guard, "attempts")
         delay: float | None = None
-        while True:
-            if delay is not None:
-                rest(call, delay)
-            delay = call.begin()
-            if delay is None:
-                attempt = Attempt(call, timed=False)
-                yield attempt
-                delay = _left(attempt)
+        try:
+            while True:
+                if delay is not None:
+                    rest(call, delay)
+                delay = call.begin()
                 if delay is None:
-                    return
+                    attempt = Attempt(call, timed=False)
+                    yield attempt
+                    delay = _left(attempt)
+                    if delay is None:
+                        return
+        finally:
+            call.interrupted(GeneratorExit())  # an attempt that was never entered gives its place back
 
     async def __aiter__(self) -> AsyncIterator[Attempt]:
         call = Call(self._guard, "attempts")
         delay: float | None = None
-        while True:
-            if delay is not None:
-                await arest(call, delay)
-            delay = call.begin()
-            if delay is None:
-                attempt = Attempt(call, timed=True)
-                yield attempt
-                delay = _left(attempt)
+        try:
+            while True:
+                if delay is not None:
+                    await arest(call, delay)
+                delay = call.begin()
                 if delay is None:
-                    return
+                    attempt = Attempt(call, timed=True)
+                    yield attempt
+                    delay = _left(attempt)
+                    if delay is None:
+                        return
+        finally:
+            call.interrupted(GeneratorExit())
 
 
 def _left(attempt: Attempt) -> float | None:

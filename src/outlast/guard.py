@@ -10,6 +10,7 @@ from contextvars import copy_context
 
 from outlast.callables import PLAIN, awaitable, dress, is_async, name_of, rewrapped
 from outlast.checks import Check, show
+from outlast.clock import REAL, here
 from outlast.errors import ConfigurationError
 from outlast.policy import RetryPolicy
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 _DEFAULT = RetryPolicy()
 _latest = [0]  # stands in for `call.latest` until that room is loaded: nothing has failed before
-_scopes = 0  # open scopes of `testing`; with any, no call takes the short way
+# Open scopes of `testing`, and one more if everything is turned off for good; with any, no call takes the short way.
+_scopes = 0 if REAL.retries else 1
 _flow: Any = None  # the module `outlast.drivers`, once something has needed it
 
 
@@ -38,6 +40,12 @@ def scoped(change: int) -> None:
     """A scope of `testing` was entered (+1) or left (-1)."""
     global _scopes  # noqa: PLW0603 - a counter that every fast path reads
     _scopes += change
+
+
+def _off() -> bool:
+    """Whether protection is turned off here: then the function is called as if it were not decorated."""
+    world = here.get()
+    return not world.retries and world.faults is None
 
 
 def _load_flow() -> Any:
@@ -271,7 +279,7 @@ def _outcome(call: Call, *, value: Any = None, error: Exception | None = None) -
 def _plain_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes:
-            return guard.call(fn, *args, **kwargs)
+            return fn(*args, **kwargs) if _off() else guard.call(fn, *args, **kwargs)
         seen = _latest[0]
         try:
             result = fn(*args, **kwargs)
@@ -293,7 +301,7 @@ def _plain_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
 def _plain_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes:
-            return await guard.acall(fn, *args, **kwargs)
+            return await (fn(*args, **kwargs) if _off() else guard.acall(fn, *args, **kwargs))
         seen = _latest[0]
         before = copy_context()
         try:
@@ -314,7 +322,7 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes:
-            return guard.call(fn, *args, **kwargs)
+            return fn(*args, **kwargs) if _off() else guard.call(fn, *args, **kwargs)
         return drive(start(guard, name), fn, args, kwargs)
 
     return wrapper
@@ -326,7 +334,7 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes:
-            return await guard.acall(fn, *args, **kwargs)
+            return await (fn(*args, **kwargs) if _off() else guard.acall(fn, *args, **kwargs))
         return await drive(start(guard, name), fn, args, kwargs, copy_context())
 
     return wrapper
@@ -390,7 +398,12 @@ def retry(target: Any = None, /, **options: Any) -> Any:
 
 def _guarded(options: dict[str, Any], around: dict[str, Any]) -> Guard:
     """A guard from the policy's and the guard's options; the mistakes of both are reported together."""
-    problems: list[str] = []
+    check = Check()
+    known = tuple(RetryPolicy.__init__.__kwdefaults__ or ())
+    check.unknown(
+        {key: options.pop(key) for key in [*options] if key not in known}, (*known, "timeout", "total_timeout")
+    )
+    problems = check.problems
     policy, guard = _DEFAULT, _BARE
     try:
         policy = RetryPolicy(**options) if options else _DEFAULT

@@ -7,6 +7,7 @@ thread is counted and never keeps the process alive, and nobody starts the same 
 
 from __future__ import annotations
 
+import os
 import threading
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from outlast.clock import Clock
 
 _running: set[ThreadAttempt] = set()
+
+
+os.register_at_fork(after_in_child=_running.clear)  # a child has none of its parent's threads
 
 
 def abandoned() -> int:

@@ -4,6 +4,8 @@ What bounds the traffic of many calls at once.
 
 from __future__ import annotations
 
+import os
+import weakref
 from _thread import allocate_lock
 
 from outlast.checks import Check
@@ -36,6 +38,7 @@ class RetryBudget:
             check.add("shared", "False", shared, "Budgets are shared through a store, and this version has none.")
         check.raise_if_any()
         self._tokens = float(self.reserve)
+        _budgets.add(self)
         self._most = self.reserve + self.ratio * _CREDIT
         self._lock = allocate_lock()
 
@@ -59,3 +62,16 @@ class RetryBudget:
 
     def __repr__(self) -> str:
         return f"<RetryBudget {self.name!r} {self._tokens:.1f} retries left>"
+
+
+_budgets: weakref.WeakSet[RetryBudget] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # A thread of the parent may have held a lock at the moment of the fork. The child begins with what a new budget has.
+    for budget in _budgets:
+        budget._lock = allocate_lock()  # noqa: SLF001 - same room
+        budget._tokens = float(budget.reserve)  # noqa: SLF001 - same room
+
+
+os.register_at_fork(after_in_child=_after_fork)

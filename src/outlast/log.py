@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import logging
 
 _logger: logging.Logger | None = None
-_reported: set[int] = set()
+_reported: dict[int, object] = {}
 
 
 def logger() -> logging.Logger:
@@ -44,6 +44,13 @@ def report_once(hook: object, broken: Exception, consequence: str) -> None:
     """Say once that somebody's hook or predicate fails, without its message: that could be anything."""
     if id(hook) in _reported:
         return
-    _reported.add(id(hook))
+    import weakref
+
+    # An id is free again when its owner is gone: then it is forgotten here as well.
+    key = id(hook)
+    try:
+        _reported[key] = weakref.ref(hook, lambda _: _reported.pop(key, None))
+    except TypeError:
+        _reported[key] = hook
     name = getattr(hook, "__qualname__", type(hook).__name__)
     logger().error("%s failed with %s; %s", name, type(broken).__name__, consequence)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from outlast.checks import Check, errno_symbol, errno_symbols, is_status, statuses
+from outlast.checks import Check, canonical_spec, errno_symbol, errno_symbols, errno_type, is_status, statuses
 from outlast.errors import ConfigurationError, as_seconds
 from outlast.log import report_once
 from outlast.value import Value, put
@@ -297,7 +297,7 @@ class RetryPolicy(Value):
             return capped, capped / 2, capped
         first = min(self.initial_delay, top)
         widest = self.initial_delay * 3.0 ** min(attempt, 64) if previous is None else previous * 3.0
-        return capped, first, max(first, min(widest, top))
+        return capped, first, max(first, min(widest, top, _CENTURY))
 
     def _nominal(self, attempt: int) -> float:
         if self.delays:
@@ -326,7 +326,7 @@ class RetryPolicy(Value):
         try:
             policy = cls(**reading.settings)
         except ConfigurationError as wrong:
-            raise ConfigurationError([*reading.check.problems, *wrong.problems]) from None
+            raise ConfigurationError([*reading.check.problems, *reading.in_its_words(wrong.problems)]) from None
         reading.check.raise_if_any()
         return policy
 
@@ -344,8 +344,9 @@ def _contradictions(policy: RetryPolicy, check: Check) -> None:
             policy.initial_delay,
             "Raise max_delay, or set max_delay=None for no ceiling.",
         )
+    skipped = {canonical_spec(spec) for spec in policy.skip_on_errors}
     for spec in policy.on_errors:
-        if spec in policy.skip_on_errors:
+        if canonical_spec(spec) in skipped:
             check.add(
                 "on_errors",
                 "free of what skip_on_errors lists",
@@ -436,11 +437,14 @@ def _lineage(error_class: str) -> tuple[str, ...]:
 
 
 def _answers(error: Exception, name: str) -> bool:
-    from outlast.verdicts import names_of, resolve
+    from outlast.verdicts import chain, names_of, resolve
 
-    number = getattr(error, "errno", None)
-    if number is not None and name.upper() == errno_symbol(number):
-        return True
+    if name.upper() in errno_symbols([name]):
+        kind = errno_type(name)
+        return any(
+            name.upper() == errno_symbol(getattr(link, "errno", None)) or isinstance(link, kind)
+            for link in chain(error)
+        )
     if name in names_of(type(error)):
         return True
     cls = resolve(name)

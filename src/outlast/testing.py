@@ -12,13 +12,13 @@ import itertools
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from outlast import guard
-from outlast.clock import Clock, Dice, Ids, World, here
+from outlast.clock import Clock, Dice, Ids, World, here, later
 from outlast.observe import captures
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class _VirtualClock(Clock):
         return self._origin + self.time.now
 
     def now(self) -> datetime:
-        return self._wall + timedelta(seconds=self.time.now)
+        return later(self._wall, self.time.now)
 
     def skip(self) -> None:
         self.time.sleeps.append(0.0)

@@ -251,7 +251,8 @@ def _by_code(error: BaseException, plan: _Plan) -> Verdict | None:
     if isinstance(sqlite, int) and sqlite & 0xFF in SQLITE_CODES:
         return _verdict(SQLITE_CODES[sqlite & 0xFF], f"SQLite code {sqlite}")
     if plan.has_errno:
-        symbol = errno_names.errorcode.get(_attribute(error, "errno") or 0, "")
+        number = _attribute(error, "errno")
+        symbol = errno_names.errorcode.get(number, "") if isinstance(number, int) else ""
         if symbol in ERRNOS:
             return _verdict(ERRNOS[symbol], f"errno {symbol}")
     return None
@@ -280,6 +281,18 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     for value in (_attribute(error, "reason"), *error.args[:3]):
         if isinstance(value, BaseException):
             yield value
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it was caused by, nearest first; bounded, and each once."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting and len(seen) < _DEPTH:
+        link = waiting.pop(0)
+        if id(link) not in seen:
+            seen.add(id(link))
+            yield link
+            waiting += _causes(link)
 
 
 def _of_group(group: BaseExceptionGroup[Any], seen: set[int], depth: int) -> Verdict:

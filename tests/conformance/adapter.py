@@ -175,10 +175,16 @@ class OutlastSubject:
             guard["isolation"] = "thread"
         if guard.pop("wait_open", False):
             guard["on_open"] = "wait"
-        guard |= {new: guard.pop(old) for old, new in (("budget", "retry_budget"), ("again_if", "retry_if")) if old in guard}
+        guard |= {
+            new: guard.pop(old) for old, new in (("budget", "retry_budget"), ("again_if", "retry_if")) if old in guard
+        }
         if full:
             # Everything in place, nothing in the way.
-            plenty = {"total_timeout": PLENTY, "breaker": self.breaker(failures=PLENTY), "retry_budget": self.budget(ratio=1, reserve=PLENTY)}
+            plenty = {
+                "total_timeout": PLENTY,
+                "breaker": self.breaker(failures=PLENTY),
+                "retry_budget": self.budget(ratio=1, reserve=PLENTY),
+            }
             guard = plenty | guard
         return outlast.Guard(retry=self.policy(**{k: v for k, v in options.items() if k not in around}), **guard)
 
@@ -231,8 +237,8 @@ class OutlastSubject:
         return outlast.retry(fn)
 
     def end(self, fn, /, **options):
-        end = self._guard(options).outcome(fn)
-        return End(end.ok, end.value, end.error, end.reason)
+        # Not through a variable: a frame that the error's traceback leads to would hold the error.
+        return _in_words(self._guard(options).outcome(fn))
 
     def policy(
         self,
@@ -253,7 +259,11 @@ class OutlastSubject:
             on = ("all",)
         elif callable(on) and not isinstance(on, type):
             on = (on,)
-        backoff = {"delays": waits} if waits is not None else {"initial_delay": first, "multiplier": growth, "max_delay": cap, "backoff": shape}
+        backoff = (
+            {"delays": waits}
+            if waits is not None
+            else {"initial_delay": first, "multiplier": growth, "max_delay": cap, "backoff": shape}
+        )
         which = {} if on is None else {"on_errors": on}
         return outlast.RetryPolicy(
             max_attempts=attempts,
@@ -336,7 +346,9 @@ class OutlastSubject:
     def labels(self, event):
         # What a counter of these events may be split by: closed sets, and names that the program itself gave.
         fields = ("name", "step_id", "category", "error_class", "tier", "reason", "scope", "budget", "breaker")
-        return tuple(str(getattr(event, field, "")) for field in fields if field != "reason" or not hasattr(event, "breaker"))
+        return tuple(
+            str(getattr(event, field, "")) for field in fields if field != "reason" or not hasattr(event, "breaker")
+        )
 
     # -- making errors
 
@@ -355,6 +367,10 @@ class OutlastSubject:
 
     def of_tier(self, tier):
         return outlast.TemporaryFailure(f"of {tier}", error_class=TIERS[tier])
+
+
+def _in_words(outcome):
+    return End(outcome.ok, outcome.value, outcome.error, outcome.reason)
 
 
 def _fail():

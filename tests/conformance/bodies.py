@@ -138,10 +138,11 @@ def in_threads(count, work):
 
 def in_thread(work):
     """Run the work in a thread of its own; what it returned, or raise what it raised."""
-    (result,) = in_threads(1, lambda _: work())
-    if isinstance(result, BaseException):
-        raise result
-    return result
+    returned = []
+    (raised,) = in_threads(1, lambda _: returned.append(work()))
+    if raised is not None:
+        raise raised
+    return returned[0]
 
 
 async def settled(rounds=20):

@@ -45,6 +45,18 @@ def test_every_delay_is_finite_without_a_cap(subject, shape, jitter):
             assert 0.0 <= delay < 2**33  # more than a thread can be told to wait
 
 
+@statement(24, needs=["virtual_time"])
+def test_a_thousand_decorrelated_delays_without_a_cap_are_finite(subject, way, mode):
+    """semantics 24: each delay may be three times the one before, and still none becomes too long for a sleep."""
+    with subject.time(seed=3) as clock:
+        protected = subject.protect(
+            mode.body(failing().fn), way=way, attempts=1000, first=1.0, cap=None, jitter="decorrelated"
+        )
+        assert isinstance(mode.catch(protected), ConnectionResetError)
+    assert len(clock.sleeps) == 999
+    assert all(1.0 <= sleep < 2**33 for sleep in clock.sleeps)
+
+
 @statement(24, needs=["policy"])
 def test_a_first_delay_of_zero_stays_zero(subject):
     """semantics 24: nothing grows out of nothing, however large the power."""
@@ -173,13 +185,13 @@ def test_chance_can_be_chosen(subject, way, mode):
 
 
 FORKED = """
-import os, sys, time
+import os, time
 from conformance.adapter import SUBJECTS
 from conformance.bodies import caught, failing
 
 slept = []
 time.sleep = slept.append
-protected = SUBJECTS[sys.argv[1] if len(sys.argv) > 1 else {name!r}].protect(failing().fn, attempts=5, first=1.0, jitter="full")
+protected = SUBJECTS[{name!r}].protect(failing().fn, attempts=5, first=1.0, jitter="full")
 caught(protected)
 for _ in range(3):
     read, write = os.pipe()

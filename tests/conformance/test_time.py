@@ -281,7 +281,9 @@ def test_what_is_left_is_known_in_child_tasks(subject, way):
 
 @statement(22)
 @pytest.mark.parametrize("field", ["timeout", "total_timeout"])
-@pytest.mark.parametrize("value", [0, 0.0, -1, -0.5, math.nan, math.inf, -math.inf, timedelta(0), timedelta(seconds=-1)])
+@pytest.mark.parametrize(
+    "value", [0, 0.0, -1, -0.5, math.nan, math.inf, -math.inf, timedelta(0), timedelta(seconds=-1)]
+)
 def test_a_timeout_that_makes_no_sense_is_refused(subject, field, value):
     """semantics 22: zero, negative, NaN and infinite are refused at once, and the message names the field and the value."""
     with pytest.raises(subject.misconfigured) as wrong:

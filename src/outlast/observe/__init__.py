@@ -8,6 +8,7 @@ call it watches: it is reported once and called again next time.
 
 from __future__ import annotations
 
+from _thread import allocate_lock
 from contextvars import ContextVar
 
 from outlast.log import heard, logger, report_once
@@ -20,18 +21,22 @@ if TYPE_CHECKING:
 
     Hook = Callable[[Event], object]
 
-_hooks: tuple[Hook, ...] = ()
+_hooks: tuple[tuple[Hook], ...] = ()
+_changing = allocate_lock()
 captures: ContextVar[tuple[Hook, ...]] = ContextVar("outlast_captures", default=())
 
 
 def subscribe(hook: Hook, /) -> Callable[[], None]:
     """Call the hook with every event of this process, until the function that is returned is called."""
     global _hooks  # noqa: PLW0603 - replaced, never changed, so that emit needs no lock
-    _hooks = (*_hooks, hook)
+    subscription = (hook,)  # a place of its own: the same hook may be there twice
+    with _changing:
+        _hooks = (*_hooks, subscription)
 
     def unsubscribe() -> None:
         global _hooks  # noqa: PLW0603 - as above
-        _hooks = tuple(other for other in _hooks if other is not hook)
+        with _changing:
+            _hooks = tuple(other for other in _hooks if other is not subscription)
 
     return unsubscribe
 
@@ -43,7 +48,7 @@ def listening() -> bool:
 
 def emit(event: Event) -> None:
     """Tell everybody who listens."""
-    for hook in (*captures.get(), *_hooks, _log):
+    for hook in (*captures.get(), *(hook for (hook,) in _hooks), _log):
         try:
             hook(event)
         except Exception as broken:  # noqa: BLE001 - watching must not change what is watched

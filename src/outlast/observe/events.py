@@ -63,6 +63,10 @@ class StepEvent(Event):
         """Executions after the first."""
         return self.attempt - 1
 
+    def as_dict(self) -> dict[str, Any]:
+        """With the derived numbers too."""
+        return super().as_dict() | {"retries_used": self.retries_used}
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepFailure(StepEvent):
@@ -143,6 +147,10 @@ class StepSuccess(StepEvent):
     def total_retries(self) -> int:
         """Executions after the first."""
         return self.attempt - 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """With the derived numbers too."""
+        return super().as_dict() | {"total_retries": self.total_retries}
 
     def sentence(self) -> str:
         """The event for a person's eye."""
@@ -247,10 +255,14 @@ EVENTS: dict[str, type[Event]] = {
 # Names under which older documents know an event; filters accept them.
 ALIASES: dict[str, str] = {
     "retry_attempt": "step_retry_attempt",
+    "stage retry": "step_retry_attempt",
     "step.error.retrying": "step_retry_attempt",
     "step.error.retry_exhausted": "step_retry_exhausted",
+    "max_retries": "step_retry_exhausted",
     "step.error.permanent": "step_error_permanent",
+    "non-retriable": "step_error_permanent",
     "step.success": "step_success",
+    "record_success": "step_success",
     "circuit_breaker_opened": "circuit_breaker_open",
 }
 
