@@ -1479,7 +1479,7 @@ def test_own_notes_are_kept():
 
 
 def test_the_fallback_gets_the_same_arguments_when_all_has_failed():
-    """S4-25: and may look at the error; the events tell that the call itself failed."""
+    """semantics 72: and may look at the error; the events tell that the call itself failed."""
     seen = []
 
     def fallback(url: str, *, size: int) -> str:
@@ -1498,7 +1498,7 @@ def test_the_fallback_gets_the_same_arguments_when_all_has_failed():
 
 @pytest.mark.parametrize("error", [ValueError(), VendorError(), PermanentFailure()])
 def test_the_fallback_also_answers_what_was_not_retried(perform, error):
-    """S4-25: permanent errors too."""
+    """semantics 72: permanent errors too."""
     with virtual_time():
         assert perform(Guard(retry=EXACT, fallback=lambda: "cached"), Service(error)) == "cached"
 
@@ -1545,7 +1545,7 @@ def test_a_fallback_that_fails_is_chained_to_the_error(perform):
 
 
 def test_outcome_with_a_fallback():
-    """S4-25: ok, with the fallback's value; the reason still says why it was needed."""
+    """semantics 72: ok, with the fallback's value; the reason still says why it was needed."""
     with virtual_time():
         outcome = Guard(retry=EXACT, fallback=lambda: "cached").outcome(down())
     assert (outcome.ok, outcome.value, outcome.error, outcome.reason, len(outcome.attempts)) == (
@@ -1759,7 +1759,7 @@ def test_an_error_that_is_not_retried_costs_nothing(perform):
 
 
 def test_a_stop_ends_the_call_at_the_next_decision(perform):
-    """S0-13: asked to stop during an attempt: no wait, the last error, reason shutdown."""
+    """semantics 23: asked to stop during an attempt: no wait, the last error, reason shutdown."""
     stop = Stop()
     service = down()
 
@@ -1778,7 +1778,7 @@ def test_a_stop_ends_the_call_at_the_next_decision(perform):
 
 
 def test_a_stop_does_not_prevent_a_first_attempt(perform):
-    """S0-13: work that needs no retry goes on; only waits end."""
+    """semantics 23: work that needs no retry goes on; only waits end."""
     stop = Stop()
     stop.set()
     with virtual_time(), stop:
@@ -1788,7 +1788,7 @@ def test_a_stop_does_not_prevent_a_first_attempt(perform):
 
 
 def test_a_stop_ends_a_wait_that_has_begun(perform):
-    """S0-13: set from another thread while the call waits, in real time; the wait of an hour is over at once."""
+    """semantics 23: set from another thread while the call waits, in real time; the wait of an hour is over at once."""
     stop, waiting = Stop(), threading.Event()
     ended = []
 
@@ -1812,7 +1812,7 @@ def test_a_stop_ends_a_wait_that_has_begun(perform):
 
 
 def test_calls_outside_of_the_block_do_not_listen(perform):
-    """S0-13: a stop concerns those inside it, nested or not."""
+    """semantics 23: a stop concerns those inside it, nested or not."""
     outer, inner = Stop(), Stop()
     with outer:
         with inner:
@@ -1864,7 +1864,7 @@ def test_a_stop_while_a_breaker_is_waited_for():
 
 
 def test_scripted_faults_happen_to_the_call_of_that_name(perform):
-    """S0-35, S4-29: in order; None lets an attempt run; others are not touched."""
+    """S0-35, semantics 76: in order; None lets an attempt run; others are not touched."""
     fetch, push = Service(), Service()
     with watched() as (time, events), inject(Faults("fetch", TimeoutError(), None, HttpError(503))):
         assert perform(Guard("fetch", retry=EXACT), fetch) == "done"
@@ -1881,7 +1881,7 @@ def test_scripted_faults_happen_to_the_call_of_that_name(perform):
 
 
 def test_scripted_faults_reach_decorated_functions_by_their_own_name():
-    """S4-29: without a guard's name it is the function's."""
+    """semantics 76: without a guard's name it is the function's."""
 
     @retry(AT_ONCE)
     def fetch() -> str:
@@ -1895,7 +1895,7 @@ def test_scripted_faults_reach_decorated_functions_by_their_own_name():
 
 
 def test_scripted_faults_nest_and_end_with_their_scope(perform):
-    """S4-29: the inner script hides the outer one, which goes on where it was."""
+    """semantics 76: the inner script hides the outer one, which goes on where it was."""
     guard = Guard("fetch", retry=None)
     with virtual_time(), inject(Faults("fetch", TimeoutError(), TimeoutError())):
         with inject(Faults("fetch", ValueError())), pytest.raises(ValueError):
@@ -1913,7 +1913,7 @@ def test_a_fault_is_an_exception_or_nothing(wrong):
 
 
 def test_disabled_calls_run_once_without_protection(perform):
-    """U-03: no retry, no fallback, no breaker, no timeout; nothing is told, nothing is attached."""
+    """semantics 78: no retry, no fallback, no breaker, no timeout; nothing is told, nothing is attached."""
     breaker = CircuitBreaker("payments")
     breaker.isolate("maintenance")
     guard = Guard("fetch", retry=EXACT, breaker=breaker, fallback=lambda: "cached", total_timeout=1, retry_if=bool)
@@ -1928,7 +1928,7 @@ def test_disabled_calls_run_once_without_protection(perform):
 
 
 def test_disabled_is_over_when_its_block_is():
-    """U-03: also after an error; scopes nest."""
+    """semantics 78: also after an error; scopes nest."""
     with virtual_time():
         with pytest.raises(ZeroDivisionError), disabled():
             raise ZeroDivisionError
@@ -1936,7 +1936,7 @@ def test_disabled_is_over_when_its_block_is():
 
 
 def test_protection_can_be_turned_off_from_outside():
-    """U-03: OUTLAST_DISABLE=1 in the environment."""
+    """semantics 78: OUTLAST_DISABLE=1 in the environment."""
     program = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "from outlast import retry\n"

@@ -442,6 +442,7 @@ def test_a_number_too_large_for_a_float_is_a_mistake_like_any_other():
         ({"on_errors": [429], "skip_on_errors": ["429"]}, "on_errors", ("skip_on_errors", "429")),
         ({"on_errors": [OSError], "skip_on_errors": [OSError]}, "on_errors", ("skip_on_errors", "OSError")),
         ({"on_errors": ["OSError"], "skip_on_errors": [OSError]}, "on_errors", ("skip_on_errors", "OSError")),
+        ({"delays": [30, 120], "jitter": "decorrelated"}, "jitter", ("delays", "decorrelated")),
     ],
 )
 def test_settings_that_contradict_each_other(settings, field, words):

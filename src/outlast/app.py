@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from outlast.checks import Check
+from outlast.checks import Check, Shown
 from outlast.errors import ConfigurationError
-from outlast.observe.redact import MASK, remember_secret
+from outlast.redact import MASK, remember_secret
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ class App:
                 check.add(
                     f"secrets[{number}]",
                     "a Secret",
-                    secret,
+                    Shown(f"a value of type {type(secret).__name__}"),
                     'Use outlast.Secret.env("NAME"): a value does not belong into code.',
                 )
         check.raise_if_any()

@@ -35,7 +35,7 @@ from outlast.checks import Check
 from outlast.clock import here
 from outlast.errors import CircuitBreakerOpenError, TotalTimeoutError
 from outlast.observe import emit, listening
-from outlast.observe.redact import sanitise
+from outlast.redact import sanitise
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:
@@ -389,7 +389,7 @@ class CircuitBreaker:
             return f"{counts.failures} failures in a row" if counts.failures >= self.failure_threshold else None
         counts.window.add(failed)
         calls, failures = counts.window.calls, counts.window.failures
-        if calls < self.min_calls or failures < self.failure_rate * calls:
+        if not failed or calls < self.min_calls or failures < self.failure_rate * calls:
             return None
         return f"{failures} of the last {calls} calls failed"
 
@@ -423,11 +423,9 @@ class CircuitBreaker:
             seconds = min(self.reset_timeout * self.open_growth**rounds, longest)
         except OverflowError:
             seconds = longest
-        return (
-            seconds * (1 - self.open_jitter + 2 * self.open_jitter * here.get().dice.roll())
-            if self.open_jitter
-            else seconds
-        )
+        if not self.open_jitter:
+            return seconds
+        return min(seconds * (1 - self.open_jitter + 2 * self.open_jitter * here.get().dice.roll()), longest)
 
     def rejection(self) -> CircuitBreakerOpenError:
         """What a call that is not admitted raises; a new object each time, for a raised exception grows a traceback."""
@@ -613,7 +611,9 @@ def _after_fork() -> None:
     # A thread of the parent may have held a lock at the moment of the fork; nobody in the child would ever release it. The
     # counts start anew with theirs: the child has made no call yet.
     for breaker in _breakers:
-        breaker._counts = _Counts(breaker.window)  # noqa: SLF001 - same room
+        counts = breaker._counts  # noqa: SLF001 - same room
+        counts.lock = allocate_lock()
+        counts.clear()
         if isinstance(breaker._memory, LocalMemory):  # noqa: SLF001 - same room
             breaker._memory.lock = allocate_lock()  # noqa: SLF001 - same room
 

@@ -300,7 +300,9 @@ class Call:
             return None
         delay = answer
         self.rows.append((number, began, now - began, _text(error), verdict, delay))
-        self.previous = delay
+        # A wait that was asked for is no step of our own backoff.
+        asked = 0.0 if verdict.retry_after is None else min(verdict.retry_after, self.guard.retry.max_retry_after)
+        self.previous = delay - asked
         self.tier = verdict.tier
         if self.heard is None:
             self.heard = listening()
@@ -308,7 +310,7 @@ class Call:
             self._tell_retry(error, verdict, delay)
         # A traceback keeps alive whatever its frames hold.
         _drop_frames(error, None)
-        if error.__context__ is not None or error.__cause__ is not None:
+        if error.__context__ is not None or error.__cause__ is not None or isinstance(error, ExceptionGroup):
             _forget_frames(error)
         self.last_error = error
         return delay
@@ -475,7 +477,7 @@ class Call:
     def attempts(self) -> tuple[AttemptRecord, ...]:
         """What has happened so far, as values."""
         from outlast.model import AttemptRecord
-        from outlast.observe.redact import sanitise
+        from outlast.redact import sanitise
 
         now, wall = self.world.clock.monotonic(), self.world.clock.now()
         return tuple(
@@ -496,7 +498,7 @@ class Call:
         return {"step_id": self.name, "attempt": self.number, "max_attempts": self.guard.retry.max_attempts}
 
     def _what(self, error: BaseException, verdict: Verdict) -> dict[str, Any]:
-        from outlast.observe.redact import error_text
+        from outlast.redact import error_text
 
         policy = self.guard.retry
         granted = policy.max_attempts - 1
@@ -557,7 +559,7 @@ class Call:
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)[:8192]
+        return str(error)[:16_384]  # more than is ever read of it
     except Exception:  # noqa: BLE001 - somebody else's __str__
         return f"<{type(error).__name__} has no readable text>"
 
@@ -572,8 +574,18 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _forget_frames(error: BaseException) -> None:
-    for link in _chain(error):
+    """Drop the tracebacks of an error and of all that hangs on it."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting and len(seen) < 1000:
+        link = waiting.pop()
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
         _drop_frames(link, None)
+        waiting += [link.__cause__, link.__context__]
+        if isinstance(link, BaseExceptionGroup):
+            waiting += link.exceptions
 
 
 _ADVICE: dict[str, str] = {
@@ -593,7 +605,8 @@ _ADVICE: dict[str, str] = {
 
 
 def _note(call: Call, error: Exception, reason: StopReason, verdict: Verdict | None) -> str:
-    text = _ADVICE[reason].format(
+    advice = _ADVICE[reason] if call.number else "nothing was called: the circuit breaker is open."
+    text = advice.format(
         why=verdict.why if verdict else "",
         type=type(error).__name__,
         error_class=verdict.error_class if verdict else "",

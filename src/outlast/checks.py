@@ -22,6 +22,8 @@ def show(value: object) -> str:
     """A value for an error message: short, and never the contents of something that could be a payload."""
     if isinstance(value, type):
         return value.__name__
+    if isinstance(value, int) and abs(value) > 10**15:
+        return "a very large integer"
     if isinstance(value, str | int | float | bool | type(None)):
         text = repr(value)
         return text if len(text) <= 60 else text[:57] + "..."

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from _random import Random  # the generator itself: the `random` module around it costs 3 ms to import
+from _thread import TIMEOUT_MAX, allocate_lock
 from contextvars import Context, ContextVar
 
 TYPE_CHECKING = False
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
     from types import TracebackType
-    from typing import Any, Protocol, Self
+    from typing import Protocol, Self
 
     class Timer(Protocol):
         def cancel(self) -> None: ...
+
+
+_LONGEST_WAIT = TIMEOUT_MAX  # what a lock can wait; some centuries
 
 
 class Clock:
@@ -40,7 +44,7 @@ class Clock:
 
     def sleep(self, seconds: float, stop: Stop | None = None) -> bool:
         if stop is not None:
-            return stop.event.wait(seconds)
+            return stop.wait(seconds)
         time.sleep(seconds)
         return False
 
@@ -163,33 +167,43 @@ class Stop:
     error at once, with the stop reason ``shutdown``, and no further attempt starts.
     """
 
-    def __init__(self) -> None:
-        import threading
+    # No lock: `set` may be called by a signal handler, which interrupts the very thread that would hold it. Each step below is one
+    # operation on a dict, and whoever takes a listener out of it is the one to call it.
 
-        self.event = threading.Event()
-        self._lock = threading.Lock()
+    def __init__(self) -> None:
+        self._asked = False
         self._listeners: dict[object, Callable[[], object]] = {}
 
     def set(self) -> None:
-        """Ask to stop; cannot be taken back."""
-        with self._lock:
-            self.event.set()
-            listeners = list(self._listeners.values())
-        for listener in listeners:
+        """Ask to stop; cannot be taken back. Safe in signal handlers and from any thread."""
+        self._asked = True
+        while self._listeners:
+            try:
+                _, listener = self._listeners.popitem()
+            except KeyError:
+                return
             listener()
 
     def is_set(self) -> bool:
         """Whether stopping was asked for."""
-        return self.event.is_set()
+        return self._asked
 
-    def tell(self, listener: Callable[[], object]) -> Callable[[], Any]:
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until stopping is asked for, at most so many seconds; whether it was."""
+        waiting = allocate_lock()
+        waiting.acquire()
+        forget = self.tell(waiting.release)
+        try:
+            waiting.acquire(timeout=-1 if seconds is None else min(seconds, _LONGEST_WAIT))
+        finally:
+            forget()
+        return self._asked
+
+    def tell(self, listener: Callable[[], object]) -> Callable[[], object]:
         """Call the listener once when set (now, if it is already); returns how to forget it."""
         key = object()
-        with self._lock:
-            asked = self.event.is_set()
-            if not asked:
-                self._listeners[key] = listener
-        if asked:
+        self._listeners[key] = listener
+        if self._asked and self._listeners.pop(key, None) is not None:
             listener()
         return lambda: self._listeners.pop(key, None)
 

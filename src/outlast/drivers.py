@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextvars import copy_context
 from types import coroutine
 
-from outlast.call import Call, Ended, running
+from outlast.call import Call, Ended, latest, running
 from outlast.callables import PLAIN, awaitable
 from outlast.clock import here, stopping
 from outlast.errors import AttemptTimeoutError, ConfigurationError, TotalTimeoutError
@@ -38,13 +38,17 @@ def run(
 ) -> Any:
     """Attempt until the call is over; `delay` is the wait before the next attempt of a call that has begun elsewhere."""
     token = running.set(call)
-    isolated, quick = call.guard.isolation is not None, call.quick
+    quick, clock = call.quick, call.world.clock
+    isolated = call.guard.isolation is not None and call.world.retries
     try:
         while True:
             if delay is not None and (delay > 0 or not quick):
                 rest(call, delay)
-            delay = call.begin()
-            if delay is not None:
+            if quick:  # as `begin` for a plain call, without the call
+                call.number += 1
+                call.seen = latest[0]
+                call.attempt_began = clock.monotonic()
+            elif (delay := call.begin()) is not None:
                 continue
             try:
                 result = _in_thread(call, fn, args, kwargs) if isolated else fn(*args, **kwargs)
@@ -101,19 +105,24 @@ def _in_thread(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs
 
 def fall_back(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As `run`, and if all has failed, what the fallback makes of the same arguments."""
+    fallback = call.guard.fallback or fn
     try:
-        return run(call, fn, args, kwargs)
+        result = run(call, fn, args, kwargs)
     except Exception as error:
-        if not call.world.retries or call.guard.fallback is None:
+        if not call.world.retries:
             raise
         token = running.set(call)
         call.last_error = error
         try:
             # Called inside of the handler: if it fails too, Python chains the original to it.
-            return call.guard.fallback(*args, **kwargs)
+            return fallback(*args, **kwargs)
         finally:
             call.last_error = None
             running.reset(token)
+    if result.__class__ not in PLAIN and awaitable(result):
+        return _afall_back(call, fallback, result, args, kwargs)
+    # With a reason but no error: the last result was not wanted.
+    return result if call.reason is None else fallback(*args, **kwargs)
 
 
 # -- the async driver ------------------------------------------------------------------------------------------------------------
@@ -132,13 +141,16 @@ async def arun(
 ) -> Any:
     """As `run`; `before` is the caller's context, `first` an awaitable that already is an attempt (that has `begun`, or not yet)."""
     token = running.set(call)
-    plain, quick = call.guard.plain, call.quick
+    plain, quick, clock = call.guard.plain, call.quick, call.world.clock
     try:
         while True:
             if delay is not None and (delay > 0 or not quick):
                 await arest(call, delay)
-            delay = None if begun else call.begin()
-            if delay is not None:
+            if quick:  # as `begin` for a plain call, without the call
+                call.number += 1
+                call.seen = latest[0]
+                call.attempt_began = clock.monotonic()
+            elif not begun and (delay := call.begin()) is not None:
                 continue
             begun = False
             limit = None if plain else call.limit()
@@ -195,10 +207,12 @@ def _attempt(
 
 def _changed(before: Variables) -> bool:
     """Whether any context variable differs from what it was; compared by identity, for values may have an __eq__ of their own."""
-    now = copy_context()
     missing = object()
-    # running is our own. Nothing can be unset, so whatever is not among `now` was not there before.
-    return any(before.get(variable, missing) is not value for variable, value in now.items() if variable is not running)
+    # `running` is our own. Nothing can be unset, so whatever is not there now was not there before either.
+    for variable, value in copy_context().items():
+        if variable is not running and before.get(variable, missing) is not value:
+            return True
+    return False
 
 
 async def _apart(
@@ -251,19 +265,30 @@ async def afall_back(
     first: Any = None,
 ) -> Any:
     """As `arun`, and if all has failed, what the fallback makes of the same arguments."""
+    work = arun(call, fn, args, kwargs, before, first=first)
+    return await _afall_back(call, call.guard.fallback or fn, work, args, kwargs)
+
+
+async def _afall_back(
+    call: Call, fallback: Callable[..., Any], work: Awaitable[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     try:
-        return await arun(call, fn, args, kwargs, before, first=first)
+        result = await work
     except Exception as error:
-        if not call.world.retries or call.guard.fallback is None:
+        if not call.world.retries:
             raise
         token = running.set(call)
         call.last_error = error
         try:
-            value = call.guard.fallback(*args, **kwargs)
+            value = fallback(*args, **kwargs)
             return await value if hasattr(type(value), "__await__") else value
         finally:
             call.last_error = None
             running.reset(token)
+    if call.reason is None:
+        return result
+    value = fallback(*args, **kwargs)
+    return await value if hasattr(type(value), "__await__") else value
 
 
 class Deadline:

@@ -46,7 +46,9 @@ class ConfigurationError(OutlastError, ValueError):
     problems: Sequence[str]
 
     def __init__(self, problems: Sequence[str] | str) -> None:
-        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        from outlast.redact import mask  # an error path; and what people write may hold a secret
+
+        self.problems = tuple(mask(problem) for problem in ((problems,) if isinstance(problems, str) else problems))
         count = len(self.problems)
         text = self.problems[0] if count == 1 else f"{count} problems:\n" + "\n".join(f"  - {p}" for p in self.problems)
         super().__init__(text)

@@ -196,6 +196,10 @@ class Guard:
             value = _drive(call, fn, args, kwargs, is_async=False)
         except Exception as error:  # noqa: BLE001 - returned
             return _outcome(call, error=error)
+        if value.__class__ not in PLAIN and awaitable(value):
+            value.close()  # our own coroutine around what was returned
+            message = f"expected a result, got: something to await from {name_of(fn)}. Use `await guard.aoutcome(...)`."
+            raise ConfigurationError(message)
         return _outcome(call, value=value)
 
     async def aoutcome(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:

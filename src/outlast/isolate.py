@@ -42,8 +42,10 @@ class ThreadAttempt:
             try:
                 self._result = context.run(fn, *args, **kwargs)
             except BaseException as error:  # noqa: BLE001 - handed to the caller
-                self._error = None if self.given_up else error
+                self._error = error
             finally:
+                if self.given_up:  # late: nobody will ask for it
+                    self._result = self._error = None
                 _running.discard(self)
                 self._done.set()
 
@@ -65,6 +67,8 @@ class ThreadAttempt:
             raise
         if not in_time and self.running:
             self.given_up = True
+            if not self.running:  # it came back in this very moment
+                self._result = self._error = None
             raise TimeoutError
         error, self._error = self._error, None
         if error is None:

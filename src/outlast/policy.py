@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from outlast.callables import name_of
 from outlast.checks import Check, canonical_spec, errno_symbol, errno_symbols, errno_type, is_status, statuses
 from outlast.errors import ConfigurationError, as_seconds
 from outlast.log import report_once
@@ -194,7 +195,9 @@ class RetryPolicy(Value):
 
     def __repr__(self) -> str:
         defaults: dict[str, Any] = RetryPolicy.__init__.__kwdefaults__ or {}
-        given = [f"{name}={getattr(self, name)!r}" for name, usual in defaults.items() if getattr(self, name) != usual]
+        given = [
+            f"{name}={_shown(getattr(self, name))}" for name, usual in defaults.items() if getattr(self, name) != usual
+        ]
         return f"RetryPolicy({', '.join(given)})"
 
     def schedule(self) -> Sequence[Delay]:
@@ -329,6 +332,16 @@ class RetryPolicy(Value):
             raise ConfigurationError([*reading.check.problems, *reading.in_its_words(wrong.problems)]) from None
         reading.check.raise_if_any()
         return policy
+
+
+def _shown(value: object) -> str:
+    """As repr, but of a predicate only its name: it may be a partial with anything inside."""
+    if isinstance(value, tuple):
+        inside = ", ".join(_shown(one) for one in value)
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
+    if isinstance(value, type):
+        return value.__qualname__
+    return name_of(value) if callable(value) else repr(value)
 
 
 _CENTURY = 100 * 365.25 * 86_400

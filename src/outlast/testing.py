@@ -10,12 +10,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+import weakref
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
+from math import ceil
 from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from outlast import guard
 from outlast.clock import Clock, Dice, Ids, World, here, later
@@ -24,6 +26,7 @@ from outlast.observe import captures
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterator
+    from contextvars import Context
 
     from outlast.clock import Stop, Timer
     from outlast.observe.events import Event
@@ -43,7 +46,6 @@ class Time:
         self.now = 0.0
         self.sleeps: list[float] = []
         self._alarms: list[_Alarm] = []
-        self._watched: set[asyncio.AbstractEventLoop] = set()
         self._lock = threading.Lock()
 
     def advance(self, seconds: float) -> None:
@@ -65,21 +67,13 @@ class Time:
     def _set(self, alarm: _Alarm) -> None:
         with self._lock:
             heapq.heappush(self._alarms, alarm)
-            watched = alarm.loop in self._watched
-            self._watched.add(alarm.loop)
-        # One watcher for each loop: two would take each other for work that is still to be done.
-        if not watched:
-            _Idle(self, alarm.loop).look()
+        _Idle.watch(self, alarm.loop)
 
-    def _next(self, loop: asyncio.AbstractEventLoop) -> _Alarm | None:
-        """The next alarm; with none left the loop is no longer watched."""
+    def _next(self) -> _Alarm | None:
         with self._lock:
             while self._alarms and (self._alarms[0].cancelled or self._alarms[0].loop.is_closed()):
                 heapq.heappop(self._alarms)
-            if not self._alarms:
-                self._watched.discard(loop)
-                return None
-            return self._alarms[0]
+            return self._alarms[0] if self._alarms else None
 
 
 class _Alarm:
@@ -113,33 +107,50 @@ class _Alarm:
 
 
 class _Idle:
-    """Watches an event loop until nothing in it can go on, then jumps to the next alarm."""
+    """
+    Watches an event loop until nothing in it can go on, then jumps to the next alarm.
 
-    def __init__(self, time: Time, loop: asyncio.AbstractEventLoop) -> None:
-        self._time = time
-        self._loop = loop
+    One watcher for each loop, whatever the number of scopes: two would take each other for work that is still to be done.
+    """
+
+    _watchers: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Idle]] = weakref.WeakKeyDictionary()
+
+    def __init__(self) -> None:
+        self._times: list[Time] = []
         self._rounds = 0
-        self._waited_for: _Alarm | None = None
+        self._waited_for: list[_Alarm] = []
 
-    def look(self) -> None:
-        self._loop.call_soon(self._look)
+    @classmethod
+    def watch(cls, time: Time, loop: asyncio.AbstractEventLoop) -> None:
+        watcher = cls._watchers.get(loop)
+        if watcher is None:
+            watcher = cls._watchers[loop] = cls()
+            loop.call_soon(watcher._look, loop)
+        if time not in watcher._times:
+            watcher._times.append(time)
 
-    def _look(self) -> None:
-        alarm = self._time._next(self._loop)  # noqa: SLF001 - one room
-        if alarm is None:
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        alarms = [(time, alarm) for time in self._times if (alarm := time._next()) is not None]  # noqa: SLF001 - one room
+        if not alarms:
+            del self._watchers[loop]
             return
         # asyncio's own loops show what is ready to run; of others we only know that a few rounds have passed.
-        ready = getattr(self._loop, "_ready", None)
+        ready = getattr(loop, "_ready", None)
         self._rounds += 1
         if bool(ready) if ready is not None else self._rounds < 20:
-            self._loop.call_soon(self._look)
-        elif not alarm.timeout or self._waited_for is alarm:
-            self._waited_for, self._rounds = None, 0
-            self._time._reach(alarm.at)  # noqa: SLF001 - one room
-            self._loop.call_soon(self._look)
+            loop.call_soon(self._look, loop)
+            return
+        self._rounds = 0
+        # A wait jumps at once; a timeout gives what it bounds a moment of real time.
+        due = [(time, alarm) for time, alarm in alarms if not alarm.timeout or alarm in self._waited_for]
+        if due:
+            for time, alarm in due:
+                time._reach(alarm.at)  # noqa: SLF001 - one room
+            self._waited_for.clear()
+            loop.call_soon(self._look, loop)
         else:
-            self._waited_for = alarm
-            self._loop.call_later(_GRACE, self._look)
+            self._waited_for = [alarm for _, alarm in alarms]
+            loop.call_later(_GRACE, self._look, loop)
 
 
 class _VirtualClock(Clock):
@@ -148,7 +159,7 @@ class _VirtualClock(Clock):
         self.time = time
         self.monotonic = self._monotonic
         # Continues real time, so that state made before the scope was entered keeps its meaning.
-        self._origin = float(int(monotonic()))
+        self._origin = ceil(monotonic() * 1024) / 1024  # few digits, so that sums with it stay exact
         self._wall = datetime.now(UTC)
 
     def _monotonic(self) -> float:
@@ -313,6 +324,19 @@ def _count(change: int) -> None:
 
 def _start_inside(thread: threading.Thread) -> None:
     if _inherit.get():
-        context, run = copy_context(), thread.run
-        thread.run = lambda: context.run(run)  # type: ignore[method-assign]
+        thread.run = _Inside(copy_context(), thread)  # type: ignore[method-assign]
     _start(thread)
+
+
+class _Inside:
+    """A thread's run in the context of who started it; gone from the thread once it runs, so that nothing goes round in a circle."""
+
+    def __init__(self, context: Context, thread: threading.Thread) -> None:
+        self._context = context
+        self._thread: threading.Thread | None = thread
+
+    def __call__(self) -> None:
+        thread, self._thread = self._thread, None
+        assert thread is not None  # noqa: S101 - a thread runs once
+        del thread.run
+        self._context.run(thread.run)

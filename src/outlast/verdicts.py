@@ -208,7 +208,7 @@ def _of_exception(error: BaseException, seen: set[int], depth: int) -> Verdict:
 
 def _own_word(error: BaseException, plan: _Plan) -> Verdict | None:
     if plan.own:
-        return _verdict(plan.own, plan.verdict.why, retry_after=_hint(error, None))
+        return _verdict(plan.own, plan.verdict.why, retry_after=_hint(error, _attribute(error, "response")))
     if isinstance(error, TemporaryFailure):
         return _marked(error, "transient", error.error_class or "temporary_failure", _hint(error, None))
     if isinstance(error, PermanentFailure):
@@ -448,8 +448,13 @@ def _parsed(value: object) -> float | None:
         seconds = float(text.strip())
     except ValueError:
         return _until(text)
-    # NaN and infinity parse as floats and mean nothing; a year is beyond any policy's ceiling.
-    return min(max(0.0, seconds), 31_536_000.0) if seconds == seconds and abs(seconds) != float("inf") else _garbage()  # noqa: PLR0124
+    # "nan" and "inf" parse and mean nothing; digits beyond all floats mean long. A year is beyond any policy's ceiling.
+    if seconds != seconds or (seconds in _INFINITE and "n" in text.lower()):  # noqa: PLR0124 - not a number
+        return _garbage()
+    return min(max(0.0, seconds), 31_536_000.0)
+
+
+_INFINITE = (float("inf"), float("-inf"))
 
 
 def _until(text: str) -> float | None:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import pytest
 
@@ -86,7 +86,9 @@ class Subject(Protocol):
 
     name: str
     abilities: frozenset[str]
-    ways: tuple[str, ...]  # of protecting a function; the first is the usual one, and all must behave the same
+    ways: tuple[
+        str, ...
+    ]  # to protect a function: the usual one, one with every other guard in place, more; all must behave the same
     switch_off: dict[str, str]  # the environment that turns all protection off
 
     rejected: type[Exception]  # by an open circuit
@@ -149,11 +151,11 @@ class OutlastSubject:
 
     name = "outlast"
     abilities = frozenset(
-        "async budget breaker classification events fallback history nested off outcome policy reasons remaining result_retry "
+        "async budget breaker classification errors events fallback history nested off outcome policy reasons remaining result_retry "
         "retry_after stop thread_timeout tiers timeout virtual_time".split()
     )
     ways = ("decorator", "guard", "call", "outcome", "loop")
-    switch_off = {"OUTLAST_DISABLE": "1"}
+    switch_off: ClassVar = {"OUTLAST_DISABLE": "1"}
 
     rejected = outlast.CircuitBreakerOpenError
     attempt_timed_out = outlast.AttemptTimeoutError
@@ -181,7 +183,7 @@ class OutlastSubject:
         if full:
             # Everything in place, nothing in the way.
             plenty = {
-                "total_timeout": PLENTY,
+                "total_timeout": float(PLENTY),
                 "breaker": self.breaker(failures=PLENTY),
                 "retry_budget": self.budget(ratio=1, reserve=PLENTY),
             }

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 PATIENCE = 30.0  # seconds before a test takes something for hung; nothing here needs one
@@ -50,17 +51,13 @@ class Mode:
     def drop(self, fn, *args, then=None) -> Any:
         """Run the function, let go of what it raises, and say what `then` returns: in async mode before the task has ended."""
         if not self.asynchronous:
-            try:
+            with suppress(Exception):
                 fn(*args)
-            except Exception:  # noqa: BLE001 - dropped
-                pass
             return then() if then else None
 
         async def main():
-            try:
+            with suppress(Exception):
                 await fn(*args)
-            except Exception:  # noqa: BLE001 - dropped
-                pass
             return then() if then else None
 
         return asyncio.run(main())
@@ -92,7 +89,11 @@ class Story:
     @property
     def fn(self):
         """The body as a plain function."""
-        return lambda *args, **kwargs: self(*args, **kwargs)
+
+        def body(*args, **kwargs):
+            return self(*args, **kwargs)
+
+        return body
 
 
 def failing(error=ConnectionResetError):

@@ -38,7 +38,6 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture
 def no_garbage_collection():
     """What is freed in such a test is freed by reference counting alone."""
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

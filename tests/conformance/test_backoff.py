@@ -46,12 +46,10 @@ def test_every_delay_is_finite_without_a_cap(subject, shape, jitter):
 
 
 @statement(24, needs=["virtual_time"])
-def test_a_thousand_decorrelated_delays_without_a_cap_are_finite(subject, way, mode):
+def test_a_thousand_decorrelated_delays_without_a_cap_are_finite(subject, mode):
     """semantics 24: each delay may be three times the one before, and still none becomes too long for a sleep."""
     with subject.time(seed=3) as clock:
-        protected = subject.protect(
-            mode.body(failing().fn), way=way, attempts=1000, first=1.0, cap=None, jitter="decorrelated"
-        )
+        protected = subject.protect(mode.body(failing().fn), attempts=1000, first=1.0, cap=None, jitter="decorrelated")
         assert isinstance(mode.catch(protected), ConnectionResetError)
     assert len(clock.sleeps) == 999
     assert all(1.0 <= sleep < 2**33 for sleep in clock.sleeps)
@@ -120,16 +118,16 @@ def test_decorrelated_jitter_stays_between_base_and_cap_without_piling_up(subjec
     """semantics 26: each delay is between the base and three times the one before, and the cap itself is no resting place."""
     with subject.time(seed=7) as clock:
         protected = subject.protect(
-            mode.body(failing().fn), way=way, attempts=400, first=1.0, cap=20.0, jitter="decorrelated"
+            mode.body(failing().fn), way=way, attempts=200, first=1.0, cap=20.0, jitter="decorrelated"
         )
         mode.catch(protected)
     sleeps = clock.sleeps
-    assert len(sleeps) == 399
+    assert len(sleeps) == 199
     assert all(1.0 <= sleep <= 20.0 for sleep in sleeps)
     assert all(after <= 3 * before for before, after in pairwise(sleeps))
     assert sleeps.count(20.0) == 0
-    assert len(set(sleeps)) == 399
-    assert sum(sleep > 19.8 for sleep in sleeps) < 30
+    assert len(set(sleeps)) == 199
+    assert sum(sleep > 19.8 for sleep in sleeps) < 20
 
 
 # -- independent
@@ -250,6 +248,7 @@ HINTS = {
     "zero": ("0", 0.0),
     "negative": ("-5", 0.0),
     "huge": ("100000000000000000000", 120.0),
+    "too large for a float": ("1" + "0" * 400, 120.0),
     "a number, not a text": (7, 7.0),
     "garbage": ("soon", 0.0),
     "empty": ("", 0.0),
@@ -268,16 +267,16 @@ HINTS = {
 
 @statement(29, needs=["virtual_time", "retry_after"])
 @pytest.mark.parametrize(("hint", "seconds"), HINTS.values(), ids=HINTS)
-@pytest.mark.parametrize("status", [429, 503])
-def test_retry_after_is_understood_in_every_form(subject, way, mode, hint, seconds, status):
+def test_retry_after_is_understood_in_every_form(subject, mode, hint, seconds):
     """semantics 29: numbers and dates are honoured, the past is now, too much is cut, and nonsense is ignored."""
-    story = Story(Refused(hint() if callable(hint) else hint, status))
-    with subject.time() as clock:
-        assert mode.run(subject.protect(mode.body(story.fn), way=way, first=0.25)) == "done"
-    (slept,) = clock.sleeps
-    slack = 2.0 if callable(hint) else 0.0  # dates have whole seconds, and time passes
-    assert seconds - slack <= slept <= seconds + 0.25
-    assert slept >= 0.25 or seconds > 0
+    for status in (429, 503):
+        story = Story(Refused(hint() if callable(hint) else hint, status))
+        with subject.time() as clock:
+            assert mode.run(subject.protect(mode.body(story.fn), first=0.25)) == "done"
+        (slept,) = clock.sleeps
+        slack = 2.0 if callable(hint) else 0.0  # dates have whole seconds, and time passes
+        assert seconds - slack <= slept <= seconds + 0.25
+        assert slept >= 0.25 or seconds > 0
 
 
 @statement(29, needs=["virtual_time", "retry_after"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
+import datetime as dt
 import math
 import threading
 import time
@@ -23,7 +23,7 @@ HOUR = 3600.0
 @pytest.fixture
 def wall_clock(monkeypatch):
     """Set the wall clock by hand: `wall_clock(-3600)` puts it back one hour."""
-    real_time, real_datetime = time.time, datetime.datetime
+    real_time, real_datetime = time.time, dt.datetime
     moved = [0.0]
 
     class Moved(real_datetime):
@@ -35,7 +35,7 @@ def wall_clock(monkeypatch):
         moved[0] += seconds
 
     monkeypatch.setattr(time, "time", lambda: real_time() + moved[0])
-    monkeypatch.setattr(datetime, "datetime", Moved)
+    monkeypatch.setattr(dt, "datetime", Moved)
     return move
 
 
@@ -148,7 +148,7 @@ def test_a_blocking_attempt_ends_with_what_an_outer_call_has_left(subject, timeo
     """semantics 19: the deadline that bounds an attempt may be that of a call further out."""
     release = threading.Event()
     inner = subject.protect(lambda: release.wait(PATIENCE), timeout=timeout, thread=True)
-    outer = subject.protect(lambda: inner(), total_timeout=3.0)
+    outer = subject.protect(inner, total_timeout=3.0)
     with subject.time() as clock:
         rescue = threading.Timer(PATIENCE / 10, release.set)  # nothing else would end an attempt without a deadline
         rescue.daemon = True
@@ -242,7 +242,7 @@ def test_the_body_knows_the_nearest_of_nested_deadlines(subject, way, mode):
     def nested(outer, inner):
         protected = subject.protect(mode.body(look), way=way, total_timeout=inner)
         if not mode.asynchronous:
-            return subject.protect(lambda: protected(), total_timeout=outer)
+            return subject.protect(protected, total_timeout=outer)
 
         async def call():
             await protected()

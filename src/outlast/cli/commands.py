@@ -7,6 +7,8 @@ Exit codes: 0 completed, 1 failed, 2 invalid input.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,6 +69,7 @@ def classify_errors(
     problems: list[str] = []
     for error in errors or ERROR_CLASSES:
         try:
+            _load(error)
             verdicts[error] = classify(error)
         except ConfigurationError as wrong:
             problems += wrong.problems
@@ -85,6 +88,14 @@ def classify_errors(
         category = f"[{colours[verdict.category]}]{verdict.category}[/]{' (fatal)' if verdict.fatal else ''}"
         table.add_row(error, category, verdict.error_class, verdict.tier, verdict.why)
     Console().print(table)
+
+
+def _load(name: str) -> None:
+    """Import the module of a dotted name, if it is installed: who asks about it here means it."""
+    module = name.rpartition(".")[0]
+    if module and all(part.isidentifier() for part in module.split(".")):
+        with suppress(ImportError):
+            import_module(module)
 
 
 def _fields(verdict: Verdict) -> dict[str, object]:

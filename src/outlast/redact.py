@@ -1,0 +1,291 @@
+"""
+No secret gets out: every text that leaves Outlast (events, logs, records, complaints) passes through here.
+
+Known secret values are removed however they are written. Beyond that, what looks like a credential is: a password in a URL, the value after a
+telling word (``password=``, ``"apiKey":``, ``Authorization:``), the published shapes of common keys, long random strings. When in doubt it
+masks. Every step reads the text once: a hostile message must not stall the call that failed with it.
+"""
+
+from __future__ import annotations
+
+import re
+
+MASK = "***"
+LIMIT = 280  # characters an error text may have in an event or a record
+_READ = 8_192  # a longer text is cut before it is searched
+
+_secrets: dict[str, None] = {}
+_longest = 0
+
+
+def remember_secret(value: str) -> None:
+    """Remove this value from whatever goes out from now on. Values under 4 characters would mask half of every text and are ignored."""
+    global _longest  # noqa: PLW0603 - grows with what is remembered
+    import json
+    from urllib.parse import quote, quote_plus
+
+    spellings = (
+        value,
+        repr(value)[1:-1],
+        json.dumps(value)[1:-1],
+        quote(value),
+        quote(value, safe=""),
+        quote_plus(value),
+    )
+    for spelling in (*spellings, repr(value.encode())[2:-1], " ".join(value.split())):
+        if len(spelling) >= 4:
+            _secrets[spelling] = None
+            _longest = max(_longest, len(spelling))
+
+
+def sanitise(text: str, limit: int = LIMIT) -> str:
+    r"""
+    One line without secrets, at most `limit` characters.
+
+    >>> sanitise("cannot open postgresql://shop:hunter2@db/shop\n  (password=hunter2)")
+    'cannot open postgresql://***@db/shop (password=***)'
+    """
+    line = " ".join(mask(_cut(text)).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def error_text(error: BaseException) -> str:
+    """What the exception says, sanitised; an exception whose text cannot be had is named instead."""
+    try:
+        return sanitise(str(error))
+    except Exception:  # noqa: BLE001 - somebody else's __str__
+        return f"<{type(error).__name__} has no readable text>"
+
+
+def mask(text: str) -> str:
+    """The text without secrets, otherwise unchanged."""
+    for step in (_mask_known, _mask_private_keys, _mask_urls, _mask_pairs, _mask_tags, _mask_phrases, _mask_shapes):
+        text = step(text)
+    return text
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _READ:
+        return text
+    # What is cut may be the end of a secret: known ones are removed first, and the last word goes with the rest.
+    head = _mask_known(text[: _READ + _longest])[:_READ]
+    kept = head[:-512] + head[-512:].rpartition(" ")[0]
+    return f"{kept} {MASK}"
+
+
+def _mask_known(text: str) -> str:
+    # Longest first: a secret may contain another.
+    for secret in sorted(_secrets, key=len, reverse=True):
+        if secret in text:
+            text = text.replace(secret, MASK)
+    return text
+
+
+# -- private keys and URLs -----------------------------------------------------------------------------------------------
+
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----")
+_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----")
+
+
+def _mask_private_keys(text: str) -> str:
+    begin = _KEY_BEGINS.search(text)
+    if begin is None:
+        return text
+    end = _KEY_ENDS.search(text, begin.end())
+    rest = "" if end is None else _mask_private_keys(text[end.end() :])
+    return text[: begin.start()] + MASK + rest
+
+
+_URL = re.compile(r"://(\S{1,2048}+)")
+
+
+def _mask_urls(text: str) -> str:
+    return _URL.sub(_masked_url, text)
+
+
+def _masked_url(found: re.Match[str]) -> str:
+    rest = found.group(1)
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "@" in authority:
+        return f"://{MASK}@{rest[authority.rindex('@') + 1 :]}"
+    # A password may hold a slash. A port does not, and a host is not followed by an @.
+    user, colon, port = authority.partition(":")
+    if colon and "@" in rest and not port.isdecimal() and not user.startswith("["):
+        return f"://{MASK}@{rest.rpartition('@')[2]}"
+    return found.group(0)
+
+
+# -- a telling word and its value ----------------------------------------------------------------------------------------
+
+_PAIR = re.compile(
+    r"(?<![\w.\-])([\w.\-]{1,200}+)"
+    r"(?:[\"'\\]{0,4}+\s{0,4}+(?:=>|[=:])\s{0,4}+|[\"']\s{0,4}+,\s{0,4}+(?=[bB]?[\"'(\[])|(?<=\w)\s{1,4}+(?=\Z))"
+)
+_OPTION = re.compile(r"(?<!\S)(--?[\w\-]{1,80}+)[ =]{1,4}+(?=\S)")
+_TAG = re.compile(r"<([\w.\-:]{1,80}+)>([^<]{1,4096}+)</")
+_QUOTE = re.compile(r"[bBrRuUfF]?(\\*+)([\"'])")
+_BARE = re.compile(r"(?:[^\s&;,)}\]<>\"']|,(?=[^\s]))*+")
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+_SECRET = frozenset(
+    "password passwords passwd passphrase passphrases passcode pwd secret secrets token credential credentials jwt sid sessionid apikey "
+    "cookie authorization bearer".split()
+)
+_SECRET_LAST = frozenset(
+    "auth key keys sig signature pass".split()
+)  # only as the last part: `api_key`, not `key_error`
+_ENDINGS = (
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "apikey",
+    "accesskey",
+    "secretkey",
+    "accountkey",
+    "pwd",
+)
+# The last part that makes a word harmless (`token_count`, `auth_error`), and the part before `key` that does (`primary_key`).
+_HARMLESS_LAST = frozenset(
+    "error errors exception warning name names count limit length size type url uri path file expired expires expiry missing invalid "
+    "required policy field hint tokens budget class".split()
+)
+_HARMLESS_KEYS = frozenset(
+    "primary foreign partition sort item run unique public idempotency group cache routing row duplicate composite user object index".split()
+)
+_LINES = frozenset("authorization cookie".split())  # their value is the rest of the line
+_SCHEMES = frozenset("bearer basic digest negotiate token apikey aws4-hmac-sha256".split())
+
+
+def _telling(word: str) -> bool:
+    """Whether a value after this word is likely to be a secret."""
+    parts: list[str] = [part.lower() for part in _PARTS.findall(word)]
+    if not parts or parts[-1] in _HARMLESS_LAST:
+        return False
+    if _SECRET.intersection(parts):
+        return True
+    last = parts[-1]
+    if last in _SECRET_LAST:
+        alone = len(parts) == 1
+        harmless_key = last in {"key", "keys"} and not alone and parts[-2] in _HARMLESS_KEYS
+        return not harmless_key and not (last == "pass" and alone)
+    return last.endswith(_ENDINGS)
+
+
+def _mask_pairs(text: str) -> str:
+    return _mask_values(_mask_values(text, _PAIR), _OPTION)
+
+
+def _mask_values(text: str, pattern: re.Pattern[str]) -> str:
+    out: list[str] = []
+    done = at = 0
+    while (found := pattern.search(text, at)) is not None:
+        at = found.end()
+        if not _telling(found.group(1)):
+            continue
+        whole_line = not _LINES.isdisjoint(part.lower() for part in _PARTS.findall(found.group(1)))
+        end = _value_end(text, at, whole_line=whole_line)
+        if end > at:
+            out += [text[done:at], MASK]
+            done = at = end
+    return "".join(out) + text[done:]
+
+
+def _value_end(text: str, start: int, *, whole_line: bool) -> int:
+    quote = _QUOTE.match(text, start)
+    if quote is not None:
+        return _quoted_end(text, quote)
+    if whole_line:
+        end = text.find("\n", start)
+        return len(text) if end < 0 else end
+    if text[start : start + 1] in tuple("([{"):
+        return _bracket_end(text, start)
+    bare = _BARE.match(text, start)
+    end = start if bare is None else bare.end()
+    if text[start:end].lower() in _SCHEMES:  # the scheme is not the secret, what follows it is
+        following = _BARE.match(text, min(end + 1, len(text)))
+        return end if following is None else following.end()
+    return end
+
+
+def _quoted_end(text: str, quote: re.Match[str]) -> int:
+    escape, closing = quote.group(1), quote.group(1) + quote.group(2)
+    at = quote.end()
+    while (at := text.find(closing, at)) >= 0:
+        before = len(text[:at]) - len(text[:at].rstrip("\\")) if not escape else 0
+        at += len(closing)
+        if before % 2 == 0:
+            return at
+    return len(text)
+
+
+def _bracket_end(text: str, start: int) -> int:
+    depth = 0
+    for at in range(start, len(text)):
+        if text[at] in "([{":
+            depth += 1
+        elif text[at] in ")]}":
+            depth -= 1
+            if depth == 0:
+                return at + 1
+    return len(text)
+
+
+def _mask_tags(text: str) -> str:
+    return _TAG.sub(lambda tag: f"<{tag.group(1)}>{MASK}</" if _telling(tag.group(1)) else tag.group(0), text)
+
+
+# -- secrets in sentences --------------------------------------------------------------------------------------------------
+
+_PHRASE = re.compile(
+    r"\b(password|passwd|passphrase|secret|token|api[ _-]key|credentials?|bearer|basic|digest|negotiate)"
+    r"(\s{1,4}+(?:(?:is|was|provided|given|supplied|used)\b\s{0,4}+:?\s{0,4}+)?+[\"']?)([^\s\"']{1,2048}+)",
+    re.IGNORECASE,
+)
+_ORDINARY = frozenset(
+    "a again an and are at authentication be by can cannot change changed could did does expired failed field file for from has have if in "
+    "incorrect into invalid is it limit may missing mismatch must no not of on or please policy prompt protected provided rejected required "
+    "reset should than that the to too usage via was were when which will with wrong".split()
+)
+
+
+def _mask_phrases(text: str) -> str:
+    return _PHRASE.sub(_masked_phrase, text)
+
+
+def _masked_phrase(found: re.Match[str]) -> str:
+    word, between, value = found.groups()
+    core = value.strip(".,:;!?()[]{}")
+    ordinary = core.lower() in _ORDINARY or (not word.lower().startswith("pass") and not _looks_secret(core))
+    return found.group(0) if not core or ordinary else f"{word}{between}{MASK}"
+
+
+def _looks_secret(value: str) -> bool:
+    inner = value[1:]
+    return any(c.isdigit() for c in value) or "=" in value or (inner != inner.lower() and inner != inner.upper())
+
+
+# -- the shapes of keys ----------------------------------------------------------------------------------------------------
+
+_SHAPES = re.compile(
+    r"(?<![A-Za-z0-9])(?:"
+    r"(?:sk|pk|rk)[-_][\w\-]{14,}+|gh[pousr]_\w{16,}+|github_pat_\w{16,}+|glpat-[\w\-]{16,}+|xox[abeoprs]-[\w\-]{10,}+|hf_\w{16,}+|"
+    r"npm_\w{16,}+|pypi-[\w\-]{16,}+|dckr_[a-z]{3}_[\w\-]{16,}+|SG\.[\w\-]{10,}+\.[\w\-]{10,}+|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}+|"
+    r"AIza[\w\-]{20,}+|ya29\.[\w\-]{10,}+|eyJ[\w\-]{5,}+\.[\w\-]{5,}+(?:\.[\w\-]*+)?+)"
+)
+_LONG = re.compile(r"(?<![A-Za-z0-9+/=_\-])[A-Za-z0-9+/=_\-]{32,}+")
+_LOWERS = re.compile(r"[a-z]{8,}")
+
+
+def _mask_shapes(text: str) -> str:
+    return _LONG.sub(_masked_long, _SHAPES.sub(MASK, text))
+
+
+def _masked_long(found: re.Match[str]) -> str:
+    """Long and random is a secret; long and made of words is a path or a name; digits and dashes are an id."""
+    value = found.group(0)
+    if len(value) >= 40 and all(c in "0123456789abcdefABCDEF" for c in value):
+        return MASK
+    mixed = any(c.islower() for c in value) and any(c.isupper() for c in value) and any(c.isdigit() for c in value)
+    return MASK if mixed and _LOWERS.search(value) is None else value
