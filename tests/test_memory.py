@@ -578,7 +578,7 @@ def test_threads_in_virtual_time_leave_no_object():
 
 
 def test_a_decorated_function_is_small():
-    """Done means 5: under 2 KiB for each, bare and with options, measured in a process of its own."""
+    """semantics 63: under 2 KiB for each, bare and with options, measured in a process of its own."""
     script = """
 import tracemalloc
 import outlast

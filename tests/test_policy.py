@@ -583,6 +583,28 @@ def test_lists_look_into_a_group(settings, expected):
     assert reason(RetryPolicy(**settings), group) == expected
 
 
+@pytest.mark.parametrize("leaves", [[TimeoutError(), DatabaseDown()], [DatabaseDown(), TimeoutError()]], ids=["a", "b"])
+def test_each_leaf_of_a_group_needs_a_retry_of_its_tier(leaves):
+    """C-02, D-2: the order of the leaves does not matter; one tier without retries is enough to stop."""
+    group = ExceptionGroup("several", leaves)
+    assert reason(RetryPolicy(retry_limits={"database": 5}), group) == "tier_exhausted"
+    assert reason(RetryPolicy(retry_limits={"database": 5, "network": 1}), group) is None
+    assert reason(RetryPolicy(retry_limits={"database": 5, "network": 1}), group, attempt=2) == "tier_exhausted"
+
+
+def is_group(error: Exception) -> bool:
+    return isinstance(error, ExceptionGroup)
+
+
+@pytest.mark.parametrize("spec", [ExceptionGroup, "ExceptionGroup", "builtins.ExceptionGroup", is_group])
+def test_a_group_can_be_named_itself(spec):
+    """D-1: by its type, its name or a predicate; in skip_on_errors it wins as anything does there."""
+    group = ExceptionGroup("several", [TimeoutError(), REFUSED])
+    assert reason(RetryPolicy(on_errors=[spec]), group) is None
+    assert reason(RetryPolicy(skip_on_errors=[spec]), group) == "skipped"
+    assert reason(RetryPolicy(skip_on_errors=[spec]), TimeoutError()) is None
+
+
 # --- tiers ------------------------------------------------------------------------------------------------------------
 
 LIMITS = {"database": 5, "network": 3, "http_429_503": 3, "http_500_502_504": 2}

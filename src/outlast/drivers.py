@@ -322,7 +322,9 @@ class Deadline:
         if self._handle is not None:
             self._handle.cancel()
         task, self._task = self._task, None
-        if self.fired and task.uncancel() <= self._cancelling and t is not None and t.__name__ == "CancelledError":
+        ours = self.fired and task.uncancel() <= self._cancelling
+        del task  # it will hold the exception that this frame is in the traceback of
+        if ours and t is not None and t.__name__ == "CancelledError":
             raise self.error() from e
 
     def error(self) -> AttemptTimeoutError | TotalTimeoutError:

@@ -357,6 +357,13 @@ def _contradictions(policy: RetryPolicy, check: Check) -> None:
             policy.initial_delay,
             "Raise max_delay, or set max_delay=None for no ceiling.",
         )
+    if policy.delays and policy.jitter == "decorrelated":
+        check.add(
+            "jitter",
+            "a ratio, full, equal or an addition when delays are listed",
+            policy.jitter,
+            "Decorrelated jitter makes delays of its own.",
+        )
     skipped = {canonical_spec(spec) for spec in policy.skip_on_errors}
     for spec in policy.on_errors:
         if canonical_spec(spec) in skipped:

@@ -28,11 +28,11 @@ def remember_secret(value: str) -> None:
         value,
         repr(value)[1:-1],
         json.dumps(value)[1:-1],
-        quote(value),
-        quote(value, safe=""),
-        quote_plus(value),
+        quote(value, errors="replace"),
+        quote(value, safe="", errors="replace"),
+        quote_plus(value, errors="replace"),
     )
-    for spelling in (*spellings, repr(value.encode())[2:-1], " ".join(value.split())):
+    for spelling in (*spellings, repr(value.encode(errors="replace"))[2:-1], " ".join(value.split())):
         if len(spelling) >= 4:
             _secrets[spelling] = None
             _longest = max(_longest, len(spelling))
@@ -97,10 +97,12 @@ def _mask_private_keys(text: str) -> str:
 
 
 _URL = re.compile(r"://(\S{1,2048}+)")
+_LOGIN = re.compile(r"(?<![\w/.\-])[\w.\-]{1,64}+:[^\s@/:]{1,256}+@(?=[\w\[])")
+_USER = re.compile(r"(?<!\S)(-u|--user|--proxy-user)([ =]{1,4}+)[^\s:]{0,256}+:\S{1,256}+")
 
 
 def _mask_urls(text: str) -> str:
-    return _URL.sub(_masked_url, text)
+    return _USER.sub(rf"\1\2{MASK}", _LOGIN.sub(f"{MASK}@", _URL.sub(_masked_url, text)))
 
 
 def _masked_url(found: re.Match[str]) -> str:
@@ -119,12 +121,17 @@ def _masked_url(found: re.Match[str]) -> str:
 
 _PAIR = re.compile(
     r"(?<![\w.\-])([\w.\-]{1,200}+)"
-    r"(?:[\"'\\]{0,4}+\s{0,4}+(?:=>|[=:])\s{0,4}+|[\"']\s{0,4}+,\s{0,4}+(?=[bB]?[\"'(\[])|(?<=\w)\s{1,4}+(?=\Z))"
+    r"(?:[\"'\\]{0,4}+\s{0,4}+(?:=>|[=:]|%3[DdAa])\s{0,4}+|[\"']\s{0,4}+,\s{0,4}+(?=[bB]?[\"'(\[])|(?<=\w)\s{1,4}+(?=\Z))"
 )
 _OPTION = re.compile(r"(?<!\S)(--?[\w\-]{1,80}+)[ =]{1,4}+(?=\S)")
+_SQL = re.compile(
+    r"\b(password)\b(?=[^=\n]{1,80}=)[^=\n]{1,80}+=\s{0,4}+|\bidentified\s{1,4}+by\s{1,4}+(password\s{1,4}+)?+",
+    re.IGNORECASE,
+)
 _TAG = re.compile(r"<([\w.\-:]{1,80}+)>([^<]{1,4096}+)</")
 _QUOTE = re.compile(r"[bBrRuUfF]?(\\*+)([\"'])")
 _BARE = re.compile(r"(?:[^\s&;,)}\]<>\"']|,(?=[^\s]))*+")
+_ENCODED = re.compile(r"(?:[^\s&%]|%(?!26))*+")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 _SECRET = frozenset(
@@ -154,6 +161,7 @@ _HARMLESS_LAST = frozenset(
 _HARMLESS_KEYS = frozenset(
     "primary foreign partition sort item run unique public idempotency group cache routing row duplicate composite user object index".split()
 )
+_DOUBTFUL = frozenset("pass tokens".split())  # secrets follow them, and numbers do
 _LINES = frozenset("authorization cookie".split())  # their value is the rest of the line
 _SCHEMES = frozenset("bearer basic digest negotiate token apikey aws4-hmac-sha256".split())
 
@@ -174,7 +182,9 @@ def _telling(word: str) -> bool:
 
 
 def _mask_pairs(text: str) -> str:
-    return _mask_values(_mask_values(text, _PAIR), _OPTION)
+    for pattern in (_PAIR, _OPTION, _SQL):
+        text = _mask_values(text, pattern)
+    return text
 
 
 def _mask_values(text: str, pattern: re.Pattern[str]) -> str:
@@ -182,17 +192,21 @@ def _mask_values(text: str, pattern: re.Pattern[str]) -> str:
     done = at = 0
     while (found := pattern.search(text, at)) is not None:
         at = found.end()
-        if not _telling(found.group(1)):
+        word = found.group(1) or "password"
+        if not _telling(word) and word.lower() not in _DOUBTFUL:
             continue
-        whole_line = not _LINES.isdisjoint(part.lower() for part in _PARTS.findall(found.group(1)))
-        end = _value_end(text, at, whole_line=whole_line)
-        if end > at:
+        whole_line = not _LINES.isdisjoint(part.lower() for part in _PARTS.findall(word))
+        end = _value_end(text, at, whole_line=whole_line, encoded=found.group(0)[-3:-1] == "%3")
+        if end > at and (word.lower() not in _DOUBTFUL or _looks_secret(text[at:end].strip("[](){}'\" "))):
             out += [text[done:at], MASK]
             done = at = end
     return "".join(out) + text[done:]
 
 
-def _value_end(text: str, start: int, *, whole_line: bool) -> int:
+def _value_end(text: str, start: int, *, whole_line: bool, encoded: bool) -> int:
+    if encoded:
+        value = _ENCODED.match(text, start)
+        return start if value is None else value.end()
     quote = _QUOTE.match(text, start)
     if quote is not None:
         return _quoted_end(text, quote)
@@ -210,12 +224,16 @@ def _value_end(text: str, start: int, *, whole_line: bool) -> int:
 
 
 def _quoted_end(text: str, quote: re.Match[str]) -> int:
-    escape, closing = quote.group(1), quote.group(1) + quote.group(2)
+    # Text in text in text: a string whose quotes are written with k backslashes (0, 1, 3, ...) is closed by a quote after k of them,
+    # give or take pairs that stand for backslashes of its own.
+    k, character = len(quote.group(1)), quote.group(2)
     at = quote.end()
-    while (at := text.find(closing, at)) >= 0:
-        before = len(text[:at]) - len(text[:at].rstrip("\\")) if not escape else 0
-        at += len(closing)
-        if before % 2 == 0:
+    while (at := text.find(character, at)) >= 0:
+        before = at
+        while before > quote.end() and text[before - 1] == "\\":
+            before -= 1
+        at += 1
+        if (at - 1 - before) % (2 * k + 2) == k:
             return at
     return len(text)
 
@@ -262,8 +280,10 @@ def _masked_phrase(found: re.Match[str]) -> str:
 
 
 def _looks_secret(value: str) -> bool:
+    """Letters with digits, with = or in mixed cases: no word, and no number."""
     inner = value[1:]
-    return any(c.isdigit() for c in value) or "=" in value or (inner != inner.lower() and inner != inner.upper())
+    mixed = any(c.isdigit() for c in value) or "=" in value or (inner != inner.lower() and inner != inner.upper())
+    return mixed and any(c.isalpha() for c in value)
 
 
 # -- the shapes of keys ----------------------------------------------------------------------------------------------------
@@ -285,7 +305,13 @@ def _mask_shapes(text: str) -> str:
 def _masked_long(found: re.Match[str]) -> str:
     """Long and random is a secret; long and made of words is a path or a name; digits and dashes are an id."""
     value = found.group(0)
-    if len(value) >= 40 and all(c in "0123456789abcdefABCDEF" for c in value):
-        return MASK
+    if "/" not in value or (len(value) == 40 and _random(value)):
+        return (
+            MASK if _random(value) or (len(value) >= 40 and not set(value.lower()) - set("0123456789abcdef")) else value
+        )
+    return "/".join(MASK if len(part) >= 20 and _random(part) else part for part in value.split("/"))
+
+
+def _random(value: str) -> bool:
     mixed = any(c.islower() for c in value) and any(c.isupper() for c in value) and any(c.isdigit() for c in value)
-    return MASK if mixed and _LOWERS.search(value) is None else value
+    return mixed and _LOWERS.search(value) is None
