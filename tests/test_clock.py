@@ -290,6 +290,22 @@ def test_stops_nest():
     assert stopping.get() is None
 
 
+def test_a_stop_may_be_left_in_another_context():
+    """semantics 23: a block in an async generator that two tasks step through, as fixtures and dependencies do."""
+
+    async def work(stop):
+        with stop:
+            yield
+
+    async def main():
+        steps = work(Stop())
+        await asyncio.create_task(steps.__anext__())
+        await asyncio.create_task(steps.aclose())
+        return stopping.get()
+
+    assert asyncio.run(main()) is None
+
+
 def test_one_stop_serves_many_threads():
     """semantics 23: workers enter and leave it in any order, and all of them hear it."""
     stop, entered, reasons = Stop(), threading.Barrier(5), []

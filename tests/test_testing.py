@@ -59,7 +59,7 @@ def test_waits_take_no_time_and_are_on_record():
     began = real_time.perf_counter()
     with virtual_time() as time:
         assert guard(failing(6))() == 7
-    assert real_time.perf_counter() - began < 0.5
+    assert real_time.perf_counter() - began < 5
     assert time.sleeps == [30, 60, 120, 240, 240, 240]
     assert time.now == 930
 
@@ -70,7 +70,7 @@ def test_async_waits_take_no_time_and_are_on_record():
     began = real_time.perf_counter()
     with virtual_time() as time:
         assert asyncio.run(guard(later(failing(6)))()) == 7
-    assert real_time.perf_counter() - began < 0.5
+    assert real_time.perf_counter() - began < 5
     assert time.sleeps == [30, 60, 120, 240, 240, 240]
     assert time.now == 930
 

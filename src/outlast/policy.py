@@ -245,8 +245,9 @@ class RetryPolicy(Value):
             return reason
         if attempt >= self.max_attempts:
             return "exhausted"
-        if self.retry_limits is not None and attempt > self.retry_limits.get(verdict.tier, 0):
-            return "tier_exhausted"
+        if self.retry_limits is not None:
+            granted = min(self.retry_limits.get(tier, 0) for tier in _tiers(error, verdict))
+            return "tier_exhausted" if attempt > granted else None
         return None
 
     def answer(
@@ -403,11 +404,19 @@ class _Matcher:
         return self.everything or self._listed(error, verdict)
 
     def _listed(self, error: Exception, verdict: Verdict) -> bool:
-        if verdict.status in self.statuses or isinstance(error, self.types):
+        if verdict.status in self.statuses or self.names_it(error):
             return True
-        if self.words and (verdict.tier in self.words or self.words.intersection(_lineage(verdict.error_class))):
-            return True
-        return any(_answers(error, name) for name in self.names) or any(_holds(test, error) for test in self.predicates)
+        return bool(
+            self.words and (verdict.tier in self.words or self.words.intersection(_lineage(verdict.error_class)))
+        )
+
+    def names_it(self, error: Exception) -> bool:
+        """Whether the exception itself is listed: by its type, a name of it, or a predicate."""
+        return (
+            isinstance(error, self.types)
+            or any(_answers(error, name) for name in self.names)
+            or any(_holds(test, error) for test in self.predicates)
+        )
 
 
 _usual: dict[tuple[ErrorSpec, ...], _Matcher] = {}
@@ -423,7 +432,7 @@ def _matcher(specs: tuple[ErrorSpec, ...]) -> _Matcher:
 
 
 def _unwanted(on: _Matcher, skip: _Matcher, error: Exception, verdict: Verdict) -> StopReason | None:
-    if isinstance(error, ExceptionGroup) and not isinstance(error, on.types):
+    if isinstance(error, ExceptionGroup):
         return _group_unwanted(on, skip, error)
     if skip.matches(error, verdict):
         return "skipped"
@@ -435,16 +444,27 @@ def _unwanted(on: _Matcher, skip: _Matcher, error: Exception, verdict: Verdict) 
 
 
 def _group_unwanted(on: _Matcher, skip: _Matcher, group: ExceptionGroup[Exception]) -> StopReason | None:
-    """A group is tried again only if each of its leaves would be."""
+    """A group that is not named itself is tried again only if each of its leaves would be."""
     from outlast.verdicts import classify
 
-    if any(_holds(test, group) for test in on.predicates):
+    if skip.names_it(group):
+        return "skipped"
+    if on.names_it(group):
         return None
     reasons = [_unwanted(on, skip, leaf, classify(leaf)) for leaf in group.exceptions]
     for plainest in _PLAINEST:
         if plainest in reasons:
             return plainest
     return None
+
+
+def _tiers(error: Exception, verdict: Verdict) -> list[str]:
+    """The tiers of an error: one, or those of all leaves."""
+    if not isinstance(error, ExceptionGroup):
+        return [verdict.tier]
+    from outlast.verdicts import classify
+
+    return [tier for leaf in error.exceptions for tier in _tiers(leaf, classify(leaf))]
 
 
 _PLAINEST: list[StopReason] = ["skipped", "permanent", "unclear", "not_listed", "breaker_open"]
