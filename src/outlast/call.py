@@ -606,6 +606,8 @@ _ADVICE: dict[str, str] = {
 
 def _note(call: Call, error: Exception, reason: StopReason, verdict: Verdict | None) -> str:
     advice = _ADVICE[reason] if call.number else "nothing was called: the circuit breaker is open."
+    if reason == "exhausted" and call.guard.retry.max_attempts == 1:
+        advice = "failed at its only attempt: {why}. There are no retries: max_attempts is 1."
     text = advice.format(
         why=verdict.why if verdict else "",
         type=type(error).__name__,

@@ -49,8 +49,9 @@ class Check:
     def choice(self, field: str, value: object, allowed: tuple[str, ...]) -> str:
         if value in allowed:
             return str(value)
-        self.add(field, f"one of {', '.join(allowed)}", value, nearest(str(value), allowed))
-        return allowed[0]
+        options = f"one of {', '.join(allowed)}" if len(allowed) > 1 else "".join(allowed)
+        self.add(field, options, value, nearest(str(value), allowed))
+        return next(iter(allowed))
 
     def number(
         self,
@@ -145,7 +146,8 @@ class Check:
             return ()
         for i, spec in enumerate(value):
             self._spec(f"{field}[{i}]", spec)
-        return tuple(value)
+        # A set has an order of its own in every process; a policy must look the same in all of them.
+        return tuple(value) if isinstance(value, Sequence) else tuple(sorted(value, key=show))
 
     def _spec(self, field: str, spec: object) -> None:
         if isinstance(spec, type):
@@ -165,7 +167,8 @@ class Check:
             self.add(field, "an error name, an HTTP status, an exception class or a predicate", spec)
 
     def _name(self, field: str, name: str) -> None:
-        if name in {"all", "transient", "unclear", "permanent"} or "." in name.strip("."):
+        dotted = "." in name and all(part.isidentifier() for part in name.split("."))
+        if dotted or name in {"all", "transient", "unclear", "permanent"}:
             return
         from outlast.verdicts import ERROR_CLASSES, TIERS, resolve
 
@@ -192,12 +195,8 @@ class Check:
 
         for tier, limit in value.items():
             if tier not in TIERS:
-                self.add(
-                    f"retry_limits[{show(tier)}]",
-                    f"under the name of a tier ({', '.join(TIERS)})",
-                    tier,
-                    nearest(str(tier), TIERS),
-                )
+                known = nearest(str(tier), TIERS)
+                self.add(f"retry_limits[{show(tier)}]", f"the limit of a tier ({', '.join(TIERS)})", tier, known)
             elif not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
                 self.add(f"retry_limits[{tier!r}]", "an integer of at least 0", limit)
         usable = {t: n for t, n in value.items() if isinstance(n, int) and not isinstance(n, bool)}

@@ -213,9 +213,11 @@ class Stop:
         return self
 
     def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        *outer, before = _stops.get()
-        _stops.set(tuple(outer))
-        stopping.set(before)
+        # A block may end in another context than it began in (a fixture's does): there is nothing of it to take back.
+        entered = _stops.get()
+        if entered:
+            _stops.set(entered[:-1])
+            stopping.set(entered[-1])
 
 
 # What to go back to lives in the context, not in the Stop: one may be entered by many threads and tasks at a time.

@@ -82,7 +82,8 @@ class Reading:
             self.check.raise_if_any()
         for key in config:
             if key not in CONFIG_KEYS:
-                self.check.add(f"the key {show(key)}", "a known key", key, nearest(str(key), tuple(CONFIG_KEYS)))
+                known = nearest(str(key), tuple(CONFIG_KEYS)) or f" Known: {', '.join(CONFIG_KEYS)}."
+                self.check.problems.append(f"expected a known key, got: {show(key)}.{known}")
         self.config = config
         self.settings |= self._dialect()
         self._attempts()

@@ -146,13 +146,14 @@ async def arun(
         while True:
             if delay is not None and (delay > 0 or not quick):
                 await arest(call, delay)
-            if quick:  # as `begin` for a plain call, without the call
+            if begun:
+                begun = False
+            elif quick:  # as `begin` for a plain call, without the call
                 call.number += 1
                 call.seen = latest[0]
                 call.attempt_began = clock.monotonic()
-            elif not begun and (delay := call.begin()) is not None:
+            elif (delay := call.begin()) is not None:
                 continue
-            begun = False
             limit = None if plain else call.limit()
             try:
                 if limit is None:

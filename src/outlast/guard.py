@@ -193,13 +193,11 @@ class Guard:
             raise ConfigurationError(message)
         call = _new_call(self, fn)
         try:
-            value = _drive(call, fn, args, kwargs, is_async=False)
+            value = _drive(call, _only_results(fn), args, kwargs, is_async=False)
+        except _NotAResult as handed:
+            raise ConfigurationError(str(handed)) from None
         except Exception as error:  # noqa: BLE001 - returned
             return _outcome(call, error=error)
-        if value.__class__ not in PLAIN and awaitable(value):
-            value.close()  # our own coroutine around what was returned
-            message = f"expected a result, got: something to await from {name_of(fn)}. Use `await guard.aoutcome(...)`."
-            raise ConfigurationError(message)
         return _outcome(call, value=value)
 
     async def aoutcome(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
@@ -265,6 +263,25 @@ def _scripted(call: Call, fn: Callable[..., Any]) -> Callable[..., Any]:
         if fault is not None:
             raise fault
         return fn(*args, **kwargs)
+
+    return attempt
+
+
+class _NotAResult(BaseException):
+    """A function whose outcome was wanted handed out something to await; no attempt could mend that."""
+
+
+def _only_results(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        result = fn(*args, **kwargs)
+        if result.__class__ not in PLAIN and awaitable(result):
+            close = getattr(result, "close", None)
+            if close is not None:
+                close()
+            raise _NotAResult(
+                f"expected a result, got: something to await from {name_of(fn)}. Use `await guard.aoutcome(...)`."
+            )
+        return result
 
     return attempt
 
@@ -344,6 +361,8 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
     return wrapper
 
 
+_NOTHING = object()
+
 # -- the shortest door ---------------------------------------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
@@ -375,29 +394,29 @@ if TYPE_CHECKING:
     ) -> Guard: ...
 
 
-def retry(target: Any = None, /, **options: Any) -> Any:
+def retry(target: Any = _NOTHING, /, **options: Any) -> Any:
     """
     Try again what is worth it: ``@retry``, ``@retry(max_attempts=5, total_timeout=60)``, ``retry(policy).call(fn)``.
 
     Bare: 3 attempts, 1 s doubling to at most 30 s, ±25 %, for errors that the classifier knows to be transient.
     """
-    if target is None or isinstance(target, RetryPolicy):
-        around: dict[str, Any] = {key: options.pop(key) for key in ("timeout", "total_timeout") if key in options}
-        if target is None:
-            return _guarded(options, around)
+    around: dict[str, Any] = {key: options.pop(key) for key in ("timeout", "total_timeout") if key in options}
+    if target is _NOTHING:
+        return _guarded(options, around)
+    named = ", ".join(f"{key}=..." for key in (*options, *around))
+    if isinstance(target, RetryPolicy):
         if options:
-            check = Check()
-            check.unknown(options, ("timeout", "total_timeout"))
-            check.problems.append(
-                "Beside a policy only timeout and total_timeout can be given; policy.replace(...) changes the rest."
-            )
-            check.raise_if_any()
+            message = f"expected only timeout and total_timeout beside a policy, got: {named}. Use policy.replace(...) for the rest."
+            raise ConfigurationError(message)
         return Guard(retry=target, **around)
-    if not options and (callable(target) or isinstance(target, staticmethod | classmethod)):
-        fn: Any = target
-        return _BARE(fn)
-    message = f"expected @retry on a function, retry(policy) or retry(option=...), got: {show(target)}."
-    raise ConfigurationError(message)
+    if not callable(target) and not isinstance(target, staticmethod | classmethod):
+        message = f"expected a function or a RetryPolicy, got: {show(target)}."
+        raise ConfigurationError(message)
+    if named:
+        message = f"expected options without a function, got: both. Write @retry({named}) above the function."
+        raise ConfigurationError(message)
+    fn: Any = target
+    return _BARE(fn)
 
 
 def _guarded(options: dict[str, Any], around: dict[str, Any]) -> Guard:

@@ -12,11 +12,14 @@ import threading
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
+from outlast.errors import TemporaryFailure
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from outlast.clock import Clock
 
+MOST_ABANDONED = 256  # threads that nobody waits for; beyond that no isolated attempt starts until some have ended
 _running: set[ThreadAttempt] = set()
 
 
@@ -32,6 +35,9 @@ class ThreadAttempt:
     """One call in a thread of its own, with the caller's context variables."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if abandoned() >= MOST_ABANDONED:
+            message = f"{MOST_ABANDONED} calls that timed out are still running in their threads: no further one is started beside them"
+            raise TemporaryFailure(message, error_class="resource_exhausted")
         self.given_up = False
         self._done = threading.Event()
         self._result: Any = None

@@ -92,6 +92,8 @@ class _Schedule(Sequence["Delay"]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
+        if not len(self):
+            return "<schedule: no delays>"
         shown = ", ".join(f"{delay.nominal:g}" for delay in self[:8])
         return f"<schedule: {shown}{', ...' if len(self) > 8 else ''} s>"
 
@@ -116,6 +118,7 @@ class RetryPolicy(Value):
 
     __slots__ = (
         "_bands",
+        "_derived",
         "_easy",
         "_on",
         "_skip",
@@ -148,6 +151,7 @@ class RetryPolicy(Value):
     retry_exhausted: bool | None
     _on: _Matcher
     _skip: _Matcher
+    _derived: bool  # max_attempts was not given, but follows from the rest
     _easy: frozenset[str]
     _bands: dict[int, tuple[float, float]]
 
@@ -192,6 +196,13 @@ class RetryPolicy(Value):
         easy = not self.skip_on_errors and self.retry_limits is None
         put(self, "_easy", self._on.categories if easy else frozenset())
         put(self, "_bands", {})
+        put(self, "_derived", max_attempts is None)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with these fields changed; everything is checked again, and `max_attempts` follows `delays` if it did before."""
+        if self._derived and "max_attempts" not in changes:
+            changes["max_attempts"] = None
+        return super().replace(**changes)
 
     def __repr__(self) -> str:
         defaults: dict[str, Any] = RetryPolicy.__init__.__kwdefaults__ or {}
@@ -223,6 +234,11 @@ class RetryPolicy(Value):
         """
         from outlast.verdicts import classify
 
+        check = Check()
+        check.integer("attempt", attempt, low=1, default=1)
+        if roll is not None:
+            check.number("roll", roll, low=0, high=1, default=0.5)
+        check.raise_if_any()
         verdict = classify(error)
         reason: StopReason | None = self.refuses(error, verdict, attempt)
         if reason is not None:

@@ -161,7 +161,7 @@ _HARMLESS_LAST = frozenset(
 _HARMLESS_KEYS = frozenset(
     "primary foreign partition sort item run unique public idempotency group cache routing row duplicate composite user object index".split()
 )
-_DOUBTFUL = frozenset("pass tokens".split())  # secrets follow them, and numbers do
+_DOUBTFUL = frozenset("pass tokens key keys".split())  # secrets follow them, and numbers and names do
 _LINES = frozenset("authorization cookie".split())  # their value is the rest of the line
 _SCHEMES = frozenset("bearer basic digest negotiate token apikey aws4-hmac-sha256".split())
 
@@ -197,7 +197,8 @@ def _mask_values(text: str, pattern: re.Pattern[str]) -> str:
             continue
         whole_line = not _LINES.isdisjoint(part.lower() for part in _PARTS.findall(word))
         end = _value_end(text, at, whole_line=whole_line, encoded=found.group(0)[-3:-1] == "%3")
-        if end > at and (word.lower() not in _DOUBTFUL or _looks_secret(text[at:end].strip("[](){}'\" "))):
+        value = text[at:end].strip("[](){}'\".,;: ")
+        if end > at and (_looks_secret(value) if word.lower() in _DOUBTFUL else value.lower() not in _ORDINARY):
             out += [text[done:at], MASK]
             done = at = end
     return "".join(out) + text[done:]
@@ -262,7 +263,7 @@ _PHRASE = re.compile(
     re.IGNORECASE,
 )
 _ORDINARY = frozenset(
-    "a again an and are at authentication be by can cannot change changed could did does expired failed field file for from has have if in "
+    "a again an and are at authentication be by can cannot change changed could did does expected expired failed field file for from has have if in "
     "incorrect into invalid is it limit may missing mismatch must no not of on or please policy prompt protected provided rejected required "
     "reset should than that the to too usage via was were when which will with wrong".split()
 )
