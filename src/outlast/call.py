@@ -276,7 +276,11 @@ class Call:
                 delay = low if low == high else low + self.world.dice.roll() * (high - low)
                 began = self.attempt_began
                 duration = self.world.clock.monotonic() - began if number > 1 else 0.0
-                self.rows.append((number, began, duration, _text(error), plan.verdict, delay))
+                try:
+                    text = str(error)
+                except Exception:  # noqa: BLE001 - somebody else's __str__
+                    text = _text(error)
+                self.rows.append((number, began, duration, text, plan.verdict, delay))
                 _drop_frames(error, None)
                 self.last_error = error
                 return delay

@@ -27,17 +27,20 @@ def logger() -> logging.Logger:
 
 def heard() -> bool:
     """Whether a record would reach any handler. Nobody can listen before `logging` is imported, so it is not imported to ask."""
-    logging = sys.modules.get("logging")
-    if logging is None:
-        return False
-    silent = logging.NullHandler
-    current = _logger or logger()
-    while current is not None:
-        for handler in current.handlers:
-            if handler.__class__ is not silent:
+    log = _logger
+    if log is None:
+        if "logging" not in sys.modules:
+            return False
+        log = logger()
+    # Asked once in every call that fails: the usual two loggers, ours and the root, are looked at without a further call.
+    while True:
+        for handler in log.handlers:
+            if handler.__class__.__name__ != "NullHandler":
                 return True
-        current = current.parent if current.propagate else None  # type: ignore[assignment]
-    return False
+        parent = log.parent
+        if parent is None or not log.propagate:
+            return False
+        log = parent
 
 
 def report_once(hook: object, broken: Exception, consequence: str) -> None:
