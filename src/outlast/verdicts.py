@@ -241,12 +241,9 @@ def _by_status(error: BaseException, plan: _Plan) -> Verdict | None:
 
 
 def _by_code(error: BaseException, plan: _Plan) -> Verdict | None:
-    sqlstate = _attribute(error, "sqlstate") or _attribute(error, "pgcode")
-    if isinstance(sqlstate, str) and len(sqlstate) == 5:
-        for prefix in (sqlstate, sqlstate[:2]):
-            if prefix in SQLSTATES:
-                return _verdict(SQLSTATES[prefix], f"SQLSTATE {sqlstate}")
-        return _verdict("unknown", f"no rule knows SQLSTATE {sqlstate}")
+    by_state = _of_sqlstate(_attribute(error, "sqlstate") or _attribute(error, "pgcode"))
+    if by_state is not None:
+        return by_state
     sqlite = _attribute(error, "sqlite_errorcode")
     if isinstance(sqlite, int) and sqlite & 0xFF in SQLITE_CODES:
         return _verdict(SQLITE_CODES[sqlite & 0xFF], f"SQLite code {sqlite}")
@@ -256,6 +253,15 @@ def _by_code(error: BaseException, plan: _Plan) -> Verdict | None:
         if symbol in ERRNOS:
             return _verdict(ERRNOS[symbol], f"errno {symbol}")
     return None
+
+
+def _of_sqlstate(sqlstate: object) -> Verdict | None:
+    if not isinstance(sqlstate, str) or len(sqlstate) != 5:
+        return None
+    for prefix in (sqlstate, sqlstate[:2]):
+        if prefix in SQLSTATES:
+            return _verdict(SQLSTATES[prefix], f"SQLSTATE {sqlstate}")
+    return _verdict("unknown", f"no rule knows SQLSTATE {sqlstate}")
 
 
 def _sharpened(verdict: Verdict, error: BaseException, seen: set[int], depth: int) -> Verdict:
@@ -337,8 +343,8 @@ def _of_name(name: str) -> Verdict:
     if name.isdecimal():
         return _of_status(int(name))
     cls = resolve(name)
-    if cls is not None:
-        return (plans.get(cls) or _plan(cls)).verdict
+    if cls is not None:  # a type may stand for one SQLSTATE
+        return _of_sqlstate(getattr(cls, "sqlstate", None)) or (plans.get(cls) or _plan(cls)).verdict
     canonical = _canonical(name)
     if canonical in TYPES:
         return _verdict(TYPES[canonical], f"it is {_a(name)}")

@@ -1,0 +1,111 @@
+"""The command line and the demo, as a person uses them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def outlast(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "outlast.cli", *arguments]
+    env = {**os.environ, "COLUMNS": "160", "NO_COLOR": "1", **environment}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=30)
+
+
+def test_classify_explains_statuses_names_and_classes():
+    """S2-07: category, error class, tier, and why; one line each."""
+    done = outlast("classify", "503", "requests.Timeout", "timeout", "ValueError")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0][:4] == ["error", "category", "error", "class"]
+    assert [line[:4] for line in lines[1:]] == [
+        ["503", "transient", "unavailable", "http_429_503"],
+        ["requests.Timeout", "transient", "timeout", "network"],
+        ["timeout", "transient", "timeout", "network"],
+        ["ValueError", "permanent", "data_error", "data"],
+    ]
+
+
+def test_classify_knows_subclasses_of_installed_libraries():
+    """D-2: on the command line the name's library is loaded, so that its bases can be asked."""
+    done = outlast("classify", "psycopg.errors.DeadlockDetected", "httpx.ReadTimeout", "--json")
+    assert [(row["error_class"], row["category"]) for row in json.loads(done.stdout)] == [
+        ("database_error", "transient"),
+        ("timeout", "transient"),
+    ]
+
+
+def test_classify_as_json_has_every_field():
+    """C-07: for programs."""
+    (row,) = json.loads(outlast("classify", "401", "--json").stdout)
+    assert row == {
+        "error": "401",
+        "category": "permanent",
+        "error_class": "auth_error",
+        "tier": "auth",
+        "retry_after": None,
+        "fatal": True,
+        "status": 401,
+        "why": "HTTP status 401",
+    }
+
+
+def test_classify_without_an_argument_lists_every_class():
+    """C-07: the table of error classes."""
+    from outlast.rules import ERROR_CLASSES
+
+    rows = json.loads(outlast("classify", "--json").stdout)
+    assert [row["error"] for row in rows] == list(ERROR_CLASSES)
+
+
+def test_every_mistake_is_reported_and_the_exit_code_is_2():
+    """S0-29: all at once, on stderr, with the nearest right name."""
+    done = outlast("classify", "tmeout", "503", "900")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "got: 'tmeout'. Did you mean 'timeout'?" in done.stderr
+    assert "expected an HTTP status from 100 to 599, got: 900." in done.stderr
+
+
+def test_version_and_help():
+    """S4-08: the program says what it is."""
+    import outlast as package
+
+    assert outlast("--version").stdout == f"outlast {package.__version__}\n"
+    assert "classify" in outlast("--help").stdout
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path):
+    """S0-29: a command whose extra is missing is no traceback."""
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')\n")
+    done = outlast("classify", "503", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (2, "The command line needs an extra: pip install 'outlast[cli]'\n")
+
+
+@pytest.mark.parametrize("terminal", ["dumb", "xterm"])
+def test_the_demo_tells_its_story(terminal):
+    """S0-34, S0-37, S0-40: retries, the breaker, and an error that is not retried, as they happen."""
+    env = {**os.environ, "TERM": terminal, "NO_COLOR": "1"}
+    demo = [sys.executable, str(ROOT / "examples" / "demo.py")]
+    done = subprocess.run(demo, capture_output=True, text=True, check=True, env=env, timeout=50)
+    told = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("   ") and "_" in line.split()[0]]
+    assert told == [
+        "step_retry_attempt",
+        "step_retry_attempt",
+        "step_success",
+        "step_retry_attempt",
+        "step_retry_attempt",
+        "circuit_breaker_open",
+        "step_retry_attempt",
+        "circuit_breaker_half_open",
+        "circuit_breaker_closed",
+        "step_success",
+        "step_error_permanent",
+        "step_error_permanent",
+    ]
+    assert done.stdout.count("→ all is well") == 2
+    assert done.stderr == ""

@@ -1,0 +1,316 @@
+"""The older names: each has the meaning it had where it came from."""
+
+import asyncio
+import logging
+
+import psycopg2
+import pytest
+import requests
+
+import outlast
+from outlast import compat
+from outlast.testing import capture_events, virtual_time
+
+
+class Flaky:
+    """Fails with these errors in order, then returns "success"."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "success"
+
+    async def later(self, *args, **kwargs):
+        return self()
+
+
+class TooManyRequests(Exception):
+    status_code = 429
+
+
+# --- tiers (S2) ---
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "expected"),
+    [
+        (psycopg2.OperationalError("pool exhausted"), None, (True, "database")),
+        (psycopg2.InterfaceError("closed"), None, (True, "database")),
+        (requests.Timeout(), None, (True, "network")),
+        (requests.ConnectionError(), None, (True, "network")),
+        (requests.exceptions.ReadTimeout(), None, (True, "network")),
+        (ConnectionResetError(), None, (True, "network")),
+        (BrokenPipeError(), None, (True, "network")),
+        (TimeoutError(), None, (True, "network")),
+        (TooManyRequests(), None, (True, "http_429_503")),
+        (Exception("http"), 429, (True, "http_429_503")),
+        (Exception("http"), 503, (True, "http_429_503")),
+        (Exception("http"), 500, (True, "http_500_502_504")),
+        (Exception("http"), 502, (True, "http_500_502_504")),
+        (Exception("http"), 504, (True, "http_500_502_504")),
+        (ConnectionResetError(), 404, (True, "network")),
+        (ValueError(), None, (False, "data")),
+        (KeyError(), None, (False, "data")),
+        (TypeError(), None, (False, "data")),
+        (psycopg2.IntegrityError(), None, (False, "data")),
+        (Exception("http"), 404, (False, "unknown")),
+        (Exception("http"), 501, (False, "unknown")),
+        (RuntimeError("who knows"), None, (False, "unknown")),
+    ],
+)
+def test_an_error_is_retryable_and_has_a_tier(error, status, expected):
+    """S2-01, S2-02, S2-03, S2-04, S2-05, S2-06, S2-07, S2-08, S2-09: by full name, subclasses and aliases included; a status too."""
+    assert compat.is_retryable_error(error, status) == expected
+
+
+def test_a_tier_that_is_not_listed_has_no_retries():
+    """S2-10, S2-12: a partial table is legal."""
+    assert compat.get_max_retries_for_tier("database", {"database": 5}) == 5
+    assert compat.get_max_retries_for_tier("network", {"database": 5}) == 0
+
+
+@pytest.mark.parametrize(
+    ("errors", "limits", "base", "calls", "seconds"),
+    [
+        ([psycopg2.OperationalError("pool exhausted")] * 3, {"database": 5}, 1.0, 4, 7.0),
+        ([requests.Timeout()] * 2, {"network": 3}, 1.0, 3, 3.0),
+        ([TooManyRequests()] * 3, {"http_429_503": 3}, 2.0, 4, 14.0),
+        ([psycopg2.OperationalError("pool exhausted")] * 5, {"database": 5}, 1.0, 6, 31.0),
+    ],
+)
+def test_the_worked_examples(errors, limits, base, calls, seconds):
+    """S2-13, S2-14, S2-16: calls and seconds as promised, to the millisecond."""
+    work = Flaky(*errors)
+    with virtual_time() as time:
+        assert compat.execute_with_tiered_retry(work, limits, backoff_base=base) == "success"
+    assert (work.calls, round(time.now, 3)) == (calls, seconds)
+
+
+def test_a_data_error_costs_one_execution():
+    """S2-05, S2-16, S2-28: no wait, and its own exception."""
+    work = Flaky(ValueError("Field 'scale': Must be non-negative"))
+    with virtual_time() as time, pytest.raises(ValueError, match="non-negative"):
+        compat.execute_with_tiered_retry(work, {"database": 5, "network": 3})
+    assert (work.calls, time.sleeps) == (1, [])
+
+
+def test_one_counter_for_all_tiers():
+    """S2-15, C-02: three database errors and then a network error with limits of 5 and 3 is the end."""
+    last = requests.Timeout()
+    work = Flaky(*[psycopg2.OperationalError()] * 3, last)
+    with virtual_time(), pytest.raises(requests.Timeout) as caught:
+        compat.execute_with_tiered_retry(work, {"database": 5, "network": 3})
+    assert (work.calls, caught.value, outlast.stop_reason(last)) == (4, last, "tier_exhausted")
+
+
+# --- stage policies (S3) ---
+
+
+def test_stage_policies_in_their_own_words():
+    """S3-09, S3-12, S3-13: the defaults, and each kind of backoff."""
+    policy = compat.RetryPolicy()
+    assert policy == outlast.RetryPolicy(max_delay=60, cap="before_jitter", on_errors=("all",), max_attempts=3)
+    assert [d.nominal for d in compat.RetryPolicy(5, "fixed", 700).schedule()] == [0.7] * 4
+    assert [d.max for d in compat.RetryPolicy(5, "linear", 20_000, 50_000).schedule()] == [20, 40, 50, 50]
+
+
+def test_delays_in_whole_milliseconds():
+    """S3-14, S3-15, S3-16: capped first, then varied; attempt n is the one that failed."""
+    policy = compat.RetryPolicy()
+    assert [compat.compute_delay(n, policy, roll=0.0) for n in (1, 2, 3, 10)] == [750, 1500, 3000, 45_000]
+    assert [compat.compute_delay(n, policy, roll=1.0) for n in (1, 2, 3, 10)] == [1250, 2500, 5000, 75_000]
+    assert compat.compute_delay(7, compat.RetryPolicy(9, "fixed", 1234.4), roll=0.9) == 1234
+
+
+def test_the_mean_of_a_hundred_delays():
+    """S3-17: for attempt 2 it lies within 1800 and 2200."""
+    with virtual_time(seed=7):
+        delays = [compat.compute_delay(2, compat.RetryPolicy()) for _ in range(100)]
+    assert 1800 <= sum(delays) / 100 <= 2200
+
+
+@pytest.mark.parametrize(
+    ("listed", "error", "expected"),
+    [
+        ("all", ValueError(), True),
+        ("none", TimeoutError(), False),
+        ([429, 503], TooManyRequests(), True),
+        ([500], TooManyRequests(), False),
+        ([ConnectionError], ConnectionResetError(), True),
+        (["timeout"], TimeoutError(), True),
+        (["econnrefused"], ConnectionRefusedError(), True),
+        (["timeout"], ConnectionResetError(), False),
+    ],
+)
+def test_what_is_retriable(listed, error, expected):
+    """S3-18: all, none, or a list of statuses, classes and symbols."""
+    assert compat.retriable(error, compat.RetryPolicy(retriable_errors=listed)) is expected
+
+
+# --- the call and its breaker (S4) ---
+
+
+def test_retry_with_backoff_waits_as_promised():
+    """S4-02, S4-03, S4-04: 1 to 2 s, then 2 to 3 s, and three calls in all."""
+    work = Flaky(TimeoutError(), ConnectionResetError())
+
+    async def main():
+        with virtual_time(seed=3) as time:
+            result = await compat.retry_with_backoff(work.later, "argument", key="word")
+        return result, time.sleeps
+
+    result, (first, second) = asyncio.run(main())
+    assert (result, work.calls) == ("success", 3)
+    assert 1 <= first <= 2
+    assert 2 <= second <= 3
+
+
+def test_retry_with_backoff_without_jitter_and_with_a_ceiling():
+    """S4-02, S4-04: base, doubled, capped."""
+    work = Flaky(*[outlast.TemporaryFailure("busy")] * 4)
+
+    async def main():
+        with virtual_time() as time:
+            await compat.retry_with_backoff(work.later, max_attempts=5, base_delay=10, max_delay=30, jitter=False)
+        return time.sleeps
+
+    assert asyncio.run(main()) == [10, 20, 30, 30]
+
+
+def test_retry_with_backoff_lets_other_errors_through():
+    """S4-05, S4-06: by class; what is not listed goes up at once, the last error when no attempt is left."""
+
+    async def attempt(work, **options):
+        with virtual_time():
+            return await compat.retry_with_backoff(work.later, **options)
+
+    other = Flaky(ValueError("no"))
+    with pytest.raises(ValueError, match="no"):
+        asyncio.run(attempt(other))
+    assert other.calls == 1
+    errors = [ConnectionResetError(n) for n in range(3)]
+    with pytest.raises(ConnectionResetError) as caught:
+        asyncio.run(attempt(Flaky(*errors)))
+    assert caught.value is errors[-1]
+    listed = Flaky(KeyError())
+    assert asyncio.run(attempt(listed, retryable_exceptions=(KeyError,))) == "success"
+
+
+def test_the_story_of_the_breaker():
+    """S4-09, S4-10, S4-11, S4-12, S4-13, S4-14, S4-15, S4-16: five failures, sixty seconds, two successes."""
+    breaker = compat.CircuitBreaker(5, 60, 2)
+
+    async def good():
+        return "good"
+
+    async def bad():
+        raise ValueError("every exception counts")
+
+    async def main():
+        with virtual_time() as time, capture_events() as events:
+            for _ in range(4):
+                with pytest.raises(ValueError, match="counts"):
+                    await breaker.call(bad)
+            assert await breaker.call(good) == "good"
+            assert (breaker.state, breaker.failure_count) == ("closed", 0)
+            for _ in range(5):
+                with pytest.raises(ValueError, match="counts"):
+                    await breaker.call(bad)
+            opened = breaker.opened_at
+            assert (breaker.state, breaker.failure_count, breaker.last_failure_time) == ("open", 5, opened)
+            with pytest.raises(compat.CircuitBreakerOpenError, match=opened.isoformat().replace("+", r"\+")):
+                await breaker.call(good)
+            time.advance(60)
+            with pytest.raises(ValueError, match="counts"):
+                await breaker.call(bad)
+            assert (breaker.state, breaker.success_count) == ("open", 0)
+            time.advance(60)
+            assert await breaker.call(good) == "good"
+            assert (breaker.state, breaker.success_count) == ("half_open", 1)
+            assert await breaker.call(good) == "good"
+            assert (breaker.state, breaker.failure_count, breaker.opened_at) == ("closed", 0, None)
+        return [event.name for event in events]
+
+    assert asyncio.run(main()) == [
+        "circuit_breaker_open",
+        "circuit_breaker_half_open",
+        "circuit_breaker_reopened",
+        "circuit_breaker_half_open",
+        "circuit_breaker_closed",
+    ]
+
+
+def test_older_event_names_are_known():
+    """S4-07, C-23: filters accept them."""
+    assert compat.canonical("retry_attempt") == compat.canonical("step.error.retrying") == "step_retry_attempt"
+    assert compat.canonical("circuit_breaker_opened") == "circuit_breaker_open"
+
+
+# --- what the documents ask of any protected call ---
+
+
+@pytest.mark.parametrize(
+    ("error", "category"),
+    [
+        (TimeoutError(), "transient"),
+        (PermissionError(), "permanent"),
+        (ModuleNotFoundError(), "permanent"),
+        (FileNotFoundError(), "permanent"),
+        (RuntimeError(), "unclear"),
+    ],
+)
+def test_the_modes_of_failure_are_told_apart(error, category):
+    """S4-01: transient; permanent (no such thing, no permission, a missing dependency); and what nobody can know."""
+    assert outlast.classify(error).category == category
+
+
+def test_each_function_has_a_policy_of_its_own():
+    """S0-01: a policy belongs to what it protects; two functions in one program need not share one."""
+    slow, fast = Flaky(*[TimeoutError()] * 3), Flaky(*[TimeoutError()] * 3)
+    with virtual_time() as time:
+        assert outlast.retry(max_attempts=4, initial_delay=10, jitter=0)(slow)() == "success"
+        with pytest.raises(TimeoutError):
+            outlast.retry(max_attempts=2, initial_delay=1, jitter=0)(fast)()
+    assert (slow.calls, fast.calls, time.sleeps) == (4, 2, [10, 20, 30, 1])
+
+
+def test_defaults_cannot_make_a_storm():
+    """S0-44: attempts are few, waits grow, differ and end; nested retries do not multiply."""
+    policy = outlast.RetryPolicy()
+    assert policy.max_attempts == 3
+    assert all(delay.min < delay.nominal < delay.max for delay in policy.schedule())
+    assert policy.replace(max_attempts=100).schedule()[-1].max <= 30
+    work = Flaky(*[TimeoutError()] * 30)
+    with virtual_time(), pytest.raises(TimeoutError):
+        outlast.retry(outlast.retry(outlast.retry(work)))()
+    assert work.calls == 3
+
+
+def test_an_idempotency_key_says_nothing_of_the_call():
+    """S0-42: it is random, so nothing that was passed can be in it; and it is not logged."""
+    keys = []
+
+    def pay(card):
+        keys.append(outlast.current().idempotency_key)
+        if len(keys) < 3:
+            raise ConnectionResetError
+
+    logger = logging.getLogger("outlast")
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger.addHandler(handler)
+    try:
+        with virtual_time():
+            outlast.Guard("pay", total_timeout=60).call(pay, "4111-1111-1111-1111")
+    finally:
+        logger.removeHandler(handler)
+    assert len(set(keys)) == 1
+    assert len(keys[0]) == 32
+    assert "4111" not in keys[0]
+    assert not any(keys[0] in line or "4111" in line for line in lines)
