@@ -263,7 +263,7 @@ class Call:
             if (
                 plan is not None
                 and plan.simple
-                and plan.verdict.category in policy._easy  # noqa: SLF001 - the policy keeps its answers ready for this
+                and plan.category in policy._easy  # noqa: SLF001 - the policy keeps its answers ready for this
                 and number < policy.max_attempts
                 and latest[0] == self.seen
                 and error.__context__ is None

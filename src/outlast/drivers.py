@@ -140,7 +140,10 @@ async def arun(
     delay: float | None = None,
 ) -> Any:
     """As `run`; `before` is the caller's context, `first` an awaitable that already is an attempt (that has `begun`, or not yet)."""
+    unchanged = _same(copy_context(), before)
     token = running.set(call)
+    # What an attempt must find: the caller's context, and the call in it. None if an earlier attempt has changed it for good.
+    clean = copy_context() if unchanged else None
     plain, quick, clock = call.guard.plain, call.quick, call.world.clock
     try:
         while True:
@@ -156,12 +159,17 @@ async def arun(
                 continue
             limit = None if plain else call.limit()
             try:
+                if first is None:
+                    if call.number == 1 or (clean is not None and _same(copy_context(), clean)):
+                        first = fn(*args, **kwargs)
+                    else:  # an earlier attempt left something behind; this one must not see it
+                        first = _apart(call, fn, args, kwargs, before.copy())
                 if limit is None:
-                    result = await (_attempt(call, fn, args, kwargs, before) if first is None else first)
+                    result = await first
                 else:
                     call.timer = Deadline(call, *limit)
                     with call.timer:
-                        result = await (_attempt(call, fn, args, kwargs, before) if first is None else first)
+                        result = await first
             except Exception as error:
                 delay = call.failed(error)
                 if delay is None:
@@ -197,23 +205,12 @@ async def arest(call: Call, seconds: float) -> None:
     call.waited(stopped=stopped)
 
 
-def _attempt(
-    call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], before: Variables
-) -> Awaitable[Any]:
-    """One attempt to await. It sees the caller's context: what an earlier attempt left in it is not there."""
-    if call.number == 1 or not _changed(before):
-        return fn(*args, **kwargs)  # type: ignore[no-any-return]
-    return _apart(call, fn, args, kwargs, before.copy())
-
-
-def _changed(before: Variables) -> bool:
-    """Whether any context variable differs from what it was; compared by identity, for values may have an __eq__ of their own."""
-    missing = object()
-    # `running` is our own. Nothing can be unset, so whatever is not there now was not there before either.
-    for variable, value in copy_context().items():
-        if variable is not running and before.get(variable, missing) is not value:
-            return True
-    return False
+def _same(one: Variables, other: Variables) -> bool:
+    """Whether two contexts hold the same; at once if nothing was set in between, as nearly always."""
+    try:
+        return one == other
+    except Exception:  # noqa: BLE001 - values with an __eq__ of their own were set: then it was changed
+        return False
 
 
 async def _apart(

@@ -11,15 +11,17 @@ if TYPE_CHECKING:
     import logging
 
 _logger: logging.Logger | None = None
+_silent: type | None = None  # logging.NullHandler, once logging is there
 _reported: dict[int, object] = {}
 
 
 def logger() -> logging.Logger:
     """The logger ``outlast``."""
-    global _logger  # noqa: PLW0603 - one logger, looked up once
+    global _logger, _silent  # noqa: PLW0603 - one logger, looked up once
     if _logger is None:
         import logging
 
+        _silent = logging.NullHandler
         _logger = logging.getLogger("outlast")
         _logger.addHandler(logging.NullHandler())
     return _logger
@@ -35,7 +37,7 @@ def heard() -> bool:
     # Asked once in every call that fails: the usual two loggers, ours and the root, are looked at without a further call.
     while True:
         for handler in log.handlers:
-            if handler.__class__.__name__ != "NullHandler":
+            if handler.__class__ is not _silent:
                 return True
         parent = log.parent
         if parent is None or not log.propagate:

@@ -154,7 +154,18 @@ plans: dict[type[BaseException], _Plan] = {}
 class _Plan:
     """What the type alone tells, worked out once for each type."""
 
-    __slots__ = ("has_errno", "names", "own", "plain", "rule", "simple", "status_counts", "verdict", "wraps")
+    __slots__ = (
+        "category",
+        "has_errno",
+        "names",
+        "own",
+        "plain",
+        "rule",
+        "simple",
+        "status_counts",
+        "verdict",
+        "wraps",
+    )
 
     def __init__(self, cls: type[BaseException]) -> None:
         lines = [_dotted(base) for base in cls.__mro__]
@@ -185,6 +196,7 @@ class _Plan:
         else:
             self.verdict = _verdict("unknown", f"no rule knows {name}")
         # Nothing about an instance has to be looked at but its chain, its attributes and its errno.
+        self.category = self.verdict.category
         self.simple = self.plain and not self.wraps and not issubclass(cls, BaseExceptionGroup)
 
 
