@@ -1,4 +1,4 @@
-# Every task of the project, each building what it needs: make demo | test | lint | bench | docs.
+# Every task of the project, each building what it needs: make demo | test | lint | bench | conformance | docs.
 # The environment lives in .venv and is rebuilt when a lock file or pyproject.toml changes.
 
 PYTHON ?= python3
@@ -15,18 +15,24 @@ stamp      = $(VENV)/.$(1)-$(shell cat pyproject.toml requirements/$(1).txt | ck
 DEMO_ENV  := $(call stamp,demo)
 TEST_ENV  := $(call stamp,test)
 
+# The peers have an environment of their own.
+PEERS     := build/peers
+PEERS_ENV := $(PEERS)/.peers-$(shell cat benchmarks/requirements.txt requirements/conformance.txt | cksum | cut -d' ' -f1)
+
 # An environment that has what the tests need also has what the demo and the benchmarks need.
 SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint bench docs lock clean
+.PHONY: help env servers demo test lint bench conformance docs lock clean
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
 
 help:
 	@echo "make demo     a protected call outlasts a misbehaving service"
 	@echo "make test     the whole suite, with lint and docs"
+	@echo "make servers  MariaDB and Redis for the tests, where they are missing"
 	@echo "make lint     style, import order, types"
 	@echo "make bench    ours and the peers, one table"
+	@echo "make conformance  every statement, asked of ours and of the peers, into docs/conformance.md"
 	@echo "make docs     the documentation, into site/"
 	@echo "make lock     resolve requirements/*.in again"
 
@@ -35,13 +41,16 @@ env: $(TEST_ENV)
 demo: $(SMALL_ENV)
 	$(RUN) examples/demo.py
 
-test: $(TEST_ENV)
+test: $(TEST_ENV) servers
 	$(RUN) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: $(TEST_ENV) lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract
 
 bench: $(SMALL_ENV)
 	$(RUN) benchmarks/run.py $(ARGS)
+
+conformance: $(PEERS_ENV)
+	JOBS=$(JOBS) $(PEERS)/bin/python tests/conformance/run.py $(ARGS)
 
 docs: $(TEST_ENV) docs-build
 
@@ -78,6 +87,20 @@ $(TEST_ENV): | $(VENV)/bin/pip
 	$(PIP) install --no-deps --no-build-isolation --no-index --editable .
 	@rm -f $(VENV)/.test-* && touch $@
 
+# The servers that no wheel brings. Debian's packages must not start theirs: the tests start their own.
+# Root gets what is missing installed, anyone else is told; the tests that need a missing one fail and say so too.
+servers:
+	@command -v redis-server >/dev/null && PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -qq -y --no-install-recommends mariadb-server redis-server; } || \
+		echo "The tests need MariaDB and Redis. On Debian and Ubuntu: apt-get install mariadb-server redis-server" >&2
+
+$(PEERS_ENV): | $(VENV)/bin/pip
+	$(RUN) -m venv --clear $(PEERS)
+	$(PEERS)/bin/python -m pip --quiet --disable-pip-version-check install --require-hashes --no-deps \
+		--requirement benchmarks/requirements.txt --requirement requirements/conformance.txt
+	@touch $@
+
 # The last thing a new environment gets is pip, so that a half-made one is made again.
 # Debian keeps part of `venv` in a package of its own: root gets it installed, anyone else is told.
 $(VENV)/bin/pip:
@@ -89,12 +112,12 @@ $(VENV)/bin/pip:
 		echo "This Python cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 
-# test.txt first: demo.txt is held to its versions. The locks name no index: pip uses the one it is configured for.
+# test.txt first: the others are held to its versions. The locks name no index: pip uses the one it is configured for.
 LOCK = $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock" $(ARGS)
 lock: | $(VENV)/bin/pip
 	$(PIP) install uv
-	cd requirements && for name in test demo; do ../$(LOCK) --output-file $$name.txt $$name.in || exit 1; done
+	cd requirements && for name in test demo conformance; do ../$(LOCK) --output-file $$name.txt $$name.in || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(SITE) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) $(SITE) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

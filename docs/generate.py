@@ -1,5 +1,5 @@
 """
-Writes the tables of the reference that come from data: error classes and rules, presets, configuration keys, events.
+Writes the tables of the reference that come from data: error classes and rules, presets, configuration keys, events, metrics.
 
     python docs/generate.py            rewrite what stands between the markers
     python docs/generate.py --check    change nothing, and fail if anything would change
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outlast import config, presets, rules
-from outlast.observe import events
+from outlast.observe import events, metrics
 from outlast.policy import RetryPolicy
 
 if TYPE_CHECKING:
@@ -119,6 +119,17 @@ def sqlite_codes() -> str:
     return table("result code | name | error class | category", rows)
 
 
+def library_codes() -> str:
+    rows = []
+    for family, table_of in rules.CODES.items():
+        by_class: dict[str, list[str]] = {}
+        for number, name in table_of.items():
+            by_class.setdefault(name, []).append(number)
+        for shown, (name, numbers) in zip((family, *[""] * len(by_class)), by_class.items(), strict=False):
+            rows.append((shown, code(*numbers), code(name), rules.ERROR_CLASSES[name].category))
+    return table("of | codes | error class | category", rows)
+
+
 def exception_types() -> str:
     grouped: dict[tuple[str, str], list[str]] = {}
     for dotted, name in rules.TYPES.items():
@@ -186,16 +197,23 @@ def event_list() -> str:
     return "\n\n".join(parts)
 
 
+def metric_list() -> str:
+    rows = ((code(metric.name), metric.kind, code(*metric.labels), metric.about) for metric in metrics.METRICS)
+    return table("metric | kind | labels | what it says", rows)
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "error classes": error_classes,
     "statuses": statuses,
     "sqlstates": sqlstates,
     "errnos": errnos,
     "sqlite codes": sqlite_codes,
+    "library codes": library_codes,
     "exception types": exception_types,
     "presets": ready_made,
     "configuration keys": configuration_keys,
     "events": event_list,
+    "metrics": metric_list,
 }
 
 

@@ -755,7 +755,7 @@ def test_an_argument_that_a_guard_does_not_have(typo, meant):
 def test_all_mistakes_of_a_guard_are_reported_at_once():
     """S0-29, C-19: total_timeout below timeout is one of them."""
     assert problems(lambda: Guard("", retry=3, timeout=5, total_timeout=2, on_open="wiat", fallback="x", limits=1)) == [
-        "expected no argument 'limits'. Known: name, breaker, fallback, isolation, on_open, retry, retry_budget, retry_if, timeout, total_timeout.",
+        "expected no argument 'limits'. Known: name, breaker, fallback, idle_timeout, isolation, on_open, retry, retry_budget, retry_if, timeout, total_timeout.",
         "expected name to be a name (a string that is not empty), got: ''.",
         "expected retry to be a RetryPolicy or None, got: 3. RetryPolicy.from_config reads a mapping.",
         "expected total_timeout to be at least timeout (5 s), got: 2.0. The total includes every attempt.",
@@ -796,9 +796,10 @@ async def async_fallback() -> None: ...
         (Guard(timeout=5), sync, ['isolation="thread"', "sync", "total_timeout"]),
         (Guard(isolation="thread", timeout=5), coroutine, ["no isolation", "coroutine"]),
         (Guard(fallback=async_fallback), sync, ["fallback", "async_fallback"]),
-        (Guard(), generator, ["generator"]),
-        (Guard(), async_generator, ["async_generator"]),
-        (Guard(total_timeout=5), generator, ["generator"]),
+        (Guard(timeout=5), generator, ["no timeout", "generator"]),
+        (Guard(fallback=sync), async_generator, ["no fallback", "async_generator"]),
+        (Guard(idle_timeout=5), generator, ["no idle_timeout", "generator"]),
+        (Guard(idle_timeout=5), sync, ["no idle_timeout", "async generator"]),
         (Guard(), 5, ["function", "int"]),
         (Guard(), None, ["function", "NoneType"]),
     ],

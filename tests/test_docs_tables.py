@@ -89,3 +89,20 @@ def test_each_statement_named_by_a_test_has_its_line_and_each_line_a_test():
     assert len(listed) == len(set(listed))
     assert sorted(named - set(listed), key=int) == [], "named by a test, without a line"
     assert sorted(set(listed) - named, key=int) == [], "a line without a test"
+
+
+def test_every_statement_with_a_conformance_test_has_its_row_for_every_library():
+    """The page that `make conformance` wrote answers each statement that is asked, and Outlast fails none."""
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests" / "conformance").glob("test_*.py"))
+    asked = sorted({int(number) for number in re.findall(r"@statement\((\d+)", sources)})
+    lines = re.findall(r"^- \*\*(\d+)\*\* (\S.*)$", (ROOT / "docs" / "requirements.md").read_text(), re.MULTILINE)
+    said = {number: sentence.replace("|", "\\|") for number, sentence in lines if int(number) in asked}
+    table = (ROOT / "docs" / "conformance.md").read_text().partition("## Statements")[2].partition("## ")[0]
+    head, _, *rows = [line.strip("| ").split(" | ") for line in table.strip().splitlines()]
+    assert [int(row[0]) for row in rows] == asked, "run `make conformance`"
+    assert {row[0]: row[1] for row in rows} == said, "run `make conformance`"
+    peers = re.findall(r"^([\w-]+)==", (ROOT / "benchmarks" / "requirements.txt").read_text(), re.MULTILINE)
+    assert sorted(name.partition(" ")[0] for name in head[1:]) == sorted(["outlast", *peers])
+    dash = "\N{EN DASH}"
+    assert {row[2] for row in rows} <= {"holds", dash}
+    assert {end for row in rows for end in row[3:]} <= {"holds", "**fails**", dash}

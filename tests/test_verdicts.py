@@ -129,8 +129,8 @@ def test_parents():
 
 @pytest.mark.parametrize(
     "table",
-    [rules.STATUSES, rules.SQLSTATES, rules.ERRNOS, rules.SQLITE_CODES, rules.TYPES],
-    ids=["statuses", "sqlstates", "errnos", "sqlite", "types"],
+    [rules.STATUSES, rules.SQLSTATES, rules.ERRNOS, rules.SQLITE_CODES, rules.TYPES, *rules.CODES.values()],
+    ids=["statuses", "sqlstates", "errnos", "sqlite", "types", *rules.CODES],
 )
 def test_every_rule_names_an_error_class(table):
     """C-08: rules are data, and data can be checked."""
@@ -1009,3 +1009,60 @@ def test_control_flow_has_a_verdict_but_is_never_caught():
     """C-08: one may ask about an interrupt; the answer is not transient."""
     for interruption in (KeyboardInterrupt(), SystemExit(), GeneratorExit(), asyncio.CancelledError()):
         assert outlast.classify(interruption).category != "transient"
+
+
+# --- codes of libraries -----------------------------------------------------------------------------------------------
+
+
+def carrier(name: str, **attributes: object) -> Exception:
+    """An error that is called as a library's, which is all that rules go by, with these attributes."""
+    module, _, short = name.rpartition(".")
+    error = type(short, (Exception,), {"__module__": module})("as asked")
+    vars(error).update(attributes)
+    return error
+
+
+class Raising:
+    """Attributes and conversions of somebody else may raise whatever they like."""
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+    def __str__(self) -> str:
+        raise RuntimeError("str")
+
+    def __call__(self) -> object:
+        raise RuntimeError("call")
+
+
+@pytest.mark.parametrize("name", [name for name, family in rules.CARRIERS.items() if family != "original"])
+@pytest.mark.parametrize(
+    "junk", [None, 10**30, "no such code", [], {}, object(), Raising()], ids=lambda junk: type(junk).__name__
+)
+def test_a_code_that_makes_no_sense_is_passed_over(name, junk):
+    """C-08: whatever stands where a code should be, there is a verdict."""
+    error = carrier(name, code=junk, type=junk, body={"error": junk}, response={"Error": {"Code": junk}})
+    error.args = (junk,)
+    assert outlast.classify(error).error_class == "unknown"
+
+
+@pytest.mark.parametrize("original", [None, "text", ValueError("wrong")])
+def test_an_original_is_believed_if_it_is_an_error(original):
+    """C-08: SQLAlchemy's `orig`."""
+    error = carrier("sqlalchemy.exc.StatementError", orig=original)
+    expected = "data_error" if isinstance(original, ValueError) else "unknown"
+    assert outlast.classify(error).error_class == expected
+
+
+def test_errors_that_are_each_others_original_end():
+    """C-08: the walk is bounded and cycle-safe."""
+    one, two = (carrier("sqlalchemy.exc.StatementError") for _ in range(2))
+    one.orig, two.orig = two, one
+    assert outlast.classify(one).error_class == "unknown"
+
+
+def test_a_code_of_a_library_is_believed_before_the_status():
+    """D-2: AWS throttles with a 400."""
+    answer = {"Error": {"Code": "ThrottlingException"}, "ResponseMetadata": {"HTTPStatusCode": 400, "HTTPHeaders": {}}}
+    verdict = outlast.classify(carrier("botocore.exceptions.ClientError", response=answer))
+    assert (verdict.error_class, verdict.status, verdict.why) == ("rate_limited", 400, "AWS code ThrottlingException")

@@ -452,6 +452,14 @@ class Call:
         finally:
             del error
 
+    def too_late(self, error: Exception) -> None:
+        """A generator failed after its first item: it is not started anew, whatever the policy says."""
+        if not self.world.retries:
+            return
+        verdict = classify(error)
+        self._settle(error, verdict)
+        self._finish(error, verdict, "generator_started", self.world.clock.monotonic())
+
     def _finish(self, error: Exception, verdict: Verdict, reason: StopReason, now: float) -> None:
         self.rows.append((self.number, self.attempt_began, now - self.attempt_began, _text(error), verdict, None))
         self.last_error = None
@@ -605,6 +613,7 @@ _ADVICE: dict[str, str] = {
     "nested_exhausted": "not retried here: a retry inside of this call has already given up on it. Set retry_exhausted=True to retry anyway.",
     "still_running": "gave up after {count}: the attempt that timed out is still running, and a second one would overlap with it.",
     "shutdown": "gave up after {count}: asked to stop.",
+    "generator_started": "not retried: items were already handed out, and starting anew would hand them out twice.",
 }
 
 

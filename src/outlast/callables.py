@@ -12,7 +12,7 @@ from outlast.errors import ConfigurationError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Literal
 
 _GENERATOR, _COROUTINE, _ITERABLE_COROUTINE, _ASYNC_GENERATOR = (
     0x20,
@@ -35,16 +35,26 @@ def flags_of(fn: Any) -> int:
     return int(getattr(code, "co_flags", 0))
 
 
-def is_async(fn: Any) -> bool:
-    """Whether calling fn gives a coroutine; refuses generators, which would be called once and never retried."""
+def kind_of(fn: Any) -> Literal["sync", "async", "generator", "async generator"]:
+    """What calling fn gives: a result, a coroutine, a generator, an async generator."""
     flags = flags_of(fn)
-    if flags & (_GENERATOR | _ASYNC_GENERATOR) and not flags & _ITERABLE_COROUTINE:
+    if flags & _ASYNC_GENERATOR:
+        return "async generator"
+    if flags & (_COROUTINE | _ITERABLE_COROUTINE) or hasattr(fn, "_is_coroutine_mark"):
+        return "async"
+    return "generator" if flags & _GENERATOR else "sync"
+
+
+def is_async(fn: Any) -> bool:
+    """Whether calling fn gives a coroutine; refuses generators, whose failures happen after the call has returned."""
+    kind = kind_of(fn)
+    if "generator" in kind:
         message = (
-            f"expected a function or a coroutine function, got: the generator function {name_of(fn)}. A failure inside a generator happens "
-            "after the call has returned, so it would never be retried. Protect the calls that it makes instead."
+            f"expected a function or a coroutine function, got: the generator function {name_of(fn)}. Decorate it with a Guard or "
+            "@retry, which try again until its first item, or protect the calls that it makes."
         )
         raise ConfigurationError(message)
-    return bool(flags & (_COROUTINE | _ITERABLE_COROUTINE)) or hasattr(fn, "_is_coroutine_mark")
+    return kind == "async"
 
 
 def name_of(fn: Any) -> str:

@@ -9,6 +9,7 @@ monotonic clock decides; wall-clock instants (aware, UTC) are for people and for
 from __future__ import annotations
 
 import os
+import sys
 import time
 from _random import Random  # the generator itself: the `random` module around it costs 3 ms to import
 from _thread import TIMEOUT_MAX, allocate_lock
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
     from types import TracebackType
-    from typing import Protocol, Self
+    from typing import Any, Protocol, Self
 
     class Timer(Protocol):
         def cancel(self) -> None: ...
@@ -52,6 +53,9 @@ class Clock:
         """A wait of no length: nothing to do, and a real sleep of zero seconds would cost more than the attempt."""
 
     async def asleep(self, seconds: float, stop: Stop | None = None) -> bool:
+        trio = in_trio()
+        if trio is not None:
+            return await _trio_sleep(trio, seconds, stop)
         import asyncio
 
         if stop is None:
@@ -77,6 +81,26 @@ class Clock:
     def wait_event(self, event: threading.Event, seconds: float | None) -> bool:
         """Wait for a thread's event; False when the time ran out first."""
         return event.wait(seconds)
+
+
+def in_trio() -> Any:
+    """The trio module, if the running code is inside of a trio run; it is never imported to ask."""
+    trio = sys.modules.get("trio")
+    return trio if trio is not None and trio.lowlevel.in_trio_run() else None
+
+
+async def _trio_sleep(trio: Any, seconds: float, stop: Stop | None) -> bool:
+    if stop is None:
+        await trio.sleep(seconds)
+        return False
+    asked, loop = trio.Event(), trio.lowlevel.current_trio_token()
+    forget = stop.tell(lambda: loop.run_sync_soon(asked.set))
+    try:
+        with trio.move_on_after(seconds):
+            await asked.wait()
+    finally:
+        forget()
+    return stop.is_set()
 
 
 def later(instant: datetime, seconds: float) -> datetime:

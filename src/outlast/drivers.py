@@ -15,7 +15,7 @@ from types import coroutine
 
 from outlast.call import Call, Ended, latest, running
 from outlast.callables import PLAIN, awaitable
-from outlast.clock import here, stopping
+from outlast.clock import here, in_trio, stopping
 from outlast.errors import AttemptTimeoutError, ConfigurationError, TotalTimeoutError
 
 TYPE_CHECKING = False
@@ -292,7 +292,7 @@ async def _afall_back(
 class Deadline:
     """Ends what runs inside of it after so many seconds, by cancelling the task, and turns that cancellation, and no other, into a timeout."""
 
-    __slots__ = ("_cancelling", "_handle", "_number", "_task", "fired", "scope", "seconds")
+    __slots__ = ("_cancelling", "_handle", "_number", "_task", "_trio_scope", "fired", "scope", "seconds")
 
     def __init__(self, call: Call, seconds: float, scope: str) -> None:
         self.seconds = seconds
@@ -302,8 +302,14 @@ class Deadline:
         self._task: Any = None
         self._handle: Timer | None = None
         self._cancelling = 0
+        self._trio_scope: Any = None
 
     def __enter__(self) -> Self:
+        trio = in_trio()
+        if trio is not None:
+            self._trio_scope = trio.move_on_after(self.seconds)
+            self._trio_scope.__enter__()
+            return self
         import asyncio
 
         self._task = asyncio.current_task()
@@ -317,6 +323,14 @@ class Deadline:
             self._task.cancel()
 
     def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        if self._trio_scope is not None:
+            scope, self._trio_scope = self._trio_scope, None
+            scope.__exit__(t, e, tb)
+            self.fired = bool(scope.cancelled_caught)
+            del scope
+            if self.fired:
+                raise self.error() from None  # the scope has taken its own cancellation away
+            return
         if self._handle is not None:
             self._handle.cancel()
         task, self._task = self._task, None
@@ -329,6 +343,8 @@ class Deadline:
         """The timeout as an exception."""
         if self.scope == "total":
             return TotalTimeoutError(f"the total timeout ran out during attempt {self._number}")
+        if self.scope == "idle":
+            return AttemptTimeoutError(f"no item for {self.seconds:g} s")
         return AttemptTimeoutError(f"attempt {self._number} took longer than {self.seconds:g} s")
 
     def cut_short(self, error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextvars import copy_context
 
-from outlast.callables import PLAIN, awaitable, dress, is_async, name_of, rewrapped
+from outlast.callables import PLAIN, awaitable, dress, is_async, kind_of, name_of, rewrapped
 from outlast.checks import Check, show
 from outlast.clock import REAL, here
 from outlast.errors import ConfigurationError
@@ -64,12 +64,14 @@ class Guard:
     From the outside in: `fallback` (called with the call's own arguments when all else has failed), `total_timeout` (everything, waits
     included), `retry` with its `retry_budget`, `breaker`, `timeout` (one attempt; sync code needs ``isolation="thread"`` for it), the
     function. ``retry=None`` means one attempt. ``on_open="wait"`` waits for an open breaker if that fits the total timeout. `retry_if`
-    looks at results: what it accepts is tried again; when no attempt is left, the last result is returned as it is.
+    looks at results: what it accepts is tried again; when no attempt is left, the last result is returned as it is. Generators and async
+    generators are tried again until their first item; `idle_timeout` bounds the wait for each item of an async one.
     """
 
     __slots__ = (
         "breaker",
         "fallback",
+        "idle_timeout",
         "isolation",
         "name",
         "on_open",
@@ -88,6 +90,7 @@ class Guard:
         retry: RetryPolicy | None = _DEFAULT,
         timeout: Seconds | None = None,
         total_timeout: Seconds | None = None,
+        idle_timeout: Seconds | None = None,
         isolation: Literal["thread"] | None = None,
         breaker: CircuitBreaker | None = None,
         retry_budget: RetryBudget | None = None,
@@ -111,6 +114,9 @@ class Guard:
                 self.total_timeout,
                 "The total includes every attempt.",
             )
+        self.idle_timeout = (
+            None if idle_timeout is None else check.seconds("idle_timeout", idle_timeout, 1.0, positive=True)
+        )
         self.isolation = None if isolation is None else check.choice("isolation", isolation, ("thread",))
         self.breaker: CircuitBreaker | None = check.kind("breaker", breaker, "CircuitBreaker", ("admit", "settle"))
         self.retry_budget: RetryBudget | None = check.kind(
@@ -124,6 +130,7 @@ class Guard:
         others = (
             self.timeout,
             self.total_timeout,
+            self.idle_timeout,
             self.isolation,
             self.breaker,
             self.retry_budget,
@@ -142,6 +149,11 @@ class Guard:
         """Decorate a function, a coroutine function, a method, a partial or an object that can be called."""
         if (method := rewrapped(self.__call__, fn)) is not None:
             return method  # type: ignore[no-any-return]
+        if "generator" in (kind := kind_of(fn)):
+            self._check_stream(fn, kind)
+            wrapper = (_stream if kind == "generator" else _async_stream)(self, fn, name_of(fn))
+            dress(wrapper, fn)
+            return wrapper
         around = (
             (_plain_async if self.plain else _full_async)
             if self._check(fn)
@@ -153,6 +165,11 @@ class Guard:
 
     def _check(self, fn: Callable[..., Any]) -> bool:
         """Whether fn is async; ConfigurationError if this guard cannot do for it what it promises."""
+        if self.idle_timeout is not None:
+            message = (
+                f"expected no idle_timeout for {name_of(fn)}: it bounds the wait for each item of an async generator."
+            )
+            raise ConfigurationError(message)
         if is_async(fn):
             self._check_async(fn)
             return True
@@ -167,6 +184,18 @@ class Guard:
             message = f"expected fallback to be a sync function for the sync function {name}, got: the coroutine function {name_of(self.fallback)}."
             raise ConfigurationError(message)
         return False
+
+    def _check_stream(self, fn: Callable[..., Any], kind: str) -> None:
+        for field in (
+            "isolation",
+            "retry_if",
+            "fallback",
+            *(("timeout", "idle_timeout") if kind == "generator" else ()),
+        ):
+            if getattr(self, field) is not None:
+                article = "an" if kind.startswith("a") else "a"
+                message = f"expected no {field} for {name_of(fn)}: it is {article} {kind} function, which {_STREAM_LIMITS[field]}."
+                raise ConfigurationError(message)
 
     def _check_async(self, fn: Callable[..., Any]) -> None:
         if self.isolation is not None:
@@ -212,13 +241,22 @@ class Guard:
 
     def attempts(self) -> Attempts:
         """A loop of attempts around code that is no function: ``for attempt in guard.attempts(): with attempt: ...``"""
-        for field in ("fallback", "retry_if", "isolation"):
+        for field in ("fallback", "retry_if", "isolation", "idle_timeout"):
             if getattr(self, field) is not None:
                 message = f"expected no {field} in a loop over attempts: there is no function to apply it to. Decorate one instead."
                 raise ConfigurationError(message)
         from outlast.drivers import Attempts
 
         return Attempts(self)
+
+
+_STREAM_LIMITS = {
+    "isolation": "hands out items to whoever called it",
+    "retry_if": "has items and no result",
+    "fallback": "may have handed out items already",
+    "timeout": "nothing can leave on time",
+    "idle_timeout": "nothing can leave on time",
+}
 
 
 def _policy(retry: object, check: Check) -> RetryPolicy:
@@ -362,6 +400,31 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
 
 
 _NOTHING = object()
+
+
+def _stream(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    from outlast.streams import stream
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if _scopes and _off():
+            return (yield from fn(*args, **kwargs))
+        call = (_flow or _load_flow()).Call(guard, name)
+        return (yield from stream(call, _scripted(call, fn) if _scopes else fn, args, kwargs))
+
+    return wrapper
+
+
+def _async_stream(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    from outlast.streams import astream
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if _scopes and _off():
+            return fn(*args, **kwargs)
+        call = (_flow or _load_flow()).Call(guard, name)
+        return astream(call, _scripted(call, fn) if _scopes else fn, args, kwargs, guard.idle_timeout)
+
+    return wrapper
+
 
 # -- the shortest door ---------------------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,8 @@ def sanitise(text: str, limit: int = LIMIT) -> str:
     >>> sanitise("cannot open postgresql://shop:hunter2@db/shop\n  (password=hunter2)")
     'cannot open postgresql://***@db/shop (password=***)'
     """
-    line = " ".join(mask(_cut(text)).split())
+    # A lone surrogate cannot be written anywhere: not to a log file, not to a database, not to an exporter.
+    line = " ".join(mask(_cut(text)).split()).encode(errors="replace").decode()
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

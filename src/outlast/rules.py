@@ -1,5 +1,5 @@
 """
-What is known about errors, as data: error classes, HTTP statuses, SQLSTATEs, errnos, SQLite codes and exception types.
+What is known about errors, as data: error classes, HTTP statuses, SQLSTATEs, errnos, libraries' codes and exception types.
 
 `verdicts` reads these tables and holds no knowledge of its own. Exception types are dotted names (``module.QualName``), so
 nothing is imported to recognise them; the documentation's tables are made from this file.
@@ -106,6 +106,7 @@ SQLSTATES: dict[str, str] = {
     "40002": "data_error",  # constraint checked at commit
     "42": "syntax_error",
     "42501": "permission_denied",
+    "45": "data_error",  # raised by a statement
     "53": "database_error",
     "54": "data_error",
     "55P03": "database_error",  # lock not available
@@ -161,6 +162,116 @@ SQLITE_CODES: dict[int, str] = {
     23: "permission_denied",
     25: "code_error",
     26: "data_error",  # not a database
+}
+
+# Codes of one library or protocol, believed before the HTTP status they come with: throttling may be a 400, a missing credit a 429.
+CODES: dict[str, dict[str, str]] = {
+    family: {code: error_class for error_class, codes in table.items() for code in codes.split()}
+    for family, table in {
+        "MySQL": {
+            # too many connections, shutdown, killed; no route, server gone, lost, TLS, malformed packet
+            "database_connection": "1040 1053 1203 1927 2002 2003 2005 2006 2012 2013 2026 2027 2055",
+            # changed since it was read, lock wait, deadlock, hourly limit, read-only server
+            "database_error": "1020 1205 1206 1213 1226 1290 1614 1836 3572",
+            "timeout": "1317 1969 3024",
+            "auth_error": "1045 1251 1698 1862 2059 2061",
+            "permission_denied": "1044 1129 1130 1142 1143 1227 1370 1410",
+            "missing_input": "1049",
+            "resource_exhausted": "1021 1037 1038 1041 1114 1135",
+            # no such table, column or function, for drivers that do not pass the SQLSTATE
+            "syntax_error": "1051 1052 1054 1064 1091 1109 1136 1146 1149 1305 1318",
+            # packet too large, and values that do not fit
+            "data_error": "1153 1264 1265 1292 1364 1365 1366 1406 1411 1526 1690 3819 4025",
+            "code_error": "2014",
+        },
+        "AWS": {
+            "rate_limited": "Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException "
+            "TooManyRequestsException ProvisionedThroughputExceededException RequestLimitExceeded BandwidthLimitExceeded "
+            "LimitExceededException EC2ThrottledException PriorRequestNotComplete SlowDown",
+            "unavailable": "ServiceUnavailable ServiceUnavailableException Unavailable InsufficientInstanceCapacity",
+            "server_error": "InternalError InternalFailure InternalServerError InternalServerException",
+            "timeout": "RequestTimeout RequestTimeoutException",
+            "database_error": "TransactionInProgressException TransactionConflictException OperationAborted",
+            "auth_error": "AuthFailure ExpiredToken ExpiredTokenException IncompleteSignature InvalidAccessKeyId "
+            "InvalidClientTokenId InvalidSignatureException InvalidToken MissingAuthenticationToken "
+            "MissingAuthenticationTokenException NotSignedUp OptInRequired RequestExpired RequestTimeTooSkewed "
+            "SignatureDoesNotMatch TokenRefreshRequired UnrecognizedClientException",
+            "permission_denied": "AccessDenied AccessDeniedException AllAccessDisabled UnauthorizedOperation",
+        },
+        "model API": {
+            "quota_exhausted": "insufficient_quota billing_hard_limit_reached billing_not_active billing_error",
+            "unavailable": "overloaded_error",
+            "rate_limited": "rate_limit_error rate_limit_exceeded",
+            "auth_error": "authentication_error invalid_api_key",
+            "permission_denied": "permission_error",
+            "server_error": "api_error server_error",
+            "timeout": "timeout_error",
+        },
+        "gRPC": {
+            "cancelled": "CANCELLED",
+            "unknown": "UNKNOWN",
+            "validation_error": "INVALID_ARGUMENT",
+            "timeout": "DEADLINE_EXCEEDED",
+            "missing_input": "NOT_FOUND",
+            "data_error": "ALREADY_EXISTS FAILED_PRECONDITION OUT_OF_RANGE DATA_LOSS",
+            "permission_denied": "PERMISSION_DENIED",
+            "auth_error": "UNAUTHENTICATED",
+            "rate_limited": "RESOURCE_EXHAUSTED",
+            "temporary_failure": "ABORTED",
+            "code_error": "UNIMPLEMENTED",
+            "server_error": "INTERNAL",
+            "unavailable": "UNAVAILABLE",
+        },
+        "MongoDB": {
+            # no route, shutdown, stepped down, socket, not the primary
+            "database_connection": "6 7 89 91 189 9001 10107 11600 11602 13435 13436",
+            "database_error": "24 46 64 112 134 133 246 251 262 TransientTransactionError RetryableWriteError",  # locks and conflicts
+            "timeout": "50",
+            "rate_limited": "16500",
+            "auth_error": "11 18",
+            "permission_denied": "13",
+            "missing_input": "26",
+            "syntax_error": "9 40 59",
+            "validation_error": "121",
+            "data_error": "2 14 66 11000 11001 12582",
+        },
+    }.items()
+}
+
+# Which codes the errors of a type carry. "original": it carries another error, whose verdict is its own.
+CARRIERS: dict[str, str] = {
+    "pymysql.err.MySQLError": "MySQL",
+    "MySQLdb._exceptions.MySQLError": "MySQL",
+    "botocore.exceptions.ClientError": "AWS",
+    "openai.OpenAIError": "model API",
+    "anthropic.AnthropicError": "model API",
+    "grpc.RpcError": "gRPC",
+    "google.api_core.exceptions.GoogleAPICallError": "gRPC",
+    "pymongo.errors.PyMongoError": "MongoDB",
+    "sqlalchemy.exc.StatementError": "original",
+}
+
+_MYSQL = {
+    "database_connection": "InterfaceError",
+    "database_error": "OperationalError DatabaseError",
+    "data_error": "DataError IntegrityError",
+    "syntax_error": "ProgrammingError NotSupportedError",
+    "unknown": "InternalError",
+}
+_HTTPX = {
+    "network_error": "TransportError NetworkError ConnectError ProxyError",
+    "timeout": "TimeoutException",
+    "connection_reset": "ReadError WriteError CloseError RemoteProtocolError",
+    "client_error": "TooManyRedirects",
+    "data_error": "UnsupportedProtocol DecodingError InvalidURL CookieConflict",
+    "code_error": "LocalProtocolError StreamError",
+}
+_HTTPCORE = {
+    "network_error": "NetworkError ConnectError ProxyError ConnectionNotAvailable",
+    "timeout": "TimeoutException",
+    "connection_reset": "ReadError WriteError RemoteProtocolError",
+    "data_error": "UnsupportedProtocol",
+    "code_error": "LocalProtocolError",
 }
 
 # Exception types, matched along the MRO: the most specific one that is listed wins.
@@ -239,21 +350,8 @@ TYPES: dict[str, str] = {
             "data_error": "DecodeError LocationValueError",
             "code_error": "ClosedPoolError",
         },
-        "httpx": {
-            "network_error": "TransportError NetworkError ConnectError ProxyError",
-            "timeout": "TimeoutException",
-            "connection_reset": "ReadError WriteError CloseError RemoteProtocolError",
-            "client_error": "TooManyRedirects",
-            "data_error": "UnsupportedProtocol DecodingError InvalidURL CookieConflict",
-            "code_error": "LocalProtocolError StreamError",
-        },
-        "httpcore": {
-            "network_error": "NetworkError ConnectError ProxyError ConnectionNotAvailable",
-            "timeout": "TimeoutException",
-            "connection_reset": "ReadError WriteError RemoteProtocolError",
-            "data_error": "UnsupportedProtocol",
-            "code_error": "LocalProtocolError",
-        },
+        **dict.fromkeys(("httpx", "httpx2"), _HTTPX),
+        **dict.fromkeys(("httpcore", "httpcore2"), _HTTPCORE),
         "anyio": {"connection_reset": "BrokenResourceError EndOfStream", "code_error": "ClosedResourceError"},
         "aiohttp.client_exceptions": {
             "network_error": "ClientConnectionError ClientOSError ClientSSLError ClientConnectorSSLError ClientProxyConnectionError",
@@ -285,6 +383,95 @@ TYPES: dict[str, str] = {
             "syntax_error": "NotSupportedError",
             "database_error": "OperationalError DatabaseError",
         },
+        "pymysql.err": _MYSQL,
+        "MySQLdb._exceptions": _MYSQL,
+        "asyncpg.exceptions._base": {
+            "database_connection": "InterfaceError TargetServerAttributeNotMatched",
+            "database_error": "OutdatedSchemaCacheError",
+            "data_error": "ClientConfigurationError DataError",
+            "syntax_error": "UnsupportedClientFeatureError UnsupportedServerFeatureError",
+            "code_error": "InternalClientError ProtocolError",
+        },
+        "sqlalchemy.exc": {
+            "database_error": "TimeoutError DatabaseError OperationalError",  # TimeoutError: the pool had no connection in time
+            "database_connection": "DisconnectionError InterfaceError",
+            "data_error": "DataError IntegrityError NoResultFound MultipleResultsFound",
+            "syntax_error": "ProgrammingError NotSupportedError CompileError IdentifierError NoSuchTableError NoSuchColumnError",
+            "missing_dependency": "NoSuchModuleError NoDBAPILoaded",
+            "code_error": "ArgumentError CircularDependencyError InvalidRequestError",
+            "unknown": "InternalError",
+        },
+        "redis.exceptions": {
+            "network_error": "ConnectionError InvalidResponse",
+            "timeout": "TimeoutError",
+            "unavailable": "BusyLoadingError",
+            "database_error": "MaxConnectionsError ReadOnlyError TryAgainError ClusterDownError MasterDownError AskError MovedError "
+            "SlotNotCoveredError WatchError",
+            "resource_exhausted": "OutOfMemoryError",
+            "auth_error": "AuthenticationError AuthenticationWrongNumberOfArgsError ExternalAuthProviderError",
+            "permission_denied": "AuthorizationError NoPermissionError",
+            "missing_input": "NoScriptError",
+            "data_error": "DataError ResponseError",
+            "code_error": "PubSubError InvalidPipelineStack CrossSlotTransactionError",
+            "unknown": "LockError",
+        },
+        "botocore.exceptions": {
+            "network_error": "ConnectionError EndpointConnectionError SSLError ProxyConnectionError HTTPClientError "
+            "MetadataRetrievalError ChecksumError",
+            "timeout": "ConnectTimeoutError ReadTimeoutError",
+            "connection_reset": "ConnectionClosedError ResponseStreamingError IncompleteReadError",
+            "auth_error": "NoCredentialsError PartialCredentialsError CredentialRetrievalError UnknownCredentialError "
+            "NoAuthTokenError TokenRetrievalError UnauthorizedSSOTokenError SSOTokenLoadError",
+            "validation_error": "ValidationError ParamValidationError MissingParametersError",
+            "data_error": "DataNotFoundError BaseEndpointResolverError UnknownRegionError EndpointResolutionError ProfileNotFound ConfigParseError "
+            "ConfigNotFound InvalidConfigError InvalidDNSNameError InvalidRetryConfigurationError",
+            "code_error": "UnknownClientMethodError OperationNotPageableError UnseekableStreamError",
+        },
+        "openai": {
+            "network_error": "APIConnectionError",
+            "timeout": "APITimeoutError",
+            "invalid_output": "APIResponseValidationError LengthFinishReasonError ContentFilterFinishReasonError",
+            "auth_error": "OAuthError",
+        },
+        "anthropic": {
+            "network_error": "APIConnectionError",
+            "timeout": "APITimeoutError",
+            "invalid_output": "APIResponseValidationError",
+            "auth_error": "CredentialsError",
+            "temporary_failure": "RetryableError",
+        },
+        "pydantic_core._pydantic_core": {"validation_error": "ValidationError"},
+        "pydantic.v1.error_wrappers": {"validation_error": "ValidationError"},
+        "pydantic.error_wrappers": {"validation_error": "ValidationError"},  # pydantic 1 itself
+        "pydantic.errors": {"code_error": "PydanticUserError"},
+        "jsonschema.exceptions": {
+            "validation_error": "ValidationError",
+            "code_error": "SchemaError UnknownType UndefinedTypeCheck",
+        },
+        "grpc": {"timeout": "FutureTimeoutError", "cancelled": "FutureCancelledError"},
+        "google.api_core.exceptions": {"code_error": "DuplicateCredentialArgs AsyncRestUnsupportedParameterError"},
+        "google.auth.exceptions": {
+            "network_error": "TransportError",
+            "timeout": "TimeoutError",
+            "auth_error": "DefaultCredentialsError RefreshError OAuthError UserAccessTokenError",
+        },
+        "azure.core.exceptions": {
+            "network_error": "ServiceRequestError",
+            "connection_reset": "ServiceResponseError IncompleteReadError",
+            "timeout": "ServiceRequestTimeoutError ServiceResponseTimeoutError",
+            "auth_error": "ClientAuthenticationError",
+            "client_error": "TooManyRedirectsError",
+            "invalid_output": "DecodeError",
+            "code_error": "StreamConsumedError StreamClosedError ResponseNotReadError",
+        },
+        "pymongo.errors": {
+            "database_connection": "ConnectionFailure AutoReconnect ServerSelectionTimeoutError NotPrimaryError",
+            "database_error": "WaitQueueTimeoutError WriteConcernError CursorNotFound",
+            "timeout": "NetworkTimeout ExecutionTimeout",
+            "data_error": "WriteError DuplicateKeyError CollectionInvalid InvalidName ConfigurationError InvalidURI",
+            "code_error": "InvalidOperation ProtocolError",
+        },
+        "bson.errors": {"data_error": "BSONError"},
         "outlast.errors": {
             "circuit_open": "CircuitBreakerOpenError",
             "data_error": "ConfigurationError",
@@ -307,21 +494,32 @@ WRAPPERS = frozenset(
         "urllib3.exceptions.MaxRetryError",
         "urllib3.exceptions.SSLError",
         "urllib3.exceptions.ProtocolError",
-        "httpx.TransportError",
-        "httpx.NetworkError",
-        "httpx.ConnectError",
-        "httpcore.NetworkError",
-        "httpcore.ConnectError",
+        *(
+            f"{module}.{name}"
+            for module in ("httpx", "httpx2")
+            for name in ("TransportError", "NetworkError", "ConnectError")
+        ),
+        *(f"{module}.{name}" for module in ("httpcore", "httpcore2") for name in ("NetworkError", "ConnectError")),
         "aiohttp.client_exceptions.ClientConnectionError",
         "aiohttp.client_exceptions.ClientOSError",
         "aiohttp.client_exceptions.ClientSSLError",
         "aiohttp.client_exceptions.ClientConnectorSSLError",
+        "redis.exceptions.ConnectionError",
+        "botocore.exceptions.ConnectionError",
+        "botocore.exceptions.EndpointConnectionError",
+        "botocore.exceptions.HTTPClientError",
+        "botocore.exceptions.SSLError",
+        "openai.APIConnectionError",
+        "anthropic.APIConnectionError",
+        "google.auth.exceptions.TransportError",
+        "azure.core.exceptions.ServiceRequestError",
+        "azure.core.exceptions.ServiceResponseError",
     }
 )
 SHARPER = frozenset({"connection_refused", "connection_reset", "dns_error", "timeout", "tls_verify", "server_error"})
 
 # Types whose `code`, `status` or `errno` is not what it seems.
-NOT_A_STATUS = frozenset({"aiohttp.http_exceptions.HttpProcessingError"})
+NOT_A_STATUS = frozenset({"aiohttp.http_exceptions.HttpProcessingError", "pymongo.errors.PyMongoError"})
 NOT_AN_ERRNO = frozenset(
     {"ssl.SSLError", "socket.gaierror", "socket.herror", "aiohttp.client_exceptions.ClientConnectorDNSError"}
 )
@@ -337,6 +535,15 @@ PUBLIC = {
     "json.decoder.": "json.",
     "psycopg.errors.": "psycopg.",
     "psycopg2.errors.": "psycopg2.",
+    "pymysql.err.": "pymysql.",
+    "MySQLdb._exceptions.": "MySQLdb.",
+    "asyncpg.exceptions._base.": "asyncpg.",
+    "asyncpg.exceptions.": "asyncpg.",
+    "redis.exceptions.": "redis.",
+    "pydantic_core._pydantic_core.": "pydantic.",
+    "pydantic.v1.error_wrappers.": "pydantic.v1.",
+    "jsonschema.exceptions.": "jsonschema.",
+    "grpc.aio._call.": "grpc.aio.",
     "outlast.errors.": "outlast.",
     "_csv.": "csv.",
     "_pickle.": "pickle.",

@@ -4,10 +4,11 @@ Error → Verdict: what kind of failure is this, and is it worth another attempt
 Facts come first, the policy afterwards. The facts, in the order in which they are believed:
 
     1. the caller's own word: TemporaryFailure, PermanentFailure, `register`
-    2. an HTTP status of 400 and more on the exception or its response
-    3. a SQLSTATE, an errno, a SQLite result code
-    4. the type, along its MRO, by dotted name; nothing is imported for it
-    5. what it was caused by: __cause__, unsuppressed __context__, a wrapped exception; it decides about unknown errors
+    2. a code that the error's own library or protocol gives: MySQL, AWS, gRPC, MongoDB, model APIs; SQLAlchemy's original
+    3. an HTTP status of 400 and more on the exception or its response
+    4. a SQLSTATE, an errno, a SQLite result code
+    5. the type, along its MRO, by dotted name; nothing is imported for it
+    6. what it was caused by: __cause__, unsuppressed __context__, a wrapped exception; it decides about unknown errors
        and sharpens what wraps (`requests.ConnectionError` caused by a refused connection is `connection_refused`)
 
 Messages are never searched. A group of exceptions is as bad as its worst leaf.
@@ -22,7 +23,9 @@ from outlast.clock import here
 from outlast.errors import ConfigurationError, PermanentFailure, TemporaryFailure, nearest
 from outlast.log import logger
 from outlast.rules import (
+    CARRIERS,
     CATEGORIES,
+    CODES,
     ERRNOS,
     ERROR_CLASSES,
     NOT_A_STATUS,
@@ -41,7 +44,7 @@ from outlast.value import Value, put
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from outlast.shapes import Category
@@ -155,6 +158,7 @@ class _Plan:
     """What the type alone tells, worked out once for each type."""
 
     __slots__ = (
+        "carries",
         "category",
         "has_errno",
         "names",
@@ -174,7 +178,7 @@ class _Plan:
         self.rule = next((name for name in lines if name in TYPES), None)
         self.has_errno = issubclass(cls, OSError) and not NOT_AN_ERRNO.intersection(lines)
         self.status_counts = not NOT_A_STATUS.intersection(lines)
-        carries = (
+        attributes = (
             "status",
             "status_code",
             "code",
@@ -185,7 +189,8 @@ class _Plan:
             "retry_after",
             "exceptions",
         )
-        self.plain = not any(hasattr(cls, name) for name in carries)
+        self.carries = next((CARRIERS[name] for name in lines if name in CARRIERS), None)
+        self.plain = self.carries is None and not any(hasattr(cls, name) for name in attributes)
         self.wraps = self.rule is None or self.rule in WRAPPERS
         name = _short(cls)
         if self.own:
@@ -212,7 +217,13 @@ def _of_exception(error: BaseException, seen: set[int], depth: int) -> Verdict:
     plan = plans.get(type(error)) or _plan(type(error))
     if isinstance(error, BaseExceptionGroup):
         return _of_group(error, seen, depth)
-    verdict = _own_word(error, plan) or _by_status(error, plan) or _by_code(error, plan) or plan.verdict
+    verdict = (
+        _own_word(error, plan)
+        or (_by_carried(error, plan.carries, seen, depth) if plan.carries else None)
+        or _by_status(error, plan)
+        or _by_code(error, plan)
+        or plan.verdict
+    )
     if verdict.error_class == "unknown" or (plan.rule in WRAPPERS and verdict is plan.verdict):
         return _sharpened(verdict, error, seen, depth)
     return verdict
@@ -240,10 +251,87 @@ def _marked(error: BaseException, category: Category, error_class: str, retry_af
     )
 
 
+def _by_carried(error: BaseException, family: str, seen: set[int], depth: int) -> Verdict | None:
+    """What the codes of the error's own library say; None where it carries none that is known."""
+    if family == "original":
+        original = _attribute(error, "orig")
+        if not isinstance(original, BaseException) or id(original) in seen or depth >= _DEPTH:
+            return None
+        deeper = _of_exception(original, seen, depth + 1)
+        if deeper.error_class == "unknown":
+            return None
+        return deeper.replace(why=f"{_short(type(error))} carries: {deeper.why}")
+    table = CODES[family]
+    for code in _READERS[family](error):
+        error_class = table.get(str(code)) if isinstance(code, (int, str)) else None
+        if error_class:
+            response = _attribute(error, "response")
+            status, headers = _attribute(error, "status_code"), None
+            if isinstance(response, dict):  # botocore's, which is data
+                metadata = _item(response, "ResponseMetadata")
+                status, headers = _item(metadata, "HTTPStatusCode"), _item(metadata, "HTTPHeaders")
+            return _verdict(
+                error_class,
+                f"{family} code {code}",
+                status=status if isinstance(status, int) and 400 <= status <= 599 else None,
+                retry_after=_asked(headers) if headers is not None else _hint(error, response),
+            )
+    return None
+
+
+def _mysql_codes(error: BaseException) -> tuple[object, ...]:
+    return error.args[:1]
+
+
+def _aws_codes(error: BaseException) -> tuple[object, ...]:
+    return (_item(_item(_attribute(error, "response"), "Error"), "Code"),)
+
+
+def _model_codes(error: BaseException) -> tuple[object, ...]:
+    body = _attribute(error, "body")
+    inner = _item(body, "error")  # one client passes the whole answer, another what is in it
+    return (_attribute(error, "code"), _item(inner, "code"), _attribute(error, "type"), _item(inner, "type"))
+
+
+def _grpc_codes(error: BaseException) -> tuple[object, ...]:
+    # Google's errors carry the gRPC error as their response, if gRPC it was.
+    for holder in (error, _attribute(error, "response")):
+        code = _attribute(holder, "code")
+        if callable(code) and isinstance(holder, BaseException):
+            try:
+                return (_attribute(code(), "name"),)
+            except Exception:  # noqa: BLE001 - somebody else's code
+                return ()
+    return ()
+
+
+def _mongo_codes(error: BaseException) -> tuple[object, ...]:
+    labels = _attribute(error, "_error_labels")
+    return (_attribute(error, "code"), *(labels if isinstance(labels, set) else ()))
+
+
+_READERS: dict[str, Callable[[BaseException], tuple[object, ...]]] = {
+    "MySQL": _mysql_codes,
+    "AWS": _aws_codes,
+    "model API": _model_codes,
+    "gRPC": _grpc_codes,
+    "MongoDB": _mongo_codes,
+}
+
+
+def _item(holder: object, key: str) -> Any:
+    return holder.get(key) if isinstance(holder, dict) else None
+
+
 def _by_status(error: BaseException, plan: _Plan) -> Verdict | None:
     if not plan.status_counts or NOT_A_STATUS.intersection(names_of(type(error.__cause__)) if error.__cause__ else ()):
         return None
     response = _attribute(error, "response")
+    if isinstance(response, dict):  # botocore's, which is data
+        metadata = _item(response, "ResponseMetadata")
+        status = _item(metadata, "HTTPStatusCode")
+        if isinstance(status, int) and 400 <= status <= 599:
+            return _of_status(status, _asked(_item(metadata, "HTTPHeaders")))
     for holder, names in ((error, ("status_code", "status", "code")), (response, ("status_code", "status"))):
         for name in names if holder is not None else ():
             status = _attribute(holder, name)
@@ -268,7 +356,7 @@ def _by_code(error: BaseException, plan: _Plan) -> Verdict | None:
 
 
 def _of_sqlstate(sqlstate: object) -> Verdict | None:
-    if not isinstance(sqlstate, str) or len(sqlstate) != 5:
+    if not isinstance(sqlstate, str) or len(sqlstate) != 5 or sqlstate == "HY000":  # HY000: any error, says MySQL
         return None
     for prefix in (sqlstate, sqlstate[:2]):
         if prefix in SQLSTATES:
@@ -295,8 +383,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield error.__cause__
     elif error.__context__ is not None and not error.__suppress_context__:
         yield error.__context__
-    # Several clients put the real error into `reason` or the arguments and cut the chain.
-    for value in (_attribute(error, "reason"), *error.args[:3]):
+    # Several clients put the real error into an attribute or the arguments and cut the chain.
+    for value in (_attribute(error, "reason"), _attribute(error, "inner_exception"), *error.args[:3]):
         if isinstance(value, BaseException):
             yield value
 
@@ -442,11 +530,20 @@ def _hint(error: BaseException, response: object) -> float | None:
         return _parsed(own)
     for holder in (response, error):
         headers = _attribute(holder, "headers")
-        for name, unit in (("retry-after-ms", 1000.0), ("Retry-After", 1.0), ("retry-after", 1.0)):
-            value = _header(headers, name)
-            if value is not None:
-                seconds = _parsed(value)
-                return seconds / unit if seconds is not None else None
+        if any(_header(headers, name) is not None for name, _ in _HEADERS):
+            return _asked(headers)
+    return None
+
+
+_HEADERS = (("retry-after-ms", 1000.0), ("Retry-After", 1.0), ("retry-after", 1.0))
+
+
+def _asked(headers: object) -> float | None:
+    for name, unit in _HEADERS:
+        value = _header(headers, name)
+        if value is not None:
+            seconds = _parsed(value)
+            return seconds / unit if seconds is not None else None
     return None
 
 

@@ -1,9 +1,10 @@
 """
 What a library must offer to be run through the statements of this folder, and how Outlast offers it.
 
-A `Subject` speaks neutral words, so that other libraries can stand here too: an adapter of fifty lines for each, put into
-`SUBJECTS`. Whatever a library cannot do at all is missing from its `abilities`, and the statements that need it are not asked of
-it; the ones that are asked must hold.
+A `Subject` speaks neutral words, so that other libraries can stand here too: their adapters are in peers.py, and `make conformance`
+runs them. Whatever a library cannot do at all is missing from its `abilities`, and the statements that need it are not asked of
+it; the ones that are asked must hold. "clock" means that time can be driven from outside, however that is done; "virtual_time" that
+the library itself has a time for tests, with scopes and seeds.
 
 Options of `protect`, all optional:
 
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import pytest
@@ -85,6 +87,7 @@ class Subject(Protocol):
     """A library under examination."""
 
     name: str
+    packages: tuple[str, ...]  # what it is imported as
     abilities: frozenset[str]
     ways: tuple[
         str, ...
@@ -150,9 +153,11 @@ class OutlastSubject:
     """Outlast in neutral words."""
 
     name = "outlast"
+    packages = ("outlast",)
     abilities = frozenset(
-        "async budget breaker classification errors events fallback history nested off outcome policy reasons remaining result_retry "
-        "retry_after stop thread_timeout tiers timeout virtual_time".split()
+        "abandoned async budget breaker classification clock delay descriptors docs errors events fallback history nested off outcome "
+        "policy probe_limit reasons remaining result_retry retry_after side_by_side stop strict_probes thread_timeout tiers timeout "
+        "virtual_time".split()
     )
     ways = ("decorator", "guard", "call", "outcome", "loop")
     switch_off: ClassVar = {"OUTLAST_DISABLE": "1"}
@@ -388,3 +393,7 @@ def _raised(fn):
 
 
 SUBJECTS: dict[str, Subject] = {"outlast": OutlastSubject()}
+if (asked := os.environ.get("CONFORMANCE", "outlast")) != "outlast":  # set by `make conformance` alone
+    from conformance import peers
+
+    SUBJECTS = {asked: peers.subject(asked)}

@@ -146,6 +146,13 @@ def in_thread(work):
     return returned[0]
 
 
+def ended(thread):
+    """Wait until a thread has ended, unless it belongs to a pool, which keeps it for later."""
+    if not thread.name.startswith("ThreadPoolExecutor"):
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
 async def settled(rounds=20):
     """Let every task that can go on do so."""
     for _ in range(rounds):

@@ -16,7 +16,7 @@ from contextlib import suppress
 import pytest
 
 from conformance.adapter import statement
-from conformance.bodies import PATIENCE, Story, caught, failing, in_new_process, in_threads, settled, trip
+from conformance.bodies import PATIENCE, Story, caught, ended, failing, in_new_process, in_threads, settled, trip
 
 color = contextvars.ContextVar("color", default="none")
 
@@ -282,7 +282,7 @@ def test_a_coroutine_that_was_only_made_is_no_good_outcome(subject):
     assert refused
 
 
-@statement(60, needs=["async"])
+@statement(60, needs=["async", "descriptors"])
 def test_decorated_methods_are_protected_for_each_object(subject):
     """semantics 60: in a class body, on functions, coroutine functions, static and class methods."""
 
@@ -462,7 +462,7 @@ def test_an_attempt_in_a_thread_leaves_nothing_behind(subject):
 
     caught(subject.protect(body, timeout=PATIENCE, thread=True))
     while threads:
-        threads.pop().join(PATIENCE)
+        ended(threads.pop())
     assert (len(watched.locals), watched.left) == (3, (0, 0))
 
 
@@ -556,7 +556,7 @@ def test_nothing_of_earlier_attempts_is_alive_when_errors_come_in_groups(subject
         finally:
             del leaves
 
-    mode.drop(subject.protect(mode.body(body), way=way, attempts=4))
+    mode.drop(subject.protect(mode.body(body), way=way, attempts=4, on="everything"))
     assert [alive for alive, _ in watched.found][::2] == [0] * 4
 
 
@@ -600,7 +600,7 @@ def test_nothing_of_earlier_attempts_in_threads_is_alive_during_an_attempt(subje
 
     def body():
         for thread in threads:
-            thread.join(PATIENCE)
+            ended(thread)
         threads.append(threading.current_thread())
         return watched()
 
@@ -684,7 +684,7 @@ release.set()
 """
 
 
-@statement(65, needs=["thread_timeout"])
+@statement(65, needs=["thread_timeout", "abandoned"])
 def test_a_forked_child_does_not_count_threads_that_it_does_not_have(subject):
     """semantics 65: threads of the parent are not there, so none of them is abandoned, and timed attempts work."""
     assert in_new_process(FORKED_WITH_THREADS.format(name=subject.name)) == ["1", "0"]

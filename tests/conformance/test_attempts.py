@@ -13,7 +13,7 @@ from conformance.bodies import Story, caught, failing, in_threads
 # -- counting
 
 
-@statement(31, needs=["virtual_time"])
+@statement(31, needs=["clock"])
 def test_one_attempt_is_one_call_and_no_wait(subject, way, mode):
     """semantics 31: `attempts=1` calls once and waits for nothing."""
     story = failing()
@@ -88,7 +88,7 @@ def test_a_tier_without_a_limit_has_no_retries(subject, way, mode):
 # -- budgets
 
 
-@statement(33, needs=["budget", "virtual_time", "async"])
+@statement(33, needs=["budget", "clock", "async"])
 @pytest.mark.parametrize(("ratio", "reserve"), [(0.2, 10), (0.2, 0), (1.0, 3)])
 def test_a_storm_of_coroutines_stays_within_the_budget(subject, ratio, reserve):
     """semantics 33: N calls that all fail cause at most ratio * N + reserve retries, although all of them wait at the same time."""

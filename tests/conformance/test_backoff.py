@@ -22,7 +22,7 @@ FAR = [1, 2, 3, 10, 62, 63, 64, 100, 1023, 1024, 1025, 10_000, 10**6]
 # -- bounded
 
 
-@statement(24, needs=["policy"])
+@statement(24, needs=["delay"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("jitter", JITTERS)
 @pytest.mark.parametrize("growth", [1.0, 2.0, 1e9])
@@ -34,7 +34,7 @@ def test_every_delay_is_within_its_bounds(subject, shape, jitter, growth):
             assert 0.0 <= delay <= 30.0
 
 
-@statement(24, needs=["policy"])
+@statement(24, needs=["delay"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("jitter", JITTERS)
 def test_every_delay_is_finite_without_a_cap(subject, shape, jitter):
@@ -45,7 +45,7 @@ def test_every_delay_is_finite_without_a_cap(subject, shape, jitter):
             assert 0.0 <= delay < 2**33  # more than a thread can be told to wait
 
 
-@statement(24, needs=["virtual_time"])
+@statement(24, needs=["clock"])
 def test_a_thousand_decorrelated_delays_without_a_cap_are_finite(subject, mode):
     """semantics 24: each delay may be three times the one before, and still none becomes too long for a sleep."""
     with subject.time(seed=3) as clock:
@@ -55,13 +55,13 @@ def test_a_thousand_decorrelated_delays_without_a_cap_are_finite(subject, mode):
     assert all(1.0 <= sleep < 2**33 for sleep in clock.sleeps)
 
 
-@statement(24, needs=["policy"])
+@statement(24, needs=["delay"])
 def test_a_first_delay_of_zero_stays_zero(subject):
     """semantics 24: nothing grows out of nothing, however large the power."""
     assert {subject.delay(attempt, roll=0.9, first=0.0, growth=1e9, jitter=0.25) for attempt in FAR} == {0.0}
 
 
-@statement(24, needs=["policy"])
+@statement(24, needs=["delay"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("jitter", JITTERS)
 def test_a_late_delay_costs_as_much_as_an_early_one(subject, shape, jitter):
@@ -82,7 +82,7 @@ def draws(subject, attempt, count, **options):
     return [subject.delay(attempt, roll=dice.random(), **options) for _ in range(count)]
 
 
-@statement(25, needs=["policy"])
+@statement(25, needs=["delay"])
 @pytest.mark.parametrize("jitter", [0.1, 0.25, "full", "equal", "decorrelated"])
 @pytest.mark.parametrize("attempt", [5, 6, 20, 2000])
 def test_delays_at_the_cap_still_differ(subject, jitter, attempt):
@@ -99,21 +99,21 @@ def uniform(drawn, low, high):
     return all(abs(have - want) <= 0.05 * (high - low) for have, want in zip(ordered, even, strict=True))
 
 
-@statement(26, needs=["policy"])
+@statement(26, needs=["delay"])
 @pytest.mark.parametrize(("attempt", "top"), [(1, 1.0), (3, 4.0), (10, 30.0)])
 def test_full_jitter_is_even_from_zero(subject, attempt, top):
     """semantics 26: full jitter is uniform on [0, top], where top grows up to the cap."""
     assert uniform(draws(subject, attempt, 2000, first=1.0, cap=30.0, jitter="full"), 0.0, top)
 
 
-@statement(26, needs=["policy"])
+@statement(26, needs=["delay"])
 @pytest.mark.parametrize(("attempt", "top"), [(1, 1.0), (3, 4.0), (10, 30.0)])
 def test_equal_jitter_is_even_in_the_upper_half(subject, attempt, top):
     """semantics 26: equal jitter is uniform on [top/2, top]."""
     assert uniform(draws(subject, attempt, 2000, first=1.0, cap=30.0, jitter="equal"), top / 2, top)
 
 
-@statement(26, needs=["virtual_time"])
+@statement(26, needs=["clock"])
 def test_decorrelated_jitter_stays_between_base_and_cap_without_piling_up(subject, way, mode):
     """semantics 26: each delay is between the base and three times the one before, and the cap itself is no resting place."""
     with subject.time(seed=7) as clock:
@@ -133,7 +133,7 @@ def test_decorrelated_jitter_stays_between_base_and_cap_without_piling_up(subjec
 # -- independent
 
 
-@statement(27, needs=["virtual_time", "async"])
+@statement(27, needs=["clock", "async"])
 def test_concurrent_coroutines_each_see_the_whole_sequence(subject, way):
     """semantics 27: backoff belongs to one call; five at once under one policy wait 1, 2, 4 and 8 s each."""
 
@@ -265,7 +265,7 @@ HINTS = {
 }
 
 
-@statement(29, needs=["virtual_time", "retry_after"])
+@statement(29, needs=["clock", "retry_after"])
 @pytest.mark.parametrize(("hint", "seconds"), HINTS.values(), ids=HINTS)
 def test_retry_after_is_understood_in_every_form(subject, mode, hint, seconds):
     """semantics 29: numbers and dates are honoured, the past is now, too much is cut, and nonsense is ignored."""
@@ -279,7 +279,7 @@ def test_retry_after_is_understood_in_every_form(subject, mode, hint, seconds):
         assert slept >= 0.25 or seconds > 0
 
 
-@statement(29, needs=["virtual_time", "retry_after"])
+@statement(29, needs=["clock", "retry_after"])
 @pytest.mark.parametrize("hint", ["soon", "", "nan", "Sun, 99 Nov 1994 08:49:37 GMT"])
 def test_nonsense_in_a_retry_after_is_logged_once(subject, way, mode, hint, caplog):
     """semantics 29: one response that makes no sense is one line in the log."""
@@ -289,7 +289,7 @@ def test_nonsense_in_a_retry_after_is_logged_once(subject, way, mode, hint, capl
     assert len([record for record in caplog.records if "retry-after" in record.message.lower()]) == 1
 
 
-@statement(30, needs=["virtual_time", "retry_after"])
+@statement(30, needs=["clock", "retry_after"])
 def test_a_hint_does_not_disturb_the_sequence(subject, way, mode):
     """semantics 30: the wait that was asked for comes on top once; before and after it the delays are 1, 2, 4, 8 s."""
     story = Story(Refused(), Refused("10"), Refused(), Refused())

@@ -61,7 +61,7 @@ async def started(breaker, slow=None):
 # -- half-open
 
 
-@statement(43, needs=["breaker", "virtual_time"])
+@statement(43, needs=["breaker", "clock", "side_by_side"])
 @pytest.mark.parametrize("probes", [1, 2, 5])
 def test_among_a_hundred_threads_only_the_probes_get_in(subject, probes):
     """semantics 43: however many threads come at once, so many calls run as there are places; the others are rejected."""
@@ -97,7 +97,7 @@ def test_among_a_hundred_threads_only_the_probes_get_in(subject, probes):
     assert breaker.state == "closed"
 
 
-@statement(43, needs=["breaker", "virtual_time", "async"])
+@statement(43, needs=["breaker", "clock", "async"])
 @pytest.mark.parametrize("probes", [1, 2, 5])
 def test_among_a_thousand_tasks_only_the_probes_get_in(subject, probes):
     """semantics 43: the same for tasks of an event loop."""
@@ -117,7 +117,7 @@ def test_among_a_thousand_tasks_only_the_probes_get_in(subject, probes):
     assert sum(isinstance(result, subject.rejected) for result in results) == 1000 - probes
 
 
-@statement(43, needs=["breaker", "virtual_time", "async"])
+@statement(43, needs=["breaker", "clock", "async"])
 def test_no_more_probes_run_in_all_than_are_needed_to_close(subject):
     """semantics 43: with 2 at a time and 5 successes to close, the fifth probe is the last one, in every wave of callers."""
     waves = []
@@ -136,7 +136,7 @@ def test_no_more_probes_run_in_all_than_are_needed_to_close(subject):
     assert waves == [2, 2, 1]
 
 
-@statement(43, needs=["breaker", "virtual_time"])
+@statement(43, needs=["breaker", "clock"])
 def test_one_failed_probe_opens_the_circuit_again(subject):
     """semantics 43: the other successes of the round are forgotten with it."""
     with subject.time() as clock:
@@ -154,7 +154,7 @@ def test_one_failed_probe_opens_the_circuit_again(subject):
 # -- eras
 
 
-@statement(44, needs=["breaker", "virtual_time", "async"])
+@statement(44, needs=["breaker", "clock", "async"])
 @pytest.mark.parametrize("error", [None, ConnectionResetError()])
 def test_a_call_from_before_the_opening_cannot_speak_for_the_probes(subject, error):
     """semantics 44: a late answer, good or bad, of a call admitted when the circuit was closed changes nothing later."""
@@ -178,7 +178,7 @@ def test_a_call_from_before_the_opening_cannot_speak_for_the_probes(subject, err
         asyncio.run(main())
 
 
-@statement(44, needs=["breaker", "virtual_time", "async"])
+@statement(44, needs=["breaker", "clock", "async", "strict_probes"])
 @pytest.mark.parametrize("error", [None, ConnectionResetError()])
 def test_a_probe_of_an_earlier_round_cannot_speak_for_this_one(subject, error):
     """semantics 44: what a probe returns after its round has failed neither closes nor re-opens the circuit."""
@@ -200,7 +200,7 @@ def test_a_probe_of_an_earlier_round_cannot_speak_for_this_one(subject, error):
         asyncio.run(main())
 
 
-@statement(44, needs=["breaker", "virtual_time", "async"])
+@statement(44, needs=["breaker", "clock", "async"])
 def test_failures_from_before_the_opening_do_not_count_after_the_closing(subject):
     """semantics 44: a circuit that has closed again starts from nothing, also with late failures coming in."""
 
@@ -242,7 +242,7 @@ def test_an_interruption_is_neither_failure_nor_success(subject, mode, interrupt
     assert breaker.state == "open"
 
 
-@statement(45, needs=["breaker", "virtual_time"])
+@statement(45, needs=["breaker", "clock"])
 @pytest.mark.parametrize("interruption", NEUTRAL)
 def test_an_interrupted_probe_gives_its_place_back(subject, mode, interruption):
     """semantics 45: the next call is the probe instead."""
@@ -255,7 +255,7 @@ def test_an_interrupted_probe_gives_its_place_back(subject, mode, interruption):
     assert breaker.state == "closed"
 
 
-@statement(45, needs=["breaker", "virtual_time", "async"])
+@statement(45, needs=["breaker", "clock", "async"])
 def test_a_cancelled_probe_gives_its_place_back(subject, way):
     """semantics 45: a task that is cancelled from outside, in every way to protect a call."""
 
@@ -299,7 +299,7 @@ def test_an_attempt_cut_short_by_the_callers_deadline_says_nothing(subject, way)
     assert breaker.state == "open"
 
 
-@statement(46, needs=["breaker", "virtual_time", "async"])
+@statement(46, needs=["breaker", "clock", "async", "probe_limit"])
 def test_a_probe_that_never_comes_back_loses_its_place(subject):
     """semantics 46: after a bounded time another call may probe, so that a lost probe cannot keep the circuit half-open."""
 
@@ -317,7 +317,7 @@ def test_a_probe_that_never_comes_back_loses_its_place(subject):
         asyncio.run(main())
 
 
-@statement(46, needs=["breaker", "virtual_time", "async"])
+@statement(46, needs=["breaker", "clock", "async", "probe_limit"])
 @pytest.mark.parametrize("error", [None, ConnectionResetError()])
 def test_a_probe_that_has_lost_its_place_speaks_for_nobody(subject, error):
     """semantics 46: when it comes back after all, it neither counts nor frees the place of the probe that runs now."""
@@ -349,7 +349,7 @@ def test_calls_run_side_by_side(subject):
     assert sorted(results) == [0, 1, 2, 3]
 
 
-@statement(47, needs=["breaker", "virtual_time"])
+@statement(47, needs=["breaker", "clock"])
 def test_probes_run_side_by_side(subject):
     """semantics 47: nor during a probe."""
     together = threading.Barrier(4)
@@ -376,7 +376,7 @@ def test_an_error_of_the_caller_neither_counts_nor_forgives(subject, mode):
     assert breaker.state == "open"
 
 
-@statement(48, needs=["breaker", "virtual_time"])
+@statement(48, needs=["breaker", "clock"])
 def test_a_probe_with_an_error_of_the_caller_gives_its_place_back(subject, mode):
     """semantics 48: it decides nothing, so the next call is the probe instead."""
     with subject.time() as clock:
@@ -436,7 +436,7 @@ def test_a_with_block_is_rejected_when_the_circuit_is_open(subject):
     assert (ran, breaker.state) == ([], "open")
 
 
-@statement(50, needs=["breaker", "virtual_time"])
+@statement(50, needs=["breaker", "clock"])
 def test_with_blocks_probe_and_close(subject):
     """semantics 50: blocks nest, also with other circuits, and each is settled as it ends."""
     with subject.time() as clock:
@@ -453,7 +453,7 @@ def test_with_blocks_probe_and_close(subject):
         assert breaker.state == "closed"
 
 
-@statement(50, needs=["breaker", "virtual_time"])
+@statement(50, needs=["breaker", "clock"])
 def test_with_blocks_that_overlap_are_settled_each_for_itself(subject):
     """semantics 50: generators may leave their blocks in another order than they entered them."""
 
@@ -496,7 +496,7 @@ def test_many_failures_at_once_open_the_circuit_once(subject):
     assert breaker.state == "open"
 
 
-@statement(51, needs=["breaker", "events", "virtual_time"])
+@statement(51, needs=["breaker", "events", "clock"])
 def test_every_change_is_told_once_and_in_order(subject):
     """semantics 51: the whole life of a circuit, as events."""
     with subject.time() as clock, subject.events() as events:
@@ -511,7 +511,7 @@ def test_every_change_is_told_once_and_in_order(subject):
     assert told == ["opened", "probing", "reopened", "probing", "closed", "opened", "closed"]
 
 
-@statement(51, needs=["breaker", "events", "virtual_time"])
+@statement(51, needs=["breaker", "events", "clock"])
 def test_a_listener_may_use_the_breaker(subject):
     """semantics 51: listeners run outside of the lock: calling, tripping, resetting and looking cannot deadlock."""
     seen = []
@@ -623,7 +623,7 @@ def open_time(subject, breaker):
     return rejection.retry_after
 
 
-@statement(53, needs=["breaker", "virtual_time"])
+@statement(53, needs=["breaker", "clock"])
 def test_the_open_time_grows_with_each_failed_round_up_to_a_cap(subject):
     """semantics 53: 10, 20, 40 s and so on, then the same for ever, however many rounds fail; a closing starts over."""
     with subject.time() as clock:
@@ -658,7 +658,7 @@ def test_the_open_time_varies(subject):
 # -- by hand
 
 
-@statement(54, needs=["breaker", "virtual_time", "async"])
+@statement(54, needs=["breaker", "clock", "async"])
 def test_an_isolated_circuit_stays_open(subject):
     """semantics 54: neither time, nor late successes, nor failures change what was decided by hand."""
 
@@ -679,7 +679,7 @@ def test_an_isolated_circuit_stays_open(subject):
         asyncio.run(main())
 
 
-@statement(54, needs=["breaker", "virtual_time", "async"])
+@statement(54, needs=["breaker", "clock", "async"])
 def test_isolating_beats_a_round_of_probes(subject):
     """semantics 54: a probe that is under way cannot close what has been isolated meanwhile."""
 
@@ -695,7 +695,7 @@ def test_isolating_beats_a_round_of_probes(subject):
         asyncio.run(main())
 
 
-@statement(54, needs=["breaker", "virtual_time", "events"])
+@statement(54, needs=["breaker", "clock", "events"])
 def test_a_shadow_tells_and_never_rejects(subject, mode):
     """semantics 54: whatever state it is in, isolated too, every call runs."""
     with subject.time() as clock, subject.events() as events:
@@ -715,7 +715,7 @@ def test_a_shadow_tells_and_never_rejects(subject, mode):
 # -- with retries
 
 
-@statement(56, needs=["breaker", "virtual_time", "history"])
+@statement(56, needs=["breaker", "clock", "history"])
 def test_waiting_for_an_open_circuit_costs_no_attempt(subject, way, mode):
     """semantics 56: all attempts are made, each when the circuit admits it."""
     story = failing()
@@ -728,7 +728,7 @@ def test_waiting_for_an_open_circuit_costs_no_attempt(subject, way, mode):
     assert len(subject.history(error)) == 3
 
 
-@statement(56, needs=["breaker", "virtual_time"])
+@statement(56, needs=["breaker", "clock"])
 def test_a_call_waits_for_a_circuit_that_others_have_opened(subject, way, mode):
     """semantics 56: the first attempt is made when the circuit admits it, and it is attempt 1."""
     numbers = []
@@ -746,7 +746,7 @@ def test_a_call_waits_for_a_circuit_that_others_have_opened(subject, way, mode):
     assert (numbers, clock.now) == ([1], 5.0)
 
 
-@statement(56, needs=["breaker", "virtual_time", "reasons"])
+@statement(56, needs=["breaker", "clock", "reasons"])
 @pytest.mark.parametrize(
     "options", [{"wait_open": True, "total_timeout": 4.0}, {"wait_open": True, "total_timeout": 5.0}, {}]
 )
@@ -761,7 +761,7 @@ def test_an_open_circuit_that_cannot_be_waited_for_fails_the_call_at_once(subjec
     assert (story.calls, clock.now, clock.sleeps, subject.reason(error)) == (0, 0.0, [], "breaker_open")
 
 
-@statement(56, needs=["breaker", "virtual_time", "reasons"])
+@statement(56, needs=["breaker", "clock", "reasons"])
 def test_a_circuit_that_opens_between_attempts_ends_the_call_with_its_own_error(subject, way, mode):
     """semantics 56: the attempts that are left are not spent on rejections."""
     story, breaker = failing(), subject.breaker(failures=2, open_for=50.0)
@@ -772,7 +772,7 @@ def test_a_circuit_that_opens_between_attempts_ends_the_call_with_its_own_error(
     assert clock.now <= 2.0
 
 
-@statement(56, needs=["breaker", "virtual_time", "async"])
+@statement(56, needs=["breaker", "clock", "async"])
 def test_a_crowd_that_waits_for_a_circuit_gets_through_it(subject, way):
     """semantics 56: fifty calls wait together; two probe, and when the circuit has closed every call has run once."""
     ran, inside, most = [], [], []
@@ -810,7 +810,7 @@ def test_a_stop_ends_the_wait_for_a_circuit(subject, way, mode):
     assert story.calls == 0
 
 
-@statement(56, needs=["breaker", "virtual_time"])
+@statement(56, needs=["breaker", "clock"])
 def test_an_isolated_circuit_is_not_waited_for(subject, way, mode):
     """semantics 56: nobody knows when it will be closed again."""
     breaker = subject.breaker()

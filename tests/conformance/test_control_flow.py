@@ -528,7 +528,7 @@ def test_the_outcome_of_a_result_that_never_gets_better_is_not_ok(subject):
     assert end == (False, "busy", None, "exhausted")
 
 
-@statement(14, needs=["result_retry", "outcome", "virtual_time"])
+@statement(14, needs=["result_retry", "outcome", "clock"])
 def test_a_result_that_cannot_be_improved_in_time_is_returned(subject):
     """semantics 14: the same when the total timeout leaves no room for another attempt."""
     story = Story(value="busy")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import math
+import sys
 import threading
 import time
 from datetime import timedelta
 
 import pytest
 
-from conformance.adapter import statement
+from conformance.adapter import SUBJECTS, statement
 from conformance.bodies import PATIENCE, Story, caught, failing, in_thread, settled, trip
 
 HOUR = 3600.0
@@ -36,10 +37,14 @@ def wall_clock(monkeypatch):
 
     monkeypatch.setattr(time, "time", lambda: real_time() + moved[0])
     monkeypatch.setattr(dt, "datetime", Moved)
+    packages = {package for subject in SUBJECTS.values() for package in subject.packages}
+    for name, module in list(sys.modules.items()):  # those that have taken the class itself
+        if name.partition(".")[0] in packages and getattr(module, "datetime", None) is real_datetime:
+            monkeypatch.setattr(module, "datetime", Moved)
     return move
 
 
-@statement(15, needs=["timeout"])
+@statement(15)
 @pytest.mark.parametrize("change", [-HOUR, HOUR])
 def test_setting_the_wall_clock_changes_nothing_for_a_call(subject, way, mode, wall_clock, change):
     """semantics 15: a call with a total timeout makes all its attempts whichever way the wall clock is set during them."""
@@ -78,7 +83,7 @@ def test_setting_the_wall_clock_forward_does_not_end_the_open_time(subject, wall
 # -- deadlines
 
 
-@statement(17, needs=["virtual_time"])
+@statement(17, needs=["clock"])
 def test_a_wait_that_does_not_fit_is_not_begun(subject, way, mode):
     """semantics 17: with 0.2 s in all and a wait of 0.5 s the call ends at once, with the last error."""
     story = failing()
@@ -88,7 +93,7 @@ def test_a_wait_that_does_not_fit_is_not_begun(subject, way, mode):
     assert (clock.now, clock.sleeps, subject.reason(error)) == (0.0, [], "total_timeout")
 
 
-@statement(18, needs=["virtual_time", "reasons"])
+@statement(18, needs=["clock"])
 @pytest.mark.parametrize(("total", "calls"), [(1.0, 1), (1.001, 2), (2.999, 2), (3.0, 2), (3.001, 3), (100.0, 3)])
 def test_a_wait_is_begun_only_if_it_ends_before_the_deadline(subject, way, mode, total, calls):
     """semantics 18: time spent plus the next wait must stay below the total, or the call gives up now with its last error."""
@@ -161,9 +166,8 @@ def test_a_blocking_attempt_ends_with_what_an_outer_call_has_left(subject, timeo
     assert (ended, released) == (3.0, False)
 
 
-@statement(20, needs=["virtual_time"])
-def test_the_time_of_the_attempt_itself_counts(subject, way, mode):
-    """semantics 20: what is spent is measured after the attempt, so an attempt of 5 s leaves no room for a wait of 1 s in 5.5 s."""
+def after_five_seconds(subject, way, mode, total):
+    """A call whose first attempt fails after 5 s, with waits of 1 s: its error, the calls, the waits and the time at its end."""
     story = failing()
 
     def body():
@@ -171,11 +175,23 @@ def test_the_time_of_the_attempt_itself_counts(subject, way, mode):
         story()
 
     with subject.time() as clock:
-        error = mode.catch(subject.protect(mode.body(body), way=way, waits=(1.0, 1.0), total_timeout=5.5))
-    assert (error, story.calls, clock.sleeps, clock.now) == (story.raised[0], 1, [], 5.0)
+        error = mode.catch(subject.protect(mode.body(body), way=way, waits=(1.0, 1.0), total_timeout=total))
+    return error is story.raised[0], story.calls, clock.sleeps, clock.now
 
 
-@statement(21, needs=["virtual_time", "nested"])
+@statement(18, needs=["clock"])
+def test_a_wait_that_no_longer_fits_after_a_slow_attempt_is_not_begun(subject, way, mode):
+    """semantics 18: an attempt of 5 s leaves no room for a wait of 1 s in 5.5 s."""
+    assert after_five_seconds(subject, way, mode, 5.5) == (True, 1, [], 5.0)
+
+
+@statement(20, needs=["clock"])
+def test_the_time_of_the_attempt_itself_counts(subject, way, mode):
+    """semantics 20: what is spent is measured after the attempt, so an attempt of 5 s is the last one in 4.5 s."""
+    assert after_five_seconds(subject, way, mode, 4.5) == (True, 1, [], 5.0)
+
+
+@statement(21, needs=["clock", "nested"])
 @pytest.mark.parametrize("inner_total", [None, 100.0])
 def test_an_inner_call_cannot_extend_an_outer_deadline(subject, way, mode, inner_total):
     """semantics 21: of nested deadlines the nearest counts, and the inner call gives up in time for it."""
@@ -196,7 +212,7 @@ def test_an_inner_call_cannot_extend_an_outer_deadline(subject, way, mode, inner
     assert (error, story.calls, clock.now) == (story.raised[-1], 3, 4.0)
 
 
-@statement(21, needs=["virtual_time", "nested"])
+@statement(21, needs=["clock", "nested"])
 def test_an_outer_call_cannot_extend_an_inner_deadline(subject, way, mode):
     """semantics 21: the minimum is taken both ways."""
     story = failing()
@@ -215,7 +231,7 @@ def test_an_outer_call_cannot_extend_an_inner_deadline(subject, way, mode):
     assert (error, story.calls, clock.now) == (story.raised[-1], 3, 4.0)
 
 
-@statement(21, needs=["virtual_time", "remaining"])
+@statement(21, needs=["clock", "remaining"])
 def test_the_body_knows_what_is_left(subject, way, mode):
     """semantics 21: `remaining` is the time to the nearest deadline, in every attempt, and None without one."""
     seen = []
@@ -231,7 +247,7 @@ def test_the_body_knows_what_is_left(subject, way, mode):
     assert seen == [10.0, 7.0, 4.0]
 
 
-@statement(21, needs=["virtual_time", "remaining", "nested"])
+@statement(21, needs=["clock", "remaining", "nested"])
 def test_the_body_knows_the_nearest_of_nested_deadlines(subject, way, mode):
     """semantics 21: inside of two calls it is the minimum, whichever of them is nearer."""
     seen = []
@@ -255,14 +271,14 @@ def test_the_body_knows_the_nearest_of_nested_deadlines(subject, way, mode):
     assert seen == [3.0, 3.0]
 
 
-@statement(21, needs=["virtual_time", "remaining", "thread_timeout"])
+@statement(21, needs=["clock", "remaining", "thread_timeout"])
 def test_what_is_left_is_known_in_the_thread_of_an_attempt(subject):
     """semantics 21: a thread that the library starts knows the deadline of the call it works for."""
     with subject.time():
         assert subject.protect(subject.remaining, timeout=4.0, total_timeout=10.0, thread=True)() == 10.0
 
 
-@statement(21, needs=["virtual_time", "remaining", "async"])
+@statement(21, needs=["clock", "remaining", "async"])
 def test_what_is_left_is_known_in_child_tasks(subject, way):
     """semantics 21: a task that the body starts knows the deadline too."""
 
@@ -293,7 +309,7 @@ def test_a_timeout_that_makes_no_sense_is_refused(subject, field, value):
     assert repr(shown) in str(wrong.value)
 
 
-@statement(22, needs=["virtual_time"])
+@statement(22, needs=["clock"])
 @pytest.mark.parametrize("attempts", [1, 2, 3])
 def test_nothing_is_waited_for_after_the_last_attempt(subject, way, mode, attempts):
     """semantics 22: a wait stands between two attempts and nowhere else."""
@@ -368,7 +384,7 @@ def test_after_a_stop_nothing_is_tried_again(subject, way, mode):
     assert (error, story.calls, subject.reason(error)) == (story.raised[0], 1, "shutdown")
 
 
-@statement(23, needs=["stop", "virtual_time"])
+@statement(23, needs=["stop", "clock"])
 def test_a_stop_concerns_only_the_calls_inside_of_it(subject, way, mode):
     """semantics 23: calls outside of the scope go on."""
     story, stop = Story(ConnectionResetError), subject.stop()

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from servers.http import MisbehavingServer
+from servers.mariadb import MariaDB
 from servers.postgres import Postgres
 from servers.proxy import Proxy
+from servers.redis import Redis
+from servers.s3 import S3
+from servers.scripted import ScriptedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,4 +59,32 @@ def fragile_postgres() -> Iterator[Postgres]:
 def proxy(postgres: Postgres) -> Iterator[Proxy]:
     """A TCP address of that PostgreSQL whose connections can be cut."""
     with Proxy(postgres.socket) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    """A MariaDB for everybody: leave it running, and use tables of your own in the database ``shop``."""
+    with MariaDB() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Redis]:
+    """A Redis for everybody: leave it as it was."""
+    with Redis() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """An S3 server with one bucket, called ``bucket``."""
+    with S3() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def scripted() -> Iterator[ScriptedServer]:
+    """An HTTP server that gives the answer it was last told to give."""
+    with ScriptedServer() as running:
         yield running

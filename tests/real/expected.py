@@ -29,6 +29,7 @@ MEANING = {
     "unavailable": Meaning("transient", "http_429_503"),
     "server_error": Meaning("transient", "http_500_502_504"),
     "server_error_other": Meaning("unclear", "http_5xx_other"),
+    "temporary_failure": Meaning("transient", "unknown"),
     "resource_exhausted": Meaning("unclear", "resource"),
     "unknown": Meaning("unclear", "unknown"),
     "worker_lost": Meaning("transient", "worker"),
@@ -39,9 +40,11 @@ MEANING = {
     "tls_verify": Meaning("permanent", "auth"),
     "data_error": Meaning("permanent", "data"),
     "syntax_error": Meaning("permanent", "data"),
+    "validation_error": Meaning("permanent", "data"),
     "invalid_output": Meaning("permanent", "data"),
     "missing_input": Meaning("permanent", "data"),
     "code_error": Meaning("permanent", "code"),
+    "missing_dependency": Meaning("permanent", "code", fatal=True),
     "cancelled": Meaning("permanent", "code"),
 }
 

@@ -1,0 +1,186 @@
+"""
+What is counted, whoever keeps the numbers: the metrics as a table, what an event adds to them, and labels that stay few.
+
+A label is a name that somebody chose (a step, a tier, a breaker), never a message, an attempt number or an argument. Names can be
+made up without end too, so each label of each metric takes `MOST` different values; what comes later is counted as ``other``.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from outlast.observe import events as told
+from outlast.observe import subscribe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+    from outlast.observe import Hook
+    from outlast.observe.events import Event
+
+MOST: Final = 1000  # values of one label of one metric
+OTHER: Final = "other"
+STATES: Final = ("closed", "half_open", "open")
+
+
+class Metric(NamedTuple):
+    """A counter of events, or a gauge that is 1 for what holds now and 0 for what does not."""
+
+    name: str
+    labels: tuple[str, ...]
+    about: str
+    kind: Literal["counter", "gauge"] = "counter"
+
+
+RETRIES = Metric(
+    "pipeline_retry_attempts_total",
+    ("tier", "step_name"),
+    "Attempts that failed and were followed by another one, by the tier of the failure.",
+)
+SUCCESSES = Metric(
+    "pipeline_retry_success_total",
+    ("tier", "step_name"),
+    "Calls that succeeded after at least one retry, by the tier of the last failure.",
+)
+EXHAUSTED = Metric(
+    "pipeline_retry_exhausted_total",
+    ("tier", "step_name"),
+    "Calls that gave up on an error worth retrying, by the tier of the last failure.",
+)
+PERMANENT = Metric(
+    "outlast_permanent_errors_total",
+    ("error_class", "step_name"),
+    "Calls that ended with an error that their policy does not retry.",
+)
+TIMEOUTS = Metric(
+    "outlast_attempt_timeouts_total",
+    ("scope", "step_name"),
+    "Attempts that ran out of time, by whose limit it was: the attempt's own or the total.",
+)
+REFUSALS = Metric(
+    "outlast_retry_budget_refusals_total",
+    ("budget",),
+    "Retries that a retry budget did not grant.",
+)
+TRANSITIONS = Metric(
+    "outlast_breaker_transitions_total",
+    ("breaker", "state"),
+    "Changes of a circuit breaker, by the state it changed to.",
+)
+STATE = Metric(
+    "outlast_breaker_state",
+    ("breaker", "state"),
+    "1 for the state that a circuit breaker is in, 0 for the others; from its first change on.",
+    "gauge",
+)
+METRICS: Final = (RETRIES, SUCCESSES, EXHAUSTED, PERMANENT, TIMEOUTS, REFUSALS, TRANSITIONS, STATE)
+
+_REACHED: dict[type[Event], str] = {
+    told.CircuitBreakerOpen: "open",
+    told.CircuitBreakerHalfOpen: "half_open",
+    told.CircuitBreakerClosed: "closed",
+    told.CircuitBreakerReopened: "open",
+}
+
+
+class Sample(NamedTuple):
+    """A counter grows by `value`, a gauge becomes it."""
+
+    metric: Metric
+    labels: dict[str, str]
+    value: int
+
+
+class Samples:
+    """What events add to the metrics. Each keeper of numbers has its own, for the labels that it has seen."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], dict[str, str]] = {}
+        self._lock = Lock()
+
+    def of(self, event: Event) -> Iterator[Sample]:
+        """What this event adds."""
+        match event:
+            case told.StepRetryAttempt():
+                yield self._one(RETRIES, event.tier, event.step_id)
+            case told.StepSuccess():
+                yield self._one(SUCCESSES, event.tier, event.step_id)
+            case told.StepRetryExhausted():
+                yield self._one(EXHAUSTED, event.tier, event.step_id)
+            case told.StepErrorPermanent():
+                yield self._one(PERMANENT, event.error_class, event.step_id)
+            case told.AttemptTimeout():
+                yield self._one(TIMEOUTS, event.scope, event.step_id)
+            case told.RetryBudgetExhausted():
+                yield self._one(REFUSALS, event.budget)
+            case told.BreakerEvent() if type(event) in _REACHED:
+                reached = _REACHED[type(event)]
+                yield self._one(TRANSITIONS, event.breaker, reached)
+                states = [self._one(STATE, event.breaker, state, value=int(state == reached)) for state in STATES]
+                if states[0].labels["breaker"] != OTHER:  # many breakers together are in no state
+                    yield from states
+            case _:
+                return
+
+    def _one(self, metric: Metric, *values: str, value: int = 1) -> Sample:
+        labels = {
+            label: self._bounded(metric.name, label, said) for label, said in zip(metric.labels, values, strict=True)
+        }
+        return Sample(metric, labels, value)
+
+    def _bounded(self, metric: str, label: str, value: str) -> str:
+        with self._lock:
+            seen = self._seen.setdefault((metric, label), {})
+            if value in seen:
+                return seen[value]
+            if len(seen) >= MOST:
+                return OTHER
+            # What cannot be encoded would spoil the whole page that it stands on.
+            seen[value] = value.encode(errors="replace").decode()
+            return seen[value]
+
+
+# --- once for each keeper ---
+
+
+class _Installed:
+    def __init__(self, uninstall: Callable[[], None]) -> None:
+        self.uninstall = uninstall
+        self.times = 0
+
+
+_installed: dict[Hashable, _Installed] = {}
+_changing = Lock()
+
+
+def install_once(key: Hashable, make: Callable[[], tuple[Hook, Callable[[], None]]]) -> Callable[[], None]:
+    """
+    Subscribe the hook that `make` gives with its clean-up, unless one is there under this key: nothing is counted twice.
+    It goes when everybody who asked for it has called what is returned.
+    """
+    with _changing:
+        there = _installed.get(key)
+        if there is None:
+            hook, clean = make()
+            unsubscribe = subscribe(hook)
+
+            def uninstall() -> None:
+                unsubscribe()
+                clean()
+
+            there = _installed[key] = _Installed(uninstall)
+        there.times += 1
+        mine = [there]
+
+    def leave() -> None:
+        with _changing:
+            if not mine:
+                return  # called before
+            left = mine.pop()
+            left.times -= 1
+            if left.times == 0:
+                del _installed[key]
+                left.uninstall()
+
+    return leave

@@ -1,0 +1,73 @@
+"""
+Prometheus metrics, kept by the official client. Needs the extra ``metrics``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from outlast.observe.metrics import METRICS, Samples, install_once
+
+try:
+    import prometheus_client
+except ModuleNotFoundError as missing:
+    if missing.name != "prometheus_client":
+        raise
+    raise ModuleNotFoundError(
+        "outlast.observe.prometheus needs an extra: pip install 'outlast[metrics]'", name=missing.name
+    ) from None
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prometheus_client import CollectorRegistry
+
+    from outlast.observe import Hook
+    from outlast.observe.events import Event
+    from outlast.observe.metrics import Metric
+
+__all__ = ["install"]
+
+
+def install(registry: CollectorRegistry | None = None) -> Callable[[], None]:
+    """
+    Count what happens from now on, in the client's own registry or in this one. Call what is returned to take the metrics out again.
+    Installing twice in one registry counts once; the metrics stay until both are taken out.
+    """
+    target = prometheus_client.REGISTRY if registry is None else registry
+    return install_once(("prometheus", target), lambda: _make(target))
+
+
+def _make(registry: CollectorRegistry) -> tuple[Hook, Callable[[], None]]:
+    made: dict[str, prometheus_client.Counter | prometheus_client.Gauge] = {}
+    samples = Samples()
+
+    def clean() -> None:
+        for collector in made.values():
+            registry.unregister(collector)
+
+    try:
+        for metric in METRICS:
+            made[metric.name] = _collector(metric, registry)
+    except ValueError:  # somebody else's metric has the name: all or nothing
+        clean()
+        raise
+
+    def count(event: Event) -> None:
+        for sample in samples.of(event):
+            collector = made[sample.metric.name].labels(**sample.labels)
+            if isinstance(collector, prometheus_client.Counter):
+                collector.inc(sample.value)
+            else:
+                collector.set(sample.value)
+
+    return count, clean
+
+
+def _collector(metric: Metric, registry: CollectorRegistry) -> prometheus_client.Counter | prometheus_client.Gauge:
+    if metric.kind == "counter":
+        return prometheus_client.Counter(metric.name, metric.about, metric.labels, registry=registry)
+    # Where worker processes share their numbers: how many of those not marked as dead are in this state.
+    return prometheus_client.Gauge(
+        metric.name, metric.about, metric.labels, registry=registry, multiprocess_mode="livesum"
+    )
