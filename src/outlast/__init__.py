@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from outlast.errors import AttemptTimeoutError as AttemptTimeoutError
     from outlast.errors import CircuitBreakerOpenError as CircuitBreakerOpenError
     from outlast.errors import ConfigurationError as ConfigurationError
+    from outlast.errors import LimitExceededError as LimitExceededError
     from outlast.errors import OutlastError as OutlastError
     from outlast.errors import PermanentFailure as PermanentFailure
     from outlast.errors import TemporaryFailure as TemporaryFailure
     from outlast.errors import TotalTimeoutError as TotalTimeoutError
     from outlast.guard import Guard as Guard
     from outlast.guard import retry as retry
+    from outlast.hedge import Hedge as Hedge
+    from outlast.limits import Limit as Limit
+    from outlast.limits import Rate as Rate
     from outlast.limits import RetryBudget as RetryBudget
     from outlast.model import AttemptRecord as AttemptRecord
     from outlast.model import Context as Context
@@ -51,9 +55,10 @@ _ROOMS = {
     "call": "current history stop_reason",
     "clock": "Stop",
     "drivers": "Attempt Attempts",
-    "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError OutlastError PermanentFailure TemporaryFailure TotalTimeoutError",
+    "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError LimitExceededError OutlastError PermanentFailure TemporaryFailure TotalTimeoutError",
     "guard": "Guard retry",
-    "limits": "RetryBudget",
+    "hedge": "Hedge",
+    "limits": "Limit Rate RetryBudget",
     "model": "AttemptRecord Context Outcome",
     "policy": "Decision Delay RetryPolicy",
     "shapes": "Category ErrorSpec Jitter Seconds StopReason",

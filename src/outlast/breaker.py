@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from outlast.callables import PLAIN, awaitable, dress, is_async, rewrapped
 from outlast.checks import Check
 from outlast.clock import here
-from outlast.errors import CircuitBreakerOpenError, TotalTimeoutError
+from outlast.errors import CircuitBreakerOpenError, LimitExceededError, TotalTimeoutError
 from outlast.observe import emit, listening
 from outlast.redact import sanitise
 from outlast.verdicts import classify
@@ -303,7 +303,9 @@ class CircuitBreaker:
 
     def judge(self, error: BaseException, verdict: Verdict | None = None) -> bool | None:
         """Whether this error counts as a failure (True) or not at all (None); `verdict` spares asking for it again."""
-        if not isinstance(error, Exception) or isinstance(error, CircuitBreakerOpenError | TotalTimeoutError):
+        if not isinstance(error, Exception) or isinstance(
+            error, CircuitBreakerOpenError | LimitExceededError | TotalTimeoutError
+        ):
             return None
         return True if self.count == "any" or (verdict or classify(error)).category != "permanent" else None
 

@@ -4,7 +4,7 @@ One protected call, from its first attempt to its end: the flow.
 A `Call` knows what has happened so far and answers what to do next; it never waits and never calls. The drivers (`outlast.drivers`) are
 thin loops around it. What happens in a call, from the outside in:
 
-    fallback → total timeout → retry (and its budget) → breaker → attempt timeout → the function
+    fallback → total timeout → retry (and its budget) → limit → breaker → attempt timeout → the function
 
 State of one call lives in its `Call`, never in the guard: one guard serves any number of threads and event loops.
 """
@@ -18,17 +18,18 @@ from outlast.clock import here, later, stopping
 from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError
 from outlast.log import report_once
 from outlast.observe import emit, listening
-from outlast.verdicts import classify, plans
+from outlast.verdicts import classify, plans, refusal, surely_undone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any, NoReturn, Protocol
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any, Literal, NoReturn, Protocol
 
     from outlast.breaker import CircuitBreaker, Ticket
+    from outlast.hedge import Hedge
     from outlast.isolate import ThreadAttempt
-    from outlast.limits import RetryBudget
-    from outlast.model import AttemptRecord, Context, History
+    from outlast.limits import Limit, RetryBudget, Turn
+    from outlast.model import AttemptRecord, Context, History, Notes
     from outlast.policy import RetryPolicy
     from outlast.shapes import StopReason
     from outlast.verdicts import Verdict
@@ -43,10 +44,14 @@ if TYPE_CHECKING:
         total_timeout: float | None
         isolation: str | None
         breaker: CircuitBreaker | None
+        limit: Limit | None
+        cost: Callable[..., Mapping[str, float]] | None
         retry_budget: RetryBudget | None
+        hedge: Hedge | None
         on_open: str
         retry_if: Callable[[Any], bool] | None
         fallback: Callable[..., Any] | None
+        idempotent: bool
 
     class TimeLimit(Protocol):
         """How an attempt that was bounded in time came out."""
@@ -71,7 +76,7 @@ class Ended(Exception):
 
 _drop_frames = BaseException.with_traceback  # past any __setattr__: an exception may be a frozen dataclass
 _MARK = "__outlast_history__"
-_NOT_RETRIED = frozenset({"permanent", "unclear", "not_listed", "skipped"})
+_NOT_RETRIED = frozenset({"permanent", "unclear", "not_listed", "skipped", "ambiguous"})
 _numbers = itertools.count(1)
 running: ContextVar[Call | None] = ContextVar("outlast_call", default=None)
 latest = [
@@ -118,11 +123,14 @@ class Call:
         "_key",
         "attempt_began",
         "began",
+        "cost",
         "deadline",
+        "entry",
         "guard",
         "heard",
         "last_error",
         "name",
+        "notes",
         "number",
         "previous",
         "quick",
@@ -134,6 +142,7 @@ class Call:
         "tier",
         "timed",
         "timer",
+        "turn",
         "unwanted",
         "world",
     )
@@ -153,6 +162,10 @@ class Call:
         self.heard: bool | None = None
         self.timer: TimeLimit | None = None
         self.ticket: Ticket | None = None
+        self.turn: Turn | None = None  # in the line of the limit
+        self.entry = -1  # the place held there
+        self.cost: Mapping[str, float] | None = None
+        self.notes: dict[int, Notes] | None = None
         self.thread: ThreadAttempt | None = None
         self.timed = True
         self.quick = False
@@ -181,25 +194,106 @@ class Call:
     # -- before an attempt
 
     def begin(self) -> float | None:
-        """None: attempt now. Seconds: wait for the breaker, then ask again. Raises if the call cannot go on."""
+        """
+        None: attempt now. Seconds: wait so long, then ask again; if there is a `turn`, wait for that. Raises if the call cannot go on.
+        """
         guard = self.guard
         if not guard.plain:
             if self.thread is not None and self.thread.running:
                 self._end_with_last("still_running")
-            if guard.breaker is not None and self.world.retries:
-                wait = self._admission(guard.breaker)
-                if wait is not None:
-                    return wait
+            if self.world.retries:
+                if guard.limit is not None and self.entry < 0 and not self._place(guard.limit):
+                    return 0.0
+                if guard.breaker is not None:
+                    wait = self._admission(guard.breaker)
+                    if wait is not None:
+                        return wait
             self.unwanted = None
         self.number += 1
         self.seen = latest[0]
         self.attempt_began = self.world.clock.monotonic()
         return None
 
+    def estimate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What an attempt will probably use of the limit's rates: the same for all of them, for they have the same arguments."""
+        cost = self.guard.cost
+        if cost is None or not self.world.retries:
+            return
+        from outlast.model import amount
+
+        try:
+            self.cost = {name: amount(name, value) for name, value in cost(*args, **kwargs).items()}
+        except Exception as broken:  # noqa: BLE001 - a broken estimate must not keep the call from being made
+            report_once(cost, broken, "the call counts as one call and nothing else")
+
+    def _place(self, limit: Limit) -> bool:
+        """Whether the call has its place at the limit; if not, it is in line."""
+        if self.turn is not None:
+            self.entry, self.turn = self.turn.entry, None
+            return True
+        breaker = self.guard.breaker
+        if breaker is not None and self.guard.on_open == "fail" and breaker.open_beyond(0.0):
+            return True  # it will be rejected: not even worth standing in line
+        self.entry = limit.take(self.cost)
+        if self.entry < 0:
+            self.turn = limit.line_up(self.cost)
+        return self.entry >= 0
+
+    def patience(self) -> float | None:
+        """How long to stand in line at the most."""
+        most = None if self.guard.limit is None else self.guard.limit.max_wait
+        if self.deadline is None:
+            return most
+        left = self.deadline - self.world.clock.monotonic()
+        return left if most is None else min(most, left)
+
+    def stood_in_line(self, how: Literal["granted", "late", "stopped"]) -> None:
+        """The wait at the limit is over; raises if there will be no turn."""
+        limit = self.guard.limit
+        if how == "granted" or limit is None:
+            return
+        self.turn = None
+        out_of_time = self.deadline is not None and (
+            limit.max_wait is None or self._too_late(0.0) or self._too_late(limit.max_wait)
+        )
+        reason: StopReason = "shutdown" if how == "stopped" else "total_timeout" if out_of_time else "throttled"
+        if self.number:
+            self._end_with_last(reason)
+        error: Exception = limit.rejection("asked to stop" if how == "stopped" else None)
+        if reason == "total_timeout":
+            error = TotalTimeoutError(
+                f"the total timeout ran out in the line of the limit {limit.name!r}: nothing was called"
+            )
+        self._attach(error, reason, None)
+        raise error
+
+    def _leave(
+        self,
+        error: BaseException | None = None,
+        verdict: Verdict | None = None,
+        *,
+        worked: bool = False,
+        undone: bool = False,
+    ) -> None:
+        """Give back the place at the limit."""
+        limit, entry, self.entry = self.guard.limit, self.entry, -1
+        if limit is None or entry < 0:
+            return
+        notes = None if self.notes is None else self.notes.get(self.number)
+        limit.leave(
+            entry,
+            self.cost,
+            None if notes is None or undone else notes.spent,
+            worked=worked,
+            refused=None if verdict is None else refusal(error, verdict),
+            undone=undone,
+        )
+
     def _admission(self, breaker: CircuitBreaker) -> float | None:
         try:
             self.ticket = breaker.admit()
         except CircuitBreakerOpenError as rejection:
+            self._leave(undone=True)
             wait = self._patience(rejection.retry_after)
             if wait is not None:
                 return wait
@@ -245,7 +339,18 @@ class Call:
             deadline=self.deadline,
             monotonic=self.world.clock.monotonic,
             key=None if self.guard.plain else self._idempotency_key,
+            notes=self._take_notes(self.number),
         )
+
+    def _take_notes(self, number: int) -> Callable[[], Notes]:
+        def notes() -> Notes:
+            from outlast.model import Notes
+
+            if self.notes is None:
+                self.notes = {}
+            return self.notes.setdefault(number, Notes())
+
+        return notes
 
     def _idempotency_key(self) -> str:
         if self._key is None:
@@ -290,6 +395,8 @@ class Call:
         verdict = classify(error)
         if self.ticket is not None:
             self._settle(error, verdict)
+        if self.entry >= 0:
+            self._leave(error, verdict)
         number, began = self.number, self.attempt_began
         # The first attempt of a plain call is not timed: for all we know it has just begun.
         now = world.clock.monotonic() if self.timed or number > 1 else began
@@ -298,7 +405,10 @@ class Call:
         if not isinstance(answer, str) and (
             stopping.get() is not None or self.deadline is not None or not self.guard.plain
         ):
-            answer = self._after_policy(now, answer) or answer
+            if not self.guard.idempotent and self._key is None and not surely_undone(error, verdict):
+                answer = "ambiguous"
+            else:
+                answer = self._after_policy(now, answer) or answer
         if isinstance(answer, str):
             self._finish(error, verdict, answer, now)
             return None
@@ -348,6 +458,8 @@ class Call:
         if self.ticket is not None and guard.breaker is not None:
             ticket, self.ticket = self.ticket, None
             guard.breaker.settle(ticket, failed=False)
+        if self.entry >= 0:
+            self._leave(worked=True)
         if unwanted:
             return self._another(result)
         if self.timed:
@@ -361,7 +473,7 @@ class Call:
             if self.heard:
                 from outlast.observe.events import StepSuccess
 
-                emit(StepSuccess(**self._who(), tier=self.tier))
+                emit(StepSuccess(**self.who(), tier=self.tier))
         return None
 
     def _is_unwanted(self, result: object) -> bool:
@@ -392,6 +504,8 @@ class Call:
         """An attempt was ended from outside (cancellation, Ctrl-C): neither success nor failure."""
         if self.ticket is not None:
             self._settle(error)
+        if self.entry >= 0:
+            self._leave()
 
     def _settle(self, error: BaseException, verdict: Verdict | None = None) -> None:
         ticket, self.ticket = self.ticket, None
@@ -433,6 +547,7 @@ class Call:
 
     def interrupted_wait(self, interruption: BaseException) -> None:
         """Cancelled while waiting: the failure that was waited on stays visible."""
+        self.turn = None
         if interruption.__context__ is None and interruption is not self.last_error:
             interruption.__context__ = self.last_error
 
@@ -458,6 +573,7 @@ class Call:
             return
         verdict = classify(error)
         self._settle(error, verdict)
+        self._leave(error, verdict)
         self._finish(error, verdict, "generator_started", self.world.clock.monotonic())
 
     def _finish(self, error: Exception, verdict: Verdict, reason: StopReason, now: float) -> None:
@@ -491,7 +607,7 @@ class Call:
         from outlast.model import AttemptRecord
         from outlast.redact import sanitise
 
-        now, wall = self.world.clock.monotonic(), self.world.clock.now()
+        now, wall, notes = self.world.clock.monotonic(), self.world.clock.now(), self.notes or {}
         return tuple(
             AttemptRecord(
                 number=number,
@@ -500,13 +616,16 @@ class Call:
                 error=None if text is None else sanitise(text),
                 verdict=verdict,
                 delay=delay,
+                spent=notes[number].spent if number in notes else {},
+                warnings=tuple(notes[number].warnings) if number in notes else (),
             )
             for number, began, duration, text, verdict, delay in self.rows
         )
 
     # -- telling
 
-    def _who(self) -> dict[str, Any]:
+    def who(self) -> dict[str, Any]:
+        """The fields that every event of this call has."""
         return {"step_id": self.name, "attempt": self.number, "max_attempts": self.guard.retry.max_attempts}
 
     def _what(self, error: BaseException, verdict: Verdict) -> dict[str, Any]:
@@ -516,7 +635,7 @@ class Call:
         granted = policy.max_attempts - 1
         if policy.retry_limits is not None:
             granted = min(granted, policy.retry_limits.get(verdict.tier, 0))
-        return self._who() | {
+        return self.who() | {
             "max_retries": granted,
             "tier": verdict.tier,
             "category": verdict.category,
@@ -536,7 +655,7 @@ class Call:
         """A result that was not wanted is told like a failure; of the result itself only its type."""
         from outlast.observe.events import StepRetryAttempt, StepRetryExhausted
 
-        fields: dict[str, Any] = self._who() | {
+        fields: dict[str, Any] = self.who() | {
             "max_retries": self.guard.retry.max_attempts - 1,
             "tier": "unknown",
             "category": "unclear",
@@ -556,7 +675,7 @@ class Call:
 
         self._tell_timeout(error)
         if reason == "retry_budget" and self.guard.retry_budget is not None:
-            emit(RetryBudgetExhausted(**self._who(), budget=self.guard.retry_budget.name))
+            emit(RetryBudgetExhausted(**self.who(), budget=self.guard.retry_budget.name))
         kind = StepErrorPermanent if reason in _NOT_RETRIED else StepRetryExhausted
         emit(kind(**self._what(error, verdict), reason=reason))
 
@@ -566,7 +685,7 @@ class Call:
             return
         from outlast.observe.events import AttemptTimeout
 
-        emit(AttemptTimeout(**self._who(), timeout=timer.seconds, scope=timer.scope))
+        emit(AttemptTimeout(**self.who(), timeout=timer.seconds, scope=timer.scope))
 
 
 def _text(error: BaseException) -> str:
@@ -610,6 +729,8 @@ _ADVICE: dict[str, str] = {
     "total_timeout": "gave up after {count}, {elapsed} s: no further attempt fits into the total timeout.",
     "retry_budget": "gave up after {count}: the retry budget is used up, which spares a struggling service more load.",
     "breaker_open": "gave up after {count}: the circuit breaker is open.",
+    "throttled": "gave up after {count}: no place at the limit within its max_wait.",
+    "ambiguous": "not retried: {why}, so it may have been done, and idempotent=False says that it must not be done twice. Send outlast.current().idempotency_key along and it is retried.",
     "nested_exhausted": "not retried here: a retry inside of this call has already given up on it. Set retry_exhausted=True to retry anyway.",
     "still_running": "gave up after {count}: the attempt that timed out is still running, and a second one would overlap with it.",
     "shutdown": "gave up after {count}: asked to stop.",
@@ -617,8 +738,16 @@ _ADVICE: dict[str, str] = {
 }
 
 
+_NOT_CALLED: dict[str, str] = {
+    "breaker_open": "nothing was called: the circuit breaker is open.",
+    "throttled": "nothing was called: no place at the limit within its max_wait.",
+    "total_timeout": "nothing was called: the total timeout ran out in the line of the limit.",
+    "shutdown": "nothing was called: asked to stop.",
+}
+
+
 def _note(call: Call, error: Exception, reason: StopReason, verdict: Verdict | None) -> str:
-    advice = _ADVICE[reason] if call.number else "nothing was called: the circuit breaker is open."
+    advice = _ADVICE[reason] if call.number else _NOT_CALLED[reason]
     if reason == "exhausted" and call.guard.retry.max_attempts == 1:
         advice = "failed at its only attempt: {why}. There are no retries: max_attempts is 1."
     text = advice.format(

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from _random import Random  # the generator itself: the `random` module around it costs 3 ms to import
-from _thread import TIMEOUT_MAX, allocate_lock
+from _thread import TIMEOUT_MAX, allocate_lock, get_ident
 from contextvars import Context, ContextVar
 
 TYPE_CHECKING = False
@@ -53,23 +53,22 @@ class Clock:
         """A wait of no length: nothing to do, and a real sleep of zero seconds would cost more than the attempt."""
 
     async def asleep(self, seconds: float, stop: Stop | None = None) -> bool:
+        if stop is not None:
+            signal = Signal()
+            forget = stop.tell(signal.set)
+            try:
+                await self.wait_signal(signal, seconds)
+            finally:
+                forget()
+            return stop.is_set()
         trio = in_trio()
         if trio is not None:
-            return await _trio_sleep(trio, seconds, stop)
-        import asyncio
+            await trio.sleep(seconds)
+        else:
+            import asyncio
 
-        if stop is None:
             await asyncio.sleep(seconds)
-            return False
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[bool] = loop.create_future()
-        timer = loop.call_later(seconds, _resolve, woken, False)  # noqa: FBT003 - the future's value
-        forget = stop.tell(lambda: _from_any_thread(loop, woken))
-        try:
-            return await woken
-        finally:
-            timer.cancel()
-            forget()
+        return False
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Run the callback in the running event loop after so many seconds, unless cancelled before."""
@@ -78,29 +77,32 @@ class Clock:
         # In a context of its own: a cancelled timer stays with the loop until its time, and would keep the caller's variables alive.
         return asyncio.get_running_loop().call_later(seconds, callback, context=Context())
 
-    def wait_event(self, event: threading.Event, seconds: float | None) -> bool:
-        """Wait for a thread's event; False when the time ran out first."""
-        return event.wait(seconds)
+    def wait_event(self, event: threading.Event, seconds: float | None, *, bounds: bool = True) -> bool:  # noqa: ARG002 - for virtual time
+        """
+        Wait for a thread's event; False when the time ran out first.
+
+        The time `bounds` what others do, or it is what is waited for itself; then virtual time can jump.
+        """
+        return event.wait(None if seconds is None else min(seconds, _LONGEST_WAIT))
+
+    async def wait_signal(self, signal: Signal, seconds: float | None, *, bounds: bool = True) -> bool:  # noqa: ARG002 - for virtual time
+        """As `wait_event`, for a task's signal."""
+        if signal.trio is not None:
+            with signal.trio.move_on_after(float("inf") if seconds is None else seconds):
+                await signal.trio_event.wait()
+            return signal.trio_event.is_set()  # type: ignore[no-any-return]
+        timer = None if seconds is None else signal.loop.call_later(seconds, signal.expire, context=Context())
+        try:
+            return await signal.future
+        finally:
+            if timer is not None:
+                timer.cancel()
 
 
 def in_trio() -> Any:
     """The trio module, if the running code is inside of a trio run; it is never imported to ask."""
     trio = sys.modules.get("trio")
     return trio if trio is not None and trio.lowlevel.in_trio_run() else None
-
-
-async def _trio_sleep(trio: Any, seconds: float, stop: Stop | None) -> bool:
-    if stop is None:
-        await trio.sleep(seconds)
-        return False
-    asked, loop = trio.Event(), trio.lowlevel.current_trio_token()
-    forget = stop.tell(lambda: loop.run_sync_soon(asked.set))
-    try:
-        with trio.move_on_after(seconds):
-            await asked.wait()
-    finally:
-        forget()
-    return stop.is_set()
 
 
 def later(instant: datetime, seconds: float) -> datetime:
@@ -113,14 +115,46 @@ def later(instant: datetime, seconds: float) -> datetime:
         return datetime.max.replace(tzinfo=instant.tzinfo)
 
 
-def _resolve(future: asyncio.Future[bool], value: bool) -> None:  # noqa: FBT001 - a future's value
-    if not future.done():
-        future.set_result(value)
+class Signal:
+    """What one task waits for and any thread may give, once; in asyncio and in trio."""
 
+    __slots__ = ("_thread", "future", "loop", "trio", "trio_event")
 
-def _from_any_thread(loop: asyncio.AbstractEventLoop, future: asyncio.Future[bool]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(_resolve, future, True)  # noqa: FBT003 - the future's value
+    def __init__(self) -> None:
+        self.trio = in_trio()
+        self._thread = get_ident()
+        if self.trio is not None:
+            self.trio_event: Any = self.trio.Event()
+            self.loop: Any = self.trio.lowlevel.current_trio_token()
+        else:
+            import asyncio
+
+            self.loop = asyncio.get_running_loop()
+            self.future: asyncio.Future[bool] = self.loop.create_future()
+
+    def set(self) -> bool:
+        """Give it; False if nobody can take it any more."""
+        if self.trio is not None:
+            try:
+                self.loop.run_sync_soon(self.trio_event.set)
+            except self.trio.RunFinishedError:
+                return False
+            return True
+        if self.loop.is_closed():
+            return False
+        if self._thread == get_ident():
+            self._resolve(True)  # noqa: FBT003 - the future's value
+        else:
+            self.loop.call_soon_threadsafe(self._resolve, True)  # noqa: FBT003 - the future's value
+        return True
+
+    def expire(self) -> None:
+        """The time for it is over."""
+        self._resolve(False)  # noqa: FBT003 - the future's value
+
+    def _resolve(self, value: bool) -> None:  # noqa: FBT001 - the future's value
+        if not self.future.done():
+            self.future.set_result(value)
 
 
 class Dice:

@@ -40,6 +40,8 @@ def run(
     token = running.set(call)
     quick, clock = call.quick, call.world.clock
     isolated = call.guard.isolation is not None and call.world.retries
+    if call.guard.cost is not None:
+        call.estimate(args, kwargs)
     try:
         while True:
             if delay is not None and (delay > 0 or not quick):
@@ -75,17 +77,23 @@ def run(
 
 
 def rest(call: Call, seconds: float) -> None:
-    """Wait between attempts."""
-    clock = call.world.clock
-    if seconds <= 0:
+    """Wait between attempts, or for the turn at the limit."""
+    clock, turn = call.world.clock, call.turn
+    if turn is None and seconds <= 0:
         clock.skip()
         return
     try:
-        stopped = clock.sleep(seconds, stopping.get())
+        if turn is not None:
+            how = turn.limit.wait(turn, call.patience())
+        else:
+            stopped = clock.sleep(seconds, stopping.get())
     except BaseException as interruption:
         call.interrupted_wait(interruption)
         raise
-    call.waited(stopped=stopped)
+    if turn is not None:
+        call.stood_in_line(how)
+    else:
+        call.waited(stopped=stopped)
 
 
 def _in_thread(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -145,6 +153,9 @@ async def arun(
     # What an attempt must find: the caller's context, and the call in it. None if an earlier attempt has changed it for good.
     clean = copy_context() if unchanged else None
     plain, quick, clock = call.guard.plain, call.quick, call.world.clock
+    if call.guard.cost is not None:
+        call.estimate(args, kwargs)
+    hedged = call.guard.hedge is not None and call.world.retries
     try:
         while True:
             if delay is not None and (delay > 0 or not quick):
@@ -159,7 +170,9 @@ async def arun(
                 continue
             limit = None if plain else call.limit()
             try:
-                if first is None:
+                if hedged:
+                    first = _hedged(call, fn, args, kwargs)
+                elif first is None:
                     if call.number == 1 or (clean is not None and _same(copy_context(), clean)):
                         first = fn(*args, **kwargs)
                     else:  # an earlier attempt left something behind; this one must not see it
@@ -191,18 +204,30 @@ async def arun(
         call.last_error = call.unwanted = None  # whoever still holds the call holds nothing of its attempts
 
 
+async def _hedged(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from outlast.hedge import race
+
+    return await race(call, lambda: fn(*args, **kwargs))
+
+
 async def arest(call: Call, seconds: float) -> None:
-    """Wait between attempts."""
-    clock = call.world.clock
-    if seconds <= 0:
+    """Wait between attempts, or for the turn at the limit."""
+    clock, turn = call.world.clock, call.turn
+    if turn is None and seconds <= 0:
         clock.skip()
         return
     try:
-        stopped = await clock.asleep(seconds, stopping.get())
+        if turn is not None:
+            how = await turn.limit.await_turn(turn, call.patience())
+        else:
+            stopped = await clock.asleep(seconds, stopping.get())
     except BaseException as interruption:
         call.interrupted_wait(interruption)
         raise
-    call.waited(stopped=stopped)
+    if turn is not None:
+        call.stood_in_line(how)
+    else:
+        call.waited(stopped=stopped)
 
 
 def _same(one: Variables, other: Variables) -> bool:

@@ -8,7 +8,8 @@ Every exception Outlast raises of its own.
         ├── PermanentFailure                    raise it to say: do not try again
         ├── AttemptTimeoutError (TimeoutError)  one attempt took longer than ``timeout``
         ├── TotalTimeoutError (TimeoutError)    ``total_timeout`` ran out inside an attempt
-        └── CircuitBreakerOpenError             the circuit is open: nothing was called
+        ├── CircuitBreakerOpenError             the circuit is open: nothing was called
+        └── LimitExceededError                  no place at a limit in time: nothing was called
 
 What a protected call raises is, wherever one exists, the last attempt's own exception and none of these.
 """
@@ -94,6 +95,18 @@ class CircuitBreakerOpenError(OutlastError):
         self.name = name
         self.opened_at = opened_at
         self.retry_at = retry_at
+        self.retry_after = retry_after
+
+
+class LimitExceededError(OutlastError):
+    """A limit had no place in time, so nothing was called. `retry_after` is when there may be one, if that is known, in seconds."""
+
+    name: str
+    retry_after: float | None
+
+    def __init__(self, message: str, *, name: str, retry_after: float | None) -> None:
+        super().__init__(message)
+        self.name = name
         self.retry_after = retry_after
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextvars import copy_context
 
 from outlast.callables import PLAIN, awaitable, dress, is_async, kind_of, name_of, rewrapped
-from outlast.checks import Check, show
+from outlast.checks import Check, Shown, show
 from outlast.clock import REAL, here
 from outlast.errors import ConfigurationError
 from outlast.policy import RetryPolicy
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from outlast.breaker import CircuitBreaker
     from outlast.call import Call
     from outlast.drivers import Attempts
-    from outlast.limits import RetryBudget
+    from outlast.hedge import Hedge
+    from outlast.limits import Limit, RetryBudget
     from outlast.model import Outcome
     from outlast.shapes import ErrorSpec, Jitter, Seconds
 
@@ -62,17 +63,23 @@ class Guard:
     Everything that protects one kind of call, declared once: a decorator, or `call`, `acall`, `outcome`, `aoutcome`, `attempts`.
 
     From the outside in: `fallback` (called with the call's own arguments when all else has failed), `total_timeout` (everything, waits
-    included), `retry` with its `retry_budget`, `breaker`, `timeout` (one attempt; sync code needs ``isolation="thread"`` for it), the
-    function. ``retry=None`` means one attempt. ``on_open="wait"`` waits for an open breaker if that fits the total timeout. `retry_if`
+    included), `retry` with its `retry_budget`, `limit` (each attempt takes a place and frees it; `cost` estimates what it takes of the limit's
+    rates, from the call's arguments), `breaker`, `timeout` (one attempt; sync code needs ``isolation="thread"`` for it), the function. ``retry=None`` means one attempt. ``on_open="wait"`` waits for an open breaker if that fits the total timeout. `retry_if`
     looks at results: what it accepts is tried again; when no attempt is left, the last result is returned as it is. Generators and async
-    generators are tried again until their first item; `idle_timeout` bounds the wait for each item of an async one.
+    generators are tried again until their first item; `idle_timeout` bounds the wait for each item of an async one. `hedge` starts a slow
+    async attempt once more beside itself. ``idempotent=False`` says that the work must not be done twice: what may have been done although
+    it failed is not tried again, unless the code has asked for ``outlast.current().idempotency_key`` to send it along.
     """
 
     __slots__ = (
         "breaker",
+        "cost",
         "fallback",
+        "hedge",
+        "idempotent",
         "idle_timeout",
         "isolation",
+        "limit",
         "name",
         "on_open",
         "plain",
@@ -93,10 +100,14 @@ class Guard:
         idle_timeout: Seconds | None = None,
         isolation: Literal["thread"] | None = None,
         breaker: CircuitBreaker | None = None,
+        limit: Limit | None = None,
+        cost: Callable[..., Mapping[str, float]] | None = None,
         retry_budget: RetryBudget | None = None,
+        hedge: Hedge | None = None,
         on_open: Literal["fail", "wait"] = "fail",
         retry_if: Callable[[Any], bool] | None = None,
         fallback: Callable[..., Any] | None = None,
+        idempotent: bool = True,
         **unknown: Never,
     ) -> None:
         check = Check()
@@ -122,6 +133,19 @@ class Guard:
         self.retry_budget: RetryBudget | None = check.kind(
             "retry_budget", retry_budget, "RetryBudget", ("deposit", "withdraw")
         )
+        self.limit: Limit | None = check.kind("limit", limit, "Limit", ("take", "leave"))
+        self.cost: Callable[..., Mapping[str, float]] | None = check.function("cost", cost)
+        if cost is not None and limit is None:
+            check.add(
+                "cost",
+                "None without a limit",
+                Shown("a function"),
+                "It says how much of the limit's rates a call takes.",
+            )
+        self.hedge: Hedge | None = check.kind("hedge", hedge, "Hedge", ("after", "max_hedges"))
+        self.idempotent = check.maybe_bool("idempotent", idempotent) is not False
+        if hedge is not None and not self.idempotent:
+            check.add("hedge", "None with idempotent=False", hedge, "A hedge runs the same work twice.")
         self.on_open = check.choice("on_open", on_open, ("fail", "wait"))
         self.retry_if: Callable[[Any], bool] | None = check.function("retry_if", retry_if)
         self.fallback: Callable[..., Any] | None = check.function("fallback", fallback)
@@ -133,15 +157,17 @@ class Guard:
             self.idle_timeout,
             self.isolation,
             self.breaker,
+            self.limit,
             self.retry_budget,
+            self.hedge,
             self.retry_if,
             self.fallback,
         )
-        self.plain = all(other is None for other in others)
+        self.plain = all(other is None for other in others) and self.idempotent
 
     def __repr__(self) -> str:
         named = [repr(self.name)] if self.name else []
-        shown = ("retry", "timeout", "total_timeout", "isolation", "breaker", "retry_budget")
+        shown = ("retry", "timeout", "total_timeout", "isolation", "breaker", "limit", "retry_budget", "hedge")
         fields = [f"{field}={getattr(self, field)!r}" for field in shown if getattr(self, field) is not None]
         return f"Guard({', '.join(named + fields)})"
 
@@ -174,6 +200,9 @@ class Guard:
             self._check_async(fn)
             return True
         name = name_of(fn)
+        if self.hedge is not None:
+            message = f"expected no hedge for the sync function {name}: nothing could end the slower of the two."
+            raise ConfigurationError(message)
         if self.timeout is not None and self.isolation is None:
             message = (
                 f'expected isolation="thread" with a timeout for the sync function {name}: nothing else can leave a blocking call on time. '
@@ -188,6 +217,7 @@ class Guard:
     def _check_stream(self, fn: Callable[..., Any], kind: str) -> None:
         for field in (
             "isolation",
+            "hedge",
             "retry_if",
             "fallback",
             *(("timeout", "idle_timeout") if kind == "generator" else ()),
@@ -241,7 +271,7 @@ class Guard:
 
     def attempts(self) -> Attempts:
         """A loop of attempts around code that is no function: ``for attempt in guard.attempts(): with attempt: ...``"""
-        for field in ("fallback", "retry_if", "isolation", "idle_timeout"):
+        for field in ("fallback", "retry_if", "isolation", "idle_timeout", "cost", "hedge"):
             if getattr(self, field) is not None:
                 message = f"expected no {field} in a loop over attempts: there is no function to apply it to. Decorate one instead."
                 raise ConfigurationError(message)
@@ -252,6 +282,7 @@ class Guard:
 
 _STREAM_LIMITS = {
     "isolation": "hands out items to whoever called it",
+    "hedge": "hands out items, of which each would come twice",
     "retry_if": "has items and no result",
     "fallback": "may have handed out items already",
     "timeout": "nothing can leave on time",

@@ -1,18 +1,540 @@
 """
-What bounds the traffic of many calls at once.
+What bounds the traffic of many calls at once: `Limit` (how many at a time, how much per second) and `RetryBudget` (how many of them
+may be retries).
+
+A limit has one line for all who wait, threads and tasks of any event loop alike, first come, first served. It decides under its lock
+and never waits there; whoever waits does so in a loop of its own (`wait`, `await_turn`) and looks again when rung for. Only the head of
+the line needs a timer: everybody else can go no earlier.
+
+When the service says "too many" (a 429), that concerns everybody who shares the limit. A hint of a second or more closes a *gate* for
+all until then. Otherwise the *width*, a ceiling on what is under way, is cut, and grows back with every success. Calls that were already
+under way when it was cut say nothing new: their refusals belong to the same burst, and only tell how much too wide it was.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from _thread import allocate_lock
+from collections import OrderedDict
+from contextvars import ContextVar
+from math import inf
 
-from outlast.checks import Check
+from outlast.checks import Check, Frozen, Shown
+from outlast.clock import Signal, here, stopping
+from outlast.errors import LimitExceededError
+from outlast.observe import emit, listening
+from outlast.value import Value, put
+from outlast.verdicts import refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Never
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Any, Literal, Never, Self
+
+    from outlast.observe.events import Event
+    from outlast.shapes import Seconds
+
+_ROUNDING = 1e-9
+_GATE_FROM = 1.0  # seconds; a shorter hint comes from a limiter that refills all the time, where a gate would only let all in at once
+_GATE_ALWAYS = 2.0  # a shorter one may be a fraction of a second, rounded up as headers often are: then it is no gate that is needed
+_LONGEST_GATE = 120.0
+_CUT = 0.85  # of the width, for the first refusal of a burst
+_GROWTH = 0.04  # of the width, for a round of successes; at least
+_LEAST_GROWTH = 0.75  # of a place
+
+
+class Rate(Value):
+    """So much per so many seconds; `burst` is what may be taken at once, 1 if not given."""
+
+    __slots__ = ("amount", "burst", "per")
+    amount: float
+    per: float
+    burst: float
+
+    def __init__(self, amount: float, /, *, per: Seconds, burst: float | None = None, **unknown: Never) -> None:
+        check = Check()
+        check.unknown(unknown, ("per", "burst"))
+        put(self, "amount", check.number("amount", amount, low=0, default=1.0, open_low=True))
+        put(self, "per", check.seconds("per", per, 1.0, positive=True))
+        put(
+            self,
+            "burst",
+            1.0 if burst is None else check.number("burst", burst, low=0, default=1.0, open_low=True),
+        )
+        check.raise_if_any()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rate, (self.amount, self.per, self.burst)
+
+    def replace(self, **changes: Any) -> Rate:
+        """A copy with these fields changed; everything is checked again."""
+        fields = {"amount": self.amount, "per": self.per, "burst": self.burst} | changes
+        return Rate(fields.pop("amount"), **fields)
+
+
+def _rate(amount: float, per: float, burst: float) -> Rate:
+    return Rate(amount, per=per, burst=burst)
+
+
+def _rates(given: object, check: Check) -> Mapping[str, Rate]:
+    if given is None:
+        return Frozen()
+    if not isinstance(given, dict | Frozen) or not all(isinstance(name, str) and name.isidentifier() for name in given):
+        check.add("rates", "a mapping from a name such as calls or tokens to a Rate", given)
+        return Frozen()
+    for name, rate in given.items():
+        if not isinstance(rate, Rate):
+            check.add(f"rates[{name!r}]", "a Rate", rate, "Write outlast.Rate(500, per=60).")
+    return Frozen({name: rate for name, rate in given.items() if isinstance(rate, Rate)})
+
+
+def _of(cost: Mapping[str, float] | None, name: str) -> float:
+    """What a call takes of a rate: as estimated, and otherwise one call and nothing else."""
+    if cost is not None and name in cost:
+        return cost[name]
+    return 1.0 if name == "calls" else 0.0
+
+
+class _Bucket:
+    """
+    Holds at most `burst` and fills with `speed`. What is taken may leave it in debt, so that a cost beyond the burst passes too: over any
+    time t no more is taken than speed · t plus the burst or, if that is more, plus the largest single cost.
+    """
+
+    __slots__ = ("at", "burst", "level", "speed")
+
+    def __init__(self, rate: Rate) -> None:
+        self.burst = rate.burst
+        self.speed = rate.amount / rate.per
+        self.level = rate.burst
+        self.at = -inf
+
+    def wait(self, cost: float, now: float) -> float:
+        """The seconds until so much may be taken."""
+        if now > self.at:
+            self.level = min(self.burst, self.level + (now - self.at) * self.speed) if self.at != -inf else self.burst
+        self.at = now
+        missing = min(cost, self.burst) - self.level
+        return 0.0 if missing <= _ROUNDING * self.burst else missing / self.speed
+
+    def give(self, amount: float) -> None:
+        """Take less than nothing: give back what was not used after all, or take what was used beyond the estimate."""
+        self.level = min(self.burst, self.level + amount)
+
+
+class Turn:
+    """A place in the line of a limit."""
+
+    __slots__ = ("cost", "entry", "limit", "ring")
+
+    def __init__(self, limit: Limit, cost: Mapping[str, float] | None) -> None:
+        self.limit = limit
+        self.cost = cost
+        self.entry = -1  # what `Limit.take` gives, once it has been granted
+        self.ring: Callable[[], object] | None = None
+
+
+class Limit:
+    """
+    How many calls may be under way at a time (`concurrency`), and how much may be spent over time (`rates`), for all who share it.
+
+    ``calls`` in `rates` counts calls; other names (``tokens``) count what a guard's `cost` estimates and ``outlast.current().spend``
+    settles. Who must wait waits in line, at most `max_wait` seconds, and then gets LimitExceededError. `adaptive` heeds a service that
+    answers "too many requests": everybody who shares the limit pauses as long as it asks or, if it asks for less than a second, fewer calls are
+    under way until it works again.
+
+    Give it to guards, or use it by itself: ``with limit:``, ``async with limit:``, or `acquire_nowait` and `release`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rates: Mapping[str, Rate] | None = None,
+        max_wait: Seconds | None = None,
+        adaptive: bool = True,
+        shared: bool = False,
+        **unknown: Never,
+    ) -> None:
+        check = Check()
+        check.unknown(unknown, ("name", "concurrency", "rates", "max_wait", "adaptive", "shared"))
+        self.name = check.name("name", name)
+        self.concurrency = None if concurrency is None else check.integer("concurrency", concurrency, low=1, default=1)
+        self.rates = _rates(rates, check)
+        self.max_wait = None if max_wait is None else check.seconds("max_wait", max_wait, 1.0)
+        self.adaptive = bool(check.maybe_bool("adaptive", adaptive))
+        if concurrency is None and not self.rates and not self.adaptive:
+            check.add("concurrency", "given, or rates, or adaptive", Shown("none of them"), "It would limit nothing.")
+        if shared:
+            check.add("shared", "False", shared, "Limits are shared through a store, and this version has none.")
+        check.raise_if_any()
+        self._lock = allocate_lock()
+        self._start()
+        _limits.add(self)
+
+    def _start(self) -> None:
+        self._line: OrderedDict[Turn, None] = OrderedDict()
+        self._buckets = {name: _Bucket(rate) for name, rate in self.rates.items()}
+        self._under_way = 0
+        self._gate = -inf  # closed until then
+        self._worked: float = inf  # successes since the service last asked for a pause,
+        self._narrow = False  # and whether they were few for the width
+        self._width = inf
+        self._room = (
+            inf if self.concurrency is None else self.concurrency
+        )  # the concurrency, or the width if that is less
+        self._cuts = 0
+        self._cut_from = 0.0  # the width before the newest cut,
+        self._refused = 0  # and how many calls the service has refused since
+
+    # -- what it looks like ---------------------------------------------------------------------------------------------------
+
+    @property
+    def under_way(self) -> int:
+        """Calls that hold a place."""
+        return self._under_way
+
+    @property
+    def waiting(self) -> int:
+        """Calls in line."""
+        return len(self._line)
+
+    @property
+    def width(self) -> int | None:
+        """How many calls may be under way now: `concurrency`, or fewer after the service refused some; None if any number."""
+        return None if self._room == inf else int(self._room)
+
+    def __repr__(self) -> str:
+        width = "any number" if self.width is None else self.width
+        return f"<Limit {self.name!r} {self._under_way} of {width} under way, {len(self._line)} waiting>"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _: dict[int, object]) -> Self:
+        return self  # a copy of a guard shares the limit
+
+    # -- taking and leaving: all a guard needs ----------------------------------------------------------------------------------
+
+    def take(self, cost: Mapping[str, float] | None = None) -> int:
+        """
+        Take a place now: a number to give back to `leave`, or -1 if there is none, or somebody is in line already.
+        """
+        with self._lock:
+            if self._line:
+                return -1
+            if self._under_way < self._room and self._gate == -inf and not self._buckets:  # the usual case in one look
+                self._under_way += 1
+                return self._cuts
+            now = here.get().clock.monotonic()
+            if self._obstacle(cost, now):
+                return -1
+            self._charge(cost)
+            return self._cuts
+
+    def line_up(self, cost: Mapping[str, float] | None = None) -> Turn:
+        """Get into line; hand the turn to `wait`, `await_turn` or `withdraw`."""
+        turn = Turn(self, cost)
+        with self._lock:
+            self._line[turn] = None
+        return turn
+
+    def leave(
+        self,
+        entry: int,
+        cost: Mapping[str, float] | None = None,
+        spent: Mapping[str, float] | None = None,
+        *,
+        worked: bool = False,
+        refused: float | None = None,
+        undone: bool = False,
+    ) -> None:
+        """
+        Give a place back. `worked`: the service took the call; `refused`: it said "too many", and to come back after so many
+        seconds; `undone`: it was never asked, so nothing was used up.
+        """
+        told: Event | None = None
+        with self._lock:
+            used, self._under_way = self._under_way, self._under_way - 1
+            if undone:
+                self._charge(cost, -1)
+            elif spent and self._buckets:
+                for name, bucket in self._buckets.items():
+                    if name in spent:
+                        bucket.give(_of(cost, name) - spent[name])
+            if not self.adaptive:
+                pass
+            elif refused is not None:
+                told = self._refuse(refused, entry, used)
+            elif worked:
+                self._worked += 1
+                if self._width != inf and entry == self._cuts and used >= self._width - 1:
+                    self._widen()
+            rung = self._serve() if self._line else ()
+        _ring(rung)
+        if told is not None:
+            emit(told)
+
+    # -- waiting in line --------------------------------------------------------------------------------------------------------
+
+    def wait(self, turn: Turn, seconds: float | None) -> Literal["granted", "late", "stopped"]:
+        """Wait for the turn, at most so many seconds."""
+        clock, stop, event = here.get().clock, stopping.get(), threading.Event()
+        turn.ring = event.set
+        forget = None if stop is None else stop.tell(event.set)
+        until = inf if seconds is None else clock.monotonic() + seconds
+        try:
+            while True:
+                event.clear()
+                hold, left = self._look(turn, until)
+                if hold < 0:
+                    return "granted"
+                if stop is not None and stop.is_set():
+                    return self._without(turn, "stopped")
+                if left <= 0 or left < hold < inf:
+                    return self._without(turn, "late")
+                timed = hold < left
+                longest = hold if timed else left
+                clock.wait_event(event, None if longest == inf else longest, bounds=not timed)
+        except BaseException:
+            self.withdraw(turn)
+            raise
+        finally:
+            turn.ring = None
+            if forget is not None:
+                forget()
+
+    async def await_turn(self, turn: Turn, seconds: float | None) -> Literal["granted", "late", "stopped"]:
+        """As `wait`, for tasks of asyncio and trio."""
+        clock, stop = here.get().clock, stopping.get()
+        until = inf if seconds is None else clock.monotonic() + seconds
+        try:
+            while True:
+                signal = Signal()
+                turn.ring = signal.set
+                hold, left = self._look(turn, until)
+                if hold < 0:
+                    return "granted"
+                if stop is not None and stop.is_set():
+                    return self._without(turn, "stopped")
+                if left <= 0 or left < hold < inf:
+                    return self._without(turn, "late")
+                timed = hold < left
+                longest = hold if timed else left
+                forget = None if stop is None else stop.tell(signal.set)
+                try:
+                    await clock.wait_signal(signal, None if longest == inf else longest, bounds=not timed)
+                finally:
+                    if forget is not None:
+                        forget()
+        except BaseException:
+            self.withdraw(turn)
+            raise
+        finally:
+            turn.ring = None
+
+    def withdraw(self, turn: Turn) -> None:
+        """Leave the line, or give back the place if it was granted meanwhile."""
+        with self._lock:
+            if turn.entry < 0:
+                self._line.pop(turn, None)
+            else:
+                self._under_way -= 1
+                self._charge(turn.cost, -1)
+                turn.entry = -1
+            rung = self._serve()
+        _ring(rung)
+
+    def _without(self, turn: Turn, why: Literal["late", "stopped"]) -> Literal["granted", "late", "stopped"]:
+        self.withdraw(turn)
+        return why
+
+    def _look(self, turn: Turn, until: float) -> tuple[float, float]:
+        """(The seconds until the turn comes, infinite if only others can bring it; -1 if it has come. The patience that is left.)"""
+        now = here.get().clock.monotonic()
+        with self._lock:
+            rung = [other for other in self._serve() if other is not turn]
+            if turn.entry >= 0:
+                hold = -1.0
+            elif next(iter(self._line)) is turn:
+                hold = self._obstacle(turn.cost, now)
+            else:
+                hold = self._gate - now if self._gate > until else inf  # nobody passes a closed gate
+        _ring(rung)
+        return hold, until - now
+
+    # -- under the lock -----------------------------------------------------------------------------------------------------------
+
+    def _obstacle(self, cost: Mapping[str, float] | None, now: float) -> float:
+        """The seconds until a call of this cost may start; infinite if one under way must end first."""
+        if self._gate != -inf:
+            self._gate = min(self._gate, now + _LONGEST_GATE)
+            if now < self._gate:
+                return self._gate - now
+            self._gate = -inf
+        if self._under_way >= self._room:
+            return inf
+        hold = 0.0
+        for name, bucket in self._buckets.items():
+            hold = max(hold, bucket.wait(_of(cost, name), now))
+        return hold
+
+    def _charge(self, cost: Mapping[str, float] | None, sign: int = 1) -> None:
+        if sign > 0:
+            self._under_way += 1
+        for name, bucket in self._buckets.items():
+            bucket.give(-sign * _of(cost, name))
+
+    def _serve(self) -> list[Turn]:
+        """Grant what can be granted, from the head of the line; those to ring for: the granted, and the new head."""
+        rung: list[Turn] = []
+        if not self._line:
+            return rung
+        now = here.get().clock.monotonic()
+        while self._line:
+            turn = next(iter(self._line))
+            if self._obstacle(turn.cost, now):
+                if rung:
+                    rung.append(turn)  # it is the head now, and has to watch the time
+                break
+            del self._line[turn]
+            self._charge(turn.cost)
+            turn.entry = self._cuts
+            rung.append(turn)
+        return rung
+
+    # -- heeding the service: under the lock too ---------------------------------------------------------------------------------
+
+    def _refuse(self, hint: float, entry: int, used: int) -> Event | None:
+        """The service has refused a call; what there is to tell, once for a burst."""
+        now = here.get().clock.monotonic()
+        if now >= self._gate:
+            # A gate suits a service that admits many calls and then none for a while. If it refuses some before twice as many have
+            # succeeded as were under way, the width is wrong: all would come back at the same instant, and be refused again.
+            self._narrow = self._worked < 2 * used
+            self._worked = 0
+        gated = hint >= (_GATE_FROM if self._width == inf and not self._narrow else _GATE_ALWAYS)
+        first = gated and now >= self._gate
+        if gated:
+            self._gate = max(self._gate, now + min(hint, _LONGEST_GATE))
+        if not gated or self._narrow:
+            first = self._cut(entry, used) or first
+        if not first or not listening():
+            return None
+        from outlast.observe.events import Throttled
+
+        pause = hint if gated else 0.0
+        return Throttled(limit=self.name, retry_after=hint, pause=pause, width=self.width)
+
+    def _cut(self, entry: int, used: int) -> bool:
+        """Make room for fewer calls; whether this refusal began a burst."""
+        first = entry == self._cuts
+        if first:
+            self._cuts += 1
+            self._cut_from = min(self._width, used)
+            self._refused = 0
+        elif entry != self._cuts - 1:
+            return False  # of a burst long past
+        self._refused += 1
+        self._set_width(max(1.0, min(self._cut_from * _CUT, self._cut_from - self._refused)))
+        return first
+
+    def _widen(self) -> None:
+        self._set_width(self._width + max(_LEAST_GROWTH, self._width * _GROWTH) / self._width)
+
+    def _set_width(self, width: float) -> None:
+        most = inf if self.concurrency is None else self.concurrency
+        self._width = inf if width >= most else width
+        self._room = min(most, max(1, int(width + _ROUNDING)))
+
+    # -- by itself ----------------------------------------------------------------------------------------------------------------
+
+    def acquire_nowait(self, **cost: float) -> bool:
+        """Take a place, and one call and this much of the rates, if that is possible at once; `release` gives the place back."""
+        for name, amount in cost.items():
+            if name not in self.rates:
+                check = Check()
+                check.unknown({name: amount}, tuple(self.rates))
+                check.raise_if_any()
+        return self.take(cost or None) >= 0
+
+    def release(self) -> None:
+        """Give back the place that `acquire_nowait` took."""
+        if self._under_way <= 0:
+            message = f"limit {self.name!r}: release without a place that was taken"
+            raise RuntimeError(message)
+        self.leave(self._cuts, worked=True)
+
+    def __enter__(self) -> Self:
+        entry = self._forced() if not here.get().retries else self.take()
+        if entry < 0:
+            turn = self.line_up()
+            self._check(self.wait(turn, self.max_wait))
+            entry = turn.entry
+        _entered.set((*_entered.get(), (self, entry)))
+        return self
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        entered = _entered.get()
+        # The newest of this limit; a block may also end in another context than it began in (a fixture does).
+        mine = next((pair for pair in reversed(entered) if pair[0] is self), None)
+        _entered.set(tuple(pair for pair in entered if pair is not mine))
+        self.leave(self._cuts if mine is None else mine[1], worked=e is None, refused=refusal(e))
+
+    async def __aenter__(self) -> Self:
+        entry = self._forced() if not here.get().retries else self.take()
+        if entry < 0:
+            turn = self.line_up()
+            self._check(await self.await_turn(turn, self.max_wait))
+            entry = turn.entry
+        _entered.set((*_entered.get(), (self, entry)))
+        return self
+
+    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.__exit__(t, e, tb)
+
+    def _forced(self) -> int:
+        """A place whether there is one or not: protection is turned off here."""
+        with self._lock:
+            self._under_way += 1
+            return self._cuts
+
+    def _check(self, how: str) -> None:
+        if how != "granted":
+            raise self.rejection("asked to stop" if how == "stopped" else None)
+
+    def rejection(self, why: str | None = None) -> LimitExceededError:
+        """What a call that gets no place raises; a new object each time."""
+        now = here.get().clock.monotonic()
+        with self._lock:
+            hold = self._obstacle(None, now)
+        after = None if hold == inf else hold
+        waited = f"no place within {self.max_wait:g} s" if self.max_wait is not None else "no place"
+        message = f"limit {self.name!r}: {why or waited}, {self._under_way} under way and {len(self._line)} waiting; nothing was called"
+        if listening():
+            from outlast.observe.events import LimitExceeded
+
+            emit(LimitExceeded(limit=self.name, under_way=self._under_way, waiting=len(self._line)))
+        return LimitExceededError(message, name=self.name, retry_after=after)
+
+
+def _ring(turns: Sequence[Turn]) -> None:
+    """Wake those who wait; outside of the lock, for they look at once."""
+    for turn in turns:
+        ring = turn.ring
+        if ring is not None and ring() is False:
+            turn.limit.withdraw(turn)  # its event loop is gone, and nobody will ever look
+
+
+_entered: ContextVar[tuple[tuple[Limit, int], ...]] = ContextVar("outlast_limits_entered", default=())
+_limits: weakref.WeakSet[Limit] = weakref.WeakSet()
+
+
+# -- retries -------------------------------------------------------------------------------------------------------------------
 
 _CREDIT = 1000  # successes whose deposits are kept: a good day must not pay for a storm
 
@@ -68,7 +590,10 @@ _budgets: weakref.WeakSet[RetryBudget] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    # A thread of the parent may have held a lock at the moment of the fork. The child begins with what a new budget has.
+    # A thread of the parent may have held a lock at the moment of the fork. The child begins with what a new one has.
+    for limit in _limits:
+        limit._lock = allocate_lock()  # noqa: SLF001 - same room
+        limit._start()  # noqa: SLF001 - same room
     for budget in _budgets:
         budget._lock = allocate_lock()  # noqa: SLF001 - same room
         budget._tokens = float(budget.reserve)  # noqa: SLF001 - same room

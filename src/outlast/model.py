@@ -4,11 +4,13 @@ What happened, as values: the attempts of a call, its outcome, and where the cod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from outlast.checks import show
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from outlast.shapes import StopReason
@@ -23,7 +25,8 @@ class AttemptRecord:
     One attempt: a value without the exception object, so that keeping it keeps nothing else alive.
 
     `error` is sanitised and None for a success; `delay` is the wait that followed, None after the last attempt. A plain ``@retry`` does
-    not look at the clock before its first attempt, so there `duration` is 0.0 and `started_at` is when it failed.
+    not look at the clock before its first attempt, so there `duration` is 0.0 and `started_at` is when it failed. `spent` and `warnings`
+    are what the code said through ``outlast.current()``.
     """
 
     number: int
@@ -32,6 +35,8 @@ class AttemptRecord:
     error: str | None
     verdict: Verdict | None
     delay: float | None
+    spent: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +67,29 @@ class Outcome(Generic[T]):
         return f"<Outcome ok={self.ok} ({what}) attempts={len(self.attempts)} elapsed={self.elapsed:.3f}>"
 
 
+def amount(name: str, value: float) -> float:
+    """What can be counted: a finite number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        message = f"expected {name} to be a finite number of at least 0, got: {show(value)}"
+        raise ValueError(message)
+    return float(value)
+
+
+class Notes:
+    """What the code of one attempt has said about it."""
+
+    __slots__ = ("spent", "warnings")
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = {}
+        self.warnings: list[str] = []
+
+
 class Context:
     """
     Where the running code stands; `outlast.current()` hands it out.
 
-    Known in guards with a timeout, a breaker or a budget; a plain ``@retry`` fills it from the second attempt on. Before that, and
+    Known in guards with a timeout, a limit, a breaker or a budget; a plain ``@retry`` fills it from the second attempt on. Before that, and
     outside of any call: attempt 1, nothing else known.
     """
 
@@ -74,6 +97,7 @@ class Context:
         "_deadline",
         "_key",
         "_monotonic",
+        "_notes",
         "attempt",
         "item_key",
         "job_id",
@@ -92,6 +116,7 @@ class Context:
         deadline: float | None = None,
         monotonic: Callable[[], float] | None = None,
         key: Callable[[], str] | None = None,
+        notes: Callable[[], Notes] | None = None,
     ) -> None:
         self.run_id: str | None = None
         self.item_key: str | None = None
@@ -103,6 +128,7 @@ class Context:
         self._deadline = deadline
         self._monotonic = monotonic
         self._key = key
+        self._notes = notes
 
     @property
     def idempotency_key(self) -> str:
@@ -125,6 +151,24 @@ class Context:
         if self._deadline is None or self._monotonic is None:
             return None
         return max(0.0, self._deadline - self._monotonic())
+
+    def spend(self, **amounts: float) -> None:
+        """
+        Say what this attempt has used: tokens, money, bytes. It is added up in the attempt's record and settles what was
+        estimated for a limit's rates of the same names. Outside of any protected call it goes nowhere.
+        """
+        checked = {name: amount(name, value) for name, value in amounts.items()}
+        if self._notes is not None:
+            spent = self._notes().spent
+            for name, value in checked.items():
+                spent[name] = spent.get(name, 0.0) + value
+
+    def warn(self, message: str, /) -> None:
+        """Say something about this attempt that a person should read although it did not fail; it lands in the attempt's record."""
+        if self._notes is not None:
+            from outlast.redact import sanitise
+
+            self._notes().warnings.append(sanitise(str(message)))
 
     def __repr__(self) -> str:
         left = self.remaining()

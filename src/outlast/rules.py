@@ -51,6 +51,7 @@ ERROR_CLASSES: dict[str, ErrorClass] = {
         ErrorClass("temporary_failure", "transient", "unknown"),
         ErrorClass("worker_lost", "transient", "worker"),
         ErrorClass("circuit_open", "transient", "circuit"),
+        ErrorClass("limit_exceeded", "transient", "limit"),
         ErrorClass("resource_exhausted", "unclear", "resource"),
         ErrorClass("unknown", "unclear", "unknown"),
         ErrorClass("syntax_error", "permanent", "data"),
@@ -474,6 +475,7 @@ TYPES: dict[str, str] = {
         "bson.errors": {"data_error": "BSONError"},
         "outlast.errors": {
             "circuit_open": "CircuitBreakerOpenError",
+            "limit_exceeded": "LimitExceededError",
             "data_error": "ConfigurationError",
             "temporary_failure": "TemporaryFailure",
             "permanent_failure": "PermanentFailure",
@@ -482,6 +484,28 @@ TYPES: dict[str, str] = {
     for error_class, names in table.items()
     for name in names.split()
 }
+
+# What certainly had no effect: the call was never sent, or the service refused to take it.
+UNDONE = frozenset(
+    "connection_refused dns_error tls_verify circuit_open limit_exceeded rate_limited temporary_failure".split()
+)
+UNDONE_TYPES = frozenset(
+    {
+        "requests.exceptions.ConnectTimeout",
+        "urllib3.exceptions.ConnectTimeoutError",
+        "urllib3.exceptions.NewConnectionError",
+        "httpx.ConnectTimeout",
+        "httpx.ConnectError",
+        "httpx.PoolTimeout",
+        "aiohttp.client_exceptions.ClientConnectorError",
+        "aiohttp.client_exceptions.ConnectionTimeoutError",
+        "botocore.exceptions.ConnectTimeoutError",
+        "botocore.exceptions.EndpointConnectionError",
+        "azure.core.exceptions.ServiceRequestError",
+        "psycopg_pool.PoolTimeout",
+        "sqlalchemy.exc.TimeoutError",
+    }
+)
 
 # Types that wrap a more precise error: what they were caused by may sharpen the verdict to one of these classes.
 WRAPPERS = frozenset(

@@ -33,6 +33,7 @@ StopReason: TypeAlias = Literal[
     "retry_budget",
     "breaker_open",
     "throttled",
+    "ambiguous",
     "nested_exhausted",
     "still_running",
     "generator_started",

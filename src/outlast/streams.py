@@ -28,6 +28,8 @@ def stream(
     inner: Any = None
     item: Any = None
     ended: Any = None
+    if call.guard.cost is not None:
+        call.estimate(args, kwargs)
     while True:
         while (delay := call.begin()) is not None:
             rest(call, delay)
@@ -91,6 +93,8 @@ async def astream(
     """An async generator around those that fn makes; no item may take longer than `idle_timeout`."""
     inner: Any = None
     item: Any = None
+    if call.guard.cost is not None:
+        call.estimate(args, kwargs)
     while True:
         while (delay := call.begin()) is not None:
             await arest(call, delay)

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from outlast import guard
-from outlast.clock import Clock, Dice, Ids, World, here, in_trio, later
+from outlast.clock import Clock, Dice, Ids, Signal, World, here, later
 from outlast.observe import captures
 
 if TYPE_CHECKING:
@@ -179,29 +179,30 @@ class _VirtualClock(Clock):
         return False
 
     async def asleep(self, seconds: float, stop: Stop | None = None) -> bool:
-        trio = in_trio()
-        if trio is not None:  # its own clock decides when tasks that wait for something else go on
-            await trio.lowlevel.checkpoint()
-            return self.sleep(seconds, stop)
-        import asyncio
-
         self.time.sleeps.append(seconds)
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[bool] = loop.create_future()
-
-        def wake(stopped: bool) -> None:  # noqa: FBT001 - the future's value
-            if not woken.done():
-                woken.set_result(stopped)
-
-        alarm = _Alarm(self.time.now + seconds, loop, lambda: wake(False), timeout=False)  # noqa: FBT003 - the future's value
-        forget = None if stop is None else stop.tell(lambda: loop.call_soon_threadsafe(wake, True))  # noqa: FBT003 - the future's value
-        self.time._set(alarm)  # noqa: SLF001 - one room
+        signal = Signal()
+        forget = None if stop is None else stop.tell(signal.set)
         try:
-            return await woken
+            await self.wait_signal(signal, seconds, bounds=False)
         finally:
-            alarm.cancel()
             if forget is not None:
                 forget()
+        return stop is not None and stop.is_set()
+
+    async def wait_signal(self, signal: Signal, seconds: float | None, *, bounds: bool = True) -> bool:
+        if seconds is None or (signal.trio is not None and bounds):
+            return await super().wait_signal(signal, seconds)
+        if signal.trio is not None:  # its own clock decides when tasks that wait for something else go on
+            await signal.trio.lowlevel.checkpoint()
+            if not signal.trio_event.is_set():
+                self.time._reach(self.time.now + seconds)  # noqa: SLF001 - one room
+            return bool(signal.trio_event.is_set())
+        alarm = _Alarm(self.time.now + seconds, signal.loop, signal.expire, timeout=bounds)
+        self.time._set(alarm)  # noqa: SLF001 - one room
+        try:
+            return await signal.future
+        finally:
+            alarm.cancel()
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         import asyncio
@@ -210,10 +211,10 @@ class _VirtualClock(Clock):
         self.time._set(alarm)  # noqa: SLF001 - one room
         return alarm
 
-    def wait_event(self, event: threading.Event, seconds: float | None) -> bool:
+    def wait_event(self, event: threading.Event, seconds: float | None, *, bounds: bool = True) -> bool:
         if seconds is None:
             return event.wait()
-        if event.wait(_GRACE):
+        if event.is_set() or (bounds and event.wait(_GRACE)):
             return True
         self.time._reach(self.time.now + seconds)  # noqa: SLF001 - one room
         return event.is_set()

@@ -38,6 +38,8 @@ from outlast.rules import (
     STATUSES,
     TIERS,
     TYPES,
+    UNDONE,
+    UNDONE_TYPES,
     WRAPPERS,
 )
 from outlast.value import Value, put
@@ -58,8 +60,10 @@ __all__ = [
     "lineage",
     "names_of",
     "plans",
+    "refusal",
     "register",
     "resolve",
+    "surely_undone",
 ]
 
 
@@ -120,6 +124,43 @@ def classify(error: BaseException | int | str, /) -> Verdict:
     if isinstance(error, int) and not isinstance(error, bool):
         return _of_status(error)
     return _of_name(str(error))
+
+
+def refusal(error: BaseException | None, verdict: Verdict | None = None) -> float | None:
+    """The seconds after which the service wants to be asked again, if the error says that it was asked too often; else None."""
+    if not isinstance(error, Exception):
+        return None
+    verdict = verdict or classify(error)
+    if verdict.error_class == "rate_limited" or (
+        verdict.error_class == "unavailable" and verdict.retry_after is not None
+    ):
+        return verdict.retry_after or 0.0
+    return None
+
+
+def surely_undone(error: Exception, verdict: Verdict) -> bool:
+    """
+    Whether it is certain that the failed call had no effect: it was never sent, or refused, or rolled back.
+
+    Anything else may have been done although it failed: a connection that was lost, a timeout, an error of the server.
+    """
+    if verdict.error_class in UNDONE or refusal(error, verdict) is not None:
+        return True
+    link: BaseException | None = error
+    for _ in range(_DEPTH):
+        if link is None:
+            return False
+        state = (
+            _attribute(link, "sqlstate")
+            or _attribute(link, "pgcode")
+            or _attribute(_attribute(link, "orig"), "sqlstate")
+        )
+        if str(state)[:2] == "40" or not UNDONE_TYPES.isdisjoint(
+            names_of(type(link))
+        ):  # 40: the transaction was rolled back
+            return True
+        link = link.__cause__ or link.__context__
+    return False
 
 
 def register(error: type[Exception] | str, /, error_class: str) -> None:

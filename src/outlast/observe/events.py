@@ -185,6 +185,52 @@ class RetryBudgetExhausted(StepEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepHedge(StepEvent):
+    """An attempt has not come back after `after` seconds, so the same was started once more beside it."""
+
+    after: float
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self.step_id}: attempt {self.attempt} of {self.max_attempts} is slow, started once more after {self.after:.3g} s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throttled(Event):
+    """
+    The service behind a limit said "too many": told once for a burst. All who share the limit pause for `pause` seconds, or at most `width`
+    calls are under way from now on (None: any number).
+    """
+
+    level: ClassVar[str] = "warning"
+
+    limit: str
+    retry_after: float
+    pause: float
+    width: int | None
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        what = f"all pause for {self.pause:.3g} s" if self.pause else f"at most {self.width} calls at a time"
+        return f"limit {self.limit}: the service asks for less: {what}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitExceeded(Event):
+    """A call got no place at a limit in time, and was not made."""
+
+    level: ClassVar[str] = "warning"
+
+    limit: str
+    under_way: int
+    waiting: int
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"limit {self.limit}: no place in time, {self.under_way} under way and {self.waiting} waiting"
+
+
+@dataclass(frozen=True, kw_only=True)
 class BreakerEvent(Event):
     """A circuit breaker changed its state."""
 
@@ -245,6 +291,9 @@ EVENTS: dict[str, type[Event]] = {
         StepSuccess,
         AttemptTimeout,
         RetryBudgetExhausted,
+        StepHedge,
+        Throttled,
+        LimitExceeded,
         CircuitBreakerOpen,
         CircuitBreakerHalfOpen,
         CircuitBreakerClosed,

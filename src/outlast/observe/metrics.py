@@ -63,6 +63,21 @@ REFUSALS = Metric(
     ("budget",),
     "Retries that a retry budget did not grant.",
 )
+HEDGES = Metric(
+    "outlast_hedges_total",
+    ("step_name",),
+    "Attempts that were slow and got a second one beside them.",
+)
+THROTTLED = Metric(
+    "outlast_limit_throttled_total",
+    ("limit",),
+    "Bursts of refusals by the service behind a limit.",
+)
+LATE = Metric(
+    "outlast_limit_exceeded_total",
+    ("limit",),
+    "Calls that got no place at a limit in time.",
+)
 TRANSITIONS = Metric(
     "outlast_breaker_transitions_total",
     ("breaker", "state"),
@@ -74,7 +89,19 @@ STATE = Metric(
     "1 for the state that a circuit breaker is in, 0 for the others; from its first change on.",
     "gauge",
 )
-METRICS: Final = (RETRIES, SUCCESSES, EXHAUSTED, PERMANENT, TIMEOUTS, REFUSALS, TRANSITIONS, STATE)
+METRICS: Final = (
+    RETRIES,
+    SUCCESSES,
+    EXHAUSTED,
+    PERMANENT,
+    TIMEOUTS,
+    REFUSALS,
+    HEDGES,
+    THROTTLED,
+    LATE,
+    TRANSITIONS,
+    STATE,
+)
 
 _REACHED: dict[type[Event], str] = {
     told.CircuitBreakerOpen: "open",
@@ -114,6 +141,12 @@ class Samples:
                 yield self._one(TIMEOUTS, event.scope, event.step_id)
             case told.RetryBudgetExhausted():
                 yield self._one(REFUSALS, event.budget)
+            case told.StepHedge():
+                yield self._one(HEDGES, event.step_id)
+            case told.Throttled():
+                yield self._one(THROTTLED, event.limit)
+            case told.LimitExceeded():
+                yield self._one(LATE, event.limit)
             case told.BreakerEvent() if type(event) in _REACHED:
                 reached = _REACHED[type(event)]
                 yield self._one(TRANSITIONS, event.breaker, reached)
