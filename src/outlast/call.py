@@ -23,12 +23,11 @@ from outlast.verdicts import classify, plans, refusal, surely_undone
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from typing import Any, Literal, NoReturn, Protocol
+    from typing import Any, NoReturn, Protocol
 
     from outlast.breaker import CircuitBreaker, Ticket
-    from outlast.hedge import Hedge
     from outlast.isolate import ThreadAttempt
-    from outlast.limits import Limit, RetryBudget, Turn
+    from outlast.limits import Limit, RetryBudget, Turn, Waited
     from outlast.model import AttemptRecord, Context, History, Notes
     from outlast.policy import RetryPolicy
     from outlast.shapes import StopReason
@@ -47,11 +46,21 @@ if TYPE_CHECKING:
         limit: Limit | None
         cost: Callable[..., Mapping[str, float]] | None
         retry_budget: RetryBudget | None
-        hedge: Hedge | None
         on_open: str
         retry_if: Callable[[Any], bool] | None
         fallback: Callable[..., Any] | None
         idempotent: bool
+
+        @property
+        def hedge(self) -> Hedging | None: ...
+
+    class Hedging(Protocol):
+        """When a slow attempt is started once more beside itself, and how often."""
+
+        @property
+        def after(self) -> float: ...
+        @property
+        def max_hedges(self) -> int: ...
 
     class TimeLimit(Protocol):
         """How an attempt that was bounded in time came out."""
@@ -246,26 +255,6 @@ class Call:
             return most
         left = self.deadline - self.world.clock.monotonic()
         return left if most is None else min(most, left)
-
-    def stood_in_line(self, how: Literal["granted", "late", "stopped"]) -> None:
-        """The wait at the limit is over; raises if there will be no turn."""
-        limit = self.guard.limit
-        if how == "granted" or limit is None:
-            return
-        self.turn = None
-        out_of_time = self.deadline is not None and (
-            limit.max_wait is None or self._too_late(0.0) or self._too_late(limit.max_wait)
-        )
-        reason: StopReason = "shutdown" if how == "stopped" else "total_timeout" if out_of_time else "throttled"
-        if self.number:
-            self._end_with_last(reason)
-        error: Exception = limit.rejection("asked to stop" if how == "stopped" else None)
-        if reason == "total_timeout":
-            error = TotalTimeoutError(
-                f"the total timeout ran out in the line of the limit {limit.name!r}: nothing was called"
-            )
-        self._attach(error, reason, None)
-        raise error
 
     def _leave(
         self,
@@ -533,17 +522,29 @@ class Call:
 
     # -- between attempts
 
-    def waited(self, *, stopped: bool) -> None:
-        """The wait is over; raises the last error if it was ended by a stop."""
-        if not stopped:
-            return
-        if (
-            self.number == 0 and self.guard.breaker is not None
-        ):  # it waited for the circuit, and has nothing of its own to end with
-            rejection = self.guard.breaker.rejection()
-            self._attach(rejection, "shutdown", None)
-            raise rejection
-        self._end_with_last("shutdown")
+    def waited(self, how: Waited) -> NoReturn:
+        """The wait has not brought what it was for: the call ends, as its last attempt did if there was one."""
+        limit, turn, self.turn = self.guard.limit, self.turn, None
+        reason: StopReason = "shutdown"
+        if how == "late" and limit is not None:
+            hurried = self.deadline is not None and (limit.max_wait is None or self._too_late(limit.max_wait))
+            reason = "total_timeout" if hurried else "throttled"
+        if self.number:
+            self._end_with_last(reason)
+        if reason == "total_timeout":
+            name = "" if limit is None else limit.name
+            error: Exception = TotalTimeoutError(
+                f"the total timeout ran out in the line of the limit {name!r}: nothing was called"
+            )
+        elif turn is not None and limit is not None:
+            error = limit.rejection("asked to stop" if how == "stopped" else None)
+        else:  # it waited for the circuit
+            error = self.guard.breaker.rejection() if self.guard.breaker is not None else Ended(None)
+        self._attach(error, reason, None)
+        try:
+            raise error
+        finally:
+            del error
 
     def interrupted_wait(self, interruption: BaseException) -> None:
         """Cancelled while waiting: the failure that was waited on stays visible."""

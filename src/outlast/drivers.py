@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from outlast.call import Settings
     from outlast.clock import Timer
+    from outlast.limits import Waited
 
 
 # -- the sync driver -------------------------------------------------------------------------------------------------------------
@@ -82,18 +83,17 @@ def rest(call: Call, seconds: float) -> None:
     if turn is None and seconds <= 0:
         clock.skip()
         return
+    how: Waited = "granted"
     try:
         if turn is not None:
             how = turn.limit.wait(turn, call.patience())
-        else:
-            stopped = clock.sleep(seconds, stopping.get())
+        elif clock.sleep(seconds, stopping.get()):
+            how = "stopped"
     except BaseException as interruption:
         call.interrupted_wait(interruption)
         raise
-    if turn is not None:
-        call.stood_in_line(how)
-    else:
-        call.waited(stopped=stopped)
+    if how != "granted":
+        call.waited(how)
 
 
 def _in_thread(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -216,18 +216,17 @@ async def arest(call: Call, seconds: float) -> None:
     if turn is None and seconds <= 0:
         clock.skip()
         return
+    how: Waited = "granted"
     try:
         if turn is not None:
             how = await turn.limit.await_turn(turn, call.patience())
-        else:
-            stopped = await clock.asleep(seconds, stopping.get())
+        elif await clock.asleep(seconds, stopping.get()):
+            how = "stopped"
     except BaseException as interruption:
         call.interrupted_wait(interruption)
         raise
-    if turn is not None:
-        call.stood_in_line(how)
-    else:
-        call.waited(stopped=stopped)
+    if how != "granted":
+        call.waited(how)
 
 
 def _same(one: Variables, other: Variables) -> bool:

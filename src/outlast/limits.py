@@ -32,10 +32,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-    from typing import Any, Literal, Never, Self
+    from typing import Any, Literal, Never, Self, TypeAlias
 
     from outlast.observe.events import Event
     from outlast.shapes import Seconds
+
+    Waited: TypeAlias = Literal["granted", "late", "stopped"]
 
 _ROUNDING = 1e-9
 _GATE_FROM = 1.0  # seconds; a shorter hint comes from a limiter that refills all the time, where a gate would only let all in at once
@@ -71,7 +73,7 @@ class Rate(Value):
 
     def replace(self, **changes: Any) -> Rate:
         """A copy with these fields changed; everything is checked again."""
-        fields = {"amount": self.amount, "per": self.per, "burst": self.burst} | changes
+        fields: dict[str, Any] = {"amount": self.amount, "per": self.per, "burst": self.burst} | changes
         return Rate(fields.pop("amount"), **fields)
 
 
@@ -281,7 +283,7 @@ class Limit:
 
     # -- waiting in line --------------------------------------------------------------------------------------------------------
 
-    def wait(self, turn: Turn, seconds: float | None) -> Literal["granted", "late", "stopped"]:
+    def wait(self, turn: Turn, seconds: float | None) -> Waited:
         """Wait for the turn, at most so many seconds."""
         clock, stop, event = here.get().clock, stopping.get(), threading.Event()
         turn.ring = event.set
@@ -308,7 +310,7 @@ class Limit:
             if forget is not None:
                 forget()
 
-    async def await_turn(self, turn: Turn, seconds: float | None) -> Literal["granted", "late", "stopped"]:
+    async def await_turn(self, turn: Turn, seconds: float | None) -> Waited:
         """As `wait`, for tasks of asyncio and trio."""
         clock, stop = here.get().clock, stopping.get()
         until = inf if seconds is None else clock.monotonic() + seconds
@@ -349,7 +351,7 @@ class Limit:
             rung = self._serve()
         _ring(rung)
 
-    def _without(self, turn: Turn, why: Literal["late", "stopped"]) -> Literal["granted", "late", "stopped"]:
+    def _without(self, turn: Turn, why: Literal["late", "stopped"]) -> Waited:
         self.withdraw(turn)
         return why
 
