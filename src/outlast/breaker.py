@@ -287,6 +287,16 @@ class CircuitBreaker:
                     self._tell("HalfOpen", changed, "its time is up, probes are admitted")
                 return Ticket(changed.era, probe, now)
 
+    def era(self) -> int | None:
+        """A ticket for a closed circuit, which has nothing to change or to time before a call; None: ask `admit`."""
+        circuit = self._memory.circuit
+        return circuit.era if circuit.state is CircuitState.CLOSED and self.slow_call is None else None
+
+    def passed(self, ticket: Ticket | int | None) -> None:
+        """The call of this ticket succeeded."""
+        if ticket is not None and (self._counts.failures or not self._free or not isinstance(ticket, int)):
+            self.settle(ticket, failed=False)
+
     def settle(self, ticket: Ticket | int, failed: bool | None) -> None:  # noqa: FBT001 - the outcome
         """What became of an admitted call: failed, succeeded (False), or neither (None)."""
         if not here.get().retries:

@@ -87,7 +87,7 @@ _drop_frames = BaseException.with_traceback  # past any __setattr__: an exceptio
 _MARK = "__outlast_history__"
 _NOT_RETRIED = frozenset({"permanent", "unclear", "not_listed", "skipped", "ambiguous"})
 _numbers = itertools.count(1)
-running: ContextVar[Call | None] = ContextVar("outlast_call", default=None)
+running: ContextVar[Call | list[Any] | None] = ContextVar("outlast_call", default=None)
 latest = [
     0
 ]  # the number of the newest history: read when an attempt begins, to tell the marks it leaves from older ones
@@ -97,8 +97,22 @@ def current() -> Context:
     """Where the running code stands: attempt, time left, last error."""
     from outlast.model import Context
 
-    call = running.get()
+    call = made(running.get())
     return Context() if call is None else call.context()
+
+
+def made(begun: Call | list[Any] | None) -> Call | None:
+    """
+    The call that is running. Most calls succeed at once, and nobody ever asks for them, so they begin as a mere list and are made when
+    somebody does: [guard, name, when it began, what was running around it, the call once it is made].
+    """
+    if not isinstance(begun, list):
+        return begun
+    call: Call | None = begun[4]
+    if call is None:
+        guard, name, began, outer, _ = begun
+        call = begun[4] = Call(guard, name, began=began, outer=outer)
+    return call
 
 
 def history(error: BaseException, /) -> tuple[AttemptRecord, ...]:
@@ -128,69 +142,55 @@ class Call:
     before the next attempt, or None when the call is over.
     """
 
-    __slots__ = (
-        "_key",
-        "attempt_began",
-        "began",
-        "cost",
-        "deadline",
-        "entry",
-        "guard",
-        "heard",
-        "last_error",
-        "name",
-        "notes",
-        "number",
-        "previous",
-        "quick",
-        "reason",
-        "rows",
-        "seen",
-        "thread",
-        "ticket",
-        "tier",
-        "timed",
-        "timer",
-        "turn",
-        "unwanted",
-        "world",
-    )
+    # What a call that succeeds at once never changes stands here, on the class: most calls do, and making one must cost little.
+    number = 0
+    previous: float | None = None
+    last_error: Exception | None = None
+    reason: StopReason | None = None
+    tier = "unknown"
+    heard: bool | None = None
+    timer: TimeLimit | None = None
+    ticket: Ticket | int | None = None
+    turn: Turn | None = None  # in the line of the limit
+    entry = -1  # the place held there
+    held_up = False  # whether it had to wait before its first attempt
+    cost: Mapping[str, float] | None = None
+    notes: dict[int, Notes] | None = None
+    thread: ThreadAttempt | None = None
+    timed = True
+    recorded = False  # whether somebody wants the record of an attempt that succeeds
+    quick = False
+    unwanted: object = None
+    deadline: float | None = None
+    _key: str | None = None
 
-    def __init__(self, guard: Settings, name: str, plain_since: int | None = None) -> None:
-        """`plain_since` says that the first attempt, a plain one, has already failed: what `latest` was when it began."""
+    def __init__(
+        self,
+        guard: Settings,
+        name: str,
+        plain_since: int | None = None,
+        *,
+        began: float | None = None,
+        outer: Call | list[Any] | None = None,
+    ) -> None:
+        """
+        `plain_since` says that the first attempt, a plain one, has already failed: what `latest` was when it began. A call that is `made`
+        later began before, and had another one around it.
+        """
         self.guard = guard
-        self.name = guard.name or name
+        self.name = name
         self.world = world = here.get()
-        self.seen = latest[0]
         self.rows: list[Row] = []
-        self.number = 0
-        self.previous: float | None = None
-        self.last_error: Exception | None = None
-        self.reason: StopReason | None = None
-        self.tier = "unknown"
-        self.heard: bool | None = None
-        self.timer: TimeLimit | None = None
-        self.ticket: Ticket | None = None
-        self.turn: Turn | None = None  # in the line of the limit
-        self.entry = -1  # the place held there
-        self.cost: Mapping[str, float] | None = None
-        self.notes: dict[int, Notes] | None = None
-        self.thread: ThreadAttempt | None = None
-        self.timed = True
-        self.quick = False
-        self.unwanted: object = None
-        self.deadline: float | None = None
-        self._key: str | None = None
-        self.began = self.attempt_began = world.clock.monotonic()
+        if began is None:
+            began, outer = world.clock.monotonic(), running.get()
+        self.began = self.attempt_began = began
+        outer = made(outer)
         if guard.total_timeout is not None and world.retries:
-            self.deadline = self.began + guard.total_timeout
-        outer = running.get()
-        # Nested deadlines take the minimum: an inner call cannot extend an outer one.
-        if (
-            outer is not None
-            and outer.deadline is not None
-            and (self.deadline is None or outer.deadline < self.deadline)
-        ):
+            self.deadline = began + guard.total_timeout
+            # Nested deadlines take the minimum: an inner call cannot extend an outer one.
+            if outer is not None and outer.deadline is not None and outer.deadline < self.deadline:
+                self.deadline = outer.deadline
+        elif outer is not None and outer.deadline is not None:
             self.deadline = outer.deadline
         if plain_since is not None:
             self.number = 1
@@ -202,6 +202,13 @@ class Call:
 
     # -- before an attempt
 
+    def begun(self, ticket: int | None, entry: int, seen: int) -> None:
+        """The first attempt has begun elsewhere, without asking: what it holds, and what `latest` was."""
+        self.number = 1
+        self.ticket = ticket
+        self.entry = entry
+        self.seen = seen
+
     def begin(self) -> float | None:
         """
         None: attempt now. Seconds: wait so long, then ask again; if there is a `turn`, wait for that. Raises if the call cannot go on.
@@ -211,16 +218,23 @@ class Call:
             if self.thread is not None and self.thread.running:
                 self._end_with_last("still_running")
             if self.world.retries:
-                if guard.limit is not None and self.entry < 0 and not self._place(guard.limit):
-                    return 0.0
-                if guard.breaker is not None:
-                    wait = self._admission(guard.breaker)
-                    if wait is not None:
+                limit, breaker = guard.limit, guard.breaker
+                if limit is not None and self.entry < 0:
+                    self.entry = entry = limit.take(self.cost) if self.turn is None else self._take_turn(self.turn)
+                    if entry < 0 and not self._futile(breaker):
+                        self.turn = limit.line_up(self.cost)
+                        self.held_up = True
+                        return 0.0
+                if breaker is not None:
+                    self.ticket = ticket = breaker.era()
+                    if ticket is None and (wait := self._admission(breaker)) is not None:
+                        self.held_up = True
                         return wait
-            self.unwanted = None
-        self.number += 1
         self.seen = latest[0]
-        self.attempt_began = self.world.clock.monotonic()
+        if self.number or self.held_up:
+            self.unwanted = None
+            self.attempt_began = self.world.clock.monotonic()
+        self.number += 1
         return None
 
     def estimate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -235,18 +249,14 @@ class Call:
         except Exception as broken:  # noqa: BLE001 - a broken estimate must not keep the call from being made
             report_once(cost, broken, "the call counts as one call and nothing else")
 
-    def _place(self, limit: Limit) -> bool:
-        """Whether the call has its place at the limit; if not, it is in line."""
-        if self.turn is not None:
-            self.entry, self.turn = self.turn.entry, None
-            return True
-        breaker = self.guard.breaker
-        if breaker is not None and self.guard.on_open == "fail" and breaker.open_beyond(0.0):
-            return True  # it will be rejected: not even worth standing in line
-        self.entry = limit.take(self.cost)
-        if self.entry < 0:
-            self.turn = limit.line_up(self.cost)
-        return self.entry >= 0
+    def _take_turn(self, turn: Turn) -> int:
+        """The turn that was waited for has come."""
+        self.turn = None
+        return turn.entry
+
+    def _futile(self, breaker: CircuitBreaker | None) -> bool:
+        """Whether the call would be rejected anyway, and so is not worth standing in line."""
+        return breaker is not None and self.guard.on_open == "fail" and breaker.open_beyond(0.0)
 
     def patience(self) -> float | None:
         """How long to stand in line at the most."""
@@ -322,13 +332,13 @@ class Call:
         from outlast.model import Context
 
         return Context(
-            attempt=self.number,
+            attempt=self.number or 1,  # it has begun elsewhere
             max_attempts=self.guard.retry.max_attempts,
             last_error=self.last_error,
             deadline=self.deadline,
             monotonic=self.world.clock.monotonic,
             key=None if self.guard.plain else self._idempotency_key,
-            notes=self._take_notes(self.number),
+            notes=self._take_notes(self.number or 1),
         )
 
     def _take_notes(self, number: int) -> Callable[[], Notes]:
@@ -444,14 +454,19 @@ class Call:
         if not self.world.retries:
             return None
         unwanted = guard.retry_if is not None and self._is_unwanted(result)
-        if self.ticket is not None and guard.breaker is not None:
-            ticket, self.ticket = self.ticket, None
-            guard.breaker.settle(ticket, failed=False)
-        if self.entry >= 0:
-            self._leave(worked=True)
+        ticket, limit = self.ticket, guard.limit
+        if ticket is not None and guard.breaker is not None:
+            self.ticket = None
+            guard.breaker.passed(ticket)
+        if limit is not None and self.entry >= 0:
+            if self.notes is None:
+                limit.leave(self.entry, self.cost, worked=True)
+                self.entry = -1
+            else:
+                self._leave(worked=True)
         if unwanted:
             return self._another(result)
-        if self.timed:
+        if self.recorded:
             now = self.world.clock.monotonic()
             self.rows.append((self.number, self.attempt_began, now - self.attempt_began, None, None, None))
         if guard.retry_budget is not None and self.number == 1:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextvars import copy_context
 from types import coroutine
 
-from outlast.call import Call, Ended, latest, running
+from outlast.call import Call, Ended, latest, made, running
 from outlast.callables import PLAIN, awaitable
 from outlast.clock import here, in_trio, stopping
 from outlast.errors import AttemptTimeoutError, ConfigurationError, TotalTimeoutError
@@ -29,6 +29,22 @@ if TYPE_CHECKING:
     from outlast.call import Settings
     from outlast.clock import Timer
     from outlast.limits import Waited
+
+
+__all__ = [
+    "Attempt",
+    "Attempts",
+    "Call",
+    "Deadline",
+    "afall_back",
+    "arest",
+    "arun",
+    "fall_back",
+    "made",
+    "rest",
+    "run",
+    "running",
+]
 
 
 # -- the sync driver -------------------------------------------------------------------------------------------------------------
@@ -391,7 +407,7 @@ class Attempt:
         self._call = call
         self._timed = timed
         self._timer: Deadline | None = None
-        self._token: Token[Call | None] | None = None
+        self._token: Token[Call | list[Any] | None] | None = None
 
     def __enter__(self) -> Self:
         call = self._call
@@ -438,7 +454,7 @@ class Attempts:
         return self._loop()
 
     def _loop(self) -> Iterator[Attempt]:
-        call = Call(self._guard, "attempts")
+        call = Call(self._guard, self._guard.name or "attempts")
         delay: float | None = None
         try:
             while True:
@@ -455,7 +471,7 @@ class Attempts:
             call.interrupted(GeneratorExit())  # an attempt that was never entered gives its place back
 
     async def __aiter__(self) -> AsyncIterator[Attempt]:
-        call = Call(self._guard, "attempts")
+        call = Call(self._guard, self._guard.name or "attempts")
         delay: float | None = None
         try:
             while True:

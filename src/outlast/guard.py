@@ -251,6 +251,7 @@ class Guard:
             )
             raise ConfigurationError(message)
         call = _new_call(self, fn)
+        call.recorded = True
         try:
             value = _drive(call, _only_results(fn), args, kwargs, is_async=False)
         except _NotAResult as handed:
@@ -263,6 +264,7 @@ class Guard:
         """Await fn under this guard and return how it ended instead of raising."""
         self._check_async(fn)
         call = _new_call(self, fn)
+        call.recorded = True
         try:
             value = await _adrive(call, fn, args, kwargs)
         except Exception as error:  # noqa: BLE001 - returned
@@ -303,7 +305,7 @@ def _policy(retry: object, check: Check) -> RetryPolicy:
 
 
 def _new_call(guard: Guard, fn: Callable[..., Any]) -> Call:
-    return (_flow or _load_flow()).Call(guard, name_of(fn))  # type: ignore[no-any-return]
+    return (_flow or _load_flow()).Call(guard, guard.name or name_of(fn))  # type: ignore[no-any-return]
 
 
 def _drive(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_async: bool) -> Any:
@@ -374,7 +376,7 @@ def _plain_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
         try:
             result = fn(*args, **kwargs)
         except Exception as error:
-            call = (_flow or _load_flow()).Call(guard, name, seen)
+            call = (_flow or _load_flow()).Call(guard, guard.name or name, seen)
             delay = call.failed(error)
             if delay is None:
                 raise
@@ -397,7 +399,7 @@ def _plain_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..
         try:
             return await fn(*args, **kwargs)
         except Exception as error:
-            call = (_flow or _load_flow()).Call(guard, name, seen)
+            call = (_flow or _load_flow()).Call(guard, guard.name or name, seen)
             delay = call.failed(error)
             if delay is None:
                 raise
@@ -408,19 +410,69 @@ def _plain_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..
 
 def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     flow = _flow or _load_flow()
-    start, drive = flow.Call, flow.run if guard.fallback is None else flow.fall_back
+    start, name = flow.Call, guard.name or name
+    if any(part is not None for part in (guard.isolation, guard.cost, guard.retry_if, guard.fallback)):
+        drive = flow.run if guard.fallback is None else flow.fall_back
+
+        def protected(*args: Any, **kwargs: Any) -> Any:
+            if _scopes:
+                return fn(*args, **kwargs) if _off() else guard.call(fn, *args, **kwargs)
+            return drive(start(guard, name), fn, args, kwargs)
+
+        return protected
+    run, made, limit, breaker, budget = flow.run, flow.made, guard.limit, guard.breaker, guard.retry_budget
+    around, enter, leave, monotonic = flow.running.get, flow.running.set, flow.running.reset, REAL.clock.monotonic
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes:
             return fn(*args, **kwargs) if _off() else guard.call(fn, *args, **kwargs)
-        return drive(start(guard, name), fn, args, kwargs)
+        # As the driver would, for a first attempt that nothing holds up and that succeeds: then nobody ever asks for the call itself.
+        entry = -1 if limit is None else limit.take()
+        ticket = None if breaker is None else breaker.era()
+        if (entry < 0 and limit is not None) or (ticket is None and breaker is not None):
+            call = start(guard, name)
+            call.entry = entry
+            return run(call, fn, args, kwargs)
+        begun = [guard, name, monotonic(), around(), None]
+        seen, token = _latest[0], enter(begun)
+        try:
+            result = fn(*args, **kwargs)
+        except Exception as error:
+            call = made(begun)
+            call.begun(ticket, entry, seen)
+            delay = call.failed(error)
+            if delay is None:
+                raise
+        except BaseException as interruption:
+            call = made(begun)
+            call.begun(ticket, entry, seen)
+            call.interrupted(interruption)
+            raise
+        else:
+            if begun[4] is None and (result.__class__ in PLAIN or not awaitable(result)):
+                if breaker is not None:
+                    breaker.passed(ticket)
+                if limit is not None:
+                    limit.done(entry)
+                if budget is not None:
+                    budget.deposit()
+                return result
+            call = made(begun)
+            call.begun(ticket, entry, seen)
+            if awaitable(result):  # what was returned is awaited inside of the retry loop
+                return _flow.arun(call, fn, args, kwargs, copy_context(), first=result, begun=True)
+            call.succeeded(result)
+            return result
+        finally:
+            leave(token)
+        return run(call, fn, args, kwargs, delay)
 
     return wrapper
 
 
 def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     flow = _flow or _load_flow()
-    start, drive = flow.Call, flow.arun if guard.fallback is None else flow.afall_back
+    start, drive, name = flow.Call, flow.arun if guard.fallback is None else flow.afall_back, guard.name or name
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes:
@@ -439,7 +491,7 @@ def _stream(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., An
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes and _off():
             return (yield from fn(*args, **kwargs))
-        call = (_flow or _load_flow()).Call(guard, name)
+        call = (_flow or _load_flow()).Call(guard, guard.name or name)
         return (yield from stream(call, _scripted(call, fn) if _scopes else fn, args, kwargs))
 
     return wrapper
@@ -451,7 +503,7 @@ def _async_stream(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[.
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes and _off():
             return fn(*args, **kwargs)
-        call = (_flow or _load_flow()).Call(guard, name)
+        call = (_flow or _load_flow()).Call(guard, guard.name or name)
         return astream(call, _scripted(call, fn) if _scopes else fn, args, kwargs, guard.idle_timeout)
 
     return wrapper

@@ -17,7 +17,7 @@ import os
 import threading
 import weakref
 from _thread import allocate_lock
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from contextvars import ContextVar
 from math import inf
 
@@ -43,6 +43,7 @@ _ROUNDING = 1e-9
 _GATE_FROM = 1.0  # seconds; a shorter hint comes from a limiter that refills all the time, where a gate would only let all in at once
 _GATE_ALWAYS = 2.0  # a shorter one may be a fraction of a second, rounded up as headers often are: then it is no gate that is needed
 _LONGEST_GATE = 120.0
+_MANY = 10_000  # successes after which a service that refused calls is trusted as before
 _CUT = 0.85  # of the width, for the first refusal of a burst
 _GROWTH = 0.04  # of the width, for a round of successes; at least
 _LEAST_GROWTH = 0.75  # of a place
@@ -181,24 +182,33 @@ class Limit:
     def _start(self) -> None:
         self._line: OrderedDict[Turn, None] = OrderedDict()
         self._buckets = {name: _Bucket(rate) for name, rate in self.rates.items()}
-        self._under_way = 0
+        # Places are tokens. Taking one out and putting it back is a single step each, which needs no lock.
+        self._places = self.concurrency or 0  # tokens there are; without a bound, as many as were ever needed at a time
+        self._free = deque([None] * self._places)
+        self._owed = 0  # tokens to take away as soon as they come back
         self._gate = -inf  # closed until then
-        self._worked: float = inf  # successes since the service last asked for a pause,
+        self._worked: float = inf  # successes since the service last asked for less,
         self._narrow = False  # and whether they were few for the width
         self._width = inf
-        self._room = (
-            inf if self.concurrency is None else self.concurrency
-        )  # the concurrency, or the width if that is less
         self._cuts = 0
         self._cut_from = 0.0  # the width before the newest cut,
         self._refused = 0  # and how many calls the service has refused since
+        self._calm = self._is_calm()
+
+    def _is_calm(self) -> bool:
+        """Nobody in line, and nothing to look at but the places: then taking and leaving are one step each."""
+        if self._worked > _MANY:
+            self._worked = inf
+        return (
+            self._worked == inf and self._width == inf and self._gate == -inf and not self._buckets and not self._line
+        )
 
     # -- what it looks like ---------------------------------------------------------------------------------------------------
 
     @property
     def under_way(self) -> int:
         """Calls that hold a place."""
-        return self._under_way
+        return self._places - len(self._free)
 
     @property
     def waiting(self) -> int:
@@ -208,11 +218,15 @@ class Limit:
     @property
     def width(self) -> int | None:
         """How many calls may be under way now: `concurrency`, or fewer after the service refused some; None if any number."""
-        return None if self._room == inf else int(self._room)
+        return None if self._unbounded else self._places - self._owed
+
+    @property
+    def _unbounded(self) -> bool:
+        return self.concurrency is None and self._width == inf
 
     def __repr__(self) -> str:
         width = "any number" if self.width is None else self.width
-        return f"<Limit {self.name!r} {self._under_way} of {width} under way, {len(self._line)} waiting>"
+        return f"<Limit {self.name!r} {self.under_way} of {width} under way, {len(self._line)} waiting>"
 
     def __copy__(self) -> Self:
         return self
@@ -224,25 +238,37 @@ class Limit:
 
     def take(self, cost: Mapping[str, float] | None = None) -> int:
         """
-        Take a place now: a number to give back to `leave`, or -1 if there is none, or somebody is in line already.
+        Take a place now: a number to give back to `leave` or `done`, or -1 if there is none, or somebody is in line already.
         """
-        with self._lock:
-            if self._line:
-                return -1
-            if self._under_way < self._room and self._gate == -inf and not self._buckets:  # the usual case in one look
-                self._under_way += 1
+        if self._calm:
+            try:
+                self._free.pop()
+            except IndexError:
+                pass
+            else:
                 return self._cuts
-            now = here.get().clock.monotonic()
-            if self._obstacle(cost, now):
+        with self._lock:
+            if self._line or self._hold(cost, here.get().clock.monotonic()) or not self._grab():
                 return -1
             self._charge(cost)
+            self._calm = self._is_calm()
             return self._cuts
+
+    def done(self, entry: int) -> None:
+        """Give back the place of a call that succeeded, and that cost one call."""
+        if self._calm:
+            self._free.append(None)
+            if not self._calm:  # somebody got into line in between, and saw no place
+                self._look_again()
+        else:
+            self.leave(entry, worked=True)
 
     def line_up(self, cost: Mapping[str, float] | None = None) -> Turn:
         """Get into line; hand the turn to `wait`, `await_turn` or `withdraw`."""
         turn = Turn(self, cost)
         with self._lock:
             self._line[turn] = None
+            self._calm = False
         return turn
 
     def leave(
@@ -261,7 +287,9 @@ class Limit:
         """
         told: Event | None = None
         with self._lock:
-            used, self._under_way = self._under_way, self._under_way - 1
+            used = self.under_way
+            self._free.append(None)
+            self._absorb()
             if undone:
                 self._charge(cost, -1)
             elif spent and self._buckets:
@@ -277,6 +305,7 @@ class Limit:
                 if self._width != inf and entry == self._cuts and used >= self._width - 1:
                     self._widen()
             rung = self._serve() if self._line else ()
+            self._calm = self._is_calm()
         _ring(rung)
         if told is not None:
             emit(told)
@@ -345,10 +374,12 @@ class Limit:
             if turn.entry < 0:
                 self._line.pop(turn, None)
             else:
-                self._under_way -= 1
+                self._free.append(None)
+                self._absorb()
                 self._charge(turn.cost, -1)
                 turn.entry = -1
             rung = self._serve()
+            self._calm = self._is_calm()
         _ring(rung)
 
     def _without(self, turn: Turn, why: Literal["late", "stopped"]) -> Waited:
@@ -363,7 +394,7 @@ class Limit:
             if turn.entry >= 0:
                 hold = -1.0
             elif next(iter(self._line)) is turn:
-                hold = self._obstacle(turn.cost, now)
+                hold = self._hold(turn.cost, now) or inf
             else:
                 hold = self._gate - now if self._gate > until else inf  # nobody passes a closed gate
         _ring(rung)
@@ -371,25 +402,44 @@ class Limit:
 
     # -- under the lock -----------------------------------------------------------------------------------------------------------
 
-    def _obstacle(self, cost: Mapping[str, float] | None, now: float) -> float:
-        """The seconds until a call of this cost may start; infinite if one under way must end first."""
+    def _hold(self, cost: Mapping[str, float] | None, now: float) -> float:
+        """The seconds until a call of this cost may start, as far as only time is in its way."""
         if self._gate != -inf:
             self._gate = min(self._gate, now + _LONGEST_GATE)
             if now < self._gate:
                 return self._gate - now
             self._gate = -inf
-        if self._under_way >= self._room:
-            return inf
         hold = 0.0
         for name, bucket in self._buckets.items():
             hold = max(hold, bucket.wait(_of(cost, name), now))
         return hold
 
+    def _grab(self) -> bool:
+        """Take a token, if there is one."""
+        try:
+            self._free.pop()
+        except IndexError:
+            if not self._unbounded:
+                return False
+            self._places += 1
+        return True
+
+    def _absorb(self) -> None:
+        """Take away the tokens that are owed, as far as they are back."""
+        while self._owed and self._free:
+            self._free.pop()
+            self._places -= 1
+            self._owed -= 1
+
     def _charge(self, cost: Mapping[str, float] | None, sign: int = 1) -> None:
-        if sign > 0:
-            self._under_way += 1
         for name, bucket in self._buckets.items():
             bucket.give(-sign * _of(cost, name))
+
+    def _look_again(self) -> None:
+        with self._lock:
+            rung = self._serve()
+            self._calm = self._is_calm()
+        _ring(rung)
 
     def _serve(self) -> list[Turn]:
         """Grant what can be granted, from the head of the line; those to ring for: the granted, and the new head."""
@@ -399,7 +449,7 @@ class Limit:
         now = here.get().clock.monotonic()
         while self._line:
             turn = next(iter(self._line))
-            if self._obstacle(turn.cost, now):
+            if self._hold(turn.cost, now) or not self._grab():
                 if rung:
                     rung.append(turn)  # it is the head now, and has to watch the time
                 break
@@ -451,7 +501,16 @@ class Limit:
     def _set_width(self, width: float) -> None:
         most = inf if self.concurrency is None else self.concurrency
         self._width = inf if width >= most else width
-        self._room = min(most, max(1, int(width + _ROUNDING)))
+        room = int(min(most, max(1, width + _ROUNDING)))
+        missing = room - (self._places - self._owed)
+        if missing < 0:
+            self._owed -= missing
+            self._absorb()
+            return
+        forgiven = min(missing, self._owed)
+        self._owed -= forgiven
+        self._places += missing - forgiven
+        self._free.extend([None] * (missing - forgiven))
 
     # -- by itself ----------------------------------------------------------------------------------------------------------------
 
@@ -466,7 +525,7 @@ class Limit:
 
     def release(self) -> None:
         """Give back the place that `acquire_nowait` took."""
-        if self._under_way <= 0:
+        if self.under_way <= 0:
             message = f"limit {self.name!r}: release without a place that was taken"
             raise RuntimeError(message)
         self.leave(self._cuts, worked=True)
@@ -502,7 +561,9 @@ class Limit:
     def _forced(self) -> int:
         """A place whether there is one or not: protection is turned off here."""
         with self._lock:
-            self._under_way += 1
+            if not self._grab():
+                self._places += 1
+                self._owed += 1
             return self._cuts
 
     def _check(self, how: str) -> None:
@@ -513,14 +574,14 @@ class Limit:
         """What a call that gets no place raises; a new object each time."""
         now = here.get().clock.monotonic()
         with self._lock:
-            hold = self._obstacle(None, now)
-        after = None if hold == inf else hold
+            hold = self._hold(None, now)
+        after = hold or None
         waited = f"no place within {self.max_wait:g} s" if self.max_wait is not None else "no place"
-        message = f"limit {self.name!r}: {why or waited}, {self._under_way} under way and {len(self._line)} waiting; nothing was called"
+        message = f"limit {self.name!r}: {why or waited}, {self.under_way} under way and {len(self._line)} waiting; nothing was called"
         if listening():
             from outlast.observe.events import LimitExceeded
 
-            emit(LimitExceeded(limit=self.name, under_way=self._under_way, waiting=len(self._line)))
+            emit(LimitExceeded(limit=self.name, under_way=self.under_way, waiting=len(self._line)))
         return LimitExceededError(message, name=self.name, retry_after=after)
 
 
@@ -573,6 +634,8 @@ class RetryBudget:
 
     def deposit(self) -> None:
         """A call succeeded at its first attempt."""
+        if self._tokens >= self._most:
+            return
         with self._lock:
             self._tokens = min(self._tokens + self.ratio, self._most)
 
