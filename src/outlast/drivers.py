@@ -122,7 +122,7 @@ def _in_thread(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs
     except TimeoutError:
         if limit is None or not thread.given_up:  # the function's own
             raise
-    call.timer = Deadline(call, *limit)
+    call.timer = Deadline(call.number, *limit)
     call.timer.fired = True
     raise call.timer.error()
 
@@ -196,7 +196,7 @@ async def arun(
                 if limit is None:
                     result = await first
                 else:
-                    call.timer = Deadline(call, *limit)
+                    call.timer = Deadline(call.number, *limit)
                     with call.timer:
                         result = await first
             except Exception as error:
@@ -334,11 +334,11 @@ class Deadline:
 
     __slots__ = ("_cancelling", "_handle", "_number", "_task", "_trio_scope", "fired", "scope", "seconds")
 
-    def __init__(self, call: Call, seconds: float, scope: str) -> None:
+    def __init__(self, number: int, seconds: float, scope: str) -> None:
         self.seconds = seconds
         self.scope = scope
         self.fired = False
-        self._number = call.number
+        self._number = number
         self._task: Any = None
         self._handle: Timer | None = None
         self._cancelling = 0
@@ -415,7 +415,7 @@ class Attempt:
         self._token = running.set(call)
         limit = call.limit() if self._timed else None
         if limit is not None:
-            call.timer = self._timer = Deadline(call, *limit)
+            call.timer = self._timer = Deadline(call.number, *limit)
             self._timer.__enter__()
         return self
 

@@ -472,14 +472,78 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
 
 def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     flow = _flow or _load_flow()
-    start, drive, name = flow.Call, flow.arun if guard.fallback is None else flow.afall_back, guard.name or name
+    start, name = flow.Call, guard.name or name
+    if any(part is not None for part in (guard.cost, guard.hedge, guard.retry_if, guard.fallback)):
+        drive = flow.arun if guard.fallback is None else flow.afall_back
+
+        async def protected(*args: Any, **kwargs: Any) -> Any:
+            if _scopes:
+                return await (fn(*args, **kwargs) if _off() else guard.acall(fn, *args, **kwargs))
+            return await drive(start(guard, name), fn, args, kwargs, copy_context())
+
+        return protected
+    run, made, limit, breaker, budget = flow.arun, flow.made, guard.limit, guard.breaker, guard.retry_budget
+    around, enter, leave, monotonic = flow.running.get, flow.running.set, flow.running.reset, REAL.clock.monotonic
+    # The attempt's own time or that of everything, whichever is less; of two equal ones the total, as in `Call.limit`.
+    bound = min(_bounds(guard), key=lambda one: (one[0], one[1] == "attempt"), default=None)
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes:
             return await (fn(*args, **kwargs) if _off() else guard.acall(fn, *args, **kwargs))
-        return await drive(start(guard, name), fn, args, kwargs, copy_context())
+        # As in `_full_sync`: the first attempt, if nothing holds it up.
+        before = copy_context()
+        entry = -1 if limit is None else limit.take()
+        ticket = None if breaker is None else breaker.era()
+        if (entry < 0 and limit is not None) or (ticket is None and breaker is not None):
+            call = start(guard, name)
+            call.entry = entry
+            return await run(call, fn, args, kwargs, before)
+        begun = [guard, name, monotonic(), around(), None]
+        seen, token, timer = _latest[0], enter(begun), None
+        try:
+            if bound is None:
+                result = await fn(*args, **kwargs)
+            else:
+                timer = flow.Deadline(1, *bound)
+                with timer:
+                    result = await fn(*args, **kwargs)
+        except Exception as error:
+            call = made(begun)
+            call.begun(ticket, entry, seen)
+            call.timer = timer
+            delay = call.failed(error)
+            if delay is None:
+                raise
+        except BaseException as interruption:
+            call = made(begun)
+            call.begun(ticket, entry, seen)
+            call.timer = timer
+            call.interrupted(interruption)
+            raise
+        else:
+            if begun[4] is not None:
+                call = made(begun)
+                call.begun(ticket, entry, seen)
+                call.succeeded(result)
+                return result
+            if breaker is not None:
+                breaker.passed(ticket)
+            if limit is not None:
+                limit.done(entry)
+            if budget is not None:
+                budget.deposit()
+            return result
+        finally:
+            leave(token)
+        return await run(call, fn, args, kwargs, before, delay=delay)
 
     return wrapper
+
+
+def _bounds(guard: Guard) -> list[tuple[float, str]]:
+    """What bounds an attempt, if it is the first: the attempt's own time, the time of everything."""
+    bounds = ((guard.timeout, "attempt"), (guard.total_timeout, "total"))
+    return [(seconds, scope) for seconds, scope in bounds if seconds is not None]
 
 
 _NOTHING = object()

@@ -141,7 +141,7 @@ async def _astep(call: Call, step: Callable[..., Any], limit: tuple[float, str] 
     try:
         if limit is None:
             return await step(*args)
-        call.timer = Deadline(call, *limit)
+        call.timer = Deadline(call.number, *limit)
         with call.timer:
             return await step(*args)
     finally:
