@@ -1,9 +1,11 @@
 """
 The documentation is true: its Python runs, its outputs are real, and nothing public is left out.
 
-Three comments, each on the line above its fence (a blank line between is fine), say what a block is:
+Four comments, each on the line above its fence (a blank line between is fine), say what a block is:
 
 - `<!-- not run: reason -->` above a Python block keeps it from being run, for that reason;
+- `<!-- without name name -->` above a Python block runs it as where these packages are not installed: stamina reports through
+  structlog and prometheus_client if it finds them, and pybreaker takes long to load redis; other tests need all three;
 - `<!-- continues -->` above a Python block puts it after the previous one of the page, in the same program;
 - `<!-- output -->` above a text block says that this is what the Python block before it prints, exactly.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import importlib
+import importlib.metadata
 import inspect
 import re
 import subprocess
@@ -32,7 +35,7 @@ FENCE = re.compile(
     r"^(?:<!-- *(?P<note>[^\n]*?) *-->\n\n?)?(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
-NOTES = re.compile(r"not run: \S.+|continues|output")
+NOTES = re.compile(r"not run: \S.+|without( \w+)+|continues|output")
 
 
 # --- what the pages show is what happens ---
@@ -63,7 +66,9 @@ def programs(page: Path) -> list[Program]:
             assert found, f"{where}: nothing to continue"
             found[-1].code.append(body)
         elif language == "python":
-            found.append(Program(where, [body], skipped=note.startswith("not run")))
+            missing = note.split()[1:] if note.startswith("without") else []
+            hidden = "".join(f"__import__('sys').modules[{name!r}] = None\n" for name in missing)
+            found.append(Program(where, [hidden, body], skipped=note.startswith("not run")))
     return found
 
 
@@ -106,9 +111,9 @@ def test_examples_in_docstrings_hold(name):
 # --- nothing public is left out ---
 
 
-def undocumented(names: object) -> list[str]:
-    """The names that the reference never shows as code."""
-    shown = set(re.findall(r"\w+", " ".join(re.findall(r"```.*?```|`[^`\n]+`", REFERENCE, re.DOTALL))))
+def undocumented(names: object, text: str = REFERENCE) -> list[str]:
+    """The names that the text never shows as code; the text is the reference unless another one is given."""
+    shown = set(re.findall(r"\w+", " ".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))))
     return sorted(name for name in names if name not in shown)
 
 
@@ -165,6 +170,66 @@ def test_every_command_and_option_is_in_the_reference():
         missing += [f"outlast {name} {option}" for option in options if f"`{option}" not in page]
     assert "classify" in root.commands
     assert missing == []
+
+
+PEERS = {
+    "tenacity": (["Retrying"], []),
+    "stamina": (["retry"], ["Attempt"]),
+    "backoff": (["on_exception", "on_predicate"], []),
+    "pybreaker": (["CircuitBreaker"], ["CircuitBreaker", "CircuitBreakerListener"]),
+    "stamina.instrumentation": ([], ["RetryDetails"]),
+}
+
+
+def names_of_peer(name: str) -> set[str]:
+    """What a peer offers: the names it exports, the options of its doors, the members of what it hands out."""
+    peer = importlib.import_module(name)
+    doors, handed_out = PEERS[name]
+    options = {option for door in doors for option in inspect.signature(getattr(peer, door)).parameters}
+    members = {member for kind in handed_out for member in vars(getattr(peer, kind)) if not member.startswith("_")}
+    return {*peer.__all__, *options, *members}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_migration_page_answers_for_every_name_of_the_peer(name):
+    """Whoever searches the page for a name of the library they know finds it."""
+    page = (ROOT / "docs" / "migrate" / f"{name.partition('.')[0]}.md").read_text()
+    assert undocumented(names_of_peer(name), page) == []
+
+
+@pytest.mark.parametrize("name", [name for name in PEERS if "." not in name])
+def test_migration_pages_tell_the_version_that_their_programs_run_with(name):
+    """What a page says of another library was true of one release of it."""
+    page = (ROOT / "docs" / "migrate" / "index.md").read_text()
+    assert f"{name} {importlib.metadata.version(name)} |" in page
+
+
+def waits_of_tenacity() -> list[tuple[str, str]]:
+    """The rows of the page that say in code what a wait of tenacity is called here."""
+    page = (ROOT / "docs" / "migrate" / "tenacity.md").read_text()
+    return [
+        row for row in re.findall(r"^\| `(wait_[^`]+)`[^|]*\| `(\w+=[^`]+)`", page, re.MULTILINE) if "..." not in row[0]
+    ]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), waits_of_tenacity())
+def test_wait_of_tenacity_and_its_translation_are_the_same(theirs, ours):
+    """Every wait that tenacity draws lies in the band of the policy on its right, and many draws fill the band."""
+    tenacity = importlib.import_module("tenacity")
+    wait = eval(theirs, vars(tenacity))
+    policy = outlast.RetryPolicy(**{"max_attempts": 6} | eval(f"dict({ours})"))
+    for delay in policy.schedule():
+        state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+        state.attempt_number = delay.attempt - 1
+        drawn = [wait(state) for _ in range(300)]
+        margin = (delay.max - delay.min) / 10
+        assert delay.min <= min(drawn) <= delay.min + margin
+        assert delay.max - margin <= max(drawn) <= delay.max
+
+
+def test_the_waits_of_tenacity_are_found_on_their_page():
+    """A change of the table's form must not leave the test above without rows."""
+    assert len(waits_of_tenacity()) == 10
 
 
 # --- requirements and tests are in step ---
