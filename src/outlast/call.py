@@ -12,9 +12,9 @@ State of one call lives in its `Call`, never in the guard: one guard serves any 
 from __future__ import annotations
 
 import itertools
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 
-from outlast.clock import here, later, stopping
+from outlast.clock import REAL, here, later, stopping
 from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError
 from outlast.log import report_once
 from outlast.observe import emit, listening
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from outlast.limits import RetryBudget
     from outlast.model import AttemptRecord, Context, History
     from outlast.policy import RetryPolicy
+    from outlast.processes import ProcessAttempt
     from outlast.shapes import StopReason
     from outlast.verdicts import Verdict
 
@@ -73,7 +74,7 @@ _drop_frames = BaseException.with_traceback  # past any __setattr__: an exceptio
 _MARK = "__outlast_history__"
 _NOT_RETRIED = frozenset({"permanent", "unclear", "not_listed", "skipped"})
 _numbers = itertools.count(1)
-running: ContextVar[Call | None] = ContextVar("outlast_call", default=None)
+running: ContextVar[Call | Elsewhere | None] = ContextVar("outlast_call", default=None)
 latest = [
     0
 ]  # the number of the newest history: read when an attempt begins, to tell the marks it leaves from older ones
@@ -153,7 +154,7 @@ class Call:
         self.heard: bool | None = None
         self.timer: TimeLimit | None = None
         self.ticket: Ticket | None = None
-        self.thread: ThreadAttempt | None = None
+        self.thread: ThreadAttempt | ProcessAttempt | None = None
         self.timed = True
         self.quick = False
         self.unwanted: object = None
@@ -218,11 +219,14 @@ class Call:
 
     def blocking_limit(self) -> tuple[float, str] | None:
         """As `limit`, for code that no enclosing call can cancel: what that has left counts too."""
-        limit = self.limit()
+        limit, left = self.limit(), self.left()
+        return limit if left is None or (limit is not None and limit[0] <= left) else (left, "total")
+
+    def left(self) -> float | None:
+        """Seconds until the nearest deadline; None without one."""
         if self.deadline is None or not self.world.retries:
-            return limit
-        left = max(0.0, self.deadline - self.world.clock.monotonic())
-        return limit if limit is not None and limit[0] <= left else (left, "total")
+            return None
+        return max(0.0, self.deadline - self.world.clock.monotonic())
 
     def limit(self) -> tuple[float, str] | None:
         """The time the next attempt may take, and whether it is the attempt's own or what is left in all."""
@@ -567,6 +571,49 @@ class Call:
         from outlast.observe.events import AttemptTimeout
 
         emit(AttemptTimeout(**self._who(), timeout=timer.seconds, scope=timer.scope))
+
+
+class Elsewhere:
+    """A call as another process knows it: what `current` says there, and the deadline of the calls inside of it."""
+
+    def __init__(self, call: Call) -> None:
+        self._number = call.number
+        self._max_attempts = call.guard.retry.max_attempts
+        self._key = call._idempotency_key()  # noqa: SLF001 - one room
+        left = call.left()
+        # On the real monotonic clock, which is the same one in every process.
+        self.deadline = None if left is None else REAL.clock.monotonic() + left
+
+    def __call__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the attempt, there."""
+        return copy_context().run(self._run, fn, args, kwargs)
+
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        running.set(self)
+        return fn(*args, **kwargs)
+
+    def context(self) -> Context:
+        """What `current` says during the attempt."""
+        from outlast.model import Context
+
+        return Context(
+            attempt=self._number,
+            max_attempts=self._max_attempts,
+            deadline=self.deadline,
+            monotonic=REAL.clock.monotonic,
+            key=lambda: self._key,
+        )
+
+
+def adopt(error: BaseException) -> None:
+    """An error came from another process, which numbers its histories by itself: here they count as made now."""
+    for link in _chain(error):
+        mark = _mark_of(link)
+        if mark is not None:
+            from dataclasses import replace
+
+            latest[0] = next(_numbers)
+            object.__setattr__(link, _MARK, replace(mark, number=latest[0]))
 
 
 def _text(error: BaseException) -> str:
