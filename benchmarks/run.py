@@ -114,6 +114,8 @@ def time_text(nanoseconds: float) -> str:
     if nanoseconds < 1_000:
         return f"{nanoseconds:.0f} ns"
     microseconds = nanoseconds / 1_000
+    if microseconds >= 1_000:
+        return f"{microseconds / 1_000:.2f} ms"
     return f"{microseconds:.2f} µs" if microseconds < 10 else f"{microseconds:.1f} µs"
 
 
@@ -231,6 +233,10 @@ def judge_memory(table: Table) -> list[Verdict]:
     ]
 
 
+def no_bar(_: Table) -> list[Verdict]:
+    return []
+
+
 JUDGES: dict[str, Callable[[Table], list[Verdict]]] = {
     "sync": partial(judge_ratio, bar="`@retry`, success, sync", limit=1.5),
     "async": partial(judge_ratio, bar="`@retry`, success, async", limit=1.3),
@@ -252,7 +258,7 @@ def report(figures: dict[str, Any], tables: list[Table]) -> str:
     ]
     parts += map(table_text, tables)
     if OURS in versions and len(versions) > 1:
-        verdicts = [verdict.cells() for table in tables for verdict in JUDGES[table.id](table)]
+        verdicts = [verdict.cells() for table in tables for verdict in JUDGES.get(table.id, no_bar)(table)]
         parts.append(f"### Against our bars\n\n{grid(['bar', 'measured', ''], verdicts)}")
     return "\n\n".join(parts)
 

@@ -258,6 +258,49 @@ MORE_BREAKERS = (
 )
 
 
+# Isolation: one call of a function that another process can import, whatever the body of the table is.
+
+
+def identity(x: int) -> int:
+    return x
+
+
+def executor_floor(_: Fn) -> Fn:
+    context = library("multiprocessing").get_context("forkserver")
+    submit = library("concurrent.futures").ProcessPoolExecutor(1, mp_context=context).submit
+
+    def wrapper(x: int) -> Any:
+        return submit(identity, x).result()
+
+    return wrapper
+
+
+def isolated(kind: str, _: Fn) -> Any:
+    return library("outlast").Guard(retry=None, timeout=60, isolation=kind)(identity)
+
+
+def isolated_cold(fn: Fn) -> Fn:
+    call, pool = isolated("process", fn), library("outlast.processes")._pool  # noqa: SLF001 - a new worker for every call
+
+    def wrapper(x: int) -> Any:
+        warm, pool._idle = pool._idle, []  # noqa: SLF001 - as above
+        try:
+            return call(x)
+        finally:
+            pool._idle = warm  # noqa: SLF001 - as above
+
+    return wrapper
+
+
+ISOLATED = (
+    BARE,
+    Contender(NONE, "floor: ProcessPoolExecutor, submit and result", executor_floor, None),
+    Contender(OURS, 'isolation="thread"', functools.partial(isolated, "thread"), None),
+    Contender(OURS, 'isolation="process", warm worker', functools.partial(isolated, "process"), None),
+    Contender(OURS, 'isolation="process", new worker', isolated_cold, None),
+)
+
+
 # What is measured.
 
 
@@ -286,6 +329,7 @@ TIMED = (
     Scenario("work-async", "The same with sleeping stubbed, async", FAILING, coro=True, failures=2, sleeps=False),
     Scenario("breaker", "Breaker alone, circuit closed, sync", GUARDED),
     Scenario("breaker-async", "Breaker alone, circuit closed, async", GUARDED, coro=True),
+    Scenario("isolation", "One attempt in isolation", ISOLATED),
 )
 MEMORY = (FLOOR, BARE_RETRY, *retries(1.0), *BREAKERS)
 

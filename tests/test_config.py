@@ -706,7 +706,7 @@ WRONG_GUARD = [
         for field in ("timeout", "total_timeout")
         for value, shown in DURATIONS
     ),
-    ("isolation", "process", "thread", "'process'", ""),
+    ("isolation", "proces", "thread, process", "'proces'", "'process'"),
     ("isolation", "thraed", "thread", "'thraed'", "'thread'"),
     ("isolation", True, "thread", "True", ""),
     ("breaker", "payments", "a CircuitBreaker or None", "'payments'", ""),
@@ -798,6 +798,9 @@ async def async_fallback() -> None: ...
         (Guard(fallback=async_fallback), sync, ["fallback", "async_fallback"]),
         (Guard(timeout=5), generator, ["no timeout", "generator"]),
         (Guard(fallback=sync), async_generator, ["no fallback", "async_generator"]),
+        (Guard(isolation="process"), coroutine, ["no isolation", "coroutine"]),
+        (Guard(isolation="process"), generator, ["no isolation", "generator"]),
+        (Guard(isolation="process"), lambda: 0, ["import", "lambda", 'isolation="thread"']),
         (Guard(idle_timeout=5), generator, ["no idle_timeout", "generator"]),
         (Guard(idle_timeout=5), sync, ["no idle_timeout", "async generator"]),
         (Guard(), 5, ["function", "int"]),

@@ -42,6 +42,7 @@ ROOMS = {
 
 # Tests that really wait, and why nothing else would do.
 SLEEPERS: dict[str, str] = {
+    "hostile.py": "for ever, in worker processes, which are killed for it",
     "test_trio.py": "on the virtual clock of trio, which jumps: it takes no time",
 }
 

@@ -12,9 +12,9 @@ State of one call lives in its `Call`, never in the guard: one guard serves any 
 from __future__ import annotations
 
 import itertools
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 
-from outlast.clock import here, later, stopping
+from outlast.clock import REAL, here, later, stopping
 from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError
 from outlast.log import report_once
 from outlast.observe import emit, listening
@@ -23,15 +23,19 @@ from outlast.verdicts import classify, plans, refusal, surely_undone
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from typing import Any, NoReturn, Protocol
+    from typing import Any, NoReturn, Protocol, TypeAlias
 
     from outlast.breaker import CircuitBreaker, Ticket
     from outlast.isolate import ThreadAttempt
     from outlast.limits import Limit, RetryBudget, Turn, Waited
     from outlast.model import AttemptRecord, Context, History, Notes
     from outlast.policy import RetryPolicy
+    from outlast.processes import ProcessAttempt
     from outlast.shapes import StopReason
     from outlast.verdicts import Verdict
+
+    Said: TypeAlias = "tuple[bool, dict[str, float], list[str]]"  # asked for the key, spent, warnings
+    Running: TypeAlias = "Call | Elsewhere | list[Any] | None"  # what `running` holds; `made` makes a call of it
 
     class Settings(Protocol):
         """What a call needs to know of its guard."""
@@ -85,9 +89,10 @@ class Ended(Exception):
 
 _drop_frames = BaseException.with_traceback  # past any __setattr__: an exception may be a frozen dataclass
 _MARK = "__outlast_history__"
+_SAID = "__outlast_said__"  # on an error that travels from another process
 _NOT_RETRIED = frozenset({"permanent", "unclear", "not_listed", "skipped", "ambiguous"})
 _numbers = itertools.count(1)
-running: ContextVar[Call | list[Any] | None] = ContextVar("outlast_call", default=None)
+running: ContextVar[Running] = ContextVar("outlast_call", default=None)
 latest = [
     0
 ]  # the number of the newest history: read when an attempt begins, to tell the marks it leaves from older ones
@@ -101,7 +106,7 @@ def current() -> Context:
     return Context() if call is None else call.context()
 
 
-def made(begun: Call | list[Any] | None) -> Call | None:
+def made(begun: Running) -> Call | Elsewhere | None:
     """
     The call that is running. Most calls succeed at once, and nobody ever asks for them, so they begin as a mere list and are made when
     somebody does: [guard, name, when it began, what was running around it, the call once it is made].
@@ -156,12 +161,13 @@ class Call:
     held_up = False  # whether it had to wait before its first attempt
     cost: Mapping[str, float] | None = None
     notes: dict[int, Notes] | None = None
-    thread: ThreadAttempt | None = None
+    thread: ThreadAttempt | ProcessAttempt | None = None
     timed = True
     recorded = False  # whether somebody wants the record of an attempt that succeeds
     quick = False
     unwanted: object = None
     deadline: float | None = None
+    asked = False  # whether the code has asked for its idempotency key, to send it along
     _key: str | None = None
 
     def __init__(
@@ -171,7 +177,7 @@ class Call:
         plain_since: int | None = None,
         *,
         began: float | None = None,
-        outer: Call | list[Any] | None = None,
+        outer: Running = None,
     ) -> None:
         """
         `plain_since` says that the first attempt, a plain one, has already failed: what `latest` was when it began. A call that is `made`
@@ -184,14 +190,14 @@ class Call:
         if began is None:
             began, outer = world.clock.monotonic(), running.get()
         self.began = self.attempt_began = began
-        outer = made(outer)
+        around = made(outer)
         if guard.total_timeout is not None and world.retries:
             self.deadline = began + guard.total_timeout
             # Nested deadlines take the minimum: an inner call cannot extend an outer one.
-            if outer is not None and outer.deadline is not None and outer.deadline < self.deadline:
-                self.deadline = outer.deadline
-        elif outer is not None and outer.deadline is not None:
-            self.deadline = outer.deadline
+            if around is not None and around.deadline is not None and around.deadline < self.deadline:
+                self.deadline = around.deadline
+        elif around is not None and around.deadline is not None:
+            self.deadline = around.deadline
         if plain_since is not None:
             self.number = 1
             self.seen = plain_since
@@ -311,11 +317,14 @@ class Call:
 
     def blocking_limit(self) -> tuple[float, str] | None:
         """As `limit`, for code that no enclosing call can cancel: what that has left counts too."""
-        limit = self.limit()
+        limit, left = self.limit(), self.left()
+        return limit if left is None or (limit is not None and limit[0] <= left) else (left, "total")
+
+    def left(self) -> float | None:
+        """Seconds until the nearest deadline; None without one."""
         if self.deadline is None or not self.world.retries:
-            return limit
-        left = max(0.0, self.deadline - self.world.clock.monotonic())
-        return limit if limit is not None and limit[0] <= left else (left, "total")
+            return None
+        return max(0.0, self.deadline - self.world.clock.monotonic())
 
     def limit(self) -> tuple[float, str] | None:
         """The time the next attempt may take, and whether it is the attempt's own or what is left in all."""
@@ -337,21 +346,27 @@ class Call:
             last_error=self.last_error,
             deadline=self.deadline,
             monotonic=self.world.clock.monotonic,
-            key=None if self.guard.plain else self._idempotency_key,
+            key=None if self.guard.plain else self._ask_key,
             notes=self._take_notes(self.number or 1),
         )
 
     def _take_notes(self, number: int) -> Callable[[], Notes]:
-        def notes() -> Notes:
-            from outlast.model import Notes
+        return lambda: self.notes_of(number)
 
-            if self.notes is None:
-                self.notes = {}
-            return self.notes.setdefault(number, Notes())
+    def notes_of(self, number: int) -> Notes:
+        """What the code of this attempt says about it."""
+        from outlast.model import Notes
 
-        return notes
+        if self.notes is None:
+            self.notes = {}
+        return self.notes.setdefault(number, Notes())
 
-    def _idempotency_key(self) -> str:
+    def _ask_key(self) -> str:
+        self.asked = True
+        return self.key()
+
+    def key(self) -> str:
+        """The idempotency key: the same in every attempt."""
         if self._key is None:
             self._key = self.world.ids.new()
         return self._key
@@ -404,7 +419,7 @@ class Call:
         if not isinstance(answer, str) and (
             stopping.get() is not None or self.deadline is not None or not self.guard.plain
         ):
-            if not self.guard.idempotent and self._key is None and not surely_undone(error, verdict):
+            if not self.guard.idempotent and not self.asked and not surely_undone(error, verdict):
                 answer = "ambiguous"
             else:
                 answer = self._after_policy(now, answer) or answer
@@ -702,6 +717,85 @@ class Call:
         from outlast.observe.events import AttemptTimeout
 
         emit(AttemptTimeout(**self.who(), timeout=timer.seconds, scope=timer.scope))
+
+
+class Elsewhere:
+    """A call as another process knows it: what `current` says there, and the deadline of the calls inside of it."""
+
+    def __init__(self, call: Call) -> None:
+        self._number = call.number
+        self._max_attempts = call.guard.retry.max_attempts
+        self._key = call.key()
+        self._asked = False
+        self._notes: Notes | None = None
+        left = call.left()
+        # On the real monotonic clock, which is the same one in every process.
+        self.deadline = None if left is None else REAL.clock.monotonic() + left
+
+    def __call__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the attempt, there: what came of it, and what it said."""
+        return copy_context().run(self._run, fn, args, kwargs)
+
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Said]:
+        running.set(self)
+        try:
+            result = fn(*args, **kwargs)
+        except Exception as error:
+            object.__setattr__(error, _SAID, self._said())
+            raise
+        return result, self._said()
+
+    def _said(self) -> Said:
+        notes = self._notes
+        return self._asked, {} if notes is None else notes.spent, [] if notes is None else notes.warnings
+
+    def context(self) -> Context:
+        """What `current` says during the attempt."""
+        from outlast.model import Context
+
+        return Context(
+            attempt=self._number,
+            max_attempts=self._max_attempts,
+            deadline=self.deadline,
+            monotonic=REAL.clock.monotonic,
+            key=self._ask_key,
+            notes=self._take_notes,
+        )
+
+    def _ask_key(self) -> str:
+        self._asked = True
+        return self._key
+
+    def _take_notes(self) -> Notes:
+        from outlast.model import Notes
+
+        if self._notes is None:
+            self._notes = Notes()
+        return self._notes
+
+
+def hear(call: Call, said: Said) -> None:
+    """What an attempt said in another process counts as if it had been said here."""
+    asked, spent, warnings = said
+    call.asked = call.asked or asked
+    if spent or warnings:
+        notes = call.notes_of(call.number)
+        notes.spent.update(spent)
+        notes.warnings += warnings
+
+
+def adopt(call: Call, error: BaseException) -> None:
+    """An error came from another process, which numbers its histories by itself: here they count as made now."""
+    said = error.__dict__.pop(_SAID, None)
+    if said is not None:
+        hear(call, said)
+    for link in _chain(error):
+        mark = _mark_of(link)
+        if mark is not None:
+            from dataclasses import replace
+
+            latest[0] = next(_numbers)
+            object.__setattr__(link, _MARK, replace(mark, number=latest[0]))
 
 
 def _text(error: BaseException) -> str:

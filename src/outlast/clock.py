@@ -18,7 +18,6 @@ from contextvars import Context, ContextVar
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
-    import threading
     from collections.abc import Callable, Iterator
     from datetime import datetime
     from types import TracebackType
@@ -26,6 +25,10 @@ if TYPE_CHECKING:
 
     class Timer(Protocol):
         def cancel(self) -> None: ...
+
+    class Event(Protocol):
+        def is_set(self) -> bool: ...
+        def wait(self, timeout: float | None = None) -> bool: ...
 
 
 _LONGEST_WAIT = TIMEOUT_MAX  # what a lock can wait; some centuries
@@ -77,9 +80,9 @@ class Clock:
         # In a context of its own: a cancelled timer stays with the loop until its time, and would keep the caller's variables alive.
         return asyncio.get_running_loop().call_later(seconds, callback, context=Context())
 
-    def wait_event(self, event: threading.Event, seconds: float | None, *, bounds: bool = True) -> bool:  # noqa: ARG002 - for virtual time
+    def wait_event(self, event: Event, seconds: float | None, *, bounds: bool = True) -> bool:  # noqa: ARG002 - for virtual time
         """
-        Wait for a thread's event; False when the time ran out first.
+        Wait for the end of work that goes on elsewhere; False when the time ran out first.
 
         The time `bounds` what others do, or it is what is waited for itself; then virtual time can jump.
         """

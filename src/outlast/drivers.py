@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextvars import copy_context
 from types import coroutine
 
-from outlast.call import Call, Ended, latest, made, running
+from outlast.call import Call, Elsewhere, Ended, adopt, hear, latest, made, running
 from outlast.callables import PLAIN, awaitable
 from outlast.clock import here, in_trio, stopping
 from outlast.errors import AttemptTimeoutError, ConfigurationError, TotalTimeoutError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Literal, Self
 
-    from outlast.call import Settings
+    from outlast.call import Running, Settings
     from outlast.clock import Timer
     from outlast.limits import Waited
 
@@ -36,6 +36,7 @@ __all__ = [
     "Attempts",
     "Call",
     "Deadline",
+    "Scripted",
     "afall_back",
     "arest",
     "arun",
@@ -56,7 +57,8 @@ def run(
     """Attempt until the call is over; `delay` is the wait before the next attempt of a call that has begun elsewhere."""
     token = running.set(call)
     quick, clock = call.quick, call.world.clock
-    isolated = call.guard.isolation is not None and call.world.retries
+    isolation = call.guard.isolation
+    isolated = None if isolation is None or not call.world.retries else _ISOLATED[isolation]
     if call.guard.cost is not None:
         call.estimate(args, kwargs)
     try:
@@ -70,7 +72,7 @@ def run(
             elif (delay := call.begin()) is not None:
                 continue
             try:
-                result = _in_thread(call, fn, args, kwargs) if isolated else fn(*args, **kwargs)
+                result = fn(*args, **kwargs) if isolated is None else isolated(call, fn, args, kwargs)
             except Exception as error:
                 delay = call.failed(error)
                 if delay is None:
@@ -125,6 +127,53 @@ def _in_thread(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs
     call.timer = Deadline(call.number, *limit)
     call.timer.fired = True
     raise call.timer.error()
+
+
+class Scripted:
+    """A function with the faults that a test has scripted for it in front."""
+
+    def __init__(self, fn: Callable[..., Any], faults: Iterator[Exception | None]) -> None:
+        self.fn = fn
+        self._faults = faults
+
+    def strike(self) -> None:
+        fault = next(self._faults, None)
+        if fault is not None:
+            raise fault
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.strike()
+        return self.fn(*args, **kwargs)
+
+
+def _in_process(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from outlast.processes import ProcessAttempt
+
+    if isinstance(fn, Scripted):  # faults strike in front of the worker
+        fn.strike()
+        fn = fn.fn
+    process = call.thread = ProcessAttempt(fn, args, kwargs, Elsewhere(call))
+    # The time that a worker needs to get ready is not the function's: only what is left in all bounds it.
+    left = call.left()
+    if process.start(left):
+        limit = call.blocking_limit()
+        try:
+            result, said = process.result(call.world.clock, None if limit is None else limit[0])
+        except BaseException as error:
+            if limit is None or not process.timed_out:  # the function's own
+                adopt(call, error)
+                raise
+        else:
+            hear(call, said)
+            return result
+    else:
+        limit = (left or 0.0, "total")
+    call.timer = Deadline(call.number, *limit)
+    call.timer.fired = True
+    raise call.timer.error()
+
+
+_ISOLATED: dict[str, Callable[..., Any]] = {"thread": _in_thread, "process": _in_process}
 
 
 def fall_back(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -407,7 +456,7 @@ class Attempt:
         self._call = call
         self._timed = timed
         self._timer: Deadline | None = None
-        self._token: Token[Call | list[Any] | None] | None = None
+        self._token: Token[Running] | None = None
 
     def __enter__(self) -> Self:
         call = self._call

@@ -64,11 +64,13 @@ class Guard:
 
     From the outside in: `fallback` (called with the call's own arguments when all else has failed), `total_timeout` (everything, waits
     included), `retry` with its `retry_budget`, `limit` (each attempt takes a place and frees it; `cost` estimates what it takes of the limit's
-    rates, from the call's arguments), `breaker`, `timeout` (one attempt; sync code needs ``isolation="thread"`` for it), the function. ``retry=None`` means one attempt. ``on_open="wait"`` waits for an open breaker if that fits the total timeout. `retry_if`
-    looks at results: what it accepts is tried again; when no attempt is left, the last result is returned as it is. Generators and async
-    generators are tried again until their first item; `idle_timeout` bounds the wait for each item of an async one. `hedge` starts a slow
-    async attempt once more beside itself. ``idempotent=False`` says that the work must not be done twice: what may have been done although
-    it failed is not tried again, unless the code has asked for ``outlast.current().idempotency_key`` to send it along.
+    rates, from the call's arguments), `breaker`, `timeout` (one attempt; sync code needs `isolation` for it: ``"thread"``, which the caller
+    leaves, or ``"process"``, which is killed), the function. ``retry=None`` means one attempt. ``on_open="wait"`` waits for an open breaker
+    if that fits the total timeout. `retry_if` looks at results: what it accepts is tried again; when no attempt is left, the last result is
+    returned as it is. Generators and async generators are tried again until their first item; `idle_timeout` bounds the wait for each item
+    of an async one. `hedge` starts a slow async attempt once more beside itself. ``idempotent=False`` says that the work must not be done
+    twice: what may have been done although it failed is not tried again, unless the code has asked for
+    ``outlast.current().idempotency_key`` to send it along.
     """
 
     __slots__ = (
@@ -98,7 +100,7 @@ class Guard:
         timeout: Seconds | None = None,
         total_timeout: Seconds | None = None,
         idle_timeout: Seconds | None = None,
-        isolation: Literal["thread"] | None = None,
+        isolation: Literal["thread", "process"] | None = None,
         breaker: CircuitBreaker | None = None,
         limit: Limit | None = None,
         cost: Callable[..., Mapping[str, float]] | None = None,
@@ -128,7 +130,7 @@ class Guard:
         self.idle_timeout = (
             None if idle_timeout is None else check.seconds("idle_timeout", idle_timeout, 1.0, positive=True)
         )
-        self.isolation = None if isolation is None else check.choice("isolation", isolation, ("thread",))
+        self.isolation = None if isolation is None else check.choice("isolation", isolation, ("thread", "process"))
         self.breaker: CircuitBreaker | None = check.kind("breaker", breaker, "CircuitBreaker", ("admit", "settle"))
         self.retry_budget: RetryBudget | None = check.kind(
             "retry_budget", retry_budget, "RetryBudget", ("deposit", "withdraw")
@@ -205,10 +207,14 @@ class Guard:
             raise ConfigurationError(message)
         if self.timeout is not None and self.isolation is None:
             message = (
-                f'expected isolation="thread" with a timeout for the sync function {name}: nothing else can leave a blocking call on time. '
+                f'expected isolation="thread" or "process" with a timeout for the sync function {name}: nothing else can leave a blocking call on time. '
                 "Or use total_timeout, which is checked between attempts."
             )
             raise ConfigurationError(message)
+        if self.isolation == "process":
+            from outlast.processes import check
+
+            check(fn)
         if self.fallback is not None and is_async(self.fallback):
             message = f"expected fallback to be a sync function for the sync function {name}, got: the coroutine function {name_of(self.fallback)}."
             raise ConfigurationError(message)
@@ -253,7 +259,9 @@ class Guard:
         call = _new_call(self, fn)
         call.recorded = True
         try:
-            value = _drive(call, _only_results(fn), args, kwargs, is_async=False)
+            # A worker process hands out results only.
+            work = fn if self.isolation == "process" else _only_results(fn)
+            value = _drive(call, work, args, kwargs, is_async=False)
         except _NotAResult as handed:
             raise ConfigurationError(str(handed)) from None
         except Exception as error:  # noqa: BLE001 - returned
@@ -329,13 +337,7 @@ def _scripted(call: Call, fn: Callable[..., Any]) -> Callable[..., Any]:
     if script is None:
         return fn
 
-    def attempt(*args: Any, **kwargs: Any) -> Any:
-        fault = next(script, None)
-        if fault is not None:
-            raise fault
-        return fn(*args, **kwargs)
-
-    return attempt
+    return _flow.Scripted(fn, script)  # type: ignore[no-any-return]
 
 
 class _NotAResult(BaseException):

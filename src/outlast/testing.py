@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextvars import Context
 
+    from outlast.clock import Event as Done
     from outlast.clock import Stop, Timer
     from outlast.observe.events import Event
 
@@ -39,7 +40,8 @@ class Time:
     Virtual time: Outlast's own waits, deadlines and windows. Your own ``time.sleep`` stays real.
 
     `now` begins at 0.0; `sleeps` has every wait between attempts in order, zeros included. Waits jump by themselves: in an event loop to
-    the nearest wake-up once no task can go on without it. A timeout strikes in the same way, after 50 ms of real time in which nothing moved.
+    the nearest wake-up once no task can go on without it. A timeout strikes in the same way, after 50 ms of real time in which nothing moved;
+    one of a worker process after 200 ms.
     """
 
     def __init__(self) -> None:
@@ -211,10 +213,10 @@ class _VirtualClock(Clock):
         self.time._set(alarm)  # noqa: SLF001 - one room
         return alarm
 
-    def wait_event(self, event: threading.Event, seconds: float | None, *, bounds: bool = True) -> bool:
+    def wait_event(self, event: Done, seconds: float | None, *, bounds: bool = True) -> bool:
         if seconds is None:
             return event.wait()
-        if event.is_set() or (bounds and event.wait(_GRACE)):
+        if event.is_set() or (bounds and event.wait(getattr(event, "grace", _GRACE))):
             return True
         self.time._reach(self.time.now + seconds)  # noqa: SLF001 - one room
         return event.is_set()

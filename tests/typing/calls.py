@@ -68,6 +68,9 @@ llm = outlast.Guard(
     fallback=cached_answer,
 )
 
+convert = outlast.Guard("convert", timeout=5, isolation="process")
+assert_type(convert.call(push, batch), int)
+
 
 @llm
 async def ask_guarded(prompt: str) -> str:

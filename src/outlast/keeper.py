@@ -1,0 +1,532 @@
+"""
+The other side of process isolation: the keeper, and the workers that it starts.
+
+The keeper is a small process with one thread, so that it can fork at any time. It starts a worker for whoever asks, and when a worker ends,
+by itself or on demand, it sees to it that nothing of it is left: processes that lose their parent become the keeper's own children, and of
+those it knows only its workers, so any other one is killed, and what that leaves behind in turn. Every signal goes to a child that
+the keeper has not waited for yet, whose number therefore cannot belong to anybody else.
+
+A worker runs one call after the other. What it is told and what it answers are frames: a letter, a length, a pickle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from outlast.errors import ConfigurationError, PermanentFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HEADER = struct.Struct("!cQ")
+PREPARE, CALL = b"p", b"c"  # to a worker
+READY, RESULT, ERROR = b"y", b"r", b"e"  # from a worker; in capitals, if it still has children
+STOP = b"k"  # to the keeper, about one worker
+REFUSED = 1000  # from the keeper: no exit code, but why there is no worker; the errno is added to it
+
+_PDEATHSIG, _SUBREAPER = 1, 36  # of Linux's prctl
+_MOST_LINKS = 16  # of a chain of exceptions
+_TICK_MS = 10
+
+
+class Place(NamedTuple):
+    """Where a program stands, as far as its workers must know."""
+
+    folder: str | None
+    path: tuple[str, ...]
+    argv: tuple[str, ...]
+    environ: dict[str, str]
+    main: tuple[str, str] | None  # the file of its main module, and the package that it belongs to
+
+
+class Reference(NamedTuple):
+    """By which name a function is found, and how many layers of decoration lie on it there."""
+
+    module: str
+    name: str
+    depth: int
+
+
+# -- the keeper ----------------------------------------------------------------------------------------------------------------------
+
+
+def keep(control: socket.socket) -> NoReturn:
+    """Be the keeper until the program at the other end is gone."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keeper = _Keeper(control)
+    keeper.run()
+    keeper.clear()
+    os._exit(0)
+
+
+class _Keeper:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._workers: dict[int, socket.socket] = {}  # each with the line to whoever uses it
+        self._gone: list[tuple[socket.socket, int]] = []  # dead, but perhaps not all that they started
+        self._poll = select.poll()
+        self._wake, self._ring = socket.socketpair()
+        for end in (self._wake, self._ring):
+            end.settimeout(0)
+        signal.signal(signal.SIGCHLD, _nothing)
+        signal.signal(signal.SIGTERM, _nothing)
+        signal.set_wakeup_fd(self._ring.fileno(), warn_on_full_buffer=False)
+        prctl(_SUBREAPER, 1)
+        self._program = _pidfd(os.getppid())
+        for door in (control.fileno(), self._wake.fileno(), self._program):
+            if door is not None:
+                self._poll.register(door, select.POLLIN)
+
+    def run(self) -> None:
+        while True:
+            lines = {line.fileno(): pid for pid, line in self._workers.items()}
+            for door, _ in self._poll.poll(_TICK_MS if self._gone else None):
+                if door == self._program:
+                    return
+                if door == self._wake.fileno():
+                    if signal.SIGTERM in self._wake.recv(4096):
+                        return
+                elif door == self._control.fileno():
+                    if not self._start():
+                        return
+                elif door in lines:  # a demand, or nobody is there any more
+                    self._poll.unregister(door)
+                    _kill(lines[door])
+            self._sweep()
+
+    def _start(self) -> bool:
+        asked, ends, _, _ = socket.recv_fds(self._control, 1, 2)
+        if len(ends) < 2:  # nobody is there any more, or there is no room for what was sent
+            for end in ends:
+                os.close(end)
+            return bool(asked)
+        talk, line = (socket.socket(fileno=end) for end in ends)
+        keeper = os.getpid()
+        try:
+            worker = os.fork()
+        except OSError as refused:  # no room for another process
+            talk.close()
+            self._gone.append((line, REFUSED + (refused.errno or 0)))
+            return True
+        if worker == 0:
+            try:
+                lines = [line, *self._workers.values(), *(gone for gone, _ in self._gone)]
+                for ours in (self._control, self._wake, self._ring, *lines):
+                    ours.close()
+                if self._program is not None:
+                    os.close(self._program)
+                _settle_in(keeper)
+                _Worker(talk).run()
+            finally:
+                os._exit(1)  # never back into the keeper's loop
+        talk.close()
+        self._workers[worker] = line
+        self._poll.register(line.fileno(), select.POLLIN)
+        return True
+
+    def _sweep(self) -> None:
+        """Wait for the dead, kill what they left behind, and tell when nothing is left."""
+        while True:
+            self._reap()
+            strays = [pid for pid in _children() if pid not in self._workers]
+            if not strays:
+                break
+            for pid in strays:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not self._reap():
+                return  # they take a moment to die; a signal tells of it
+        while self._gone:
+            line, code = self._gone.pop()
+            with line, contextlib.suppress(OSError):
+                line.send(str(code).encode())
+
+    def _reap(self) -> bool:
+        """Wait for the dead; whether there were any."""
+        some = False
+        while (dead := self._bury()) is not None:
+            some = True
+            pid, status = dead
+            line = self._workers.pop(pid, None)
+            if line is not None:
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(line.fileno())
+                self._gone.append((line, os.waitstatus_to_exitcode(status)))
+        return some
+
+    def _bury(self) -> tuple[int, int] | None:
+        with contextlib.suppress(ChildProcessError):
+            if hasattr(os, "waitid"):
+                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if dead is None:
+                    return None
+                if dead.si_pid in self._workers:
+                    _kill(dead.si_pid)  # the rest of its group, while the number is still its own
+                return os.waitpid(dead.si_pid, 0)
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            return (pid, status) if pid else None
+        return None
+
+    def clear(self) -> None:
+        """The program is gone: so must be all that was started for it."""
+        for pid in self._workers:
+            _kill(pid)
+        waiting = select.poll()
+        waiting.register(self._wake.fileno(), select.POLLIN)
+        while self._workers or self._gone:
+            self._sweep()
+            waiting.poll(_TICK_MS)
+            with contextlib.suppress(BlockingIOError):
+                self._wake.recv(4096)
+
+
+def _nothing(*_: object) -> None:
+    """A signal with a handler wakes the keeper up."""
+
+
+def _kill(worker: int) -> None:
+    """Kill a worker that was not waited for yet, and its group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(worker, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(worker, signal.SIGKILL)
+
+
+def _children() -> list[int]:
+    """The processes whose parent this one is. Elsewhere than on Linux nobody tells."""
+    if sys.platform != "linux":
+        return []
+    me = os.getpid()
+    try:
+        with open(f"/proc/{me}/task/{me}/children") as listed:  # noqa: PTH123 - a Path costs more than the reading
+            return [int(pid) for pid in listed.read().split()]
+    except OSError:
+        pass
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):  # noqa: PTH208 - as above
+            with contextlib.suppress(OSError, ValueError), open(f"/proc/{int(name)}/stat") as facts:  # noqa: PTH123 - as above
+                if int(facts.read().rpartition(")")[2].split()[1]) == me:
+                    found.append(int(name))
+    return found
+
+
+def prctl(option: int, value: int) -> None:
+    """Ask Linux for something about this process; elsewhere nothing happens."""
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _pidfd(process: int) -> int | None:
+    try:
+        return os.pidfd_open(process) if os.getppid() == process else None
+    except (AttributeError, OSError):
+        return None
+
+
+# -- a worker ------------------------------------------------------------------------------------------------------------------------
+
+
+def _settle_in(keeper: int) -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    # A group and a session of its own: a call that signals its own group meets nobody else.
+    with contextlib.suppress(OSError):
+        os.setsid()
+    prctl(_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper:  # it died before it could be asked for
+        os._exit(1)
+    prctl(_SUBREAPER, 1)  # what this worker's children leave behind stays below it for as long as it lives
+
+
+class _Worker:
+    def __init__(self, talk: socket.socket) -> None:
+        self._talk = talk
+        self._me = os.getpid()
+        self._known: dict[Reference, Callable[..., Any]] = {}
+
+    def run(self) -> NoReturn:
+        while True:
+            kind, told = _read_frame(self._talk)
+            kind, answer = self._prepare(told) if kind == PREPARE else self._call(told)
+            if os.getpid() != self._me:  # a copy that the call has made of this process, and that came back from it
+                os._exit(0)
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):
+                    stream.flush()
+            if has_children():
+                kind = kind.upper()
+            self._talk.sendall(HEADER.pack(kind, len(answer)) + answer)
+            del told, answer
+
+    def _prepare(self, told: bytearray) -> tuple[bytes, bytes]:
+        try:
+            reference, place = pickle.loads(told)  # noqa: S301 - from the program that this worker belongs to
+            if place is not None:
+                _move_to(place)
+            if reference is not None:
+                self._known[reference] = find(reference)
+        except Exception as error:  # noqa: BLE001 - told to the caller
+            return ERROR, pack_error(error)
+        except BaseException as error:  # noqa: BLE001 - it must not end the program that asked
+            message = f'expected a module that can be imported, got: {type(error).__name__} from it. Put its work under `if __name__ == "__main__":`.'
+            return ERROR, pack_error(ConfigurationError(message))
+        return READY, b""
+
+    def _call(self, told: bytearray) -> tuple[bytes, bytes]:
+        try:
+            reference, fn, args, kwargs, inside = unpack(told)
+        except BaseException as error:  # noqa: BLE001 - told to the caller, but not its text: it may hold what was sent
+            message = f"the arguments cannot be loaded in a worker process: {type(error).__name__}"
+            return ERROR, pack_error(PermanentFailure(message, error_class="code_error"))
+        fn = fn if reference is None else self._known[reference]
+        try:
+            result = fn(*args, **kwargs) if inside is None else inside(fn, args, kwargs)
+        except BaseException as error:  # noqa: BLE001 - told to the caller
+            return ERROR, pack_error(error)
+        finally:
+            del args, kwargs
+        try:
+            return RESULT, pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+        except Exception:  # noqa: BLE001 - whatever pickling raises, and not its text either
+            if isinstance(result, CoroutineType):
+                result.close()
+            message = f"the result cannot leave its worker process: a value of type {type(result).__name__} that pickle does not take"
+            return ERROR, pack_error(PermanentFailure(message, error_class="code_error"))
+
+
+def _read_frame(talk: socket.socket) -> tuple[bytes, bytearray]:
+    kind, length = HEADER.unpack(_read(talk, HEADER.size))
+    return kind, _read(talk, length)
+
+
+def _read(talk: socket.socket, length: int) -> bytearray:
+    got = bytearray(length)
+    rest = memoryview(got)
+    while rest:
+        count = talk.recv_into(rest)
+        if count == 0:  # nobody will ask again
+            os._exit(0)
+        rest = rest[count:]
+    return got
+
+
+def has_children() -> bool:
+    """Whether a child of this process is alive; the dead ones are waited for."""
+    try:
+        while True:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return True
+    except ChildProcessError:
+        return False
+
+
+# -- finding functions ---------------------------------------------------------------------------------------------------------------
+
+main_file: tuple[str, str] | None = None  # in a worker: the main module of its program
+loading_main = False
+
+
+def _move_to(place: Place) -> None:
+    global main_file  # noqa: PLW0603 - one program, one main module
+    with contextlib.suppress(OSError):
+        if place.folder is not None:
+            os.chdir(place.folder)
+    sys.path[:] = place.path
+    sys.argv[:] = place.argv
+    for name in set(os.environ) - set(place.environ):
+        del os.environ[name]
+    os.environ.update(place.environ)
+    main_file = place.main
+
+
+def layers(fn: Any) -> Iterator[Any]:
+    """The function, what it decorates, and so on."""
+    for _ in range(100):
+        yield fn
+        inner = getattr(fn, "__func__", None) or getattr(fn, "__wrapped__", None)
+        if inner is None:
+            return
+        fn = inner
+
+
+def attribute(module: Any, name: str) -> Any:
+    """What a module has under a dotted name."""
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def find(reference: Reference) -> Callable[..., Any]:
+    """The very function, without the decoration that would protect it once more."""
+    module = module_of(reference.module)
+    for depth, layer in enumerate(layers(attribute(module, reference.name))):
+        if depth == reference.depth:
+            return layer  # type: ignore[no-any-return]
+    message = f"{reference.module}.{reference.name} is decorated otherwise in a worker process than in the program"
+    raise PermanentFailure(message, error_class="code_error")
+
+
+def module_of(name: str) -> Any:
+    """The module of that name; a program's main module is loaded once, under the name that keeps it from starting its work."""
+    if name not in {"__main__", "__mp_main__"}:
+        return importlib.import_module(name)
+    return sys.modules.get("__mp_main__") or _load_main()
+
+
+def _load_main() -> Any:
+    global loading_main  # noqa: PLW0603 - there is one main module
+    if main_file is None:
+        message = "expected a main module that is a file: this program has none that a worker process could load."
+        raise ConfigurationError(message)
+    from types import ModuleType
+
+    path, package = main_file
+    main = ModuleType("__mp_main__")
+    main.__file__, main.__package__ = path, package
+    if package:
+        importlib.import_module(package)
+    with open(path, "rb") as source:  # noqa: PTH123 - bytes, as the interpreter reads it
+        code = compile(source.read(), path, "exec", dont_inherit=True)
+    sys.modules["__mp_main__"] = main
+    loading_main = True
+    try:
+        exec(code, main.__dict__)  # noqa: S102 - the program itself
+    except BaseException:
+        del sys.modules["__mp_main__"]
+        raise
+    finally:
+        loading_main = False
+    sys.modules["__main__"] = main  # what the program has pickled says so
+    return main
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module in {"__main__", "__mp_main__"} and main_file is not None:
+            return attribute(module_of(module), name)
+        return super().find_class("__main__" if module == "__mp_main__" else module, name)
+
+
+def unpack(pickled: bytes | bytearray | memoryview) -> Any:
+    """What a pickle of the program or of one of its workers holds."""
+    return _Unpickler(io.BytesIO(pickled)).load()
+
+
+# -- exceptions that travel ----------------------------------------------------------------------------------------------------------
+
+
+class _Link(NamedTuple):
+    """One exception of a chain: its pickle, or its name if it does not take one."""
+
+    pickled: bytes | None
+    by_hand: bool  # its type, arguments and fields were pickled instead
+    name: str
+    frames: str
+    cause: int | None
+    context: int | None
+    suppressed: bool
+
+
+def pack_error(error: BaseException) -> bytes:
+    """An exception with its causes and the lines it came from, as far as they can be pickled."""
+    chain: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting and len(chain) < _MOST_LINKS:
+        link = waiting.pop(0)
+        if link is not None and not any(link is other for other in chain):
+            chain.append(link)
+            waiting += [link.__cause__, link.__context__]
+    places = {id(link): place for place, link in enumerate(chain)}
+    return pickle.dumps(
+        [
+            _Link(
+                *_pickled(link),
+                f"{type(link).__module__}.{type(link).__qualname__}".removeprefix("builtins."),
+                _frames(link) if link is error else "",
+                places.get(id(link.__cause__)),
+                places.get(id(link.__context__)),
+                link.__suppress_context__,
+            )
+            for link in chain
+        ]
+    )
+
+
+def _pickled(error: BaseException) -> tuple[bytes | None, bool]:
+    # Many exceptions can be pickled and not restored: those with arguments that their __init__ does not pass on.
+    parts = type(error), error.args, error.__dict__
+    for what, restore in (error, unpack), (parts, _restored):
+        try:
+            pickled = pickle.dumps(what)
+            if type(restore(pickled)) is type(error):
+                return pickled, what is parts
+        except Exception:  # noqa: BLE001, S112 - somebody else's __reduce__ and __init__
+            continue
+    return None, False
+
+
+def _restored(pickled: bytes) -> BaseException:
+    kind, args, fields = unpack(pickled)
+    error: BaseException = kind.__new__(kind, *args)
+    object.__setattr__(error, "args", args)  # past any __setattr__: an exception may be a frozen dataclass
+    error.__dict__.update(fields)
+    return error
+
+
+def _frames(error: BaseException) -> str:
+    """Where it was raised, without the frames that are ours, and without its text, which it carries itself."""
+    frames = error.__traceback__
+    ours = os.path.dirname(__file__)  # noqa: PTH120 - one call
+    while frames is not None and os.path.dirname(frames.tb_frame.f_code.co_filename) == ours:  # noqa: PTH120 - as above
+        frames = frames.tb_next
+    try:
+        return "".join(traceback.format_tb(frames, 50)) if frames is not None else ""
+    except Exception:  # noqa: BLE001 - a source that cannot be read
+        return ""
+
+
+def unpack_error(pickled: memoryview) -> BaseException:
+    """The exception that a worker packed; a PermanentFailure in its place, if it could not be packed or cannot be restored."""
+    links: list[_Link] = pickle.loads(pickled)  # noqa: S301 - from our own worker
+    errors: list[BaseException | None] = []
+    for link in links:
+        try:
+            restore = _restored if link.by_hand else unpack
+            errors.append(None if link.pickled is None else restore(link.pickled))
+        except Exception:  # noqa: BLE001 - somebody else's __init__
+            errors.append(None)
+    head = errors[0]
+    if head is None:
+        message = (
+            f"the attempt raised {links[0].name}, which cannot leave its worker process: pickle does not restore it"
+        )
+        head = errors[0] = PermanentFailure(message, error_class="code_error")
+    for link, error in zip(links, errors, strict=True):
+        if error is not None:
+            object.__setattr__(error, "__cause__", None if link.cause is None else errors[link.cause])
+            object.__setattr__(error, "__context__", None if link.context is None else errors[link.context])
+            object.__setattr__(error, "__suppress_context__", link.suppressed)
+    if links[0].frames:
+        notes = [*getattr(head, "__notes__", ()), f"in a worker process:\n{links[0].frames.rstrip()}"]
+        object.__setattr__(head, "__notes__", notes)
+    return head
