@@ -387,3 +387,19 @@ def remaining_inside():
 
 def isolated_inside():
     return os.getpid(), *decorated(4)
+
+
+def spend(tokens):
+    outlast.current().spend(tokens=tokens)
+    outlast.current().warn(f"spent {tokens}")
+    return tokens
+
+
+def send_with_key():
+    assert outlast.current().idempotency_key
+    outlast.current().warn("sent")
+    raise ConnectionResetError
+
+
+def send_without_key():
+    raise ConnectionResetError

@@ -832,3 +832,27 @@ def test_a_program_ends_cleanly_while_an_attempt_runs(tmp_path, watch):
         out, err = running.communicate("go\n", timeout=20)
     assert watch.all_dead()
     assert (running.returncode, out, err) == (7, "", "")
+
+
+def test_what_a_worker_says_comes_back_with_its_result():
+    """D-9, semantics 37: spending, warnings and the use of the idempotency key count as if they had been said here."""
+    limit = outlast.Limit("tokens", rates={"tokens": outlast.Rate(60, per=60, burst=100)})
+    ledger = guard(limit=limit, cost=lambda _: {"tokens": 10})
+    outcome = ledger.outcome(hostile.spend, 7)
+    assert outcome.value == 7
+    assert outcome.attempts[0].spent == {"tokens": 7.0}
+    assert outcome.attempts[0].warnings == ("spent 7",)
+    assert limit.acquire_nowait(tokens=93)
+    assert not limit.acquire_nowait(tokens=1)
+
+
+def test_an_error_of_a_worker_brings_what_it_said():
+    """Semantics 37: who sent the key along may be tried again, also from a worker; who did not may not."""
+    keyed = guard(idempotent=False, retry=RetryPolicy(delays=[0]))
+    with pytest.raises(ConnectionResetError) as caught:
+        keyed.call(hostile.send_with_key)
+    assert outlast.stop_reason(caught.value) == "exhausted"
+    assert [record.warnings for record in outlast.history(caught.value)] == [("sent",), ("sent",)]
+    with pytest.raises(ConnectionResetError) as caught:
+        keyed.call(hostile.send_without_key)
+    assert outlast.stop_reason(caught.value) == "ambiguous"

@@ -299,13 +299,13 @@ class _Worker:
             return ERROR, pack_error(PermanentFailure(message, error_class="code_error"))
         fn = fn if reference is None else self._known[reference]
         try:
-            result = fn(*args, **kwargs) if inside is None else inside(fn, args, kwargs)
+            result, said = (fn(*args, **kwargs), None) if inside is None else inside(fn, args, kwargs)
         except BaseException as error:  # noqa: BLE001 - told to the caller
             return ERROR, pack_error(error)
         finally:
             del args, kwargs
         try:
-            return RESULT, pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+            return RESULT, pickle.dumps(result if inside is None else (result, said), pickle.HIGHEST_PROTOCOL)
         except Exception:  # noqa: BLE001 - whatever pickling raises, and not its text either
             if isinstance(result, CoroutineType):
                 result.close()

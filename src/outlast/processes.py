@@ -380,7 +380,8 @@ class ProcessAttempt:
     """
     One call in a worker process.
 
-    `inside` is called in the worker with the function, its arguments and its keywords, and must call it; it travels by pickle.
+    `inside` is called in the worker with the function, its arguments and its keywords, and must call it; it travels by pickle. It returns a
+    pair: what the function returned, and whatever shall travel along; that pair is the result then.
     """
 
     def __init__(
