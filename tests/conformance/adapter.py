@@ -4,7 +4,7 @@ What a library must offer to be run through the statements of this folder, and h
 A `Subject` speaks neutral words, so that other libraries can stand here too: their adapters are in peers.py, and `make conformance`
 runs them. Whatever a library cannot do at all is missing from its `abilities`, and the statements that need it are not asked of
 it; the ones that are asked must hold. "clock" means that time can be driven from outside, however that is done; "virtual_time" that
-the library itself has a time for tests, with scopes and seeds.
+the library itself has a time for tests, with scopes and seeds; "streams" that decorated generators are retried.
 
 Options of `protect`, all optional:
 
@@ -156,8 +156,8 @@ class OutlastSubject:
     packages = ("outlast",)
     abilities = frozenset(
         "abandoned async budget breaker classification clock delay descriptors docs errors events fallback history nested off outcome "
-        "policy probe_limit reasons remaining result_retry retry_after side_by_side stop strict_probes thread_timeout tiers timeout "
-        "virtual_time".split()
+        "policy probe_limit reasons remaining result_retry retry_after side_by_side stop streams strict_probes thread_timeout tiers "
+        "timeout trio virtual_time".split()
     )
     ways = ("decorator", "guard", "call", "outcome", "loop")
     switch_off: ClassVar = {"OUTLAST_DISABLE": "1"}

@@ -312,7 +312,7 @@ def only(options, **allowed):
 
 class Tenacity(Peer):
     packages = ("tenacity",)
-    abilities = frozenset("async clock delay errors result_retry".split())
+    abilities = frozenset("async clock delay errors result_retry trio".split())
     offers = frozenset("attempts waits first growth cap jitter shape on never total_timeout again_if".split())
 
     def wait(self, *, waits=None, first=0.0, growth=2.0, cap=30.0, jitter=0.0, shape="exponential"):
@@ -366,7 +366,7 @@ class Tenacity(Peer):
 
 class Stamina(Peer):
     packages = ("stamina", "tenacity")
-    abilities = frozenset("async clock delay off".split())
+    abilities = frozenset("async clock delay off streams trio".split())
     offers = frozenset("attempts waits first growth cap jitter on never total_timeout".split())
 
     def settings(self, *, waits=None, first=0.0, growth=2.0, cap=30.0, jitter=0.0, shape="exponential"):

@@ -10,8 +10,8 @@ from conformance.adapter import SUBJECTS
 
 FOLDER = Path(__file__).parent
 
-# Trio, shared state, non-idempotent work, C-blocking calls, the store, generators, concurrency and rate limits, hedging.
-LATER = {3, 16, 36, 37, 41, 55, 61, 62, 69, 70, 71}
+# Shared state, non-idempotent work, the store, concurrency and rate limits, hedging.
+LATER = {16, 36, 37, 55, 69, 70, 71}
 HEADINGS = {
     "test_control_flow.py": range(1, 15),
     "test_time.py": range(15, 24),
