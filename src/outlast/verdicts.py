@@ -4,7 +4,7 @@ Error → Verdict: what kind of failure is this, and is it worth another attempt
 Facts come first, the policy afterwards. The facts, in the order in which they are believed:
 
     1. the caller's own word: TemporaryFailure, PermanentFailure, `register`
-    2. a code that the error's own library or protocol gives: MySQL, AWS, gRPC, MongoDB, model APIs; SQLAlchemy's original
+    2. a code that the error's own library or protocol gives: MySQL, AWS, Azure, gRPC, MongoDB, model APIs; SQLAlchemy's original
     3. an HTTP status of 400 and more on the exception or its response
     4. a SQLSTATE, an errno, a SQLite result code
     5. the type, along its MRO, by dotted name; nothing is imported for it
@@ -328,6 +328,13 @@ def _aws_codes(error: BaseException) -> tuple[object, ...]:
     return (_item(_item(_attribute(error, "response"), "Error"), "Code"),)
 
 
+def _azure_codes(error: BaseException) -> tuple[object, ...]:
+    # Storage clients take the code over, as text or as an enumeration; an answer without a body has it in a header only.
+    own = _attribute(error, "error_code")
+    header = _header(_attribute(_attribute(error, "response"), "headers"), "x-ms-error-code")
+    return (_attribute(own, "value") or own, _attribute(_attribute(error, "error"), "code"), header)
+
+
 def _model_codes(error: BaseException) -> tuple[object, ...]:
     body = _attribute(error, "body")
     inner = _item(body, "error")  # one client passes the whole answer, another what is in it
@@ -354,6 +361,7 @@ def _mongo_codes(error: BaseException) -> tuple[object, ...]:
 _READERS: dict[str, Callable[[BaseException], tuple[object, ...]]] = {
     "MySQL": _mysql_codes,
     "AWS": _aws_codes,
+    "Azure": _azure_codes,
     "model API": _model_codes,
     "gRPC": _grpc_codes,
     "MongoDB": _mongo_codes,

@@ -4,7 +4,8 @@ What a library must offer to be run through the statements of this folder, and h
 A `Subject` speaks neutral words, so that other libraries can stand here too: their adapters are in peers.py, and `make conformance`
 runs them. Whatever a library cannot do at all is missing from its `abilities`, and the statements that need it are not asked of
 it; the ones that are asked must hold. "clock" means that time can be driven from outside, however that is done; "virtual_time" that
-the library itself has a time for tests, with scopes and seeds.
+the library itself has a time for tests, with scopes and seeds; "streams" that decorated generators are retried;
+"concurrency" and "rate" that there are such limits, and "limit_blocks" that they stand alone, too.
 
 Options of `protect`, all optional:
 
@@ -21,10 +22,16 @@ Options of `protect`, all optional:
     again           whether an error that an inner retry gave up on is tried again
     breaker, wait_open, budget, again_if, fallback
                     a circuit breaker, whether to wait for it, a retry budget, which results are tried again, a last resort
+    limit           a limit that each attempt passes
+    hedge, hedges   seconds after which a second attempt is begun beside the first, and how many more at most (1)
+    idempotent      whether it does no harm if the work is done twice (it does none)
 
 Options of `breaker`, all optional: `failures` in a row that open it, or `rate` of the last `window` calls once there were `least`;
 `open_for` seconds, `jitter` and `growth` of them; `probes` at a time and `successes` to close; `slow` seconds that count as a failure;
 `shadow` to tell and never reject.
+
+Options of `limit`, all optional: `concurrency` at a time; `rate` calls in each `per` seconds, with a `burst` on top; `max_wait`
+seconds for a turn (None: as long as it takes).
 """
 
 from __future__ import annotations
@@ -97,6 +104,7 @@ class Subject(Protocol):
     rejected: type[Exception]  # by an open circuit
     attempt_timed_out: type[Exception]
     total_timed_out: type[Exception]
+    limit_exceeded: type[Exception] | tuple[type[Exception], ...]
     misconfigured: type[Exception]
 
     # Protecting. The protected function is async exactly if the function is.
@@ -108,6 +116,9 @@ class Subject(Protocol):
     def breaker(self, **options: Any) -> Breaker: ...
     def reload(self, breaker: Breaker, **options: Any) -> Breaker: ...
     def budget(self, *, ratio: float, reserve: int) -> Any: ...
+    def limit(self, **options: Any) -> Any: ...
+    def take(self, limit: Any) -> bool: ...  # a slot and one call, if that is possible now
+    def give(self, limit: Any) -> None: ...  # the slot
 
     # Asking.
     def reason(self, error: BaseException) -> str | None: ...
@@ -115,6 +126,7 @@ class Subject(Protocol):
     def attempt(self) -> int: ...
     def remaining(self) -> float | None: ...
     def last_error(self) -> Exception | None: ...
+    def key(self) -> str: ...  # the same for every attempt of a call
     def abandoned(self) -> int: ...
 
     # Pretending and watching.
@@ -155,9 +167,9 @@ class OutlastSubject:
     name = "outlast"
     packages = ("outlast",)
     abilities = frozenset(
-        "abandoned async budget breaker classification clock delay descriptors docs errors events fallback history nested off outcome "
-        "policy probe_limit reasons remaining result_retry retry_after side_by_side stop strict_probes thread_timeout tiers timeout "
-        "virtual_time".split()
+        "abandoned async budget breaker classification clock concurrency delay descriptors docs errors events fallback hedge history "
+        "idempotency limit_blocks nested off outcome policy probe_limit rate reasons remaining result_retry retry_after side_by_side "
+        "stop streams strict_probes thread_timeout tiers timeout trio virtual_time".split()
     )
     ways = ("decorator", "guard", "call", "outcome", "loop")
     switch_off: ClassVar = {"OUTLAST_DISABLE": "1"}
@@ -165,6 +177,7 @@ class OutlastSubject:
     rejected = outlast.CircuitBreakerOpenError
     attempt_timed_out = outlast.AttemptTimeoutError
     total_timed_out = outlast.TotalTimeoutError
+    limit_exceeded = outlast.LimitExceededError
     misconfigured = outlast.ConfigurationError
 
     # -- protecting
@@ -176,12 +189,16 @@ class OutlastSubject:
         return self._guard(options, full=way == "guard")(fn)
 
     def _guard(self, options, *, full=False):
-        around = {"thread", "timeout", "total_timeout", "breaker", "wait_open", "budget", "again_if", "fallback"}
+        around = set(
+            "thread timeout total_timeout breaker wait_open budget again_if fallback limit hedge hedges idempotent".split()
+        )
         guard = {key: value for key, value in options.items() if key in around}
         if guard.pop("thread", False):
             guard["isolation"] = "thread"
         if guard.pop("wait_open", False):
             guard["on_open"] = "wait"
+        if "hedge" in guard:
+            guard["hedge"] = outlast.Hedge(after=guard["hedge"], max_hedges=guard.pop("hedges", 1))
         guard |= {
             new: guard.pop(old) for old, new in (("budget", "retry_budget"), ("again_if", "retry_if")) if old in guard
         }
@@ -191,6 +208,7 @@ class OutlastSubject:
                 "total_timeout": float(PLENTY),
                 "breaker": self.breaker(failures=PLENTY),
                 "retry_budget": self.budget(ratio=1, reserve=PLENTY),
+                "limit": self.limit(concurrency=PLENTY, rate=PLENTY, per=1.0),
             }
             guard = plenty | guard
         return outlast.Guard(retry=self.policy(**{k: v for k, v in options.items() if k not in around}), **guard)
@@ -310,6 +328,17 @@ class OutlastSubject:
     def budget(self, *, ratio, reserve):
         return outlast.RetryBudget(f"budget-{next(_numbers)}", ratio=ratio, reserve=reserve)
 
+    def limit(self, *, concurrency=None, rate=None, per=None, burst=None, max_wait=None):
+        rates = {} if rate is None else {"calls": outlast.Rate(rate, per=per, burst=burst)}
+        name = f"limit-{next(_numbers)}"
+        return outlast.Limit(name, concurrency=concurrency, rates=rates, max_wait=max_wait, adaptive=False)
+
+    def take(self, limit):
+        return limit.acquire_nowait()
+
+    def give(self, limit):
+        limit.release()
+
     # -- asking
 
     def reason(self, error):
@@ -326,6 +355,9 @@ class OutlastSubject:
 
     def last_error(self):
         return outlast.current().last_error
+
+    def key(self):
+        return outlast.current().idempotency_key
 
     def abandoned(self):
         return isolate.abandoned()

@@ -102,6 +102,7 @@ class Clock:
     def __enter__(self):
         real = SimpleNamespace(
             monotonic=time.monotonic,
+            monotonic_ns=time.monotonic_ns,
             perf_counter=time.perf_counter,
             time=time.time,
             sleep=time.sleep,
@@ -110,7 +111,9 @@ class Clock:
 
         def clock(name, began):
             def read():
-                return began + self._now if self._asked_by_library() else getattr(real, name)()
+                if not self._asked_by_library():
+                    return getattr(real, name)()
+                return int((began + self._now) * 10**9) if name.endswith("_ns") else began + self._now
 
             return read
 
@@ -130,12 +133,16 @@ class Clock:
 
         fakes = {
             real.monotonic: clock("monotonic", self._began[0]),
+            real.monotonic_ns: clock("monotonic_ns", self._began[0]),
             real.perf_counter: clock("perf_counter", self._began[0]),
             real.time: clock("time", self._began[1]),
             real.sleep: sleep,
             real.asleep: asleep,
         }
-        for module, names in ((time, ("monotonic", "perf_counter", "time", "sleep")), (asyncio, ("sleep",))):
+        for module, names in (
+            (time, ("monotonic", "monotonic_ns", "perf_counter", "time", "sleep")),
+            (asyncio, ("sleep",)),
+        ):
             for name in names:
                 self._stack.enter_context(mock.patch.object(module, name, fakes[getattr(module, name)]))
         for name, module in list(sys.modules.items()):
@@ -182,7 +189,7 @@ class Peer:
     ways = ("decorator",)
     distribution = None
     misconfigured = Misconfigured
-    rejected = attempt_timed_out = total_timed_out = Lacking
+    rejected = attempt_timed_out = total_timed_out = limit_exceeded = Lacking
 
     def __init__(self, name):
         self.name = name
@@ -312,7 +319,7 @@ def only(options, **allowed):
 
 class Tenacity(Peer):
     packages = ("tenacity",)
-    abilities = frozenset("async clock delay errors result_retry".split())
+    abilities = frozenset("async clock delay errors result_retry trio".split())
     offers = frozenset("attempts waits first growth cap jitter shape on never total_timeout again_if".split())
 
     def wait(self, *, waits=None, first=0.0, growth=2.0, cap=30.0, jitter=0.0, shape="exponential"):
@@ -366,7 +373,7 @@ class Tenacity(Peer):
 
 class Stamina(Peer):
     packages = ("stamina", "tenacity")
-    abilities = frozenset("async clock delay off".split())
+    abilities = frozenset("async clock delay off streams trio".split())
     offers = frozenset("attempts waits first growth cap jitter on never total_timeout".split())
 
     def settings(self, *, waits=None, first=0.0, growth=2.0, cap=30.0, jitter=0.0, shape="exponential"):
@@ -542,9 +549,9 @@ class Redress(Peer):
 class Pyresilience(Peer):
     packages = ("pyresilience",)
     abilities = frozenset(
-        "async breaker clock delay errors fallback result_retry side_by_side strict_probes thread_timeout".split()
+        "async breaker clock concurrency delay errors fallback rate result_retry side_by_side strict_probes thread_timeout".split()
     )
-    offers = frozenset("attempts waits first growth cap jitter on never timeout again_if fallback".split())
+    offers = frozenset("attempts waits first growth cap jitter on never timeout again_if fallback limit".split())
 
     @property
     def rejected(self):
@@ -553,6 +560,20 @@ class Pyresilience(Peer):
     @property
     def attempt_timed_out(self):
         return self.library.ResilienceTimeoutError
+
+    @property
+    def limit_exceeded(self):
+        return self.library.BulkheadFullError, self.library.RateLimitExceededError
+
+    def limit(self, *, concurrency=None, rate=None, per=None, burst=None, max_wait=None):
+        p, made, wait = self.library, {}, PLENTY if max_wait is None else max_wait
+        if concurrency is not None:
+            made["bulkhead"] = p.BulkheadConfig(max_concurrent=concurrency, max_wait=wait)
+        if rate is not None:
+            if burst not in (None, rate):
+                lack("a burst of its own")
+            made["rate_limiter"] = p.RateLimiterConfig(max_calls=rate, period=per, max_wait=wait)
+        return made
 
     def config(self, *, attempts=3, on=None, never=(), waits=None, first=0.0, growth=2.0, cap=30.0, jitter=0.0, **more):
         wanted = self.types(on)
@@ -571,8 +592,8 @@ class Pyresilience(Peer):
             **more,
         )
 
-    def guard(self, fn, *, timeout=None, fallback=None, again_if=None, total_timeout=None, **options):
-        p, more = self.library, {}
+    def guard(self, fn, *, timeout=None, fallback=None, again_if=None, total_timeout=None, limit=None, **options):
+        p, more = self.library, dict(limit or {})
         if timeout is not None:
             more["timeout"] = p.TimeoutConfig(seconds=timeout)
         if fallback is not None:
@@ -647,14 +668,22 @@ class Interlock(Tenacity):
     """Its retries are tenacity's, in a pipeline with its own breaker and timeout."""
 
     packages = ("interlock", "tenacity")
-    abilities = frozenset("async breaker clock errors fallback probe_limit side_by_side thread_timeout".split())
-    offers = frozenset("attempts waits first growth cap jitter shape on never timeout breaker fallback".split())
+    abilities = frozenset(
+        "async breaker clock concurrency errors fallback probe_limit side_by_side thread_timeout".split()
+    )
+    offers = frozenset("attempts waits first growth cap jitter shape on never timeout breaker fallback limit".split())
 
     def __init__(self, name):
         super().__init__(name)
         self._numbers = itertools.count(1)
         self.attempt_timed_out = self.library.CallTimeoutError
         self.rejected = self.library.CircuitOpenError
+        self.limit_exceeded = self.library.BulkheadFullError
+
+    def limit(self, *, concurrency=None, rate=None, per=None, burst=None, max_wait=None):
+        if rate is not None:
+            lack("rate limits")
+        return self.library.BulkheadStrategy(concurrency, max_wait=PLENTY if max_wait is None else max_wait)
 
     def types(self, on, never=()):
         return (*TRANSIENT, self.attempt_timed_out) if on is None else super().types(on)
@@ -679,6 +708,7 @@ class Interlock(Tenacity):
         fallback=None,
         total_timeout=None,
         again_if=None,
+        limit=None,
         **backoff,
     ):
         steps = self.library.Pipeline.builder()
@@ -689,6 +719,8 @@ class Interlock(Tenacity):
         steps.retry(attempts=attempts, retry=self.which(on, never), wait=self.wait(**backoff))
         if breaker is not None:
             steps.circuit_breaker(breaker.circuit)
+        if limit is not None:
+            steps.add(limit)
         if timeout is not None:
             steps.timeout(timeout)
         return steps.build()(fn)

@@ -16,7 +16,7 @@ from contextlib import suppress
 import pytest
 
 from conformance.adapter import statement
-from conformance.bodies import PATIENCE, Story, caught, ended, failing, in_new_process, in_threads, settled, trip
+from conformance.bodies import PATIENCE, SYNC, Story, caught, ended, failing, in_new_process, in_threads, settled, trip
 
 color = contextvars.ContextVar("color", default="none")
 
@@ -317,6 +317,221 @@ def test_decorated_methods_are_protected_for_each_object(subject):
     assert Decorated.of_class() == 9
     assert asyncio.run(thing.static(100)) == 112
     assert inspect.iscoroutinefunction(Decorated.coroutine)
+
+
+# -- generators
+
+
+class Items:
+    """Generators of three items: the first `failures` of them fail before their first item, and all fail before item `broken`."""
+
+    def __init__(self, mode, *, failures=0, broken=None, count=3):
+        self._asynchronous = mode.asynchronous
+        self._failures, self._broken, self._count = failures, broken, count
+        self.made = self.closed = 0
+        self.raised, self.heard = [], []
+
+    @property
+    def fn(self):
+        """A generator function, or an async one."""
+
+        def items():
+            try:
+                self._begin()
+                for item in range(self._count):
+                    self._before(item)
+                    try:
+                        self.heard.append((yield item))
+                    except KeyError as error:
+                        self.heard.append(error)
+                return "returned"
+            finally:
+                self.closed += 1
+
+        async def aitems():
+            try:
+                self._begin()
+                for item in range(self._count):
+                    await asyncio.sleep(0)
+                    self._before(item)
+                    try:
+                        self.heard.append((yield item))
+                    except KeyError as error:
+                        self.heard.append(error)
+            finally:
+                self.closed += 1
+
+        return aitems if self._asynchronous else items
+
+    def _begin(self):
+        self.made += 1
+        if self.made <= self._failures:
+            self._fail()
+
+    def _before(self, item):
+        if item == self._broken:
+            self._fail()
+
+    def _fail(self):
+        self.raised.append(ConnectionResetError(f"attempt {self.made}"))
+        raise self.raised[-1]
+
+
+class Reader:
+    """Who asks a generator for its items, sync or async; `got` has them, and then the error that ended it."""
+
+    def __init__(self, generator):
+        self._generator = generator
+        self._asynchronous = inspect.isasyncgen(generator)
+        self.got = []
+
+    async def _of(self, plain, asynchronous, *args):
+        if self._asynchronous:
+            return await getattr(self._generator, asynchronous)(*args)
+        try:
+            return getattr(self._generator, plain)(*args)
+        except StopIteration:
+            raise StopAsyncIteration from None  # the other cannot leave a coroutine
+
+    async def next(self):
+        return await self._of("__next__", "__anext__")
+
+    async def send(self, value):
+        return await self._of("send", "asend", value)
+
+    async def throw(self, error):
+        return await self._of("throw", "athrow", error)
+
+    async def close(self):
+        return await self._of("close", "aclose")
+
+    async def rest(self):
+        """Read until there is no more, at most ten items."""
+        with suppress(StopAsyncIteration):
+            try:
+                while len(self.got) < 10:
+                    self.got.append(await self.next())
+            except ConnectionResetError as error:
+                self.got.append(error)
+        return self.got
+
+
+def read(fn):
+    """All that a generator function gives."""
+
+    async def main():
+        return await Reader(fn()).rest()
+
+    return asyncio.run(main())
+
+
+@statement(61)
+def test_a_generator_is_retried_before_its_first_item_or_refused(subject, mode):
+    """semantics 61: what decorates a generator protects it, and what cannot says so at once."""
+    items = Items(mode, failures=2)
+    try:
+        protected = subject.protect(items.fn, attempts=3)
+    except subject.misconfigured:
+        return
+    assert read(protected) == [0, 1, 2]
+    assert (items.made, items.closed) == (3, 3)
+
+
+@statement(61, needs=["streams", "clock"])
+def test_a_generator_waits_as_a_call_does(subject, mode):
+    """semantics 61: the waits are those of the policy."""
+    items = Items(mode, failures=2)
+    with subject.time() as clock:
+        assert read(subject.protect(items.fn, attempts=3, waits=(1.0, 2.0))) == [0, 1, 2]
+    assert clock.sleeps == [1.0, 2.0]
+
+
+@statement(61, needs=["streams"])
+def test_no_item_comes_twice(subject, mode):
+    """semantics 61: once an item was handed out nothing is begun again; the generator's own error comes out and says why."""
+    items = Items(mode, broken=2)
+    *got, error = read(subject.protect(items.fn, attempts=3))
+    assert (got, [error], items.made, items.closed) == ([0, 1], items.raised, 1, 1)
+    assert subject.reason(error) == "generator_started"
+
+
+@statement(61, needs=["streams"])
+def test_an_error_that_the_reader_throws_in_begins_nothing_again(subject, mode):
+    """semantics 61: what the reader throws and the generator does not catch comes back to the reader, and no item twice."""
+    items, thrown = Items(mode), ConnectionResetError("of the reader")
+
+    async def main():
+        reader = Reader(subject.protect(items.fn, attempts=3)())
+        assert await reader.next() == 0
+        with pytest.raises(ConnectionResetError) as caught:
+            await reader.throw(thrown)
+        return caught.value
+
+    assert asyncio.run(main()) is thrown
+    assert (items.made, items.closed) == (1, 1)
+
+
+@statement(61, needs=["streams"])
+def test_a_generator_that_never_has_a_first_item_ends_as_a_call_does(subject, mode):
+    """semantics 61: when no attempt is left, the last one's own error comes out."""
+    items = Items(mode, failures=9)
+    (error,) = read(subject.protect(items.fn, attempts=3))
+    assert (error is items.raised[-1], items.made, subject.reason(error)) == (True, 3, "exhausted")
+
+
+@statement(61, needs=["streams"])
+def test_a_generator_without_items_is_a_success(subject, mode):
+    """semantics 61: nothing to hand out is no failure."""
+    items = Items(mode, failures=1, count=0)
+    assert read(subject.protect(items.fn, attempts=3)) == []
+    assert items.made == 2
+
+
+@statement(62, needs=["streams"])
+def test_closing_a_generator_closes_the_inner_one_at_once(subject, mode):
+    """semantics 62: what it holds is given back before `close` returns, and nothing is tried again."""
+    items = Items(mode, failures=1)
+
+    async def main():
+        reader = Reader(subject.protect(items.fn, attempts=5)())
+        assert await reader.next() == 0
+        assert items.closed == 1
+        await reader.close()
+        return items.closed
+
+    assert asyncio.run(main()) == 2
+    assert items.made == 2
+
+
+@statement(62, needs=["streams"])
+def test_what_is_sent_and_thrown_reaches_the_inner_generator(subject, mode):
+    """semantics 62: after a retry, too, and an error that it catches is its own business."""
+    items, thrown = Items(mode, failures=1), KeyError("of the reader")
+
+    async def main():
+        reader = Reader(subject.protect(items.fn, attempts=3, on="everything")())
+        assert await reader.next() == 0
+        assert await reader.send("hello") == 1
+        assert await reader.throw(thrown) == 2
+        return await reader.rest()
+
+    assert asyncio.run(main()) == []
+    assert (items.heard, items.made) == (["hello", thrown, None], 2)
+
+
+@statement(62, needs=["streams"])
+def test_what_a_generator_returns_arrives(subject):
+    """semantics 62: `yield from` a protected generator has the value that the inner one returned."""
+    items = Items(SYNC, failures=1)
+
+    def outer():
+        return [(yield from subject.protect(items.fn, attempts=3)())]
+
+    generator = outer()
+    assert [next(generator) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(StopIteration) as end:
+        next(generator)
+    assert end.value.value == ["returned"]
 
 
 # -- memory

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 
 import pytest
 
 from conformance.adapter import statement
-from conformance.bodies import Story, caught, failing, in_threads
+from conformance.bodies import Story, caught, failing, in_threads, settled, trip
 
 # -- counting
 
@@ -304,3 +305,110 @@ def test_an_inner_retry_that_recovered_leaves_no_mark(subject, way, mode):
 
     mode.catch(subject.protect(call, way=way))
     assert len(calls) == 3
+
+
+# -- work that must not be done twice
+
+NEVER_SENT = [ConnectionRefusedError, socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")]
+AMBIGUOUS = [TimeoutError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError]
+
+
+@statement(36, needs=["idempotency"])
+@pytest.mark.parametrize("error", NEVER_SENT, ids=["refused", "name"])
+def test_what_was_never_sent_is_tried_again(subject, way, mode, error):
+    """semantics 36: nobody can have done what nobody was asked for."""
+    story = Story(error, error)
+    assert mode.run(subject.protect(mode.body(story.fn), way=way, idempotent=False)) == "done"
+    assert story.calls == 3
+
+
+@statement(36, needs=["idempotency"])
+def test_what_was_never_sent_does_not_use_up_the_one_time_it_may_be_sent(subject, way, mode):
+    """semantics 36: after two attempts that reached nobody comes the one that may have been heard, and it is the last."""
+    story = Story(ConnectionRefusedError, ConnectionRefusedError, ConnectionResetError)
+    error = mode.catch(subject.protect(mode.body(story.fn), way=way, attempts=9, idempotent=False))
+    assert (error, story.calls, subject.reason(error)) == (story.raised[-1], 3, "ambiguous")
+
+
+@statement(36, needs=["idempotency", "virtual_time", "breaker"])
+def test_an_open_circuit_has_sent_nothing(subject, mode):
+    """semantics 36: work that waited for the circuit is done once."""
+    breaker, story = subject.breaker(failures=1, open_for=10.0, probes=1, successes=1), Story()
+    with subject.time() as clock:
+        trip(breaker)
+        protected = subject.protect(mode.body(story.fn), breaker=breaker, wait_open=True, idempotent=False)
+        assert mode.run(protected) == "done"
+    assert (story.calls, clock.now) == (1, 10.0)
+
+
+@statement(36, needs=["idempotency", "virtual_time", "async", "limit_blocks"])
+def test_a_full_limit_has_sent_nothing(subject):
+    """semantics 36: a call that was not let in is tried again, and done once."""
+    limit, story = subject.limit(concurrency=1, max_wait=0.0), Story()
+
+    async def body():
+        return story()
+
+    async def main():
+        assert subject.take(limit)
+        task = asyncio.create_task(subject.protect(body, waits=(1.0, 1.0), limit=limit, idempotent=False)())
+        await settled()
+        assert (task.done(), story.calls) == (False, 0)
+        subject.give(limit)
+        return await task
+
+    with subject.time():
+        assert asyncio.run(main()) == "done"
+    assert story.calls == 1
+
+
+@statement(37, needs=["idempotency"])
+@pytest.mark.parametrize("error", AMBIGUOUS)
+def test_what_may_have_been_done_is_not_repeated(subject, way, mode, error):
+    """semantics 37: a lost answer does not mean that nothing happened; the error comes out and says why nothing was tried."""
+    story = failing(error)
+    raised = mode.catch(subject.protect(mode.body(story.fn), way=way, idempotent=False))
+    assert (raised, story.calls, subject.reason(raised)) == (story.raised[0], 1, "ambiguous")
+
+
+@statement(37, needs=["idempotency"])
+@pytest.mark.parametrize("error", AMBIGUOUS)
+def test_what_may_be_done_twice_is_repeated(subject, way, mode, error):
+    """semantics 37: which is what a policy takes for granted unless it is told otherwise."""
+    for options in ({}, {"idempotent": True}):
+        story = Story(error, error)
+        assert mode.run(subject.protect(mode.body(story.fn), way=way, **options)) == "done"
+        assert story.calls == 3
+
+
+@statement(37, needs=["idempotency", "virtual_time", "async", "timeout"])
+def test_an_attempt_that_timed_out_may_have_been_done(subject):
+    """semantics 37: a time limit of our own is as ambiguous as anyone's."""
+    calls = []
+
+    async def body():
+        calls.append("begun")
+        await asyncio.Event().wait()
+
+    with subject.time():
+        error = caught(lambda: asyncio.run(subject.protect(body, timeout=2.0, idempotent=False)()))
+    assert (type(error), len(calls), subject.reason(error)) == (subject.attempt_timed_out, 1, "ambiguous")
+
+
+@statement(37, needs=["idempotency"])
+@pytest.mark.parametrize("error", AMBIGUOUS)
+def test_a_key_makes_it_safe_and_is_the_same_for_every_attempt(subject, way, mode, error):
+    """semantics 37: who reads the key sends it along, so that the other side can tell; another call has another key."""
+    keys = [[], []]
+
+    def body(call):
+        keys[call].append(subject.key())
+        if len(keys[call]) < 3:
+            raise error(f"attempt {len(keys[call])}")
+        return "done"
+
+    protected = subject.protect(mode.body(body), way=way, idempotent=False)
+    assert [mode.run(protected, call) for call in range(2)] == ["done", "done"]
+    assert [len(seen) for seen in keys] == [3, 3]
+    assert [len(set(seen)) for seen in keys] == [1, 1]
+    assert keys[0][0] != keys[1][0]

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+import trio
+import trio.testing
 
 from conformance.adapter import statement
 from conformance.bodies import Story, caught, failing, in_threads, settled, trip
@@ -81,6 +83,91 @@ def test_a_caller_that_gives_up_gets_its_timeout(subject, way, predicate):
 
     assert asyncio.run(main()) >= 0.02
     assert calls == ["begun"]
+
+
+def in_a_cancel_scope(subject, body, *, seconds, **options):
+    """Whether a cancel scope of so many seconds around the protected call ended cancelled, and when, on a clock that jumps."""
+
+    async def main():
+        began = trio.current_time()
+        with trio.move_on_after(seconds) as scope:
+            await subject.protect(body, **options)()
+        return scope.cancelled_caught, round(trio.current_time() - began, 6)
+
+    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@statement(3, needs=["trio"])
+@each_predicate
+def test_a_cancel_scope_ends_a_running_attempt(subject, way, predicate):
+    """semantics 3: whatever the policy matches, trio's cancellation ends the call on time and nothing is tried again."""
+    calls = []
+
+    async def body():
+        calls.append("begun")
+        await trio.sleep_forever()
+
+    assert in_a_cancel_scope(subject, body, seconds=5, way=way, attempts=3, **predicate) == (True, 5.0)
+    assert calls == ["begun"]
+
+
+@statement(3, needs=["trio"])
+@each_predicate
+def test_a_cancel_scope_ends_a_wait(subject, way, predicate):
+    """semantics 3: cancelled between attempts, a call ends on time and starts no further one."""
+    story = failing()
+
+    async def body():
+        story()
+
+    options = {"way": way, "attempts": 3, "waits": (60.0, 60.0), **predicate}
+    assert in_a_cancel_scope(subject, body, seconds=5, **options) == (True, 5.0)
+    assert story.calls == 1
+
+
+@statement(3, needs=["trio"])
+@each_predicate
+def test_a_cancellation_passes_untouched(subject, way, predicate):
+    """semantics 3: what leaves the call is the very object that left the body: nothing has caught it and been cancelled again."""
+    story = []
+
+    async def body():
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled as cancelled:
+            story.append(cancelled)
+            raise
+
+    async def main():
+        with trio.move_on_after(5) as scope:
+            try:
+                await subject.protect(body, way=way, attempts=3, **predicate)()
+            except trio.Cancelled as cancelled:
+                story.append(cancelled)
+                raise
+        return scope.cancelled_caught
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert len(set(map(id, story))) == 1
+
+
+@statement(3, needs=["trio"])
+@each_predicate
+def test_a_cancelled_body_may_clean_up(subject, way, predicate):
+    """semantics 3: what the body does on its way out happens once, and the cancellation goes on its way."""
+    story = []
+
+    async def body():
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            story.append("cancelled")
+            raise
+        finally:
+            story.append("cleaned up")
+
+    assert in_a_cancel_scope(subject, body, seconds=5, way=way, attempts=3, **predicate) == (True, 5.0)
+    assert story == ["cancelled", "cleaned up"]
 
 
 @statement(4, needs=["async"])

@@ -10,8 +10,8 @@ from conformance.adapter import SUBJECTS
 
 FOLDER = Path(__file__).parent
 
-# Trio, shared state, non-idempotent work, C-blocking calls, the store, generators, concurrency and rate limits, hedging.
-LATER = {3, 16, 36, 37, 41, 55, 61, 62, 69, 70, 71}
+# State that is shared by processes, and its store.
+LATER = {16, 55}
 HEADINGS = {
     "test_control_flow.py": range(1, 15),
     "test_time.py": range(15, 24),
@@ -20,6 +20,7 @@ HEADINGS = {
     "test_sync_timeouts.py": range(38, 43),
     "test_breaker.py": range(43, 58),
     "test_async_threads_memory.py": range(58, 73),
+    "test_limits.py": range(69, 72),
     "test_configuration.py": range(73, 81),
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import select
+import socket
 import threading
 import time
 
@@ -199,6 +201,80 @@ def test_abandoned_threads_are_counted_until_they_end(subject, hanging):
     for body in bodies:
         body.release()
     assert subject.abandoned() == before
+
+
+# -- in C
+
+
+class Blocked:
+    """Bodies that block in C, where no line of Python runs that could notice a time limit, until they are released."""
+
+    def __init__(self):
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.settimeout(PATIENCE)
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._left = threading.Event()
+        self.thread = None
+
+    def recv(self):
+        return self._ours.recv(1)
+
+    def select(self):
+        return select.select([self._ours], [], [], PATIENCE)
+
+    def lock(self):
+        return self._lock.acquire(timeout=PATIENCE)
+
+    def body(self, how):
+        """A body that blocks in this way."""
+
+        def body():
+            self.thread = threading.current_thread()
+            try:
+                return getattr(self, how)()
+            finally:
+                self._left.set()
+
+        return body
+
+    @property
+    def is_blocked(self):
+        return self.thread is not None and not self._left.is_set()
+
+    def release(self):
+        self._theirs.send(b"x")
+        self._lock.release()
+        assert self._left.wait(PATIENCE)
+        ended(self.thread)
+        self._ours.close()
+        self._theirs.close()
+
+
+@pytest.fixture
+def blocked():
+    bodies = Blocked()
+    yield bodies
+    bodies.release()
+
+
+@statement(41, needs=["thread_timeout"])
+@pytest.mark.parametrize("how", ["recv", "select", "lock"])
+def test_the_caller_of_a_call_that_blocks_in_c_returns_on_time(subject, blocked, how):
+    """semantics 41: the caller has its timeout while the call still blocks in the operating system."""
+    protected, began = subject.protect(blocked.body(how), attempts=1, timeout=0.2, thread=True), time.monotonic()
+    error, took = caught(protected), time.monotonic() - began
+    assert (type(error), blocked.is_blocked) == (subject.attempt_timed_out, True)
+    assert 0.2 <= took < 5.0
+
+
+@statement(41, needs=["thread_timeout"])
+def test_a_call_that_blocks_in_c_does_not_hold_up_other_calls(subject, blocked):
+    """semantics 41: what was left behind blocks alone: the same protection serves the next caller at once."""
+    how = blocked.body("recv")
+    protected = subject.protect(lambda fn: fn(), attempts=1, timeout=0.2, thread=True)
+    assert type(caught(protected, how)) is subject.attempt_timed_out
+    assert (protected(lambda: "done"), blocked.is_blocked) == ("done", True)
 
 
 # -- anywhere

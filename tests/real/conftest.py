@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from servers.azurite import Azurite
 from servers.http import MisbehavingServer
 from servers.mariadb import MariaDB
 from servers.postgres import Postgres
@@ -80,6 +81,13 @@ def redis_server() -> Iterator[Redis]:
 def s3() -> Iterator[S3]:
     """An S3 server with one bucket, called ``bucket``."""
     with S3() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    """A blob server for everybody: use containers of your own."""
+    with Azurite() as running:
         yield running
 
 

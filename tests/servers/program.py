@@ -6,14 +6,20 @@ A program that is not installed is a failure which says what to do; nothing is i
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def find(*names: str, package: str) -> str:
@@ -47,10 +53,15 @@ class Program:
     def command(self) -> list[str]:
         raise NotImplementedError
 
+    def environment(self) -> dict[str, str]:
+        """What it finds in its environment beside what we have."""
+        return {}
+
     def start(self) -> Self:
         """Start it, or start it again with the data it had; done when it listens."""
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, cwd=self.folder)
+            environment = os.environ | self.environment()
+            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, cwd=self.folder, env=environment)
         tries = int(self.patience / 0.05)
         for _ in range(tries):
             if self._process.poll() is not None:
@@ -64,6 +75,16 @@ class Program:
         said = (self.folder / "log").read_text(errors="replace")[-2000:]
         self.stop()
         raise RuntimeError(f"{self.command()[0]} did not listen on port {self.port}; it said:\n{said}")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It takes connections, as the kernel does that for it, and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """End it and keep its data."""
