@@ -227,7 +227,9 @@ class Call:
                 limit, breaker = guard.limit, guard.breaker
                 if limit is not None and self.entry < 0:
                     self.entry = entry = limit.take(self.cost) if self.turn is None else self._take_turn(self.turn)
-                    if entry < 0 and not self._futile(breaker):
+                    if entry < 0:
+                        if breaker is not None and guard.on_open == "fail" and breaker.open_beyond(0.0):
+                            self._rejected(breaker)  # not even worth standing in line
                         self.turn = limit.line_up(self.cost)
                         self.held_up = True
                         return 0.0
@@ -260,17 +262,14 @@ class Call:
         self.turn = None
         return turn.entry
 
-    def _futile(self, breaker: CircuitBreaker | None) -> bool:
-        """Whether the call would be rejected anyway, and so is not worth standing in line."""
-        return breaker is not None and self.guard.on_open == "fail" and breaker.open_beyond(0.0)
-
     def patience(self) -> float | None:
         """How long to stand in line at the most."""
         most = None if self.guard.limit is None else self.guard.limit.max_wait
-        if self.deadline is None:
+        if self.deadline is None or self.turn is None:
             return most
         left = self.deadline - self.world.clock.monotonic()
-        return left if most is None else min(most, left)
+        self.turn.hurried = most is None or left < most
+        return left if self.turn.hurried else most
 
     def _leave(
         self,
@@ -308,6 +307,17 @@ class Call:
         if self.ticket is None:  # outside of the handler, or the rejection would become the last error's context
             self._end_with_last("breaker_open")
         return None
+
+    def _rejected(self, breaker: CircuitBreaker) -> NoReturn:
+        """End because the circuit is open, as `_admission` does when nothing is waited for."""
+        if self.number:
+            self._end_with_last("breaker_open")
+        rejection = breaker.rejection()
+        self._attach(rejection, "breaker_open", None)
+        try:
+            raise rejection
+        finally:
+            del rejection
 
     def _patience(self, seconds: float) -> float | None:
         """How long an open circuit is waited for; that costs no attempt. None: it is not."""
@@ -556,10 +566,11 @@ class Call:
         """The wait has not brought what it was for: the call ends, as its last attempt did if there was one."""
         limit, turn, self.turn = self.guard.limit, self.turn, None
         reason: StopReason = "shutdown"
-        if how == "late" and limit is not None:
-            hurried = self.deadline is not None and (limit.max_wait is None or self._too_late(limit.max_wait))
-            reason = "total_timeout" if hurried else "throttled"
+        if how == "late" and turn is not None:
+            reason = "total_timeout" if turn.hurried else "throttled"
         if self.number:
+            if reason == "throttled" and limit is not None:
+                limit.tell_exceeded()
             self._end_with_last(reason)
         if reason == "total_timeout":
             name = "" if limit is None else limit.name
@@ -578,7 +589,9 @@ class Call:
 
     def interrupted_wait(self, interruption: BaseException) -> None:
         """Cancelled while waiting: the failure that was waited on stays visible."""
-        self.turn = None
+        turn, self.turn = self.turn, None
+        if turn is not None:  # a Ctrl-C may come in the very moment in which it was granted
+            turn.limit.withdraw(turn)
         if interruption.__context__ is None and interruption is not self.last_error:
             interruption.__context__ = self.last_error
 
@@ -647,7 +660,7 @@ class Call:
                 error=None if text is None else sanitise(text),
                 verdict=verdict,
                 delay=delay,
-                spent=notes[number].spent if number in notes else {},
+                spent=dict(notes[number].spent) if number in notes else {},
                 warnings=tuple(notes[number].warnings) if number in notes else (),
             )
             for number, began, duration, text, verdict, delay in self.rows

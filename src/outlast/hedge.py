@@ -15,6 +15,7 @@ from outlast.checks import Check
 from outlast.clock import Signal, in_trio
 from outlast.observe import emit, listening
 from outlast.value import Value, put
+from outlast.verdicts import refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,49 +49,75 @@ class _Race:
         self._call = call
         self._work = work
         self._came_back: list[tuple[bool, Any, Variables | None]] = []  # worked, result or error, variables
+        self._broken_by: BaseException | None = (
+            None  # an interrupt, an exit, a cancellation that the work itself raised
+        )
         self._signal: Signal | None = None
         self._started = self._ended = 0
+        self._over = False
 
-    async def execute(self, leave: Callable[[Exception | None], None] | None = None) -> None:
+    async def execute(self, leave: Callable[..., None] | None = None) -> None:
         """One execution; `leave` gives back what a hedge took."""
         error: Exception | None = None
+        worked = False
         try:
             result = await self._work()
         except Exception as raised:  # noqa: BLE001 - kept for the end
             error = raised
             self._came_back.append((False, raised, None))
+        except BaseException as interruption:
+            # From outside, it ends this execution; raised by the work itself, it ends the race.
+            if self._over or type(interruption).__name__ in {"Cancelled", "GeneratorExit"}:
+                raise
+            self._broken_by = interruption
         else:
+            worked = True
             self._came_back.append((True, result, copy_context()))
         finally:
             if leave is not None:
-                leave(error)
+                leave(worked, error)
             del error
             if self._signal is not None:
-                self._signal.set()
+                self._signal.ring()
 
     async def run(self, start: Callable[..., Any]) -> None:
-        """Start executions and wait until the race is decided: the last of `_came_back` decides."""
-        hedge = self._call.guard.hedge
+        """Start executions and wait until the race is decided."""
+        hedge, clock = self._call.guard.hedge, self._call.world.clock
         start(self.execute)
         self._started = 1
-        while not self._decided():
-            self._signal = signal = Signal()
-            more = hedge is not None and self._started <= hedge.max_hedges
-            seconds = hedge.after if more and hedge is not None else None
-            if not await self._call.world.clock.wait_signal(signal, seconds) and more:
-                self._started += 1  # also if it is not permitted: it is not asked for again and again
-                leave = permission(self._call)
-                if leave is not None:
-                    start(self.execute, leave)
-                else:
-                    self._ended += 1
+        newest = clock.monotonic()
+        try:
+            while not self._decided():
+                self._signal = signal = Signal()
+                more = hedge is not None and self._started <= hedge.max_hedges
+                seconds = max(0.0, newest + hedge.after - clock.monotonic()) if more and hedge is not None else None
+                if not await clock.wait_signal(signal, seconds) and more:
+                    self._started += 1  # also if it is not permitted: it is not asked for again and again
+                    newest = clock.monotonic()
+                    leave = permission(self._call)
+                    if leave is not None:
+                        start(self.execute, leave)
+                    else:
+                        self._ended += 1
+        finally:
+            self._over = True
 
     def _decided(self) -> bool:
-        return any(worked for worked, _, _ in self._came_back) or len(self._came_back) + self._ended >= self._started
+        return (
+            self._broken_by is not None
+            or any(worked for worked, _, _ in self._came_back)
+            or len(self._came_back) + self._ended >= self._started
+        )
 
     def result(self) -> Any:
         """The first result; if there is none, the error of the execution that failed last is raised."""
         came_back, self._came_back = self._came_back, []
+        broken_by, self._broken_by = self._broken_by, None
+        if broken_by is not None:
+            try:
+                raise broken_by
+            finally:
+                del broken_by, came_back
         for worked, result, variables in came_back:
             if worked:
                 _adopt(variables)
@@ -103,7 +130,7 @@ class _Race:
             del error
 
 
-def permission(call: Call) -> Callable[[Exception | None], None] | None:
+def permission(call: Call) -> Callable[[bool, Exception | None], None] | None:
     """Leave to start one more execution, as a function that ends it; None if there is none."""
     guard = call.guard
     limit, cost = guard.limit, call.cost
@@ -121,9 +148,9 @@ def permission(call: Call) -> Callable[[Exception | None], None] | None:
 
         emit(StepHedge(**call.who(), after=guard.hedge.after))
 
-    def leave(error: Exception | None) -> None:
+    def leave(worked: bool, error: Exception | None) -> None:  # noqa: FBT001 - how it ended
         if limit is not None:
-            limit.leave(entry, cost, worked=error is None)
+            limit.leave(entry, cost, worked=worked, refused=refusal(error))
 
     return leave
 
@@ -159,11 +186,12 @@ async def _all_ended(tasks: list[Any]) -> None:
             await asyncio.wait(tasks)
         except asyncio.CancelledError as cancelled:
             interruption = cancelled
-    fatal = [task.exception() for task in tasks if not task.cancelled() and task.exception() is not None]
-    if fatal and fatal[0] is not None:  # an interrupt or an exit: executions keep everything else
-        raise fatal[0]
+    ends = [task.exception() for task in tasks if not task.cancelled()]
     if interruption is not None:
         raise interruption
+    for end in ends:
+        if end is not None:  # an exit out of what a loser had to clean up
+            raise end
 
 
 def _adopt(variables: Variables | None) -> None:

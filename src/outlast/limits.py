@@ -121,7 +121,8 @@ class _Bucket:
             self.level = min(self.burst, self.level + (now - self.at) * self.speed) if self.at != -inf else self.burst
         self.at = now
         missing = min(cost, self.burst) - self.level
-        return 0.0 if missing <= _ROUNDING * self.burst else missing / self.speed
+        # What is forgiven is owed: it leaves the bucket that much emptier.
+        return 0.0 if missing <= _ROUNDING * max(self.burst, self.speed) else missing / self.speed
 
     def give(self, amount: float) -> None:
         """Take less than nothing: give back what was not used after all, or take what was used beyond the estimate."""
@@ -131,12 +132,14 @@ class _Bucket:
 class Turn:
     """A place in the line of a limit."""
 
-    __slots__ = ("cost", "entry", "limit", "ring")
+    __slots__ = ("cost", "due", "entry", "hurried", "limit", "ring")
 
     def __init__(self, limit: Limit, cost: Mapping[str, float] | None) -> None:
         self.limit = limit
         self.cost = cost
         self.entry = -1  # what `Limit.take` gives, once it has been granted
+        self.due = inf  # when it looks again by itself
+        self.hurried = False  # its patience is what a total timeout has left, not the limit's
         self.ring: Callable[[], object] | None = None
 
 
@@ -176,10 +179,11 @@ class Limit:
             check.add("shared", "False", shared, "Limits are shared through a store, and this version has none.")
         check.raise_if_any()
         self._lock = allocate_lock()
-        self._start()
+        self._start(0)
         _limits.add(self)
+        _by_name[self.name] = self
 
-    def _start(self) -> None:
+    def _start(self, era: int) -> None:
         self._line: OrderedDict[Turn, None] = OrderedDict()
         self._buckets = {name: _Bucket(rate) for name, rate in self.rates.items()}
         # Places are tokens. Taking one out and putting it back is a single step each, which needs no lock.
@@ -190,7 +194,7 @@ class Limit:
         self._worked: float = inf  # successes since the service last asked for less,
         self._narrow = False  # and whether they were few for the width
         self._width = inf
-        self._cuts = 0
+        self._born = self._cuts = era  # a place taken before belongs to the process that this one was forked from
         self._cut_from = 0.0  # the width before the newest cut,
         self._refused = 0  # and how many calls the service has refused since
         self._calm = self._is_calm()
@@ -234,6 +238,10 @@ class Limit:
     def __deepcopy__(self, _: dict[int, object]) -> Self:
         return self  # a copy of a guard shares the limit
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By name: in a process that has this limit already, it is that one, with all that is under way there.
+        return _named, (self.name, {name: getattr(self, name) for name in _SETTINGS})
+
     # -- taking and leaving: all a guard needs ----------------------------------------------------------------------------------
 
     def take(self, cost: Mapping[str, float] | None = None) -> int:
@@ -256,7 +264,7 @@ class Limit:
 
     def done(self, entry: int) -> None:
         """Give back the place of a call that succeeded, and that cost one call."""
-        if self._calm:
+        if self._calm and entry >= self._born:
             self._free.append(None)
             if not self._calm:  # somebody got into line in between, and saw no place
                 self._look_again()
@@ -287,6 +295,8 @@ class Limit:
         """
         told: Event | None = None
         with self._lock:
+            if entry < self._born:
+                return
             used = self.under_way
             self._free.append(None)
             self._absorb()
@@ -322,10 +332,10 @@ class Limit:
             while True:
                 event.clear()
                 hold, left = self._look(turn, until)
-                if hold < 0:
-                    return "granted"
                 if stop is not None and stop.is_set():
                     return self._without(turn, "stopped")
+                if hold < 0:
+                    return "granted"
                 if left <= 0 or left < hold < inf:
                     return self._without(turn, "late")
                 timed = hold < left
@@ -346,12 +356,12 @@ class Limit:
         try:
             while True:
                 signal = Signal()
-                turn.ring = signal.set
+                turn.ring = signal.ring
                 hold, left = self._look(turn, until)
-                if hold < 0:
-                    return "granted"
                 if stop is not None and stop.is_set():
                     return self._without(turn, "stopped")
+                if hold < 0:
+                    return "granted"
                 if left <= 0 or left < hold < inf:
                     return self._without(turn, "late")
                 timed = hold < left
@@ -370,17 +380,20 @@ class Limit:
 
     def withdraw(self, turn: Turn) -> None:
         """Leave the line, or give back the place if it was granted meanwhile."""
+        _ring(self._take_back(turn))
+
+    def _take_back(self, turn: Turn) -> list[Turn]:
         with self._lock:
             if turn.entry < 0:
                 self._line.pop(turn, None)
-            else:
+            elif turn.entry >= self._born:
                 self._free.append(None)
                 self._absorb()
                 self._charge(turn.cost, -1)
-                turn.entry = -1
+            turn.entry = -1
             rung = self._serve()
             self._calm = self._is_calm()
-        _ring(rung)
+            return rung
 
     def _without(self, turn: Turn, why: Literal["late", "stopped"]) -> Waited:
         self.withdraw(turn)
@@ -388,13 +401,15 @@ class Limit:
 
     def _look(self, turn: Turn, until: float) -> tuple[float, float]:
         """(The seconds until the turn comes, infinite if only others can bring it; -1 if it has come. The patience that is left.)"""
-        now = here.get().clock.monotonic()
+        clock = here.get().clock
         with self._lock:
             rung = [other for other in self._serve() if other is not turn]
+            now = clock.monotonic()  # under the lock: buckets must see instants in their order
             if turn.entry >= 0:
                 hold = -1.0
-            elif next(iter(self._line)) is turn:
+            elif next(iter(self._line), None) is turn:
                 hold = self._hold(turn.cost, now) or inf
+                turn.due = now + hold
             else:
                 hold = self._gate - now if self._gate > until else inf  # nobody passes a closed gate
         _ring(rung)
@@ -442,16 +457,17 @@ class Limit:
         _ring(rung)
 
     def _serve(self) -> list[Turn]:
-        """Grant what can be granted, from the head of the line; those to ring for: the granted, and the new head."""
+        """Grant what can be granted, from the head of the line; those to ring for: the granted, and a head that must watch the time."""
         rung: list[Turn] = []
         if not self._line:
             return rung
         now = here.get().clock.monotonic()
         while self._line:
             turn = next(iter(self._line))
-            if self._hold(turn.cost, now) or not self._grab():
-                if rung:
-                    rung.append(turn)  # it is the head now, and has to watch the time
+            hold = self._hold(turn.cost, now)
+            if hold or not self._grab():
+                if hold and now + hold < turn.due - _ROUNDING:
+                    rung.append(turn)  # until now it waited for others, or for longer
                 break
             del self._line[turn]
             self._charge(turn.cost)
@@ -479,7 +495,7 @@ class Limit:
             return None
         from outlast.observe.events import Throttled
 
-        pause = hint if gated else 0.0
+        pause = min(hint, _LONGEST_GATE) if gated else 0.0
         return Throttled(limit=self.name, retry_after=hint, pause=pause, width=self.width)
 
     def _cut(self, entry: int, used: int) -> bool:
@@ -521,7 +537,7 @@ class Limit:
                 check = Check()
                 check.unknown({name: amount}, tuple(self.rates))
                 check.raise_if_any()
-        return self.take(cost or None) >= 0
+        return (self.take(cost or None) if here.get().retries else self._forced()) >= 0
 
     def release(self) -> None:
         """Give back the place that `acquire_nowait` took."""
@@ -544,7 +560,8 @@ class Limit:
         # The newest of this limit; a block may also end in another context than it began in (a fixture does).
         mine = next((pair for pair in reversed(entered) if pair[0] is self), None)
         _entered.set(tuple(pair for pair in entered if pair is not mine))
-        self.leave(self._cuts if mine is None else mine[1], worked=e is None, refused=refusal(e))
+        entry, heeded = self._cuts if mine is None else mine[1], here.get().retries
+        self.leave(entry, worked=heeded and e is None, refused=refusal(e) if heeded else None)
 
     async def __aenter__(self) -> Self:
         entry = self._forced() if not here.get().retries else self.take()
@@ -572,29 +589,46 @@ class Limit:
 
     def rejection(self, why: str | None = None) -> LimitExceededError:
         """What a call that gets no place raises; a new object each time."""
-        now = here.get().clock.monotonic()
         with self._lock:
-            hold = self._hold(None, now)
-        after = hold or None
+            hold = self._hold(None, here.get().clock.monotonic())
+            under_way, waiting = self.under_way, len(self._line)
         waited = f"no place within {self.max_wait:g} s" if self.max_wait is not None else "no place"
-        message = f"limit {self.name!r}: {why or waited}, {self.under_way} under way and {len(self._line)} waiting; nothing was called"
+        message = (
+            f"limit {self.name!r}: {why or waited}, {under_way} under way and {waiting} waiting; nothing was called"
+        )
+        if why is None:
+            self.tell_exceeded()
+        return LimitExceededError(message, name=self.name, retry_after=hold or None)
+
+    def tell_exceeded(self) -> None:
+        """Tell that a call got no place in time."""
         if listening():
             from outlast.observe.events import LimitExceeded
 
             emit(LimitExceeded(limit=self.name, under_way=self.under_way, waiting=len(self._line)))
-        return LimitExceededError(message, name=self.name, retry_after=after)
 
 
 def _ring(turns: Sequence[Turn]) -> None:
     """Wake those who wait; outside of the lock, for they look at once."""
-    for turn in turns:
+    rung = list(turns)
+    for turn in rung:
         ring = turn.ring
-        if ring is not None and ring() is False:
-            turn.limit.withdraw(turn)  # its event loop is gone, and nobody will ever look
+        if ring is not None and ring() is False:  # its event loop is gone, and nobody will ever look
+            rung += turn.limit._take_back(turn)  # noqa: SLF001 - same room
 
 
 _entered: ContextVar[tuple[tuple[Limit, int], ...]] = ContextVar("outlast_limits_entered", default=())
 _limits: weakref.WeakSet[Limit] = weakref.WeakSet()
+_SETTINGS = ("concurrency", "rates", "max_wait", "adaptive")
+_by_name: weakref.WeakValueDictionary[str, Limit] = weakref.WeakValueDictionary()
+_unpickled: dict[str, Limit] = {}  # nobody else holds these
+
+
+def _named(name: str, settings: dict[str, Any]) -> Limit:
+    known = _by_name.get(name)
+    if known is None:
+        known = _unpickled[name] = Limit(name, **settings)
+    return known
 
 
 # -- retries -------------------------------------------------------------------------------------------------------------------
@@ -658,7 +692,7 @@ def _after_fork() -> None:
     # A thread of the parent may have held a lock at the moment of the fork. The child begins with what a new one has.
     for limit in _limits:
         limit._lock = allocate_lock()  # noqa: SLF001 - same room
-        limit._start()  # noqa: SLF001 - same room
+        limit._start(limit._cuts + 1)  # noqa: SLF001 - same room
     for budget in _budgets:
         budget._lock = allocate_lock()  # noqa: SLF001 - same room
         budget._tokens = float(budget.reserve)  # noqa: SLF001 - same room

@@ -192,10 +192,13 @@ class _VirtualClock(Clock):
         return stop is not None and stop.is_set()
 
     async def wait_signal(self, signal: Signal, seconds: float | None, *, bounds: bool = True) -> bool:
-        if seconds is None or (signal.trio is not None and bounds):
+        if seconds is None:
             return await super().wait_signal(signal, seconds)
         if signal.trio is not None:  # its own clock decides when tasks that wait for something else go on
-            await signal.trio.lowlevel.checkpoint()
+            if bounds:
+                await super().wait_signal(signal, min(seconds, _GRACE))
+            else:
+                await signal.trio.lowlevel.checkpoint()
             if not signal.trio_event.is_set():
                 self.time._reach(self.time.now + seconds)  # noqa: SLF001 - one room
             return bool(signal.trio_event.is_set())

@@ -144,7 +144,10 @@ def surely_undone(error: Exception, verdict: Verdict) -> bool:
 
     Anything else may have been done although it failed: a connection that was lost, a timeout, an error of the server.
     """
-    if verdict.error_class in UNDONE or refusal(error, verdict) is not None:
+    # What merely happened before (an implicit context) may have been handled, and something else sent since; only libraries' wrappers
+    # are known to mean it.
+    meant = error.__cause__ is not None or _dotted(type(error)) in WRAPPERS or _CAUSED_BY not in verdict.why
+    if meant and (verdict.error_class in UNDONE or refusal(error, verdict) is not None):
         return True
     link: BaseException | None = error
     for _ in range(_DEPTH):
@@ -155,11 +158,9 @@ def surely_undone(error: Exception, verdict: Verdict) -> bool:
             or _attribute(link, "pgcode")
             or _attribute(_attribute(link, "orig"), "sqlstate")
         )
-        if str(state)[:2] == "40" or not UNDONE_TYPES.isdisjoint(
-            names_of(type(link))
-        ):  # 40: the transaction was rolled back
-            return True
-        link = link.__cause__ or link.__context__
+        if str(state)[:2] == "40" or not UNDONE_TYPES.isdisjoint(names_of(type(link))):
+            return True  # 40: the transaction was rolled back
+        link = link.__cause__ or (link.__context__ if _dotted(type(link)) in WRAPPERS else None)
     return False
 
 
@@ -191,6 +192,7 @@ def lineage(error_class: str) -> tuple[str, ...]:
 # -- exceptions ----------------------------------------------------------------------------------------------------------
 
 _DEPTH = 12  # how far a chain is followed; real ones have five links
+_CAUSED_BY = "was caused by"
 _own: dict[str, str] = {}
 plans: dict[type[BaseException], _Plan] = {}
 
@@ -423,7 +425,7 @@ def _sharpened(verdict: Verdict, error: BaseException, seen: set[int], depth: in
         deeper = _of_exception(cause, seen, depth + 1)
         wanted = deeper.error_class != "unknown" if verdict.error_class == "unknown" else deeper.error_class in SHARPER
         if wanted and deeper.error_class != "cancelled":
-            return deeper.replace(why=f"{_short(type(error))} was caused by: {deeper.why}")
+            return deeper.replace(why=f"{_short(type(error))} {_CAUSED_BY}: {deeper.why}")
     return verdict
 
 
