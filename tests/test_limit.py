@@ -332,7 +332,7 @@ def test_the_place_is_given_back_in_async_code_too(run, how):
                     with attempt:
                         break
                 break
-            await loop.aclose()
+            del loop
         return limit.under_way, limit.waiting
 
     assert run(main) if run is trio.run else run(main()) == (0, 0)
@@ -486,12 +486,19 @@ def test_an_interrupt_takes_a_waiting_thread_out_of_the_line():
     script = """
 import os, signal, threading
 from outlast import Guard, Limit
-limit = Limit("line", concurrency=1)
+limit, seen = Limit("line", concurrency=1), []
 assert limit.acquire_nowait()
+def handler(*_):
+    if not seen:
+        seen.append(True)
+        raise KeyboardInterrupt
+signal.signal(signal.SIGINT, handler)
 def interrupt():
     while not limit.waiting or next(iter(limit._line)).ring is None:
         os.sched_yield()
-    os.kill(os.getpid(), signal.SIGINT)
+    while not seen:  # one that comes just before the thread blocks is noticed with the next one only
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        os.sched_yield()
 threading.Thread(target=interrupt).start()
 try:
     Guard(limit=limit).call(print, "never")
@@ -1028,7 +1035,9 @@ signal.signal(signal.SIGTERM, lambda *_: stop.set())
 def ask():
     while not limit.waiting:
         os.sched_yield()
-    os.kill(os.getpid(), signal.SIGTERM)
+    while not stop.is_set():  # one that comes just before the loop blocks is noticed with the next one only
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+        os.sched_yield()
 async def main():
     with limit, stop:
         threading.Thread(target=ask).start()

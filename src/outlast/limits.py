@@ -403,12 +403,12 @@ class Limit:
         """(The seconds until the turn comes, infinite if only others can bring it; -1 if it has come. The patience that is left.)"""
         clock = here.get().clock
         with self._lock:
-            rung = [other for other in self._serve() if other is not turn]
             now = clock.monotonic()  # under the lock: buckets must see instants in their order
+            rung = [other for other in self._serve(now) if other is not turn]
             if turn.entry >= 0:
                 hold = -1.0
             elif next(iter(self._line), None) is turn:
-                hold = self._hold(turn.cost, now) or inf
+                hold = self._hold(turn.cost, now) or inf  # only time was in its way, or else it lacks a place
                 turn.due = now + hold
             else:
                 hold = self._gate - now if self._gate > until else inf  # nobody passes a closed gate
@@ -456,12 +456,13 @@ class Limit:
             self._calm = self._is_calm()
         _ring(rung)
 
-    def _serve(self) -> list[Turn]:
+    def _serve(self, now: float | None = None) -> list[Turn]:
         """Grant what can be granted, from the head of the line; those to ring for: the granted, and a head that must watch the time."""
         rung: list[Turn] = []
         if not self._line:
             return rung
-        now = here.get().clock.monotonic()
+        if now is None:
+            now = here.get().clock.monotonic()
         while self._line:
             turn = next(iter(self._line))
             hold = self._hold(turn.cost, now)

@@ -208,7 +208,7 @@ class OutlastSubject:
                 "total_timeout": float(PLENTY),
                 "breaker": self.breaker(failures=PLENTY),
                 "retry_budget": self.budget(ratio=1, reserve=PLENTY),
-                "limit": self.limit(concurrency=PLENTY, rate=PLENTY, per=1.0),
+                "limit": self.limit(concurrency=PLENTY, rate=PLENTY, per=1.0, burst=PLENTY),
             }
             guard = plenty | guard
         return outlast.Guard(retry=self.policy(**{k: v for k, v in options.items() if k not in around}), **guard)

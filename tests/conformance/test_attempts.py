@@ -343,15 +343,16 @@ def test_an_open_circuit_has_sent_nothing(subject, mode):
 
 @statement(36, needs=["idempotency", "virtual_time", "async", "limit_blocks"])
 def test_a_full_limit_has_sent_nothing(subject):
-    """semantics 36: a call that was not let in is tried again, and done once."""
+    """semantics 36: work that a limit did not let in is tried again, and done once."""
     limit, story = subject.limit(concurrency=1, max_wait=0.0), Story()
 
     async def body():
-        return story()
+        async with limit:
+            return story()
 
     async def main():
         assert subject.take(limit)
-        task = asyncio.create_task(subject.protect(body, waits=(1.0, 1.0), limit=limit, idempotent=False)())
+        task = asyncio.create_task(subject.protect(body, waits=(1.0, 1.0), idempotent=False)())
         await settled()
         assert (task.done(), story.calls) == (False, 0)
         subject.give(limit)
