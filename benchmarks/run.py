@@ -194,9 +194,9 @@ def ours(table: Table, prefix: str = "") -> list[Row]:
     return [row for row in table.rows if row.library == OURS and row.label.startswith(prefix)]
 
 
-def judge_ratio(table: Table, bar: str, limit: float) -> list[Verdict]:
+def judge_ratio(table: Table, bar: str, limit: float, prefix: str = "@retry") -> list[Verdict]:
     verdicts: list[Verdict] = []
-    for row in ours(table, "@retry"):
+    for row in ours(table, prefix):
         low, ratio, high = row.ratio or (math.inf, math.inf, math.inf)
         measured = f"`{row.label}` {ratio:.2f} ({low:.2f} to {high:.2f})"
         verdicts.append(Verdict(f"{bar}: at most {limit} x floor", measured, ratio <= limit))
@@ -216,6 +216,10 @@ def judge_race(table: Table, bar: str) -> list[Verdict]:
             kind = "every peer with a rate" if rate else "every peer"
             verdicts.append(Verdict(f"{bar}: faster than {kind}", measured, middle(row) < middle(best)))
     return verdicts
+
+
+def judge_full(table: Table, bar: str, limit: float) -> list[Verdict]:
+    return judge_ratio(table, bar, limit, "Guard") + judge_race(table, bar)
 
 
 def judge_import(table: Table) -> list[Verdict]:
@@ -246,6 +250,8 @@ JUDGES: dict[str, Callable[[Table], list[Verdict]]] = {
     "work-async": partial(judge_race, bar="the same with sleeping stubbed, async"),
     "breaker": partial(judge_race, bar="breaker alone, sync"),
     "breaker-async": partial(judge_race, bar="breaker alone, async"),
+    "full": partial(judge_full, bar="everything at once, sync", limit=8),
+    "full-async": partial(judge_full, bar="everything at once, async", limit=1.5),
     "import": judge_import,
     "memory": judge_memory,
 }

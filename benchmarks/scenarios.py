@@ -258,6 +258,143 @@ MORE_BREAKERS = (
 )
 
 
+# Everything at once: three attempts, a breaker, a retry budget, a total timeout of a minute, at most 64 calls at a time.
+
+WIDTH = 64
+
+
+def outlast_full(fn: Fn) -> Any:
+    outlast = library("outlast")
+    return outlast.Guard(
+        "bench",
+        retry=outlast.RetryPolicy(max_attempts=ATTEMPTS, max_delay=MAX_DELAY),
+        total_timeout=60.0,
+        breaker=outlast_breaker(),
+        retry_budget=outlast.RetryBudget("bench"),
+        limit=outlast.Limit("bench", concurrency=WIDTH),
+    )(fn)
+
+
+def redress_parts(retry: Any) -> dict[str, Any]:
+    redress = library("redress")
+    return {
+        "retry": retry(
+            classifier=redress.default_classifier,
+            strategy=library("redress.strategies").equal_jitter(base_s=1.0, max_s=MAX_DELAY),
+            max_attempts=ATTEMPTS,
+            deadline_s=60.0,
+            budget=redress.Budget(max_retries=100, window_s=60.0),
+        ),
+        "circuit_breaker": redress.CircuitBreaker(failure_threshold=5, recovery_timeout_s=60.0),
+    }
+
+
+def redress_full_sync(fn: Fn) -> Fn:
+    redress = library("redress")
+    policy = redress.Policy(**redress_parts(redress.Retry))
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return policy.call(lambda: fn(*args, **kwargs))
+
+    return wrapper
+
+
+def redress_full_coro(fn: Fn) -> Fn:
+    redress = library("redress")
+    policy = redress.AsyncPolicy(**redress_parts(redress.AsyncRetry))
+
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return await policy.call(lambda: fn(*args, **kwargs))
+
+    return wrapper
+
+
+def pyresilience_full(fn: Fn, **more: Any) -> Any:
+    pyresilience = library("pyresilience")
+    return pyresilience.resilient(
+        retry=pyresilience.RetryConfig(max_attempts=ATTEMPTS, delay=1.0, max_delay=MAX_DELAY, retry_on=TRANSIENT),
+        circuit_breaker=pyresilience.CircuitBreakerConfig(failure_threshold=5, recovery_timeout=60.0),
+        bulkhead=pyresilience.BulkheadConfig(max_concurrent=WIDTH),
+        retry_budget=pyresilience.RetryBudgetConfig(),
+        **more,
+    )(fn)
+
+
+def pyresilience_full_coro(fn: Fn) -> Any:
+    timeout = library("pyresilience").TimeoutConfig(seconds=60.0, per_attempt=False)
+    return pyresilience_full(fn, timeout=timeout)
+
+
+class Stack:
+    """The state of a stack written by hand: failures in a row, when the circuit opened, retries in the budget."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.open_until = 0.0
+        self.tokens = 10.0
+
+    def admit(self, now: float) -> None:
+        if now < self.open_until:
+            message = "open"
+            raise RuntimeError(message)
+
+    def failed(self, now: float, attempt: int) -> bool:
+        self.failures += 1
+        if self.failures >= 5:
+            self.open_until = now + 60.0
+        if attempt == ATTEMPTS or self.tokens < 1:
+            return False
+        self.tokens -= 1
+        return True
+
+    def worked(self, attempt: int) -> None:
+        self.failures = 0
+        if attempt == 1:
+            self.tokens = min(self.tokens + 0.2, 210.0)
+
+
+def stack_coro(fn: Fn) -> Fn:
+    import asyncio  # noqa: PLC0415 - only the async table needs it
+    import time  # noqa: PLC0415 - as above
+
+    stack, places = Stack(), asyncio.Semaphore(WIDTH)
+
+    @functools.wraps(fn)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        end, attempt = time.monotonic() + 60.0, 1
+        while True:
+            stack.admit(time.monotonic())
+            try:
+                async with places, asyncio.timeout(end - time.monotonic()):
+                    result = await fn(*args, **kwargs)
+            except TRANSIENT:
+                if not stack.failed(time.monotonic(), attempt):
+                    raise
+            else:
+                stack.worked(attempt)
+                return result
+            await asyncio.sleep(2.0 ** (attempt - 1))
+            attempt += 1
+
+    return wrapper
+
+
+ALL_SYNC = (
+    BARE,
+    FLOOR,
+    Contender(OURS, "Guard(everything)", outlast_full, None),
+    Contender("redress", "Policy(everything but a limit)", redress_full_sync, None),
+    Contender("pyresilience", "@resilient(everything but a timeout)", pyresilience_full, None),
+)
+ALL_CORO = (
+    BARE,
+    Contender(NONE, "floor: a stack written by hand", None, stack_coro),
+    Contender(OURS, "Guard(everything)", None, outlast_full),
+    Contender("redress", "Policy(everything but a limit)", None, redress_full_coro),
+    Contender("pyresilience", "@resilient(everything)", None, pyresilience_full_coro),
+)
+
+
 # Isolation: one call of a function that another process can import, whatever the body of the table is.
 
 
@@ -329,6 +466,8 @@ TIMED = (
     Scenario("work-async", "The same with sleeping stubbed, async", FAILING, coro=True, failures=2, sleeps=False),
     Scenario("breaker", "Breaker alone, circuit closed, sync", GUARDED),
     Scenario("breaker-async", "Breaker alone, circuit closed, async", GUARDED, coro=True),
+    Scenario("full", "Everything at once, success, sync", ALL_SYNC),
+    Scenario("full-async", "Everything at once, success, async", ALL_CORO, coro=True),
     Scenario("isolation", "One attempt in isolation", ISOLATED),
 )
 MEMORY = (FLOOR, BARE_RETRY, *retries(1.0), *BREAKERS)

@@ -443,10 +443,10 @@ def test_an_outcome_that_meets_a_new_era_on_its_way_is_not_counted():
             pass
 
     breaker = make(failure_threshold=2)
-    breaker._counts.lock = ResetWhileWaiting()
+    breaker.counts.lock = ResetWhileWaiting()
     with pytest.raises(ConnectionResetError):
         breaker.call(fail)
-    assert breaker._counts.lock.waited
+    assert breaker.counts.lock.waited
     assert breaker.failure_count == 0
 
 
@@ -725,10 +725,10 @@ def test_the_rate_is_that_of_a_recount_for_any_sequence():
         with contextlib.suppress(ConnectionResetError):
             breaker.call(body)
         last.append(body is fail)
-        assert (breaker._counts.window.calls, breaker._counts.window.failures) == (len(last), sum(last))
+        assert (breaker.counts.window.calls, breaker.counts.window.failures) == (len(last), sum(last))
     assert breaker.state is CLOSED
     trip(breaker)
-    assert breaker._counts.window.failures == 20
+    assert breaker.counts.window.failures == 20
 
 
 # --- slow calls ---
@@ -1377,14 +1377,14 @@ from outlast import CircuitBreaker
 breaker = CircuitBreaker("forked", failure_threshold=2)
 changed = breaker.replace(failure_threshold=3)
 def fail(): raise ConnectionResetError
-with breaker._counts.lock, breaker._memory.lock:
+with breaker.counts.lock, breaker.memory.lock:
     child = os.fork()
 if child == 0:
     signal.alarm(10)
     for _ in range(2):
         try: breaker.call(fail)
         except ConnectionResetError: pass
-    os._exit(0 if breaker.state == "open" and breaker._counts.lock is changed._counts.lock else 3)
+    os._exit(0 if breaker.state == "open" and breaker.counts.lock is changed.counts.lock else 3)
 _, status = os.waitpid(child, 0)
 print(os.waitstatus_to_exitcode(status), breaker.state)
 """

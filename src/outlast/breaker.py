@@ -223,11 +223,11 @@ class CircuitBreaker:
         if shared:
             check.add("shared", "False", shared, "Circuits are shared through a store, and this version has none.")
         check.raise_if_any()
-        self._memory: CircuitMemory = LocalMemory()
-        self._counts = _Counts(self.window)
+        self.memory: CircuitMemory = LocalMemory()
+        self.counts = _Counts(self.window)
         self._inside: list[Ticket] = []  # of `with` blocks under way
-        # In a closed circuit that only counts failures in a row, a success has nothing to record.
-        self._free = self.failure_rate is None and self.slow_call is None
+        # In a closed circuit that only counts failures in a row, a success has nothing to record, and a call nothing to time.
+        self.free = self.failure_rate is None and self.slow_call is None
         _breakers.add(self)
         _by_name.setdefault(self.name, self)
 
@@ -236,27 +236,27 @@ class CircuitBreaker:
     @property
     def state(self) -> CircuitState:
         """closed, open or half_open. An open circuit turns half-open with the first call after its time."""
-        return self._memory.circuit.state
+        return self.memory.circuit.state
 
     @property
     def failure_count(self) -> int:
         """Failures in a row."""
-        return self._counts.failures
+        return self.counts.failures
 
     @property
     def last_failure_time(self) -> datetime | None:
         """When a call last failed."""
-        return self._counts.last_failure_time
+        return self.counts.last_failure_time
 
     @property
     def success_count(self) -> int:
         """Successful probes since the circuit turned half-open."""
-        return self._memory.circuit.successes
+        return self.memory.circuit.successes
 
     @property
     def opened_at(self) -> datetime | None:
         """When it opened, if it is not closed."""
-        return self._memory.circuit.opened_at
+        return self.memory.circuit.opened_at
 
     def __repr__(self) -> str:
         return f"<CircuitBreaker {self.name!r} {self.state.value}, failures: {self.failure_count}>"
@@ -274,7 +274,7 @@ class CircuitBreaker:
         if not world.retries:
             return Ticket(-1, None, now)  # of no era: what becomes of it counts nowhere
         while True:
-            circuit = self._memory.circuit
+            circuit = self.memory.circuit
             if circuit.state is CircuitState.CLOSED:
                 return Ticket(circuit.era, None, now)
             changed, probe = _admitted(circuit, now, self)
@@ -282,19 +282,19 @@ class CircuitBreaker:
                 if self.mode == "shadow":
                     return Ticket(-1, None, now)
                 raise self.rejection()
-            if self._memory.swap(circuit, changed):
+            if self.memory.swap(circuit, changed):
                 if changed.state is not circuit.state:
                     self._tell("HalfOpen", changed, "its time is up, probes are admitted")
                 return Ticket(changed.era, probe, now)
 
     def era(self) -> int | None:
         """A ticket for a closed circuit, which has nothing to change or to time before a call; None: ask `admit`."""
-        circuit = self._memory.circuit
+        circuit = self.memory.circuit
         return circuit.era if circuit.state is CircuitState.CLOSED and self.slow_call is None else None
 
     def passed(self, ticket: Ticket | int | None) -> None:
         """The call of this ticket succeeded."""
-        if ticket is not None and (self._counts.failures or not self._free or not isinstance(ticket, int)):
+        if ticket is not None and (self.counts.failures or not self.free or not isinstance(ticket, int)):
             self.settle(ticket, failed=False)
 
     def settle(self, ticket: Ticket | int, failed: bool | None) -> None:  # noqa: FBT001 - the outcome
@@ -308,7 +308,7 @@ class CircuitBreaker:
                 self._settle_probe(ticket, failed)
                 return
             ticket = ticket.era
-        if failed is not None and ticket == self._memory.circuit.era:
+        if failed is not None and ticket == self.memory.circuit.era:
             self._settle_closed(ticket, failed)
 
     def judge(self, error: BaseException, verdict: Verdict | None = None) -> bool | None:
@@ -321,7 +321,7 @@ class CircuitBreaker:
 
     def open_beyond(self, seconds: float) -> bool:
         """Whether it will still be open, and reject, so many seconds from now."""
-        circuit = self._memory.circuit
+        circuit = self.memory.circuit
         if circuit.state is not CircuitState.OPEN or self.mode == "shadow" or not here.get().retries:
             return False
         return here.get().clock.monotonic() + seconds < circuit.retry_on - _ROUNDING
@@ -329,7 +329,7 @@ class CircuitBreaker:
     def isolate(self, reason: str) -> None:
         """Open by hand, until `reset`: beats every automatic transition."""
         while True:
-            circuit = self._memory.circuit
+            circuit = self.memory.circuit
             now = here.get().clock.now()
             changed = replace(
                 _opened(circuit, here.get().clock.monotonic(), now, 0.0, rounds=circuit.rounds),
@@ -337,17 +337,17 @@ class CircuitBreaker:
                 retry_at=datetime.max.replace(tzinfo=UTC),
                 retry_on=float("inf"),
             )
-            if self._memory.swap(circuit, changed):
+            if self.memory.swap(circuit, changed):
                 self._tell("Open", changed, f"isolated: {changed.isolated}")
                 return
 
     def reset(self) -> None:
         """Close by hand and forget all counts."""
         while True:
-            circuit = self._memory.circuit
+            circuit = self.memory.circuit
             changed = Circuit(era=circuit.era + 1)
-            if self._memory.swap(circuit, changed):
-                self._counts.clear()
+            if self.memory.swap(circuit, changed):
+                self.counts.clear()
                 if circuit.state is not CircuitState.CLOSED:
                     self._tell("Closed", changed, "reset by hand")
                 return
@@ -360,11 +360,11 @@ class CircuitBreaker:
         """
         _, (name, settings) = self.__reduce__()
         other = CircuitBreaker(name, **(settings | changes))
-        other._memory = self._memory
-        other._counts = self._counts
-        with self._counts.lock:
-            if self._counts.window.size != other.window:
-                self._counts.window = _Window(other.window)
+        other.memory = self.memory
+        other.counts = self.counts
+        with self.counts.lock:
+            if self.counts.window.size != other.window:
+                self.counts.window = _Window(other.window)
         _by_name[name] = other
         return other
 
@@ -377,9 +377,9 @@ class CircuitBreaker:
     # -- the machinery ----------------------------------------------------------------------------------------------------------
 
     def _settle_closed(self, era: int, failed: bool) -> None:  # noqa: FBT001 - the outcome
-        counts = self._counts
+        counts = self.counts
         with counts.lock:
-            circuit = self._memory.circuit
+            circuit = self.memory.circuit
             if circuit.era != era:
                 return
             reason = self._count_locked(counts, failed)
@@ -387,7 +387,7 @@ class CircuitBreaker:
             return
         clock = here.get().clock
         changed = _opened(circuit, clock.monotonic(), clock.now(), self._open_time(0), rounds=0)
-        if self._memory.swap(circuit, changed):
+        if self.memory.swap(circuit, changed):
             self._tell("Open", changed, reason)
 
     def _count_locked(self, counts: _Counts, failed: bool) -> str | None:  # noqa: FBT001 - the outcome
@@ -407,22 +407,22 @@ class CircuitBreaker:
 
     def _settle_probe(self, ticket: Ticket, failed: bool | None) -> None:  # noqa: FBT001 - the outcome
         while True:
-            circuit, clock = self._memory.circuit, here.get().clock
+            circuit, clock = self.memory.circuit, here.get().clock
             lease = dict(circuit.probes).get(ticket.probe or 0, 0.0)
             if circuit.era != ticket.era or lease <= clock.monotonic():
                 return  # of an earlier era, or its place has gone to another
             wall = clock.now()
             changed = _probed(circuit, ticket.probe, failed, clock.monotonic(), wall, self)
-            if self._memory.swap(circuit, changed):
+            if self.memory.swap(circuit, changed):
                 break
         if failed:
-            with self._counts.lock:
-                self._counts.failures += 1
-                self._counts.last_failure_time = wall
+            with self.counts.lock:
+                self.counts.failures += 1
+                self.counts.last_failure_time = wall
         if changed.state is CircuitState.OPEN:
             self._tell("Reopened", changed, "a probe failed")
         elif changed.state is CircuitState.CLOSED:
-            self._counts.clear()
+            self.counts.clear()
             self._tell(
                 "Closed",
                 changed,
@@ -441,7 +441,7 @@ class CircuitBreaker:
 
     def rejection(self) -> CircuitBreakerOpenError:
         """What a call that is not admitted raises; a new object each time, for a raised exception grows a traceback."""
-        circuit, clock = self._memory.circuit, here.get().clock
+        circuit, clock = self.memory.circuit, here.get().clock
         now, wall = clock.monotonic(), clock.now()
         opened_at = circuit.opened_at or wall
         if circuit.state is CircuitState.HALF_OPEN:
@@ -496,7 +496,7 @@ class CircuitBreaker:
 
     def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call fn if the circuit admits it."""
-        circuit = self._memory.circuit
+        circuit = self.memory.circuit
         # A closed circuit lets everything pass: nothing to change before the call, and nothing to time unless slow calls count.
         if circuit.state is CircuitState.CLOSED and self.slow_call is None:
             ticket: Ticket | int = circuit.era
@@ -510,14 +510,14 @@ class CircuitBreaker:
             self.settle(ticket, self.judge(error))
             raise
         if result.__class__ in PLAIN or not awaitable(result):
-            if self._counts.failures or not self._free:
+            if self.counts.failures or not self.free:
                 self.settle(ticket, failed=False)
             return result
         return self._awaited(result, ticket)  # type: ignore[return-value, arg-type]
 
     async def acall(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Await fn if the circuit admits it."""
-        circuit = self._memory.circuit
+        circuit = self.memory.circuit
         if circuit.state is CircuitState.CLOSED and self.slow_call is None:
             ticket: Ticket | int = circuit.era
         elif here.get().retries:
@@ -529,7 +529,7 @@ class CircuitBreaker:
         except BaseException as error:
             self.settle(ticket, self.judge(error))
             raise
-        if self._counts.failures or not self._free:
+        if self.counts.failures or not self.free:
             self.settle(ticket, failed=False)
         return value
 
@@ -623,11 +623,11 @@ def _after_fork() -> None:
     # A thread of the parent may have held a lock at the moment of the fork; nobody in the child would ever release it. The
     # counts start anew with theirs: the child has made no call yet.
     for breaker in _breakers:
-        counts = breaker._counts  # noqa: SLF001 - same room
+        counts = breaker.counts
         counts.lock = allocate_lock()
         counts.clear()
-        if isinstance(breaker._memory, LocalMemory):  # noqa: SLF001 - same room
-            breaker._memory.lock = allocate_lock()  # noqa: SLF001 - same room
+        if isinstance(breaker.memory, LocalMemory):
+            breaker.memory.lock = allocate_lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

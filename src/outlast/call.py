@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any, NoReturn, Protocol, TypeAlias
 
-    from outlast.breaker import CircuitBreaker, Ticket
+    from outlast.breaker import Circuit, CircuitBreaker, Ticket
     from outlast.isolate import ThreadAttempt
     from outlast.limits import Limit, RetryBudget, Turn, Waited
     from outlast.model import AttemptRecord, Context, History, Notes
@@ -208,10 +208,10 @@ class Call:
 
     # -- before an attempt
 
-    def begun(self, ticket: int | None, entry: int, seen: int) -> None:
-        """The first attempt has begun elsewhere, without asking: what it holds, and what `latest` was."""
+    def begun(self, circuit: Circuit | None, entry: int, seen: int) -> None:
+        """The first attempt has begun elsewhere, without asking: the closed circuit it found, its place, and what `latest` was."""
         self.number = 1
-        self.ticket = ticket
+        self.ticket = None if circuit is None else circuit.era
         self.entry = entry
         self.seen = seen
 

@@ -422,16 +422,18 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
             return drive(start(guard, name), fn, args, kwargs)
 
         return protected
-    run, made, limit, breaker, budget = flow.run, flow.made, guard.limit, guard.breaker, guard.retry_budget
+    run, made, limit, budget = flow.run, flow.made, guard.limit, guard.retry_budget
+    breaker = guard.breaker
     around, enter, leave, monotonic = flow.running.get, flow.running.set, flow.running.reset, REAL.clock.monotonic
+    closed, circuits, counts, free, timed, settle = _circuit(breaker)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes:
             return fn(*args, **kwargs) if _off() else guard.call(fn, *args, **kwargs)
         # As the driver would, for a first attempt that nothing holds up and that succeeds: then nobody ever asks for the call itself.
         entry = -1 if limit is None else limit.take()
-        ticket = None if breaker is None else breaker.era()
-        if (entry < 0 and limit is not None) or (ticket is None and breaker is not None):
+        circuit = None if breaker is None else circuits.circuit
+        if (entry < 0 and limit is not None) or (circuit is not None and (timed or circuit.state is not closed)):
             call = start(guard, name)
             call.entry = entry
             return run(call, fn, args, kwargs)
@@ -441,26 +443,26 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
             result = fn(*args, **kwargs)
         except Exception as error:
             call = made(begun)
-            call.begun(ticket, entry, seen)
+            call.begun(circuit, entry, seen)
             delay = call.failed(error)
             if delay is None:
                 raise
         except BaseException as interruption:
             call = made(begun)
-            call.begun(ticket, entry, seen)
+            call.begun(circuit, entry, seen)
             call.interrupted(interruption)
             raise
         else:
             if begun[4] is None and (result.__class__ in PLAIN or not awaitable(result)):
-                if breaker is not None:
-                    breaker.passed(ticket)
+                if circuit is not None and (counts.failures or not free):
+                    settle(circuit.era, failed=False)
                 if limit is not None:
                     limit.done(entry)
-                if budget is not None:
+                if budget is not None and not budget.full:
                     budget.deposit()
                 return result
             call = made(begun)
-            call.begun(ticket, entry, seen)
+            call.begun(circuit, entry, seen)
             if awaitable(result):  # what was returned is awaited inside of the retry loop
                 return _flow.arun(call, fn, args, kwargs, copy_context(), first=result, begun=True)
             call.succeeded(result)
@@ -484,9 +486,11 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
             return await drive(start(guard, name), fn, args, kwargs, copy_context())
 
         return protected
-    run, made, limit, breaker, budget = flow.arun, flow.made, guard.limit, guard.breaker, guard.retry_budget
+    run, made, limit, budget = flow.arun, flow.made, guard.limit, guard.retry_budget
+    breaker = guard.breaker
     around, enter, leave, monotonic = flow.running.get, flow.running.set, flow.running.reset, REAL.clock.monotonic
     # The attempt's own time or that of everything, whichever is less; of two equal ones the total, as in `Call.limit`.
+    closed, circuits, counts, free, timed, settle = _circuit(breaker)
     bound = min(_bounds(guard), key=lambda one: (one[0], one[1] == "attempt"), default=None)
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -495,8 +499,8 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
         # As in `_full_sync`: the first attempt, if nothing holds it up.
         before = copy_context()
         entry = -1 if limit is None else limit.take()
-        ticket = None if breaker is None else breaker.era()
-        if (entry < 0 and limit is not None) or (ticket is None and breaker is not None):
+        circuit = None if breaker is None else circuits.circuit
+        if (entry < 0 and limit is not None) or (circuit is not None and (timed or circuit.state is not closed)):
             call = start(guard, name)
             call.entry = entry
             return await run(call, fn, args, kwargs, before)
@@ -511,28 +515,28 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
                     result = await fn(*args, **kwargs)
         except Exception as error:
             call = made(begun)
-            call.begun(ticket, entry, seen)
+            call.begun(circuit, entry, seen)
             call.timer = timer
             delay = call.failed(error)
             if delay is None:
                 raise
         except BaseException as interruption:
             call = made(begun)
-            call.begun(ticket, entry, seen)
+            call.begun(circuit, entry, seen)
             call.timer = timer
             call.interrupted(interruption)
             raise
         else:
             if begun[4] is not None:
                 call = made(begun)
-                call.begun(ticket, entry, seen)
+                call.begun(circuit, entry, seen)
                 call.succeeded(result)
                 return result
-            if breaker is not None:
-                breaker.passed(ticket)
+            if circuit is not None and (counts.failures or not free):
+                settle(circuit.era, failed=False)
             if limit is not None:
                 limit.done(entry)
-            if budget is not None:
+            if budget is not None and not budget.full:
                 budget.deposit()
             return result
         finally:
@@ -540,6 +544,14 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
         return await run(call, fn, args, kwargs, before, delay=delay)
 
     return wrapper
+
+
+def _circuit(breaker: CircuitBreaker | None) -> Any:
+    """What the short way needs: the closed state, where circuit and counts are, whether a success records nothing, whether it is timed."""
+    if breaker is None:
+        return None, None, None, True, False, None
+    timed = breaker.slow_call is not None
+    return type(breaker.state).CLOSED, breaker.memory, breaker.counts, breaker.free, timed, breaker.settle
 
 
 def _bounds(guard: Guard) -> list[tuple[float, str]]:

@@ -660,6 +660,7 @@ class RetryBudget:
         self._tokens = float(self.reserve)
         _budgets.add(self)
         self._most = self.reserve + self.ratio * _CREDIT
+        self.full = self._tokens >= self._most  # a deposit would change nothing
         self._lock = allocate_lock()
 
     @property
@@ -669,10 +670,11 @@ class RetryBudget:
 
     def deposit(self) -> None:
         """A call succeeded at its first attempt."""
-        if self._tokens >= self._most:
+        if self.full:
             return
         with self._lock:
             self._tokens = min(self._tokens + self.ratio, self._most)
+            self.full = self._tokens == self._most
 
     def withdraw(self) -> bool:
         """Ask for one retry, at the moment of the decision: waiting retries are already counted."""
@@ -680,6 +682,7 @@ class RetryBudget:
             if self._tokens < 1 - 1e-9:  # five deposits of 0.2 are one retry, whatever floats say
                 return False
             self._tokens -= 1
+            self.full = False
             return True
 
     def __repr__(self) -> str:
@@ -697,6 +700,7 @@ def _after_fork() -> None:
     for budget in _budgets:
         budget._lock = allocate_lock()  # noqa: SLF001 - same room
         budget._tokens = float(budget.reserve)  # noqa: SLF001 - same room
+        budget.full = False
 
 
 os.register_at_fork(after_in_child=_after_fork)
