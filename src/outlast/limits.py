@@ -186,10 +186,10 @@ class Limit:
     def _start(self, era: int) -> None:
         self._line: OrderedDict[Turn, None] = OrderedDict()
         self._buckets = {name: _Bucket(rate) for name, rate in self.rates.items()}
-        # Places are tokens. Taking one out and putting it back is a single step each, which needs no lock.
-        self._places = self.concurrency or 0  # tokens there are; without a bound, as many as were ever needed at a time
-        self._free = deque([None] * self._places)
-        self._owed = 0  # tokens to take away as soon as they come back
+        # Places are tokens, made when they are first needed. Taking one out and putting it back is a single step each, without a lock.
+        self._room: float = inf if self.concurrency is None else self.concurrency  # how many there may be
+        self._places = 0  # how many there are; more than the room until those that are under way come back
+        self._free: deque[None] = deque()
         self._gate = -inf  # closed until then
         self._worked: float = inf  # successes since the service last asked for less,
         self._narrow = False  # and whether they were few for the width
@@ -222,11 +222,7 @@ class Limit:
     @property
     def width(self) -> int | None:
         """How many calls may be under way now: `concurrency`, or fewer after the service refused some; None if any number."""
-        return None if self._unbounded else self._places - self._owed
-
-    @property
-    def _unbounded(self) -> bool:
-        return self.concurrency is None and self._width == inf
+        return None if self._room == inf else int(self._room)
 
     def __repr__(self) -> str:
         width = "any number" if self.width is None else self.width
@@ -434,17 +430,19 @@ class Limit:
         try:
             self._free.pop()
         except IndexError:
-            if not self._unbounded:
+            if self._places >= self._room:
                 return False
             self._places += 1
         return True
 
     def _absorb(self) -> None:
-        """Take away the tokens that are owed, as far as they are back."""
-        while self._owed and self._free:
-            self._free.pop()
+        """Take away the tokens that there is no room for, as far as they are back."""
+        while self._places > self._room:
+            try:
+                self._free.pop()
+            except IndexError:
+                return
             self._places -= 1
-            self._owed -= 1
 
     def _charge(self, cost: Mapping[str, float] | None, sign: int = 1) -> None:
         for name, bucket in self._buckets.items():
@@ -518,16 +516,8 @@ class Limit:
     def _set_width(self, width: float) -> None:
         most = inf if self.concurrency is None else self.concurrency
         self._width = inf if width >= most else width
-        room = int(min(most, max(1, width + _ROUNDING)))
-        missing = room - (self._places - self._owed)
-        if missing < 0:
-            self._owed -= missing
-            self._absorb()
-            return
-        forgiven = min(missing, self._owed)
-        self._owed -= forgiven
-        self._places += missing - forgiven
-        self._free.extend([None] * (missing - forgiven))
+        self._room = most if self._width == inf else max(1, int(width + _ROUNDING))
+        self._absorb()
 
     # -- by itself ----------------------------------------------------------------------------------------------------------------
 
@@ -581,7 +571,6 @@ class Limit:
         with self._lock:
             if not self._grab():
                 self._places += 1
-                self._owed += 1
             return self._cuts
 
     def _check(self, how: str) -> None:
