@@ -531,7 +531,9 @@ class Limit:
             hold = self._obstacle(None, here.get().clock.monotonic())
             under_way, waiting = self._under_way, len(self._line)
         waited = f"no place within {self.max_wait:g} s" if self.max_wait is not None else "no place"
-        message = f"limit {self.name!r}: {why or waited}, {under_way} under way and {waiting} waiting; nothing was called"
+        message = (
+            f"limit {self.name!r}: {why or waited}, {under_way} under way and {waiting} waiting; nothing was called"
+        )
         if why is None:
             self.tell_exceeded()
         return LimitExceededError(message, name=self.name, retry_after=None if hold == inf else hold)

@@ -52,7 +52,7 @@ def with_requests(url: str) -> None:
 
 
 def with_httpx(url: str) -> None:
-    with httpx.Client(verify=False, timeout=HASTY, trust_env=False) as client:  # noqa: S501 - plain HTTP only
+    with httpx.Client(verify=False, timeout=HASTY, trust_env=False) as client:
         client.post(url).raise_for_status()
 
 
@@ -128,7 +128,9 @@ def test_with_the_key_everything_is_retried(library: Callable[[str], None], serv
 
 
 @pytest.mark.parametrize("door", ["psycopg", "sqlalchemy"])
-@pytest.mark.parametrize(("sqlstate", "retried"), [("40001", True), ("40P01", True), ("57P01", False), ("53300", False)])
+@pytest.mark.parametrize(
+    ("sqlstate", "retried"), [("40001", True), ("40P01", True), ("57P01", False), ("53300", False)]
+)
 def test_a_transaction_that_was_rolled_back_is_retried(
     postgres: Postgres, door: str, sqlstate: str, retried: bool
 ) -> None:
