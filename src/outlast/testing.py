@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextvars import Context
 
-    from outlast.clock import Stop, Timer
+    from outlast.clock import Bell, Stop, Timer
     from outlast.observe.events import Event
 
 _GRACE = 0.05  # real seconds that a body may be busy elsewhere before a virtual timeout strikes
@@ -214,7 +214,7 @@ class _VirtualClock(Clock):
         self.time._set(alarm)  # noqa: SLF001 - one room
         return alarm
 
-    def wait_event(self, event: threading.Event, seconds: float | None, *, bounds: bool = True) -> bool:
+    def wait_event(self, event: threading.Event | Bell, seconds: float | None, *, bounds: bool = True) -> bool:
         if seconds is None:
             return event.wait()
         if event.is_set() or (bounds and event.wait(_GRACE)):
