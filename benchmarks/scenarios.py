@@ -354,8 +354,8 @@ class Stack:
 
 
 def stack_coro(fn: Fn) -> Fn:
-    import asyncio  # noqa: PLC0415 - only the async table needs it
-    import time  # noqa: PLC0415 - as above
+    import asyncio
+    import time
 
     stack, places = Stack(), asyncio.Semaphore(WIDTH)
 

@@ -501,7 +501,7 @@ def test_all_mistakes_of_a_policy_are_reported_at_once():
         "expected cap to be one of after_jitter, before_jitter, got: 'before'. Did you mean 'before_jitter'?",
         "expected on_errors[0] to be a category, an error class, a tier, a status, a range such as 5xx, or a dotted exception name, got: 'netwrk_error'. Did you mean 'network_error'?",
         "expected on_errors[1] to be an HTTP status from 100 to 599, got: 700.",
-        "expected retry_limits['databse'] to be the limit of a tier (network, database, http_429_503, http_500_502_504, http_5xx_other, unknown, worker, circuit, resource, data, code, http_4xx, auth), got: 'databse'. Did you mean 'database'?",
+        "expected retry_limits['databse'] to be the limit of a tier (network, database, http_429_503, http_500_502_504, http_5xx_other, unknown, worker, circuit, limit, resource, data, code, http_4xx, auth), got: 'databse'. Did you mean 'database'?",
         "expected max_attempts to be an integer of at least 1, got: 0. Use max_attempts=1 to call once without retrying.",
     ]
 
@@ -755,7 +755,7 @@ def test_an_argument_that_a_guard_does_not_have(typo, meant):
 def test_all_mistakes_of_a_guard_are_reported_at_once():
     """S0-29, C-19: total_timeout below timeout is one of them."""
     assert problems(lambda: Guard("", retry=3, timeout=5, total_timeout=2, on_open="wiat", fallback="x", limits=1)) == [
-        "expected no argument 'limits'. Known: name, breaker, fallback, idle_timeout, isolation, on_open, retry, retry_budget, retry_if, timeout, total_timeout.",
+        "expected no argument 'limits'. Did you mean 'limit'?",
         "expected name to be a name (a string that is not empty), got: ''.",
         "expected retry to be a RetryPolicy or None, got: 3. RetryPolicy.from_config reads a mapping.",
         "expected total_timeout to be at least timeout (5 s), got: 2.0. The total includes every attempt.",

@@ -16,6 +16,7 @@ from outlast import (
     CircuitBreakerOpenError,
     ConfigurationError,
     Guard,
+    LimitExceededError,
     OutlastError,
     PermanentFailure,
     RetryPolicy,
@@ -53,6 +54,7 @@ ERRORS = {
         retry_at=AT + timedelta(minutes=1),
         retry_after=60.0,
     ),
+    "LimitExceededError": lambda: LimitExceededError("limit 'openai': no place", name="openai", retry_after=2.5),
     "a subclass": lambda: Throttled("openai", code=429),
 }
 every_error = pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS)

@@ -15,6 +15,7 @@ import threading
 
 import pytest
 import trio
+import trio.lowlevel
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -146,7 +147,7 @@ def test_threads_and_several_event_loops_share_one_limit():
 
     async def twork():
         with gauge:
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
 
     def in_asyncio():
         async def main():
@@ -595,6 +596,95 @@ def test_many_waiters_of_a_dead_event_loop_are_passed_over():
     del tasks, task
     gc.collect()
     assert (limit.under_way, limit.waiting) == (0, 0)
+
+
+def test_garbage_may_be_collected_in_the_middle_of_everything(monkeypatch):
+    """semantics 69: a forgotten waiter and a forgotten stream are ended by the collector while the same thread holds the lock."""
+    limit, looking = Limit("garbage", concurrency=2), Limit._obstacle
+
+    class Knot:
+        pass
+
+    @Guard(limit=limit)
+    def items():
+        yield 1
+
+    def forget():
+        loop, knot = asyncio.new_event_loop(), Knot()
+        knot.stream, knot.me = items(), knot
+        next(knot.stream)
+        limit._forced()
+        for _ in range(3):
+            loop.create_task(limit.__aenter__())._log_destroy_pending = False
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+    def collecting(self, cost, now):
+        gc.collect()
+        return looking(self, cost, now)
+
+    gc.disable()
+    try:
+        forget()
+        assert (limit.under_way, limit.waiting) == (2, 3)
+        monkeypatch.setattr(Limit, "_obstacle", collecting)
+        limit.release()
+        assert (limit.under_way, limit.waiting) == (0, 0)
+    finally:
+        gc.enable()
+    with limit:
+        assert limit.under_way == 1
+
+
+def test_threads_and_loops_that_give_up_at_random_leave_nothing_behind():
+    """semantics 69: impatient threads, cancelled tasks and trio scopes at one limit; in the end it is empty and works."""
+    limit, gauge = Limit("wild", concurrency=3), Gauge()
+    guard = Guard(retry=ONCE, limit=limit)
+
+    def work():
+        with gauge:
+            os.sched_yield()
+
+    def in_threads():
+        impatient = Guard(retry=ONCE, limit=limit, total_timeout=0.002)
+        for number in range(60):
+            (impatient if number % 2 else guard).outcome(work)
+
+    async def awork():
+        with gauge:
+            await asyncio.sleep(0)
+
+    async def twork():
+        with gauge:
+            await trio.lowlevel.checkpoint()
+
+    def in_asyncio():
+        async def main():
+            rolls = random.Random(3)
+            tasks = [asyncio.create_task(guard.acall(awork)) for _ in range(200)]
+            for task in rolls.sample(tasks, 100):
+                await asyncio.sleep(0)
+                task.cancel()
+            await asyncio.wait(tasks)
+
+        asyncio.run(main())
+
+    def in_trio():
+        async def impatient():
+            with trio.move_on_after(0.002):
+                await guard.acall(twork)
+
+        async def main():
+            async with trio.open_nursery() as nursery:
+                for _ in range(100):
+                    nursery.start_soon(impatient)
+
+        trio.run(main)
+
+    run_threads(in_asyncio, in_asyncio, in_trio, *[in_threads] * 6)
+    assert gauge.most <= 3
+    assert (limit.under_way, limit.waiting) == (0, 0)
+    assert [limit.acquire_nowait() for _ in range(4)] == [True, True, True, False]
 
 
 @settings(max_examples=60)
@@ -1055,6 +1145,38 @@ print(asyncio.run(main()).reason)
     assert done.stdout == "shutdown\n", done.stderr
 
 
+def test_a_storm_of_signals_does_not_stop_a_waiting_thread_for_good():
+    """semantics 70: handlers ring while the interrupted thread is anywhere in its wait, and the place is found at last."""
+    script = """
+import os, signal, threading
+from outlast import Limit
+limit = Limit("line", concurrency=1)
+rung = []
+def ring(*_):
+    rung.append(1)
+    for turn in limit._line.copy():
+        if turn.ring is not None:
+            turn.ring()
+signal.signal(signal.SIGUSR1, ring)
+assert limit.acquire_nowait()
+def storm():
+    while not limit.waiting:
+        os.sched_yield()
+    for number in range(500):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        while len(rung) == number:
+            os.sched_yield()
+    limit.release()
+threading.Thread(target=storm).start()
+with limit:
+    print(limit.under_way, len(rung))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.stdout == "1 500\n", done.stderr
+
+
 def test_an_outer_deadline_bounds_an_inner_line():
     """semantics 70: nested deadlines take the minimum, in line too."""
     limit = Limit("inner", concurrency=1)
@@ -1219,7 +1341,7 @@ def test_a_wrong_setting_is_named(options, said):
         (lambda: Rate(1, per=1, bursts=3), r"'bursts'.*'burst'"),
         (lambda: Limit(""), r"name"),
         (lambda: Guard(limit=5), r"limit.*Limit"),
-        (lambda: Guard(cost=lambda: {}), r"cost.*without a limit"),
+        (lambda: Guard(cost=dict), r"cost.*without a limit"),
         (lambda: Guard(limit=Limit("x"), cost=5), r"cost"),
     ],
 )

@@ -52,6 +52,9 @@ SAMPLES = [
     told.StepSuccess(**STEP, tier="network"),
     told.AttemptTimeout(**STEP, timeout=30.0, scope="attempt"),
     told.RetryBudgetExhausted(**STEP, budget="shared"),
+    told.StepHedge(**STEP, after=0.8),
+    told.Throttled(limit="api", retry_after=7.0, pause=7.0, width=None),
+    told.LimitExceeded(limit="api", under_way=64, waiting=9),
     told.CircuitBreakerOpen(**BREAKER, threshold=5, opened_at=AT, retry_at=AT),
     told.CircuitBreakerHalfOpen(**BREAKER),
     told.CircuitBreakerReopened(**BREAKER, opened_at=AT, retry_at=AT),
@@ -202,7 +205,7 @@ def test_time_that_ran_out_is_counted_by_whose_limit_it_was(counted):
 def test_a_breaker_is_in_one_state_at_a_time(counted):
     """U-22: the gauge is 1 for the state that the breaker is in."""
     states = []
-    for event in SAMPLES[6:]:
+    for event in [sample for sample in SAMPLES if hasattr(sample, "breaker")]:
         emit(event)
         now = exposed(counted)
         states += [

@@ -41,6 +41,9 @@ SAMPLES = [
     told.StepSuccess(**STEP, tier="network"),
     told.AttemptTimeout(**STEP, timeout=30.0, scope="attempt"),
     told.RetryBudgetExhausted(**STEP, budget="openai"),
+    told.StepHedge(**STEP, after=0.8),
+    told.Throttled(limit="openai", retry_after=7.0, pause=7.0, width=None),
+    told.LimitExceeded(limit="openai", under_way=64, waiting=9),
     told.CircuitBreakerOpen(**BREAKER, threshold=5, opened_at=AT, retry_at=AT),
     told.CircuitBreakerHalfOpen(**BREAKER),
     told.CircuitBreakerClosed(**BREAKER),
@@ -133,11 +136,14 @@ def test_the_list_of_events_is_complete():
         "circuit_breaker_half_open",
         "circuit_breaker_open",
         "circuit_breaker_reopened",
+        "limit_exceeded",
         "retry_budget_exhausted",
         "step_error_permanent",
+        "step_hedge",
         "step_retry_attempt",
         "step_retry_exhausted",
         "step_success",
+        "throttled",
     ]
     assert all(told.EVENTS[event.name] is type(event) for event in SAMPLES)
 
@@ -185,7 +191,7 @@ def test_an_event_is_a_sentence_for_people(event):
     sentence = event.sentence()
     assert "\n" not in sentence
     assert "None" not in sentence
-    assert (event.breaker if hasattr(event, "breaker") else event.step_id) in sentence
+    assert next(getattr(event, field) for field in ("breaker", "limit", "step_id") if hasattr(event, field)) in sentence
 
 
 @every_event

@@ -59,6 +59,7 @@ MEANING = {
     "temporary_failure": ("transient", "unknown"),
     "worker_lost": ("transient", "worker"),
     "circuit_open": ("transient", "circuit"),
+    "limit_exceeded": ("transient", "limit"),
     "resource_exhausted": ("unclear", "resource"),
     "unknown": ("unclear", "unknown"),
     "syntax_error": ("permanent", "data"),

@@ -118,6 +118,39 @@ def later(instant: datetime, seconds: float) -> datetime:
         return datetime.max.replace(tzinfo=instant.tzinfo)
 
 
+class Bell:
+    """
+    As `threading.Event`, for one thread that waits; but a signal handler may ring it, also in that very thread.
+
+    An Event takes a lock to be set, and the thread that the handler has interrupted may hold it.
+    """
+
+    __slots__ = ("_silent",)
+
+    def __init__(self) -> None:
+        self._silent = allocate_lock()
+        self._silent.acquire()
+
+    def set(self) -> None:
+        """Ring it; once is enough."""
+        try:
+            self._silent.release()
+        except RuntimeError:  # it rings already
+            return
+
+    def is_set(self) -> bool:
+        """Whether it rings."""
+        return not self._silent.locked()
+
+    def clear(self) -> None:
+        """Make it silent."""
+        self._silent.acquire(blocking=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it rings, and make it silent; False if the time ran out first."""
+        return self._silent.acquire(timeout=-1 if timeout is None else timeout)
+
+
 class Signal:
     """What one task waits for and any thread may give, once; in asyncio and in trio."""
 

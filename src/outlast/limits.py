@@ -22,7 +22,7 @@ from contextvars import ContextVar
 from math import inf
 
 from outlast.checks import Check, Frozen, Shown
-from outlast.clock import Signal, here, stopping
+from outlast.clock import Bell, Signal, here, stopping
 from outlast.errors import LimitExceededError
 from outlast.observe import emit, listening
 from outlast.value import Value, put
@@ -178,7 +178,8 @@ class Limit:
         if shared:
             check.add("shared", "False", shared, "Limits are shared through a store, and this version has none.")
         check.raise_if_any()
-        self._lock = allocate_lock()
+        # Reentrant: a collection of garbage may end a forgotten waiter or stream, which then leaves, in the middle of what this thread does.
+        self._lock = threading.RLock()
         self._start(0)
         _limits.add(self)
         _by_name[self.name] = self
@@ -320,13 +321,13 @@ class Limit:
 
     def wait(self, turn: Turn, seconds: float | None) -> Waited:
         """Wait for the turn, at most so many seconds."""
-        clock, stop, event = here.get().clock, stopping.get(), threading.Event()
-        turn.ring = event.set
-        forget = None if stop is None else stop.tell(event.set)
+        clock, stop, bell = here.get().clock, stopping.get(), Bell()
+        turn.ring = bell.set
+        forget = None if stop is None else stop.tell(bell.set)
         until = inf if seconds is None else clock.monotonic() + seconds
         try:
             while True:
-                event.clear()
+                bell.clear()
                 hold, left = self._look(turn, until)
                 if stop is not None and stop.is_set():
                     return self._without(turn, "stopped")
@@ -336,7 +337,7 @@ class Limit:
                     return self._without(turn, "late")
                 timed = hold < left
                 longest = hold if timed else left
-                clock.wait_event(event, None if longest == inf else longest, bounds=not timed)
+                clock.wait_event(bell, None if longest == inf else longest, bounds=not timed)
         except BaseException:
             self.withdraw(turn)
             raise
@@ -468,6 +469,8 @@ class Limit:
                 if hold and now + hold < turn.due - _ROUNDING:
                     rung.append(turn)  # until now it waited for others, or for longer
                 break
+            if turn not in self._line:
+                continue  # gone meanwhile: see the lock
             del self._line[turn]
             self._charge(turn.cost)
             turn.entry = self._cuts
@@ -684,7 +687,7 @@ _budgets: weakref.WeakSet[RetryBudget] = weakref.WeakSet()
 def _after_fork() -> None:
     # A thread of the parent may have held a lock at the moment of the fork. The child begins with what a new one has.
     for limit in _limits:
-        limit._lock = allocate_lock()  # noqa: SLF001 - same room
+        limit._lock = threading.RLock()  # noqa: SLF001 - same room
         limit._start(limit._cuts + 1)  # noqa: SLF001 - same room
     for budget in _budgets:
         budget._lock = allocate_lock()  # noqa: SLF001 - same room

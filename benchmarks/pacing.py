@@ -1,0 +1,203 @@
+"""
+What a shared limit does when a service says "too many": `make pacing`.
+
+Ten thousand calls, a hundred at a time, against a token bucket and a fixed window in virtual time, several seeds each; then a smaller run
+of real requests against a real server on loopback. Prints the tables and renews docs/pacing.md. Nothing here passes or fails; the
+tests hold the bars.
+
+    PYTHONPATH=tests benchmarks/pacing.py --peers build/peers --seeds 2 --calls 2000
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import math
+import random
+import re
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from outlast import Guard, Limit
+from outlast.clock import here
+from outlast.testing import virtual_time
+from servers.limited import Bucket, LimitedServer, Service, Window, many
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    Work = Callable[[], Awaitable[object]]
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "pacing.md"
+START, END = "<!-- figures: start -->", "<!-- figures: end -->"
+WIDTH = 100
+REAL_RATE = 60
+
+
+# The contenders: each makes a protected call of a call, with three attempts.
+
+
+def ours(work: Work) -> Work:
+    return Guard(limit=Limit("service"))(work)
+
+
+def without_limit(work: Work) -> Work:
+    return Guard()(work)
+
+
+async def asleep(seconds: float) -> None:
+    """In whatever time it is called."""
+    await here.get().clock.asleep(seconds)
+
+
+def with_tenacity(work: Work) -> Work:
+    import tenacity
+
+    return tenacity.retry(
+        wait=tenacity.wait_random_exponential(multiplier=1, max=30),
+        stop=tenacity.stop_after_attempt(3),
+        sleep=asleep,
+        reraise=True,
+    )(work)
+
+
+def semaphore(places: int) -> Callable[[Work], Work]:
+    """What people write by hand: so many at a time, and wait as long as the service asks, or a second."""
+
+    def protect(work: Work) -> Work:
+        room = asyncio.Semaphore(places)
+
+        async def call() -> object:
+            for attempt in range(3):
+                try:
+                    async with room:
+                        return await work()
+                except Exception as error:
+                    if attempt == 2:
+                        raise
+                    response = getattr(error, "response", error)
+                    hint = float(response.headers.get("Retry-After", 1))
+                await here.get().clock.asleep(hint)
+            return None
+
+        return call
+
+    return protect
+
+
+CONTENDERS: dict[str, Callable[[Work], Work]] = {
+    "**outlast**, adaptive limit": ours,
+    "outlast, no limit": without_limit,
+    "tenacity, random exponential": with_tenacity,
+    "semaphore of 50, by hand": semaphore(50),
+    "semaphore of 32, tuned to this load": semaphore(32),
+}
+BUCKET = (lambda: Bucket(40, burst=10), lambda calls: calls / 40)
+WINDOW = (lambda: Window(600, per=15), lambda calls: (math.ceil(calls / 600) - 1) * 15)
+# The service, the least time that it needs for so many calls, and whether its hints are whole seconds.
+SCENARIOS: dict[str, tuple[Callable[[], Any], Callable[[int], float], bool]] = {
+    "Token bucket, 40 a second, burst 10; exact hints": (*BUCKET, False),
+    "Token bucket, 40 a second, burst 10; hints in whole seconds": (*BUCKET, True),
+    "Window, 600 in 15 s; exact hints": (*WINDOW, False),
+    "Window, 600 in 15 s; hints in whole seconds": (*WINDOW, True),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: refusals and successes as shares of the calls, and the time as a multiple of the ideal."""
+
+    refused: float
+    succeeded: float
+    span: float
+
+
+def virtual(
+    make: Callable[[], Any], protect: Callable[[Work], Work], *, calls: int, ideal: float, whole: bool, seed: int
+) -> Run:
+    service = Service(make(), whole_seconds=whole, seed=seed)
+    random.seed(seed)  # tenacity's dice
+
+    async def main() -> tuple[int, float]:
+        return await many(protect(service.__call__), calls, WIDTH)
+
+    with virtual_time(seed=seed):
+        failed, span = asyncio.run(main())
+    return Run(service.refused / calls, 1 - failed / calls, span / ideal)
+
+
+def real(protect: Callable[[Work], Work], *, calls: int) -> Run:
+    """Requests with httpx to a server that admits sixty a second: fewer than the client could send."""
+    with LimitedServer(Bucket(REAL_RATE, burst=10), latency=0.05) as server:
+
+        async def main() -> tuple[int, float]:
+            limits = httpx.Limits(max_connections=WIDTH)
+            async with httpx.AsyncClient(trust_env=False, verify=False, limits=limits, timeout=30) as client:
+
+                async def get() -> None:
+                    (await client.get(server.url)).raise_for_status()
+
+                return await many(protect(get), calls, WIDTH)
+
+        failed, span = asyncio.run(main())
+    return Run(server.refused / calls, 1 - failed / calls, span / (calls / REAL_RATE))
+
+
+# The report.
+
+
+def spread(values: list[float], form: str) -> str:
+    low, middle, high = min(values), statistics.median(values), max(values)
+    texts = [format(value, form) for value in (middle, low, high)]
+    return texts[0] if texts[1] == texts[2] else f"{texts[0]} ({texts[1]} to {texts[2]})"
+
+
+def table(title: str, rows: dict[str, list[Run]]) -> str:
+    lines = [f"### {title}", "", "| | refused | succeeded | time / ideal |", "|---|---:|---:|---:|"]
+    for name, runs in rows.items():
+        refused = spread([run.refused for run in runs], ".1%")
+        succeeded = spread([run.succeeded for run in runs], ".2%")
+        lines.append(f"| {name} | {refused} | {succeeded} | {spread([run.span for run in runs], '.2f')} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=Path, required=True, help="an environment that has tenacity")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--real-calls", type=int, default=600)
+    options = parser.parse_args()
+    sys.path += [str(path) for path in options.peers.glob("lib/python*/site-packages")]
+    logging.getLogger("outlast").setLevel(logging.CRITICAL)
+    began, parts = time.monotonic(), []
+    for title, (make, least, whole) in SCENARIOS.items():
+        rows = {
+            name: [
+                virtual(make, protect, calls=options.calls, ideal=least(options.calls), whole=whole, seed=seed)
+                for seed in range(1, options.seeds + 1)
+            ]
+            for name, protect in CONTENDERS.items()
+        }
+        parts.append(table(title, rows))
+        print(parts[-1], end="\n\n", flush=True)
+    rows = {name: [real(protect, calls=options.real_calls)] for name, protect in CONTENDERS.items()}
+    parts.append(table(f"Real requests: {options.real_calls:,} with httpx, {REAL_RATE} a second, burst 10", rows))
+    print(parts[-1], end="\n\n", flush=True)
+    print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
+    complete = options.seeds >= 5 and options.calls == 10_000
+    if complete and PAGE.exists():
+        figures = f"{START}\n\n" + "\n\n".join(parts) + f"\n\n{END}"
+        page = re.sub(f"{START}.*{END}", lambda _: figures, PAGE.read_text(), flags=re.DOTALL)
+        PAGE.write_text(page)
+
+
+if __name__ == "__main__":
+    main()

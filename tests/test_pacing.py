@@ -1,0 +1,61 @@
+"""Pacing: a hundred workers behind one adaptive limit keep a service busy that refuses what is too much, and are hardly ever refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import httpx
+import pytest
+
+from outlast import Guard, Limit
+from outlast.testing import virtual_time
+from servers.limited import Bucket, LimitedServer, Service, Window, many
+
+CALLS, WIDTH = 10_000, 100
+SERVICES = {
+    "bucket": (lambda: Bucket(40, burst=10), 250.0),
+    "window": (lambda: Window(600, per=15), 240.0),
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog):
+    """Thousands of refusals are no news here."""
+    caplog.set_level(logging.CRITICAL, logger="outlast")
+
+
+@pytest.mark.parametrize("whole_seconds", [False, True], ids=["exact hints", "hints in whole seconds"])
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_bars_of_pacing_hold(service, whole_seconds):
+    """D-11, science E11: refusals at most 3 % of the calls, at most 1.15 times the ideal time, 99.9 % succeed with three attempts."""
+    make, ideal = SERVICES[service]
+    served = Service(make(), whole_seconds=whole_seconds, seed=11)
+    limit = Limit(service)
+    with virtual_time(seed=11):
+        failed, span = asyncio.run(many(Guard(limit=limit)(served.__call__), CALLS, WIDTH))
+    assert served.refused <= 0.03 * CALLS
+    assert failed <= 0.001 * CALLS
+    assert span <= 1.15 * ideal
+    assert (limit.under_way, limit.waiting) == (0, 0)
+
+
+def test_a_real_server_is_paced_too():
+    """D-11: two hundred real requests, thirty at a time, to a server that admits sixty a second."""
+    with LimitedServer(Bucket(60, burst=10), latency=0.05) as server:
+
+        async def main():
+            async with httpx.AsyncClient(
+                trust_env=False, verify=False, limits=httpx.Limits(max_connections=60)
+            ) as client:
+
+                @Guard(limit=Limit("server"))
+                async def get():
+                    (await client.get(server.url)).raise_for_status()
+
+                return await many(get, 200, 30)
+
+        failed, _ = asyncio.run(main())
+    assert failed == 0
+    assert server.admitted == 200
+    assert server.refused <= 0.35 * 200
