@@ -600,7 +600,7 @@ def test_many_waiters_of_a_dead_event_loop_are_passed_over():
 
 def test_garbage_may_be_collected_in_the_middle_of_everything(monkeypatch):
     """semantics 69: a forgotten waiter and a forgotten stream are ended by the collector while the same thread holds the lock."""
-    limit, looking = Limit("garbage", concurrency=2), Limit._obstacle
+    limit, looking = Limit("garbage", concurrency=2), Limit._hold
 
     class Knot:
         pass
@@ -627,7 +627,7 @@ def test_garbage_may_be_collected_in_the_middle_of_everything(monkeypatch):
     try:
         forget()
         assert (limit.under_way, limit.waiting) == (2, 3)
-        monkeypatch.setattr(Limit, "_obstacle", collecting)
+        monkeypatch.setattr(Limit, "_hold", collecting)
         limit.release()
         assert (limit.under_way, limit.waiting) == (0, 0)
     finally:

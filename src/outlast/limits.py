@@ -465,12 +465,12 @@ class Limit:
         while self._line:
             turn = next(iter(self._line))
             hold = self._hold(turn.cost, now)
+            if turn not in self._line:
+                continue  # gone meanwhile: see the lock
             if hold or not self._grab():
                 if hold and now + hold < turn.due - _ROUNDING:
                     rung.append(turn)  # until now it waited for others, or for longer
                 break
-            if turn not in self._line:
-                continue  # gone meanwhile: see the lock
             del self._line[turn]
             self._charge(turn.cost)
             turn.entry = self._cuts
