@@ -369,7 +369,7 @@ def test_an_open_circuit_is_not_worth_standing_in_line():
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
 def test_calls_in_line_end_at_once_when_the_circuit_opens(kind):
     """design, semantics 69: a thousand calls in line, five places: at most five more reach the service, and no time passes."""
-    count = 1000 if kind == "tasks" else 200
+    count = 1000
     limit = Limit("queue", concurrency=5)
     breaker = CircuitBreaker(f"limit-queue-{kind}", failure_threshold=1, reset_timeout=60)
     guard = Guard(retry=ONCE, limit=limit, breaker=breaker)
@@ -973,6 +973,37 @@ def test_records_keep_what_was_said():
     outlast.current().spend(tokens=3)  # outside of any call: nobody counts
 
 
+@pytest.mark.parametrize("kind", ["threads", "asyncio", "trio"])
+def test_virtual_time_holds_rates_for_everybody(kind):
+    """D-12, semantics 77: ten who ask at once are served one a second, and that takes no real second."""
+    limit, began = Limit("virtual", rates={"calls": Rate(1, per=1)}), []
+
+    def thread():
+        with limit:
+            began.append(time.now)
+
+    async def task():
+        async with limit:
+            began.append(time.now)
+
+    async def in_asyncio():
+        await asyncio.gather(*(task() for _ in range(10)))
+
+    async def in_trio():
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(task)
+
+    with virtual_time() as time:
+        if kind == "threads":
+            run_threads(*[thread] * 10)
+        elif kind == "asyncio":
+            asyncio.run(in_asyncio())
+        else:
+            trio.run(in_trio)
+    assert began == pytest.approx(range(10))
+
+
 @pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), True, "3", None])
 def test_only_amounts_can_be_spent(amount):
     """D-12: a finite number of at least 0."""
@@ -1524,3 +1555,19 @@ def test_a_dead_dependency_costs_hardly_more_than_its_calls():
         asyncio.run(main())
     assert len(attempts) <= 1.2 * 1000 + 10
     assert len(attempts) == 1010
+
+
+def test_mistakes_in_what_goes_with_a_limit_are_told_at_once():
+    """D-1: a cost that must be awaited, a cost without a limit, a word where yes or no is expected."""
+
+    async def estimate(_):
+        return {"tokens": 1}
+
+    with pytest.raises(ConfigurationError) as caught:
+        Guard(cost=estimate, idempotent="no", limit=3)
+    assert list(caught.value.problems) == [
+        "expected limit to be a Limit or None, got: 3.",
+        "expected cost to be a sync function, got: the coroutine function "
+        "test_mistakes_in_what_goes_with_a_limit_are_told_at_once.<locals>.estimate. It is asked before each call.",
+        "expected idempotent to be true or false, got: 'no'.",
+    ]

@@ -43,6 +43,8 @@ ROOMS = {
 # Tests that really wait, and why nothing else would do.
 SLEEPERS: dict[str, str] = {
     "hostile.py": "for ever, in worker processes, which are killed for it",
+    "servers/limited.py": "a server that takes a while to answer, as real ones do",
+    "test_hedge.py": "on the virtual clock of trio, which jumps: it takes no time",
     "test_trio.py": "on the virtual clock of trio, which jumps: it takes no time",
 }
 

@@ -137,6 +137,13 @@ class Guard:
         )
         self.limit: Limit | None = check.kind("limit", limit, "Limit", ("take", "leave"))
         self.cost: Callable[..., Mapping[str, float]] | None = check.function("cost", cost)
+        if cost is not None and callable(cost) and is_async(cost):
+            check.add(
+                "cost",
+                "a sync function",
+                Shown(f"the coroutine function {name_of(cost)}"),
+                "It is asked before each call.",
+            )
         if cost is not None and limit is None:
             check.add(
                 "cost",
@@ -145,7 +152,9 @@ class Guard:
                 "It says how much of the limit's rates a call takes.",
             )
         self.hedge: Hedge | None = check.kind("hedge", hedge, "Hedge", ("after", "max_hedges"))
-        self.idempotent = check.maybe_bool("idempotent", idempotent) is not False
+        self.idempotent = idempotent is not False
+        if not isinstance(idempotent, bool):
+            check.add("idempotent", "true or false", idempotent)
         if hedge is not None and not self.idempotent:
             check.add("hedge", "None with idempotent=False", hedge, "A hedge runs the same work twice.")
         self.on_open = check.choice("on_open", on_open, ("fail", "wait"))

@@ -256,7 +256,7 @@ def virtual_time(*, seed: int | None = None) -> Iterator[Time]:
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Every protected call runs once: no retry, no timeout, no breaker, no fallback."""
+    """Every protected call runs once: no retry, no timeout, no limit, no breaker, no hedge, no fallback."""
     outer = here.get()
     with _scope(World(outer.clock, outer.dice, outer.ids, retries=False, faults=outer.faults)):
         yield
