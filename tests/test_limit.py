@@ -1567,7 +1567,9 @@ def test_mistakes_in_what_goes_with_a_limit_are_told_at_once():
         Guard(cost=estimate, idempotent="no", limit=3)
     assert list(caught.value.problems) == [
         "expected limit to be a Limit or None, got: 3.",
-        "expected cost to be a sync function, got: the coroutine function "
-        "test_mistakes_in_what_goes_with_a_limit_are_told_at_once.<locals>.estimate. It is asked before each call.",
+        (
+            "expected cost to be a sync function, got: the coroutine function "
+            "test_mistakes_in_what_goes_with_a_limit_are_told_at_once.<locals>.estimate. It is asked before each call."
+        ),
         "expected idempotent to be true or false, got: 'no'.",
     ]
