@@ -430,7 +430,8 @@ class ProcessAttempt:
             moved = place != worker.place
             if self._reference in worker.known and not moved:
                 return True
-            self._send(PREPARE, pickle.dumps((self._reference, place if moved else None)), within)
+            # A few bytes, which any worker that lives takes at once: however short the time is, it is the answer that is late.
+            self._send(PREPARE, pickle.dumps((self._reference, place if moved else None)), max(within, 1.0))
             answer = _Answer(worker)
             if answer.wait(until - monotonic()):
                 self._content(answer)
@@ -456,7 +457,7 @@ class ProcessAttempt:
         worker = self._worker
         assert worker is not None  # noqa: S101 - started
         try:
-            self._send(CALL, self._call, _STARTING)
+            self._send(CALL, self._call, max(_STARTING, 1.0))
             answer = _Answer(worker)
             in_time = clock.wait_event(answer, seconds)
             if in_time or answer.is_set():
