@@ -41,21 +41,21 @@ def test_the_bars_of_pacing_hold(service, whole_seconds):
 
 
 def test_a_real_server_is_paced_too():
-    """D-11: two hundred real requests, thirty at a time, to a server that admits sixty a second."""
-    with LimitedServer(Bucket(60, burst=10), latency=0.05) as server:
+    """D-11: four hundred real requests, twelve at a time, to a server that admits a hundred a second, which is five at a time."""
+    with LimitedServer(Bucket(100, burst=10), latency=0.05) as server:
 
         async def main():
             async with httpx.AsyncClient(
-                trust_env=False, verify=False, limits=httpx.Limits(max_connections=60)
+                trust_env=False, verify=False, limits=httpx.Limits(max_connections=12)
             ) as client:
 
                 @Guard(limit=Limit("server"))
                 async def get():
                     (await client.get(server.url)).raise_for_status()
 
-                return await many(get, 200, 30)
+                return await many(get, 400, 12)
 
         failed, _ = asyncio.run(main())
     assert failed == 0
-    assert server.admitted == 200
-    assert server.refused <= 0.35 * 200
+    assert server.admitted == 400
+    assert server.refused <= 0.1 * 400

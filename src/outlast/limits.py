@@ -46,7 +46,7 @@ _LONGEST_GATE = 120.0
 _MANY = 10_000  # successes after which a service that refused calls is trusted as before
 _CUT = 0.85  # of the width, for the first refusal of a burst
 _GROWTH = 0.04  # of the width, for a round of successes; at least
-_LEAST_GROWTH = 0.75  # of a place
+_LEAST_GROWTH = 0.5  # of a place
 
 
 class Rate(Value):
