@@ -143,7 +143,7 @@ def per_second(rate: float) -> str:
     ['12,346 items/s', '12 items/s', '0.5 items/s', '36 items/h', '0 items/s']
     """
     if 0 < rate < 0.1:
-        return f"{rate * 3600:.2g} items/h"
+        return f"{rate * 3600:.0f} items/h"
     return f"{rate:,.0f} items/s" if rate >= 10 or rate == 0 else f"{rate:.2g} items/s"
 
 
@@ -210,10 +210,12 @@ def _bar(now: Snapshot, width: int) -> Text:
         label = f"  {now.finished:,} of {now.expected:,}  {percent(now.finished, now.expected)}"
     room = max(10, min(width, WIDEST_BAR) - len(label))
     bar = Text(no_wrap=True)
+    counted_in = 0
     for kind, amount in _kinds(now):
+        counted_in += amount
         # What there is must be seen, however little: one dead letter in a million items is one cell.
-        cells = max(1, round(room * amount / whole)) if amount else 0
-        bar.append("━" * min(cells, room - bar.cell_len), style=COLOURS[kind])
+        end = max(bar.cell_len + 1, round(room * counted_in / whole)) if amount else bar.cell_len
+        bar.append("━" * (min(end, room) - bar.cell_len), style=COLOURS[kind])
     bar.append("─" * (room - bar.cell_len), style="bright_black")
     return bar.append(label)
 
