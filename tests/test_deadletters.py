@@ -326,3 +326,45 @@ def test_files_that_are_no_entries_are_named_in_the_log(tmp_path, caplog):
     (tmp_path / "odd.json").write_text("nonsense")
     assert asyncio.run(compat.DeadLetterQueue(tmp_path).list_entries()) == []
     assert "odd.json" in caplog.text
+
+
+# --- graceful degradation under its older name ---
+
+
+class Sweeper:
+    """Fails for the repositories it is told to."""
+
+    def __init__(self, *bad: str) -> None:
+        self.bad = bad
+        self.seen: list[tuple[dict, list[str]]] = []
+
+    async def execute(self, task: dict, repos: list[str]) -> str:
+        self.seen.append((task, repos))
+        if repos[0] in self.bad:
+            raise PermissionError("token=abcd1234efgh is not allowed")
+        return "done"
+
+
+@pytest.mark.parametrize(
+    ("repos", "bad", "status"),
+    [
+        (["a", "b"], (), "success"),
+        (["a", "b"], ("b",), "partial"),
+        (["a", "b"], ("a", "b"), "failure"),
+        ([], (), "success"),
+    ],
+)
+def test_a_failing_repository_stops_no_other(repos, bad, status):
+    """S4-25, S4-26, S4-27, S4-29: all are tried, one event each, and the strict word for the whole; nothing to do is a success."""
+    adapter = Sweeper(*bad)
+    with capture_events() as events:
+        result = asyncio.run(compat.execute_with_graceful_degradation({"type": "sweep"}, repos, adapter))
+    assert (result.status, result.total_repos) == (status, len(repos))
+    assert result.successful_repos == [repo for repo in repos if repo not in bad]
+    assert result.failed_repos == [(repo, "token=*** is not allowed") for repo in bad]
+    assert result.metadata == {"task": {"type": "sweep"}, "adapter": "Sweeper"}
+    assert result.execution_time_seconds >= 0
+    assert adapter.seen == [({"type": "sweep"}, [repo]) for repo in repos]
+    assert [(event.name, event.item_id) for event in events] == [
+        ("item_failed" if repo in bad else "item_succeeded", repo) for repo in repos
+    ]

@@ -4,8 +4,9 @@ Names that older code knows, each with the meaning it had there. Thin: everythin
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 from outlast import breaker, guard, policy
@@ -14,7 +15,7 @@ from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.errors import CircuitBreakerOpenError, ConfigurationError, TemporaryFailure
 from outlast.log import logger
 from outlast.observe import emit, listening
-from outlast.observe.events import DeadLetterEnqueue, DeadLetterReplay, canonical
+from outlast.observe.events import DeadLetterEnqueue, DeadLetterReplay, ItemFailed, ItemSucceeded, canonical
 from outlast.redact import error_text
 from outlast.verdicts import classify
 
@@ -31,10 +32,12 @@ __all__ = [
     "CircuitBreakerOpenError",
     "DeadLetterEntry",
     "DeadLetterQueue",
+    "PartialResult",
     "RetryPolicy",
     "TemporaryFailure",
     "canonical",
     "compute_delay",
+    "execute_with_graceful_degradation",
     "execute_with_tiered_retry",
     "get_max_retries_for_tier",
     "is_retryable_error",
@@ -255,3 +258,65 @@ class DeadLetterQueue:
                 )
             )
         return result
+
+
+@dataclass(frozen=True, slots=True)
+class PartialResult:
+    """How a task fared over repositories: `failed_repos` holds (repository, error)."""
+
+    status: str
+    total_repos: int
+    successful_repos: list[str]
+    failed_repos: list[tuple[str, str]]
+    execution_time_seconds: float
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class Adapter(Protocol):
+    """What does a task for repositories."""
+
+    async def execute(self, task: dict[str, Any], repos: list[str], /) -> Any: ...
+
+
+async def execute_with_graceful_degradation(task: dict[str, Any], repos: list[str], adapter: Adapter) -> PartialResult:
+    """Do the task for every repository, all at the same time; those that fail stop no other."""
+    import asyncio
+
+    clock = here.get().clock
+    started = clock.monotonic()
+    ends = await asyncio.gather(*(adapter.execute(task, [repo]) for repo in repos), return_exceptions=True)
+    done: list[str] = []
+    failed: list[tuple[str, str]] = []
+    for repo, end in zip(repos, ends, strict=True):
+        if isinstance(end, Exception):
+            failed.append((repo, error_text(end)))
+        elif isinstance(end, BaseException):
+            raise end  # control flow is nobody's failure
+        else:
+            done.append(repo)
+        if listening():
+            _tell_of(repo, end, type(adapter).__name__)
+    return PartialResult(
+        status="partial" if done and failed else "failure" if failed else "success",
+        total_repos=len(repos),
+        successful_repos=done,
+        failed_repos=failed,
+        execution_time_seconds=clock.monotonic() - started,
+        metadata={"task": task, "adapter": type(adapter).__name__},
+    )
+
+
+def _tell_of(repo: str, end: Any, adapter: str) -> None:
+    if isinstance(end, Exception):
+        emit(
+            ItemFailed(
+                item_id=repo,
+                step_id=adapter,
+                attempts=1,
+                error=error_text(end),
+                error_type=type(end).__name__,
+                error_class=classify(end).error_class,
+            )
+        )
+    else:
+        emit(ItemSucceeded(item_id=repo, step_id=adapter, attempts=1))
