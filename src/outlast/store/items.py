@@ -70,11 +70,13 @@ class Items:
         checkpoints = [(run, *checkpoint) for checkpoint in batch.checkpoints]
         tx.insert("outlast_checkpoints", f"run, {_CHECKPOINT}", checkpoints)
         now = to_us(here.get().clock.now())
-        tx.insert("outlast_dead_letters", LETTER, [letter_values(self.app, letter, now) for letter in batch.dead_letters])
+        tx.insert(
+            "outlast_dead_letters", LETTER, [letter_values(self.app, letter, now) for letter in batch.dead_letters]
+        )
         self._resolve(tx, batch, now)
         sets = ", ".join(f"{column.strip()} = ?" for column in _SHARD.split(","))
         tx.execute(
-            f"update outlast_shards set {sets} where run = ? and shard = ? and token = ?",  # noqa: S608 - our own text
+            f"update outlast_shards set {sets} where run = ? and shard = ? and token = ?",
             *_advanced(shard, batch),
             *(run, lease.shard, lease.token),
         )
@@ -97,7 +99,7 @@ class Items:
         run, passed, among = lease.run_number, self._database.passed, self._database.among
         fenced(self._database, tx, lease)
         seqs = passed({row.seq for row in (*batch.items, *batch.attempts)})
-        items = dict(tx.rows(f"select seq, status from outlast_items where run = ? and seq {among}", run, seqs))  # noqa: S608
+        items = dict(tx.rows(f"select seq, status from outlast_items where run = ? and seq {among}", run, seqs))
         for item in batch.items:
             if items.get(item.seq, item.status) != item.status:
                 message = f"item {item.seq} is finished as {items[item.seq]!r} and cannot become {item.status!r}: this is a defect in the program that writes."
@@ -105,7 +107,9 @@ class Items:
         attempts = {
             tuple(row)
             for row in tx.rows(
-                f"select seq, stage, pass, number from outlast_attempts where run = ? and seq {among}", run, seqs  # noqa: S608
+                f"select seq, stage, pass, number from outlast_attempts where run = ? and seq {among}",
+                run,
+                seqs,
             )
         }
         letters = self._known(tx, "outlast_dead_letters", (letter.id for letter in batch.dead_letters))
@@ -130,7 +134,7 @@ class Items:
 
     def _known(self, tx: Transaction, table: str, ids: Iterable[str]) -> set[str]:
         passed = self._database.passed(ids)
-        return {row[0] for row in tx.rows(f"select id from {table} where id {self._database.among}", passed)}  # noqa: S608
+        return {row[0] for row in tx.rows(f"select id from {table} where id {self._database.among}", passed)}
 
     # -- what resuming needs -------------------------------------------------------------------------------------------
 
@@ -178,7 +182,7 @@ class Items:
         """The checkpoint of the furthest stage of each of these items that has one."""
         with self._database.reading() as tx:
             rows = tx.rows(
-                f"select {_CHECKPOINT} from outlast_checkpoints where run = ? and seq {self._database.among} order by seq, stage",  # noqa: S608
+                f"select {_CHECKPOINT} from outlast_checkpoints where run = ? and seq {self._database.among} order by seq, stage",
                 *(run_number, self._database.passed(seqs)),
             )
         return {row[0]: Checkpoint(*row) for row in rows}
@@ -192,7 +196,7 @@ class Items:
         where = "" if status is None else "and status = ? "
         with self._database.reading() as tx:
             rows = tx.rows(
-                f"select {_ITEM} from outlast_items where run = ? and seq > ? {where}order by seq limit ?",  # noqa: S608 - our own text
+                f"select {_ITEM} from outlast_items where run = ? and seq > ? {where}order by seq limit ?",
                 *(run_number, -1 if after is None else after, *(() if status is None else (status,)), limit),
             )
         return [_item(row) for row in rows]
@@ -220,10 +224,10 @@ class Items:
                 where += "and (seq, stage, pass, number) > (?, ?, ?, ?) "
                 values += after[:4]
             rows = tx.rows(
-                f"select {_ATTEMPT} from outlast_attempts where run = ? {where}order by seq, stage, pass, number limit ?",  # noqa: S608
+                f"select {_ATTEMPT} from outlast_attempts where run = ? {where}order by seq, stage, pass, number limit ?",
                 *(run_number, *values, limit),
             )
-        return [AttemptRow(*row[:11], None if row[11] is None else json.loads(row[11])) for row in rows]
+        return [_attempt(row) for row in rows]
 
     def outputs(self, run_number: int) -> Iterator[bytes]:
         """What the items that succeeded became, in order; nothing for a run with a sink of its own."""
@@ -260,21 +264,25 @@ def _item_values(item: ItemRow) -> tuple[Any, ...]:
 
 
 def _item(row: Any) -> ItemRow:
-    return ItemRow(
-        *row[:5],
-        bool(row[5]),
-        row[6],
-        tuple(json.loads(row[7])) if row[7] else (),
-        json.loads(row[8]) if row[8] else {},
-        None if row[9] is None else bytes(row[9]),
-        *row[10:],
+    item = ItemRow(*row)
+    return item._replace(
+        degraded=bool(item.degraded),
+        warnings=tuple(json.loads(row[7])) if row[7] else (),
+        spent=json.loads(row[8]) if row[8] else {},
+        output=None if item.output is None else bytes(item.output),
     )
+
+
+def _attempt(row: Any) -> AttemptRow:
+    attempt = AttemptRow(*row)
+    return attempt if row[11] is None else attempt._replace(spent=json.loads(row[11]))
 
 
 def _attempt_values(run: int, attempts: Sequence[AttemptRow]) -> list[tuple[Any, ...]]:
     # Most succeed and have nothing to tell: they go as they are.
     return [
-        (run, *attempt) if attempt[9] is None and attempt[11] is None else (run, *_told(attempt)) for attempt in attempts
+        (run, *attempt) if attempt[9] is None and attempt[11] is None else (run, *_told(attempt))
+        for attempt in attempts
     ]
 
 

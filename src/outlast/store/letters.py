@@ -8,15 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from outlast.clock import here
-from outlast.store.records import (
-    MOVES,
-    DeadLetterRow,
-    LetterGroup,
-    LetterStat,
-    from_us,
-    storable,
-    to_us,
-)
+from outlast.store.records import MOVES, DeadLetterRow, LetterGroup, LetterStat, from_us, storable, to_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,18 +42,18 @@ class Letters:
             condition += " and (created, id) < (?, ?)"
             values += after
         # The ids come from an index alone; only the rows of this page are read.
-        ids = f"select id from outlast_dead_letters where {condition} order by created desc, id desc limit ?"  # noqa: S608 - our own text
+        ids = f"select id from outlast_dead_letters where {condition} order by created desc, id desc limit ?"
         with self._database.reading() as tx:
             rows = tx.rows(
-                f"select {_FIELDS} from outlast_dead_letters where id in ({ids}) order by created desc, id desc",  # noqa: S608
+                f"select {_FIELDS} from outlast_dead_letters where id in ({ids}) order by created desc, id desc",
                 *(*values, limit),
             )
         return [_letter(row) for row in rows]
 
-    def letter(self, id: str, /) -> DeadLetterRow | None:  # noqa: A002 - what it is called everywhere
+    def letter(self, id: str, /) -> DeadLetterRow | None:
         """The dead letter of this id."""
         with self._database.reading() as tx:
-            row = tx.row(f"select {_FIELDS} from outlast_dead_letters where app = ? and id = ?", self.app, id)  # noqa: S608
+            row = tx.row(f"select {_FIELDS} from outlast_dead_letters where app = ? and id = ?", self.app, id)
         return None if row is None else _letter(row)
 
     def add_letters(self, letters: Iterable[DeadLetterRow]) -> int:
@@ -70,21 +62,29 @@ class Letters:
         given = {letter.id: letter for letter in letters}
         with self._database.writing() as tx:
             known = tx.rows(
-                f"select id from outlast_dead_letters where id {self._database.among}", self._database.passed(given)  # noqa: S608
+                f"select id from outlast_dead_letters where id {self._database.among}",
+                self._database.passed(given),
             )
             for row in known:
                 given.pop(row[0], None)
-            tx.insert("outlast_dead_letters", COLUMNS, [letter_values(self.app, letter, now) for letter in given.values()])
+            tx.insert(
+                "outlast_dead_letters", COLUMNS, [letter_values(self.app, letter, now) for letter in given.values()]
+            )
         return len(given)
 
     def groups(
-        self, pipeline: str | None = None, run: str | None = None, status: LetterStatus | None = "open", *, limit: int = 100
+        self,
+        pipeline: str | None = None,
+        run: str | None = None,
+        status: LetterStatus | None = "open",
+        *,
+        limit: int = 100,
     ) -> list[LetterGroup]:
         """The largest groups of dead letters with one fingerprint at one stage."""
         condition, values = self._where({"pipeline": pipeline, "run": run, "status": status})
         with self._database.reading() as tx:
             groups = tx.rows(
-                "select fingerprint, pipeline, stage, count(*), min(first_failed), max(last_attempt) "  # noqa: S608 - our own text
+                "select fingerprint, pipeline, stage, count(*), min(first_failed), max(last_attempt) "
                 f"from outlast_dead_letters where {condition} group by fingerprint, pipeline, stage "
                 "order by count(*) desc, fingerprint, pipeline, stage limit ?",
                 *(*values, limit),
@@ -97,7 +97,7 @@ class Letters:
             {"group": fingerprint, "pipeline": pipeline, "stage": stage, "run": run, "status": status}
         )
         newest = tx.rows(
-            "select error_class, error_type, error, item_key from outlast_dead_letters "  # noqa: S608 - our own text
+            "select error_class, error_type, error, item_key from outlast_dead_letters "
             f"where {condition} order by created desc, id desc limit 3",
             *values,
         )
@@ -115,11 +115,14 @@ class Letters:
                 "where app = ? group by status, pipeline, stage order by pipeline, stage, status",
                 self.app,
             )
-        return [LetterStat(*row[:4], from_us(row[4]), from_us(row[5])) for row in rows]
+        return [
+            LetterStat(pipeline, stage, status, count, from_us(oldest), from_us(newest))
+            for pipeline, stage, status, count, oldest, newest in rows
+        ]
 
     def edit_letter(
         self,
-        id: str,  # noqa: A002 - what it is called everywhere
+        id: str,
         payload: bytes,
         reason: str,
         expect: LetterStatus = "open",
@@ -131,7 +134,7 @@ class Letters:
         database = self._database
         with database.writing() as tx:
             row = tx.row(
-                f"select {_FIELDS} from outlast_dead_letters where app = ? and id = ? and status = ? {database.for_update}",  # noqa: S608
+                f"select {_FIELDS} from outlast_dead_letters where app = ? and id = ? and status = ? {database.for_update}",
                 *(self.app, id, expect),
             )
             if row is None:
@@ -192,7 +195,7 @@ class Letters:
         database, now = self._database, here.get().clock.now()
         with database.writing() as tx:
             rows = tx.rows(
-                f"select id, status, metadata from outlast_dead_letters where {condition} and id > ? order by id limit ? {database.for_update}",  # noqa: S608
+                f"select id, status, metadata from outlast_dead_letters where {condition} and id > ? order by id limit ? {database.for_update}",
                 *(*values, after, limit),
             )
             for id_, status, text in rows:
@@ -207,8 +210,14 @@ class Letters:
         return [row[0] for row in rows]
 
     def _where(self, where: LetterFilter) -> tuple[str, list[Any]]:
-        condition, values = "app = ?", [self.app]
-        for column, name in (("status",) * 2, ("pipeline",) * 2, ("stage",) * 2, ("fingerprint", "group"), ("run",) * 2):
+        condition, values = "app = ?", list[Any]([self.app])
+        for column, name in (
+            ("status",) * 2,
+            ("pipeline",) * 2,
+            ("stage",) * 2,
+            ("fingerprint", "group"),
+            ("run",) * 2,
+        ):
             value = where.get(name)
             if value is not None:
                 condition += f" and {column} = ?"
@@ -217,7 +226,9 @@ class Letters:
         if text:
             # ASCII letters in any case: the two databases disagree about all others.
             lower = self._database.lower
-            condition += rf" and ({lower.format('error')} like ? escape '\' or {lower.format('item_key')} like ? escape '\')"
+            condition += (
+                rf" and ({lower.format('error')} like ? escape '\' or {lower.format('item_key')} like ? escape '\')"
+            )
             values += [_like(text)] * 2
         older = where.get("older_than")
         if older is not None:

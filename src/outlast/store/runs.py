@@ -48,7 +48,16 @@ class Runs:
     ) -> RunRecord:
         """The run of this key: a new one, or the one that is there, as it is."""
         world = here.get()
-        row = (world.ids.new(), self.app, pipeline, storable(run_key), kind, _stages(stages), sink, to_us(world.clock.now()))
+        row = (
+            world.ids.new(),
+            self.app,
+            pipeline,
+            storable(run_key),
+            kind,
+            _stages(stages),
+            sink,
+            to_us(world.clock.now()),
+        )
         with self._database.writing() as tx:
             tx.execute(
                 "insert into outlast_runs (id, app, pipeline, run_key, kind, stages, sink, started, status, why) "
@@ -57,7 +66,7 @@ class Runs:
             )
             return self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, storable(run_key))[0]
 
-    def run(self, id: str, /) -> RunRecord | None:  # noqa: A002 - what it is called everywhere
+    def run(self, id: str, /) -> RunRecord | None:
         """The run of this id."""
         with self._database.reading() as tx:
             return next(iter(self._runs(tx, "and id = ?", id)), None)
@@ -89,7 +98,7 @@ class Runs:
     def set_run(
         self,
         lease: Lease | None,
-        id: str,  # noqa: A002 - what it is called everywhere
+        id: str,
         *,
         status: RunStatus,
         reason: str | None = None,
@@ -115,7 +124,7 @@ class Runs:
                 fenced(self._database, tx, lease)
             among = self._database.among
             done = tx.execute(
-                f"update outlast_runs set {sets} where app = ? and id = ? and status {among}",  # noqa: S608 - our own text
+                f"update outlast_runs set {sets} where app = ? and id = ? and status {among}",
                 *values,
                 self.app,
                 id,
@@ -123,7 +132,7 @@ class Runs:
             )
             return done.rowcount == 1
 
-    def want(self, id: str, wish: Wish | None) -> bool:  # noqa: A002 - what it is called everywhere
+    def want(self, id: str, wish: Wish | None) -> bool:
         """Ask a run to pause or to be cancelled; its next beat hears it. Whether there is such a run that has not ended."""
         with self._database.writing() as tx:
             done = tx.execute(
@@ -132,10 +141,10 @@ class Runs:
             return done.rowcount == 1
 
     def _runs(self, tx: Transaction, where: str, *values: Any) -> list[RunRecord]:
-        rows = tx.rows(f"select {_RUN} from outlast_runs where app = ? {where}", self.app, *values)  # noqa: S608 - our own text
+        rows = tx.rows(f"select {_RUN} from outlast_runs where app = ? {where}", self.app, *values)
         numbers = self._database.passed(row[0] for row in rows)
         shards: dict[int, list[Any]] = {row[0]: [] for row in rows}
-        for shard in tx.rows(f"select {_SHARD} from outlast_shards where run {self._database.among}", numbers):  # noqa: S608
+        for shard in tx.rows(f"select {_SHARD} from outlast_shards where run {self._database.among}", numbers):
             shards[shard[0]].append(shard[1:])
         return [_record(row, shards[row[0]]) for row in rows]
 
@@ -145,9 +154,11 @@ class Runs:
         """The right to write for a shard, for `ttl` seconds; None if somebody has it (`lease_of` says who)."""
         database = self._database
         with database.writing() as tx:
-            tx.execute("insert into outlast_shards (run, shard) values (?, ?) on conflict do nothing", run_number, shard)
+            tx.execute(
+                "insert into outlast_shards (run, shard) values (?, ?) on conflict do nothing", run_number, shard
+            )
             found = tx.row(
-                "update outlast_shards set token = token + 1, passes = passes + 1, owner = ?, ttl = ?, "  # noqa: S608 - our own text
+                "update outlast_shards set token = token + 1, passes = passes + 1, owner = ?, ttl = ?, "
                 f"until = {database.now} + ? where run = ? and shard = ? and until <= {database.now} returning token, until",
                 *(storable(owner), ttl, round(ttl * 1e6), run_number, shard),
             )
@@ -157,7 +168,7 @@ class Runs:
         """Who may write for a shard now, and until when if no beat follows."""
         with self._database.reading() as tx:
             found = tx.row(
-                f"select token, owner, until, ttl from outlast_shards where run = ? and shard = ? and until > {self._database.now}",  # noqa: S608
+                f"select token, owner, until, ttl from outlast_shards where run = ? and shard = ? and until > {self._database.now}",
                 *(run_number, shard),
             )
         return None if found is None else Lease(run_number, shard, found[0], found[1], from_us(found[2]), found[3])
@@ -166,7 +177,7 @@ class Runs:
         """Keep a lease for another `ttl` seconds, and hear what is wanted of the run. `LeaseLost` if somebody else has taken it."""
         with self._database.writing() as tx:
             found = tx.row(
-                f"update outlast_shards set until = {self._database.now} + ? where {_LEASED} returning until",  # noqa: S608 - our own text
+                f"update outlast_shards set until = {self._database.now} + ? where {_LEASED} returning until",
                 *(round(lease.ttl * 1e6), lease.run_number, lease.shard, lease.token),
             )
             if found is None:
@@ -179,7 +190,7 @@ class Runs:
         """Give a lease back: others may take it at once, and its token is worth nothing. One that was lost stays lost."""
         with self._database.writing() as tx:
             tx.execute(
-                f"update outlast_shards set token = token + 1, until = 0, owner = '' where {_LEASED}",  # noqa: S608 - our own text
+                f"update outlast_shards set token = token + 1, until = 0, owner = '' where {_LEASED}",
                 *(lease.run_number, lease.shard, lease.token),
             )
 
@@ -195,7 +206,7 @@ class Runs:
 def fenced(database: Database, tx: Transaction, lease: Lease, columns: str = "token") -> Any:
     """The shard's row, held until the transaction ends, so that nobody takes the lease before; `LeaseLost` if somebody has."""
     row = tx.row(
-        f"select {columns} from outlast_shards where {_LEASED} {database.for_update}",  # noqa: S608 - our own text
+        f"select {columns} from outlast_shards where {_LEASED} {database.for_update}",
         *(lease.run_number, lease.shard, lease.token),
     )
     if row is None:

@@ -17,13 +17,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.store.database import Database, Duplicate, Transaction
+from outlast.store.database import Database, Duplicate
 from outlast.store.faults import StoreRefused, StoreUnavailable, fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from outlast.store.connections import Connection
+    from outlast.store.database import Transaction
     from outlast.store.faults import StoreError
 
 _PATIENCE = 30.0  # seconds that a writer waits for its turn
@@ -46,7 +47,9 @@ class Sqlite(Database):
         self.path = Path(path).expanduser().absolute()  # a later change of directory must not make it another file
         self._patience = patience
         if sqlite3.sqlite_version_info < _OLDEST:
-            message = f"expected SQLite 3.35 or newer, got: {sqlite3.sqlite_version}. Use a newer Python, or PostgreSQL."
+            message = (
+                f"expected SQLite 3.35 or newer, got: {sqlite3.sqlite_version}. Use a newer Python, or PostgreSQL."
+            )
             raise StoreRefused(message)
         _refuse_network(self.path)
         _prepare(self.path)
@@ -98,7 +101,9 @@ class Sqlite(Database):
     def fault(self, error: Exception) -> StoreError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-            message = f"the store {self.path} is locked: another program has been writing to it for {self._patience:g} s."
+            message = (
+                f"the store {self.path} is locked: another program has been writing to it for {self._patience:g} s."
+            )
             return StoreUnavailable(message, error_class="database_connection")
         if code == sqlite3.SQLITE_NOTADB:
             return StoreRefused(f"expected {self.path} to be a SQLite database, got: a file of another kind.")
@@ -126,7 +131,9 @@ def _insert(table: str, columns: str, rows: int) -> str:
 def _prepare(path: Path) -> None:
     """Make the folder and the file, for nobody else to read: payloads are the user's data."""
     if path.is_dir():
-        raise StoreRefused(f"expected {path} to be a file, got: a folder. Name a file in it, such as {path / 'outlast.db'}.")
+        raise StoreRefused(
+            f"expected {path} to be a file, got: a folder. Name a file in it, such as {path / 'outlast.db'}."
+        )
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, mode=0o700, exist_ok=True)

@@ -36,7 +36,9 @@ class Upkeep:
         given = {event.id: event for event in events}
         with self._database.writing() as tx:
             self._database.lock_events(tx)
-            known = tx.rows(f"select id from outlast_events where id {self._database.among}", self._database.passed(given))  # noqa: S608
+            known = tx.rows(
+                f"select id from outlast_events where id {self._database.among}", self._database.passed(given)
+            )
             for row in known:
                 given.pop(row[0], None)
             tx.insert("outlast_events", EVENT, [event_values(self.app, event) for event in given.values()])
@@ -52,9 +54,14 @@ class Upkeep:
                 values.append(value)
         with self._database.reading() as tx:
             rows = tx.rows(
-                f"select {_FIELDS}, number from outlast_events where {condition} order by number limit ?", *values, limit  # noqa: S608
+                f"select {_FIELDS}, number from outlast_events where {condition} order by number limit ?",
+                *values,
+                limit,
             )
-        return [EventRow(*row[:4], json.loads(row[4]), row[5]) for row in rows]
+        return [
+            EventRow(id, name, at, run, json.loads(data), number)
+            for id, name, at, run, data, number in rows  # noqa: A001
+        ]
 
     # -- what processes share ------------------------------------------------------------------------------------------
 
@@ -86,7 +93,9 @@ class Upkeep:
     def _states(self, where: str, *values: Any) -> list[SharedState]:
         with self._database.reading() as tx:
             rows = tx.rows(
-                f"select name, version, data, changed from outlast_states where app = ? {where}", self.app, *values  # noqa: S608
+                f"select name, version, data, changed from outlast_states where app = ? {where}",
+                self.app,
+                *values,
             )
         return [SharedState(name, version, json.loads(data), from_us(changed)) for name, version, data, changed in rows]
 
@@ -117,7 +126,7 @@ class Upkeep:
         """
         with self._database.writing() as tx:
             for (number,) in tx.rows(
-                f"select number from outlast_runs where app = ? and finished < ? order by number {self._database.for_update}",  # noqa: S608
+                f"select number from outlast_runs where app = ? and finished < ? order by number {self._database.for_update}",
                 *(self.app, before),
             ):
                 tx.execute("update outlast_runs set app = '', run_key = id where number = ?", number)
@@ -135,10 +144,11 @@ class Upkeep:
         """Delete the first rows of a run; whether there were any."""
         with self._database.writing() as tx:
             last = tx.row(
-                f"select max(seq) from (select seq from {table} where run = ? order by seq limit {_CHUNK}) some", run  # noqa: S608
+                f"select max(seq) from (select seq from {table} where run = ? order by seq limit {_CHUNK}) firsts",
+                run,
             )[0]
             if last is not None:
-                tx.execute(f"delete from {table} where run = ? and seq <= ?", run, last)  # noqa: S608
+                tx.execute(f"delete from {table} where run = ? and seq <= ?", run, last)
         return last is not None
 
     def _delete(self, table: str, key: str, condition: str, *values: Any) -> int:
@@ -146,7 +156,7 @@ class Upkeep:
         while True:
             with self._database.writing() as tx:
                 done = tx.execute(
-                    f"delete from {table} where {key} in (select {key} from {table} where {condition} order by {key} limit {_CHUNK})",  # noqa: S608
+                    f"delete from {table} where {key} in (select {key} from {table} where {condition} order by {key} limit {_CHUNK})",
                     *values,
                 ).rowcount
             deleted += done
