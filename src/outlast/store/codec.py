@@ -112,30 +112,33 @@ def _encoded(value: Any) -> Any:
 
 
 def _encoded_object(value: Any) -> Any:
-    kind: Any = type(value)
-    if isinstance(value, Enum):
+    kind: type[Any] = type(value)
+    if issubclass(kind, Enum):
         return _marked(_name(kind), _encoded(value.value))
     if dataclasses.is_dataclass(kind):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        return _marked(_name(kind), {name: _encoded(inner) for name, inner in fields.items()})
+        return _fields(value, [field.name for field in dataclasses.fields(kind) if field.init])
     if _is_model(kind):
         return _marked(_name(kind), _encoded(value.model_dump(mode="json")))
-    if isinstance(value, tuple) and _is_class(kind):
-        return _marked(_name(kind), {name: _encoded(getattr(value, name)) for name in value._fields})
-    if isinstance(value, PurePath):
+    if _is_class(kind):
+        return _fields(value, value._fields)
+    if issubclass(kind, PurePath):
         return _marked("path", str(value))
-    if kind.__module__ == "numpy" and hasattr(value, "item") and not getattr(value, "shape", ()):
+    if kind.__module__ == "numpy" and hasattr(value, "item") and not value.shape:
         return _encoded(value.item())  # a number of numpy's
     for base in (str, bool, int, float):
-        if isinstance(value, base):
+        if issubclass(kind, base):
             return base(value)
-    if isinstance(value, Mapping):
+    if issubclass(kind, Mapping):
         return _encoded(dict(value))
     message = (
-        f"expected a value made of JSON values, dates, dataclasses, models and their like, got: one of type {kind.__qualname__}. "
-        "Return what can be stored, or do not ask to store it."
+        "expected a value made of JSON values, dates, dataclasses, models and their like, "
+        f"got: one of type {kind.__qualname__}. Return what can be stored, or do not ask to store it."
     )
     raise TypeError(message)
+
+
+def _fields(value: Any, names: Iterable[str]) -> dict[str, object]:
+    return _marked(_name(type(value)), {name: _encoded(getattr(value, name)) for name in names})
 
 
 def _marked(name: str, data: object) -> dict[str, object]:

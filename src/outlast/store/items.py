@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _ITEM = "seq, key, status, stage, attempts, degraded, reason, warnings, spent, output, started, took"
 _ATTEMPT = "seq, stage, pass, number, outcome, started, took, error_class, error_type, error, delay, spent"
+_SHORT_ITEM = "seq, key, status, stage, attempts, degraded, started, took"
+_SHORT_ATTEMPT = "seq, stage, pass, number, outcome, started, took"
 _CHECKPOINT = "seq, key, stage, version, output"
 _COUNTED = ("succeeded", "skipped", "dlq", "failed")
 _SHARD = "read, sink_offset, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
@@ -65,8 +67,8 @@ class Items:
     def _write(self, tx: Transaction, lease: Lease, batch: Batch) -> None:
         run = lease.run_number
         shard = fenced(self._database, tx, lease, _SHARD)
-        tx.insert("outlast_items", f"run, {_ITEM}", [(run, *_item_values(item)) for item in batch.items])
-        tx.insert("outlast_attempts", f"run, {_ATTEMPT}", _attempt_values(run, batch.attempts))
+        self._insert_items(tx, run, batch.items)
+        self._insert_attempts(tx, run, batch.attempts)
         checkpoints = [(run, *checkpoint) for checkpoint in batch.checkpoints]
         tx.insert("outlast_checkpoints", f"run, {_CHECKPOINT}", checkpoints)
         now = to_us(here.get().clock.now())
@@ -83,6 +85,35 @@ class Items:
         if batch.events:
             self._database.lock_events(tx)
             tx.insert("outlast_events", EVENT, [event_values(self.app, event) for event in batch.events])
+
+    # Most rows have little to tell. They go without the columns that would be empty, which is twice as fast.
+
+    def _insert_items(self, tx: Transaction, run: int, items: Sequence[ItemRow]) -> None:
+        short: list[tuple[Any, ...]] = []
+        long: list[tuple[Any, ...]] = []
+        for seq, key, status, stage, attempts, degraded, reason, warnings, spent, output, started, took in items:
+            name = key if key.isprintable() else storable(key)
+            row = (run, seq, name, status, stage, attempts, degraded, started, took)
+            if output is None and reason is None and not warnings and not spent:
+                short.append(row)
+            else:
+                texts = (reason and storable(reason), warnings and _json(warnings), spent and _json(spent))
+                long.append((*row, output, *(text or None for text in texts)))
+        tx.insert("outlast_items", f"run, {_SHORT_ITEM}", short)
+        tx.insert("outlast_items", f"run, {_SHORT_ITEM}, output, reason, warnings, spent", long)
+
+    def _insert_attempts(self, tx: Transaction, run: int, attempts: Sequence[AttemptRow]) -> None:
+        short: list[tuple[Any, ...]] = []
+        long: list[tuple[Any, ...]] = []
+        for attempt in attempts:
+            if attempt[9] is None and attempt[11] is None:
+                short.append((run, *attempt[:7]))
+            else:
+                texts = (text and storable(text) for text in attempt[7:10])
+                spent = _json(attempt.spent) if attempt.spent else None
+                long.append((run, *attempt[:7], *texts, attempt.delay_us, spent))
+        tx.insert("outlast_attempts", f"run, {_SHORT_ATTEMPT}", short)
+        tx.insert("outlast_attempts", f"run, {_ATTEMPT}", long)
 
     def _resolve(self, tx: Transaction, batch: Batch, now: int) -> None:
         # In order of their ids, as everywhere, so that two transactions never wait for each other.
@@ -245,24 +276,6 @@ class Items:
             )
 
 
-def _item_values(item: ItemRow) -> tuple[Any, ...]:
-    seq, key, status, stage, attempts, degraded, reason, warnings, spent, output, started, took = item
-    return (
-        seq,
-        key if key.isprintable() else storable(key),
-        status,
-        stage,
-        attempts,
-        degraded,
-        None if reason is None else storable(reason),
-        _json(warnings) if warnings else None,
-        _json(spent) if spent else None,
-        output,
-        started,
-        took,
-    )
-
-
 def _item(row: Any) -> ItemRow:
     item = ItemRow(*row)
     return item._replace(
@@ -276,19 +289,6 @@ def _item(row: Any) -> ItemRow:
 def _attempt(row: Any) -> AttemptRow:
     attempt = AttemptRow(*row)
     return attempt if row[11] is None else attempt._replace(spent=json.loads(row[11]))
-
-
-def _attempt_values(run: int, attempts: Sequence[AttemptRow]) -> list[tuple[Any, ...]]:
-    # Most succeed and have nothing to tell: they go as they are.
-    return [
-        (run, *attempt) if attempt[9] is None and attempt[11] is None else (run, *_told(attempt))
-        for attempt in attempts
-    ]
-
-
-def _told(attempt: AttemptRow) -> tuple[Any, ...]:
-    texts = (None if text is None else storable(text) for text in attempt[7:10])
-    return (*attempt[:7], *texts, attempt.delay_us, _json(attempt.spent) if attempt.spent else None)
 
 
 def _json(value: object) -> str:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _FIELDS = (
     "id, run, seq, pipeline, stage, item_key, kind, payload, error, error_type, error_class, tier, fingerprint, attempts, "
-    "first_failed, last_attempt, created, status, replays, metadata, original"
+    "first_failed, last_attempt, created, status, replays, reason, metadata, original"
 )
 COLUMNS = f"{_FIELDS}, app, moved"
 _NAMES = tuple(DeadLetterRow.__dataclass_fields__)
-_CHUNK = 1000  # letters moved in one transaction
+_CHUNK = 5000  # letters moved in one transaction
 _LOWER = str.maketrans({chr(code): chr(code + 32) for code in range(65, 91)})
 
 
@@ -182,32 +182,23 @@ class Letters:
         if ids is not None:
             condition += f" and id {self._database.among}"
             values.append(self._database.passed(ids))
-        moved: list[str] = []
-        while limit is None or len(moved) < limit:
-            chunk = _CHUNK if limit is None else min(_CHUNK, limit - len(moved))
-            done = self._move(condition, values, moved[-1] if moved else "", chunk, to, reason)
-            moved += done
-            if len(done) < chunk:
-                break
-        return moved
+        bound = "" if limit is None else f" limit {int(limit)}"
+        with self._database.reading() as tx:
+            rows = tx.rows(f"select id from outlast_dead_letters where {condition} order by id{bound}", *values)
+        chunks = ([row[0] for row in rows[first : first + _CHUNK]] for first in range(0, len(rows), _CHUNK))
+        return [id for chunk in chunks for id in self._move(chunk, from_, to, reason)]  # noqa: A001
 
-    def _move(self, condition: str, values: list[Any], after: str, limit: int, to: str, reason: str) -> list[str]:
-        database, now = self._database, here.get().clock.now()
+    def _move(self, ids: list[str], from_: str, to: str, reason: str) -> list[str]:
+        database, now = self._database, to_us(here.get().clock.now())
+        # The rows are locked in the order of their ids, and looked at again once they are. The expressions keep the planner from an
+        # index on app and status: the ids are few, and those may be all there are.
+        mine = f"select id from outlast_dead_letters where app || '' = ? and id {database.among} and status || '' = ? order by id {database.for_update}"
         with database.writing() as tx:
-            rows = tx.rows(
-                f"select id, status, metadata from outlast_dead_letters where {condition} and id > ? order by id limit ? {database.for_update}",
-                *(*values, after, limit),
+            moved = tx.rows(
+                f"update outlast_dead_letters set status = ?, moved = ?, reason = ? where id in ({mine}) returning id",
+                *(to, now, storable(reason) or None, self.app, database.passed(ids), from_),
             )
-            for id_, status, text in rows:
-                metadata = json.loads(text)
-                if reason:
-                    step = {"at": now.isoformat(), "from": status, "to": to, "reason": storable(reason)}
-                    metadata["moves"] = [*metadata.get("moves", ()), step]
-                tx.execute(
-                    "update outlast_dead_letters set status = ?, moved = ?, metadata = ? where id = ?",
-                    *(to, to_us(now), json.dumps(metadata), id_),
-                )
-        return [row[0] for row in rows]
+        return sorted(row[0] for row in moved)
 
     def _where(self, where: LetterFilter) -> tuple[str, list[Any]]:
         condition, values = "app = ?", list[Any]([self.app])

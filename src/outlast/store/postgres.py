@@ -90,7 +90,7 @@ class Postgres(Database):
     def bulk(self, connection: Connection, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> None:
         cursor: psycopg.Cursor[Any] = connection.cursor()  # type: ignore[attr-defined]
         try:
-            with cursor.copy(f"copy {table} ({columns}) from stdin (format binary)") as copy:
+            with cursor.copy(f"copy {table} ({columns}) from stdin (format binary)".encode()) as copy:
                 copy.set_types(_types(table, columns))
                 for row in rows:
                     copy.write_row(row)

@@ -196,6 +196,7 @@ class DeadLetterRow:
     created_us: int
     status: LetterStatus = "open"
     replays: int = 0
+    reason: str | None = None  # why it was moved last
     metadata: Mapping[str, Any] = field(default_factory=dict)
     original: bytes | None = field(default=None, repr=False)
 

@@ -67,7 +67,7 @@ class Sqlite(Database):
                 message = f"expected {self.path} to be on a disk that can share memory, got: journal mode {mode!r}."
                 raise StoreRefused(message)
             connection.execute(f"pragma synchronous = {'normal' if batches else 'full'}")
-            connection.execute("pragma cache_size = -8192")
+            connection.execute("pragma cache_size = -16384")
         except BaseException:
             connection.close()
             raise

@@ -106,6 +106,7 @@ create table outlast_dead_letters (
     created integer not null,
     moved integer not null,
     replays integer not null,
+    reason text,
     metadata text not null,
     payload blob not null,
     original blob
@@ -113,8 +114,9 @@ create table outlast_dead_letters (
 create index outlast_dead_letters_newest on outlast_dead_letters (app, status, created, id);
 create index outlast_dead_letters_place on outlast_dead_letters (app, status, pipeline, stage, created, id);
 create index outlast_dead_letters_group on outlast_dead_letters
-    (app, status, fingerprint, created, id, pipeline, stage, first_failed, last_attempt);
-create index outlast_dead_letters_run on outlast_dead_letters (run, created, id);
+    (app, status, fingerprint, pipeline, stage, created, id, first_failed, last_attempt);
+create index outlast_dead_letters_run on outlast_dead_letters
+    (app, run, status, fingerprint, pipeline, stage, created, id, first_failed, last_attempt);
 
 create table outlast_events (
     number integer primary key autoincrement,
