@@ -220,8 +220,12 @@ class DeadLetters:
         self.release()
         return map(self._shown, _pages(self._store(), **where))
 
+    def ids(self, *, status: str | None = None) -> Iterator[str]:
+        """The ids of all there are."""
+        return (row.id for row in _pages(self._store(), status=_status(status)))
+
     def show(self, id: str) -> DeadLetter:  # noqa: A002 - what it is called everywhere
-        """The dead letter of this id, or of the only one whose id begins so."""
+        """The dead letter of this id."""
         return self._shown(self._row(id))
 
     def groups(
@@ -243,7 +247,8 @@ class DeadLetters:
         Replace what will be replayed. Only an open letter can be edited; the first payload stays on record, with when and why.
         """
         letter = self._row(id)
-        changed = self._store().edit_letter(letter.id, self._codec.encode(payload), _reason(reason), expect="open")
+        data = _like(letter.payload, self._codec.encode(payload))
+        changed = self._store().edit_letter(letter.id, data, _reason(reason), expect="open")
         if changed is None:
             now = self._row(letter.id)
             message = f"expected the dead letter {letter.id} to be open, got: {now.status}. {_AFTER[now.status]}"
@@ -575,6 +580,34 @@ def _some(ids: Sequence[str] | None, *filters: str | None) -> None:
     if isinstance(ids, str):
         message = "expected ids to be a list of ids, got: one text. Use ids=[...]."
         raise ConfigurationError(message)
+
+
+def _like(old: bytes, new: bytes) -> bytes:
+    """
+    The new payload with the types of the old one: who edits a `Review` writes its fields, not its class. What is no JSON stays as it is.
+
+    >>> _like(b'{"v":1,"d":{"$type":"app:Review","d":{"text":"a"}}}', b'{"v":1,"d":{"text":"b"}}')
+    b'{"v":1,"d":{"$type":"app:Review","d":{"text":"b"}}}'
+    """
+    if not (_is_json(old) and _is_json(new)) or b'"$type"' not in old:
+        return new
+    before, after = json.loads(old), json.loads(new)
+    return json.dumps(
+        {**after, "d": _typed(before.get("d"), after.get("d"))}, ensure_ascii=False, separators=(",", ":")
+    ).encode(errors="surrogatepass")
+
+
+def _typed(old: Any, new: Any) -> Any:
+    if isinstance(old, dict) and "$type" in old:
+        if isinstance(new, dict) and "$type" in new:
+            return new
+        same = isinstance(new, type(old.get("d")))
+        return {"$type": old["$type"], "d": _typed(old["d"], new)} if same else new
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {name: _typed(old.get(name), value) for name, value in new.items()}
+    if isinstance(old, list) and isinstance(new, list):
+        return [_typed(old[min(place, len(old) - 1)] if old else None, value) for place, value in enumerate(new)]
+    return new
 
 
 def _is_json(data: bytes) -> bool:

@@ -9,6 +9,8 @@ import sys
 
 def main() -> None:
     """Run the command line."""
+    from outlast.errors import ConfigurationError, OutlastError
+
     try:
         from outlast.cli.commands import app
     except ModuleNotFoundError as missing:
@@ -16,7 +18,14 @@ def main() -> None:
             raise
         sys.stderr.write("The command line needs an extra: pip install 'outlast[cli]'\n")
         raise SystemExit(2) from None
-    app()
+    try:
+        app()
+    except ConfigurationError as wrong:
+        sys.stderr.write("".join(f"{problem}\n" for problem in wrong.problems))
+        raise SystemExit(2) from None
+    except OutlastError as failed:
+        sys.stderr.write(f"{failed}\n")
+        raise SystemExit(1) from None
 
 
 def __getattr__(name: str) -> object:

@@ -5,6 +5,7 @@ How commands speak: tables for people, one JSON document for programs, complaint
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -50,9 +51,9 @@ Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most
 
 
 def console() -> Console:
-    """Where people read; a pipe gets whole lines, however long."""
-    wide = None if sys.stdout.isatty() else 10_000
-    return Console(highlight=False, emoji=False, width=wide, soft_wrap=not sys.stdout.isatty())
+    """Where people read; a pipe gets whole lines, however long, unless COLUMNS says otherwise."""
+    pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, emoji=False, width=10_000 if pipe else None, soft_wrap=pipe)
 
 
 def refuse(*problems: str) -> NoReturn:
@@ -85,22 +86,45 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, fold: str = "") -> None:
-    """A table; numbers to the right, and the column `fold` takes the room that is left."""
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[Any]], *, fold: str = "", drop: Sequence[str] = ()
+) -> None:
+    """
+    A table; numbers to the right. Where the terminal is narrow, the columns of `drop` go in this order, until `fold` has room to be read; what
+    does not fit into that is cut.
+    """
+    out = console()
+    rows = list(rows)
+    cells = [[_cell(value) for value in row] for row in rows]
+    shown = list(range(len(headings)))
+    natural = [max([len(name), *(row[place].cell_len for row in cells)]) for place, name in enumerate(headings)]
+    folded = headings.index(fold) if fold else -1
+    least = min(natural[folded], _LEAST) if fold else 0
+    for name in drop:
+        if _taken(natural, shown, folded) + least <= out.width:
+            break
+        shown.remove(headings.index(name))
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    listed = [list(row) for row in rows]
-    for number, heading in enumerate(headings):
-        numeric = bool(listed) and all(isinstance(row[number], int | float) or row[number] is None for row in listed)
+    for place in shown:
+        numeric = bool(rows) and all(isinstance(row[place], int | float) or row[place] is None for row in rows)
+        room = max(least, out.width - _taken(natural, shown, folded)) if place == folded else natural[place]
         table.add_column(
-            heading,
+            headings[place],
             justify="right" if numeric else "left",
             no_wrap=True,
-            overflow="ellipsis" if heading == fold else "fold",
-            ratio=1 if heading == fold else None,
+            overflow="ellipsis",
+            width=min(room, natural[place]),
         )
-    for row in listed:
-        table.add_row(*(_cell(value) for value in row))
-    console().print(table)
+    for row in cells:
+        table.add_row(*(row[place] for place in shown))
+    out.print(table)
+
+
+_LEAST = 24  # columns in which a message can be read
+
+
+def _taken(natural: list[int], shown: list[int], folded: int) -> int:
+    return sum(natural[place] + 2 for place in shown if place != folded)
 
 
 def _cell(value: Any) -> Text:
