@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from math import ceil
 from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from outlast import guard
 from outlast.clock import Clock, Dice, Ids, Signal, World, here, later
@@ -25,11 +26,16 @@ from outlast.observe import captures
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextvars import Context
 
     from outlast.clock import Stop, Timer
     from outlast.observe.events import Event
+    from outlast.pipeline import Pipeline, RunResult
+
+I = TypeVar("I")  # noqa: E741 - what goes in
+O = TypeVar("O")  # noqa: E741 - what comes out
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 _GRACE = 0.05  # real seconds that a body may be busy elsewhere before a virtual timeout strikes
 
@@ -298,6 +304,30 @@ def capture_events() -> Iterator[list[Any]]:
             yield events
     finally:
         captures.reset(token)
+
+
+def run(
+    pipeline: Pipeline[I, O],
+    items: Iterable[I],
+    /,
+    *,
+    faults: Sequence[Faults] = (),
+    provide: Mapping[Any, Any] = _NOTHING,
+) -> RunResult[O]:
+    """
+    A run in virtual time and in a store of its own, which is gone when the result is. `faults` are those of the stages, in the order of their
+    attempts; `provide` has what stages would `use`, by the function that would open it. It never raises for how the run ends.
+
+    >>> import outlast
+    >>> @outlast.stage
+    ... async def double(number: int) -> int:
+    ...     return 2 * number
+    >>> result = run(outlast.Pipeline("doubles", double), [1, 2], faults=[Faults("double", TimeoutError())])
+    >>> list(result.outputs()), [item.attempts for item in result.items()]
+    ([2, 4], [2, 1])
+    """
+    with virtual_time(), inject(*faults):
+        return pipeline.tested(items, provide)
 
 
 _inherit: ContextVar[bool] = ContextVar("outlast_testing", default=False)
