@@ -17,7 +17,7 @@ import json
 import os
 import re
 import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
@@ -96,7 +96,8 @@ class DeadLetter:
     """
     One piece of work that failed for good, with the input of the stage that failed.
 
-    `group` is its fingerprint; `error` is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`.
+    `group` is its fingerprint; `error` is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`; `reason` says why
+    its status was changed last.
     """
 
     id: str
@@ -117,6 +118,7 @@ class DeadLetter:
     last_attempt_at: datetime
     created_at: datetime
     replays: int = 0
+    reason: str | None = None
     edited: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -312,13 +314,15 @@ class DeadLetters:
         chosen, owner = self._chosen(store, ids, group, pipeline, stage)
         first = _spread(len(chosen), canary or 0)
         order = [*(chosen[place] for place in first), *(id_ for place, id_ in enumerate(chosen) if place not in first)]
-        run_key = f"replay-{here.get().ids.new()}"
+        run_key = f"replay-{here.get().ids.new()[:12]}"
         if canary is not None and len(first) < len(order):
             result = self._replay(
                 owner, Claims(store, order[: len(first)], run_key), run_key=run_key, from_start=from_start
             )
-            if result.counts.succeeded + result.counts.skipped < len(first) or result.status != "completed":
-                return result
+            failed = len(first) - result.counts.succeeded - result.counts.skipped
+            if failed or result.status != "completed":
+                why = f"canary: {failed} of {len(first)} failed again, so the other {len(order) - len(first)} were left as they are"
+                return replace(result, why=why)
         return self._replay(owner, Claims(store, order, run_key), run_key=run_key, from_start=from_start)
 
     def _chosen(
@@ -489,6 +493,7 @@ class DeadLetters:
             last_attempt_at=from_us(row.last_attempt_us),
             created_at=from_us(row.created_us),
             replays=row.replays,
+            reason=row.reason,
             edited=row.original is not None,
             metadata=row.metadata,
         )
@@ -530,10 +535,9 @@ _AFTER = {
 
 
 def _claimed_by(row: DeadLetterRow) -> str:
-    """The key of the run that has claimed a letter last."""
-    moves = row.metadata.get("moves") or ()
-    claims = [move["reason"] for move in moves if move.get("to") == "replaying"]
-    return str(claims[-1]).removeprefix(_CLAIM) if claims else ""
+    """The key of the run that has claimed a letter last; empty if it was moved by hand since."""
+    reason = row.reason or ""
+    return reason.removeprefix(_CLAIM) if reason.startswith(_CLAIM) else ""
 
 
 def _pages(store: Store, **where: Any) -> Iterator[DeadLetterRow]:

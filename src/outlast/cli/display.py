@@ -135,6 +135,16 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes % 60:02} min" if hours else f"{minutes} min {whole % 60:02} s"
 
 
+def whole(seconds: float) -> str:
+    """
+    Time in whole seconds, for what changes while it is read.
+
+    >>> whole(0.2), whole(8.4), whole(75.5)
+    ('1 s', '8 s', '1 min 16 s')
+    """
+    return duration(max(1, round(seconds)))
+
+
 def per_second(rate: float) -> str:
     """
     A rate for a person's eye.
@@ -184,7 +194,7 @@ def lines(now: Snapshot) -> Iterator[str]:
     if now.rate is not None:
         parts.append(per_second(now.rate))
     if now.left is not None and now.status == "running":
-        parts.append(f"about {duration(now.left)} left")
+        parts.append(f"about {whole(now.left)} left")
     parts += [text for text, _ in _ends(now)]
     if now.retries:
         parts.append(counted(now.retries, "retry", "retries"))
@@ -195,7 +205,7 @@ def lines(now: Snapshot) -> Iterator[str]:
 
 
 def _headline(now: Snapshot, width: int) -> Text:
-    right = Text.assemble((now.status, f"bold {STATUS_COLOURS.get(now.status, '')}"), f"  {duration(now.elapsed)}")
+    right = Text.assemble((now.status, f"bold {STATUS_COLOURS.get(now.status, '')}"), f"  {whole(now.elapsed)}")
     left = Text.assemble((now.pipeline, "bold"), "  ", (now.run_key, "dim"))
     room = min(width, WIDEST_BAR) - right.cell_len - 2
     left.truncate(max(8, room), overflow="ellipsis")
@@ -229,7 +239,7 @@ def _kinds(now: Snapshot) -> list[tuple[str, int]]:
 def _pace(now: Snapshot) -> Text:
     parts = ["starting" if now.rate is None else per_second(now.rate)]
     if now.left is not None and now.status == "running":
-        parts.append(f"about {duration(now.left)} left")
+        parts.append(f"about {whole(now.left)} left")
     if now.retries:
         parts.append(counted(now.retries, "retry", "retries"))
     if now.waiting:

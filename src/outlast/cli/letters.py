@@ -162,8 +162,8 @@ def show_letter(
         )
     for edit in letter.metadata.get("edits", ()):
         say(f"edited       {edit.get('at', '')[:19]}: {edit.get('reason', '')}")
-    for move in letter.metadata.get("moves", ()):
-        say(f"moved        {move.get('at', '')[:19]}: {move.get('from')} → {move.get('to')}: {move.get('reason', '')}")
+    if letter.reason:
+        say(f"{letter.status:<12} {letter.reason}")
     for attempt in attempts:
         what = "succeeded" if attempt.outcome == "success" else f"{attempt.error_type}: {attempt.error}"
         say(f"  attempt {attempt.number} at stage {attempt.stage + 1}: {what}")

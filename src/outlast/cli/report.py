@@ -4,6 +4,7 @@ What a run came to, for people: counts, the sentence why, problems, and what to 
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -25,7 +26,7 @@ def group_rows(groups: Sequence[FailureGroup]) -> Iterator[tuple[Any, ...]]:
         yield group.count, share, group.id, group.stage, group.error_class, group.last_seen_at, group.message
 
 
-def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, width: int | None = None) -> None:
+def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") -> None:
     """A run as it stands in the store."""
     out = console()
     counts = run.counts
@@ -34,10 +35,10 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, width: int | No
     took = "" if ended is None else f"  {duration((ended - run.started_at).total_seconds())}"
     status = Text(run.status, style=f"bold {STATUS_COLOURS.get(run.status, '')}")
     out.print(Text.assemble((run.pipeline, "bold"), "  ", run.run_key, "  ", status, took, "  ", (run.id[:12], "dim")))
-    if run.why:
-        out.print(Text(run.why))
+    if why or run.why:
+        out.print(Text(why or run.why))
     whole = max(counts.total, 1)
-    room = min(width or out.width, WIDEST_BAR) - 8
+    room = min(out.width, WIDEST_BAR) - 8
     bar, so_far = Text(), 0
     for kind, amount in (
         ("dead", counts.dlq + counts.failed),
@@ -78,8 +79,9 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, width: int | No
 def next_steps(run: RunRecord, groups: Sequence[FailureGroup], resume: str | None) -> Iterator[str]:
     """What a person may want to do now, as commands."""
     if run.status in {"interrupted", "paused", "running"}:
-        yield f"Go on: {resume or f'outlast resume {run.run_key}'}"
-    elif run.status == "failed" and resume:
+        yield f"Go on: {resume or shlex.join(['outlast', 'resume', run.run_key])}"
+        return
+    if run.status == "failed" and resume:
         yield f"Once the cause is gone, go on: {resume}"
     open_groups = [group for group in groups if group.count]
     if open_groups:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,14 +14,12 @@ import typer
 from outlast.cli.output import AppName, AsJson, Code, StoreUrl, hint, print_json, refuse  # noqa: TC001 - typer reads the annotations
 from outlast.cli.stores import found_run, opened
 from outlast.clock import here
+from outlast.deadletters import as_groups
 from outlast.errors import ConfigurationError, FailureBudgetExceeded, OutlastError
-from outlast.observe import subscribe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from outlast.observe.events import Event
     from outlast.pipeline import Pipeline, RunResult
+    from outlast.pipeline.runner import Runner
     from outlast.store import Store
     from outlast.store.records import RunRecord
 
@@ -169,13 +166,7 @@ def replay(target: str | None, *, store: str | None, owner: str | None, as_json:
         problems.append(f"expected the pipeline {owner!r}, but {target} is {pipeline.name!r}.")
     if problems or pipeline is None:
         refuse(*problems)
-    letters = pipeline.app.dead_letters
-    result = _watched(
-        pipeline,
-        None if as_json else _wants(None),
-        lambda: letters.replay(pipeline=pipeline.name, **which),
-        expected=None,
-    )
+    result = pipeline.app.dead_letters.replay(pipeline=pipeline.name, **which)
     _tell(pipeline, result, resume=None, strict=False, as_json=as_json)
 
 
@@ -262,40 +253,34 @@ def _started(
     store: str | None,
     as_json: bool,
 ) -> None:
-    from outlast.cli.watch import expected_items
+    from outlast.cli.watch import Watch, expected_items, way_to_show
 
-    def started(event: Event) -> None:
-        if event.name == "run_started" and event.run_id is not None:
-            _record(pipeline, event.run_id, command)
+    def started(runner: Runner) -> None:
+        _record(runner.store, runner.record.id, command)
 
-    forget = subscribe(started)
-    try:
-        result = _watched(
-            pipeline,
-            None if as_json else _wants(progress),
-            lambda: pipeline.run(
-                command["input"],
-                run_key=command["run_key"],
-                item_key=command.get("item_key"),
-                sink=command.get("output"),
-                on_item_error=command.get("on_item_error") or "dlq",
-                on_change=command.get("on_change") or "stop",
-                check=False,
-            ),
-            expected=expected_items(command["input"]),
+    how = None if as_json else way_to_show(wanted=progress)
+    expected = expected_items(command["input"]) if how else None
+    with Watch(how, expected, started) as watch:
+        result = pipeline.run(
+            command["input"],
+            run_key=command["run_key"],
+            item_key=command.get("item_key"),
+            sink=command.get("output"),
+            on_item_error=command.get("on_item_error") or "dlq",
+            on_change=command.get("on_change") or "stop",
+            check=False,
+            watch=watch,
         )
-    finally:
-        forget()
     again = shlex.join(["outlast", "resume", command["run_key"], *(("--store", store) if store else ())])
     _tell(pipeline, result, resume=again, strict=strict, as_json=as_json)
 
 
-def _record(pipeline: Pipeline[Any, Any], run_id: str, command: dict[str, Any]) -> None:
+def _record(store: Store, run_id: str, command: dict[str, Any]) -> None:
+    """Keep how a run was started, so that `resume` can do the same."""
     from outlast.store.records import EventRow, to_us
 
     world = here.get()
-    at = to_us(world.clock.now())
-    pipeline.app.store.add_events([EventRow(world.ids.new(), _COMMAND, at, run_id, command)])
+    store.add_events([EventRow(world.ids.new(), _COMMAND, to_us(world.clock.now()), run_id, command)])
 
 
 def _tell(
@@ -310,7 +295,7 @@ def _tell(
     if record is None:
         message = f"the run {result.id} is not in the store any more."
         raise OutlastError(message)
-    groups = pipeline.app.dead_letters.groups(pipeline=pipeline.name, run=result.id)
+    groups = as_groups(store.groups(run=result.id))
     code = exit_code(result, strict=strict)
     if as_json:
         shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]
@@ -319,7 +304,7 @@ def _tell(
             | {"outcome": result.outcome, "success_rate": result.success_rate, "groups": shown, "exit_code": int(code)}
         )
     else:
-        print_run(record, groups)
+        print_run(record, groups, why=result.why)
         for step in next_steps(record, groups, resume):
             hint(step)
     raise typer.Exit(code)

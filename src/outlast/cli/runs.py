@@ -188,6 +188,23 @@ def list_attempts(
     )
 
 
+@runs.command("outputs")
+def print_outputs(
+    run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
+) -> None:
+    """Print what the items of a run became, as JSON lines (with --json as one list); only of a run without an output file."""
+    with opened(store, app) as kept:
+        record = found_run(kept, run, pipeline)
+        if record.sink is not None:
+            refuse(f"The outputs of {record.run_key} are in {record.sink}.")
+        outputs = (Shell().decode(output) for output in kept.outputs(record.number))
+        if as_json:
+            print_json(list(outputs))
+            return
+        for output in outputs:
+            say(json.dumps(output, ensure_ascii=False, default=str))
+
+
 def run_fields(run: RunRecord) -> dict[str, Any]:
     """A run for programs."""
     counts = asdict(run.counts)
