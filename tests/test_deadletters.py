@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import stat
+import subprocess
+import sys
+import threading
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -18,7 +23,12 @@ from hypothesis import strategies as st
 import outlast
 from outlast import compat, deadletters
 from outlast.deadletters import DeadLetterEntry, Directory, fingerprint, normalised
+from outlast.store import open_store
+from outlast.store.records import to_us
 from outlast.testing import capture_events
+from servers.postgres import Postgres
+from stores import TABLES, sql
+from stores import letter as row
 
 # --- one problem, many messages ---
 
@@ -368,3 +378,466 @@ def test_a_failing_repository_stops_no_other(repos, bad, status):
     assert [(event.name, event.item_id) for event in events] == [
         ("item_failed" if repo in bad else "item_succeeded", repo) for repo in repos
     ]
+
+
+# --- dead letters in a store ---
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def address(request, tmp_path):
+    """An empty store on each of the databases."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    server = request.getfixturevalue("postgres")
+    with open_store(server.dsn):
+        pass
+    server.execute(*(f"delete from {table}" for table in TABLES))
+    return server.dsn
+
+
+class Shop:
+    """An app with one pipeline: parse, then label, which fails for texts that are in `bad`."""
+
+    def __init__(self, address: str) -> None:
+        self.bad: set[str] = set()
+        self.labelled: list[str] = []
+        self.parsed: list[str] = []
+        self.app = outlast.App("shop", store=address)
+
+        @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+        def parse(row: dict) -> Review:
+            self.parsed.append(row["id"])
+            return Review(row["id"], row["text"])
+
+        @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1), concurrency=1)
+        def label(review: Review) -> str:
+            self.labelled.append(review.id)
+            if review.text in self.bad:
+                raise ValueError(f"cannot label {review.text!r}")
+            return review.text.upper()
+
+        self.reviews = outlast.Pipeline("reviews", parse, label, app=self.app, failure_budget=1.0)
+        self.letters = self.app.dead_letters
+
+    def fail(self, *texts: str) -> list[outlast.DeadLetter]:
+        """Run these texts, all of them bad; their dead letters, oldest first."""
+        self.bad |= set(texts)
+        rows = [{"id": f"i{number}", "text": text} for number, text in enumerate(texts)]
+        self.reviews.run(rows, item_key="id", check=False)
+        self.labelled.clear()
+        self.parsed.clear()
+        return list(self.letters.find())[::-1]
+
+    def statuses(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for letter in self.letters.find(status=None):
+            found[letter.status] = found.get(letter.status, 0) + 1
+        return found
+
+
+@dataclass
+class Review:
+    id: str
+    text: str
+
+
+@pytest.fixture
+def shop(address):
+    made = Shop(address)
+    yield made
+    made.app.store.close()
+
+
+def test_a_failed_item_becomes_a_dead_letter_with_all_that_is_needed(shop):
+    """C-14, S3-24: what, where, why, how often and when, with the input of the stage that failed."""
+    before = datetime.now(UTC)
+    (letter,) = shop.fail("odd")
+    assert (letter.pipeline, letter.stage, letter.item_key, letter.kind, letter.status) == (
+        "reviews",
+        "label",
+        "i0",
+        "item",
+        "open",
+    )
+    assert (letter.error, letter.error_type, letter.error_class, letter.tier) == (
+        "cannot label 'odd'",
+        "ValueError",
+        "data_error",
+        "data",
+    )
+    assert letter.payload == {"id": "i0", "text": "odd"}
+    assert (letter.attempts, letter.replays, letter.edited) == (1, 0, False)
+    assert before <= letter.first_failed_at <= letter.last_attempt_at <= letter.created_at
+    assert letter.group == fingerprint("label", "data_error", "ValueError", "cannot label 'odd'")
+    assert "odd'}" not in repr(letter)
+    assert shop.letters.show(str(UUID(letter.id))) == letter
+
+
+def test_letters_are_found_newest_first_by_what_is_asked(shop):
+    """S3-26: pipeline, stage, group, status, run and text."""
+    first, second = shop.fail("odd", "strange")
+    found = shop.letters.find
+    assert [letter.id for letter in found()] == [second.id, first.id]
+    assert [letter.id for letter in found(text="STRANGE")] == [second.id]
+    assert len(list(found(pipeline="reviews", stage="label", group=first.group, run=first.run_id))) == 2
+    for nothing in (
+        {"pipeline": "other"},
+        {"stage": "parse"},
+        {"group": "0" * 16},
+        {"status": "resolved"},
+        {"run": "x"},
+    ):
+        assert list(found(**nothing)) == []
+    with pytest.raises(outlast.ConfigurationError, match="expected status"):
+        found(status="odd")
+
+
+def test_forty_thousand_dead_letters_read_as_five_problems(shop):
+    """S3-05, S3-27: one line for each problem, the largest first, with its share and samples."""
+    kinds = [
+        ("label", "ReadTimeout", "timeout", "no answer in {n}.5 s"),
+        ("label", "HTTPError", "client_error", "HTTP 422 for http://service/{n}: text 'row {n}' is empty"),
+        ("parse", "ValueError", "data_error", "invalid literal for int() with base 10: 'x{n}'"),
+        ("store", "OSError", "resource_exhausted", "cannot write /data/out/{n}.json"),
+        ("label", "HTTPError", "server_error", "HTTP 500: request 00000000-0000-4000-8000-{n:012x} failed"),
+    ]
+    store, rows = shop.app.store, []
+    for number in range(40_000):
+        stage, kind, error_class, template = kinds[min(number % 7, 4)]
+        error = template.format(n=number)
+        mark = fingerprint(stage, error_class, kind, error)
+        rows.append(row(number, stage=stage, error=error, error_type=kind, error_class=error_class, fingerprint=mark))
+    for start in range(0, len(rows), 4_000):
+        store.add_letters(rows[start : start + 4_000])
+    groups = shop.letters.groups()
+    assert [(group.stage, group.error_class) for group in groups[:1]] == [("label", "server_error")]
+    assert {(group.stage, group.error_class) for group in groups} == {
+        (stage, error_class) for stage, _, error_class, _ in kinds
+    }
+    assert len(groups) == 5
+    assert sum(group.count for group in groups) == 40_000
+    assert sum(group.share for group in groups) == pytest.approx(1)
+    assert all(len(group.sample_keys) == 3 for group in groups)
+    assert sum(stat.count for stat in shop.letters.stats()) == 40_000
+
+
+def test_a_replay_begins_at_the_stage_that_failed_and_resolves(shop):
+    """S3-28, D-15, S4-22: parse is not paid again; the letter stays on record as resolved."""
+    (letter,) = shop.fail("odd")
+    shop.bad.clear()
+    with capture_events() as events:
+        result = shop.letters.replay(ids=[letter.id])
+    assert (result.status, result.counts.succeeded, list(result.outputs())) == ("completed", 1, ["ODD"])
+    assert (shop.parsed, shop.labelled) == ([], ["i0"])
+    assert shop.letters.show(letter.id).status == "resolved"
+    assert [(event.letter_id, event.status) for event in events if event.name == "dead_letter_replay"] == [
+        (letter.id, "resolved")
+    ]
+
+
+def test_a_replay_from_the_start_begins_with_what_the_item_was_at_first(shop):
+    """D-15: from_start goes through every stage."""
+    (letter,) = shop.fail("odd")
+    shop.bad.clear()
+    shop.letters.replay(ids=[letter.id], from_start=True)
+    assert (shop.parsed, shop.labelled) == (["i0"], ["i0"])
+
+
+def test_a_letter_that_fails_again_is_open_again_and_counted(shop):
+    """C-14: open, with one replay more and no second letter."""
+    (letter,) = shop.fail("odd")
+    result = shop.letters.replay(group=letter.group)
+    assert result.status == "failed"
+    (after,) = shop.letters.find(status=None)
+    assert (after.id, after.status, after.replays) == (letter.id, "open", 1)
+
+
+def test_a_failing_canary_stops_the_rest(shop):
+    """S3-27: the others are not even tried, and the result says so."""
+    shop.fail(*(f"odd {number}" for number in range(9)))
+    (group,) = shop.letters.groups()
+    shop.bad -= {"odd 0", "odd 3"}  # two of the canaries are mended, the third is not
+    result = shop.letters.replay(group=group.id, canary=3)
+    assert result.why == "canary: 1 of 3 failed again, so the other 6 were left as they are"
+    assert sorted(shop.labelled) == ["i0", "i3", "i6"]
+    assert shop.statuses() == {"resolved": 2, "open": 7}
+    assert sorted(letter.replays for letter in shop.letters.find()) == [0, 0, 0, 0, 0, 0, 1]
+
+
+def test_after_a_good_canary_the_rest_follow_once(shop):
+    """S3-27: every letter is replayed once, and one result counts them all."""
+    shop.fail(*(f"odd {number}" for number in range(9)))
+    shop.bad.clear()
+    result = shop.letters.replay(pipeline="reviews", canary=3)
+    assert (result.status, result.counts.total, result.counts.succeeded) == ("completed", 9, 9)
+    assert shop.labelled[:3] == ["i0", "i3", "i6"]
+    assert sorted(shop.labelled) == sorted(f"i{number}" for number in range(9))
+    assert shop.statuses() == {"resolved": 9}
+
+
+def test_reprocess_replays_a_stage_of_a_pipeline(shop):
+    """S3-28: the pipeline's own door."""
+    shop.fail("odd", "strange")
+    shop.bad.clear()
+    assert shop.reviews.reprocess(stage="label", canary=1).counts.succeeded == 2
+    with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
+        shop.reviews.reprocess(stage="label")
+
+
+def test_an_edited_letter_is_replayed_with_its_new_payload_and_its_old_type(shop):
+    """S3-27: who edits writes fields; the stage gets the class it expects; the first payload and the reason stay on record."""
+    (letter,) = shop.fail("odd")
+    edited = shop.letters.edit(letter.id, {"id": "i0", "text": "even"}, reason="a typo, password=hunter2")
+    assert (edited.payload, edited.edited) == ({"id": "i0", "text": "even"}, True)
+    assert edited.metadata["edits"][0]["reason"] == "a typo, password=***"
+    assert json.loads(shop.app.store.letter(letter.id).original)["d"]["d"] == {"id": "i0", "text": "odd"}
+    assert list(shop.letters.replay(ids=[letter.id]).outputs()) == ["EVEN"]
+
+
+def test_only_an_open_letter_can_be_edited(shop):
+    """C-14: whoever claims it first has it; an edit never reaches a replay that is under way."""
+    (letter,) = shop.fail("odd")
+    store = shop.app.store
+    assert store.claim_letters([letter.id], reason="replayed by x") == [letter.id]
+    with pytest.raises(ValueError, match="to be open, got: replaying"):
+        shop.letters.edit(letter.id, {}, reason="too late")
+    assert shop.letters.show(letter.id).payload == {"id": "i0", "text": "odd"}
+
+
+def test_of_an_edit_and_many_claims_at_a_time_each_letter_has_one_owner(shop):
+    """C-14: compare-and-set: eight claims, one winner for each letter, and edits only before."""
+    letters = shop.fail(*(f"odd {number}" for number in range(20)))
+    store, won, ready = shop.app.store, [], threading.Barrier(9)
+
+    def claim(name: str) -> None:
+        ready.wait(10)
+        won.extend(
+            (id_, name) for id_ in store.claim_letters([letter.id for letter in letters], reason=f"replayed by {name}")
+        )
+
+    def edit() -> None:
+        ready.wait(10)
+        for letter in letters:
+            with contextlib.suppress(ValueError):
+                shop.letters.edit(letter.id, {"id": letter.item_key, "text": "even"}, reason="race")
+
+    threads = [threading.Thread(target=claim, args=(f"c{number}",)) for number in range(8)] + [
+        threading.Thread(target=edit)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(id_ for id_, _ in won) == sorted(letter.id for letter in letters)
+    for id_, name in won:
+        assert store.letter(id_).reason == f"replayed by {name}"
+
+
+def test_two_replays_at_a_time_share_the_letters(address):
+    """S4-22: no letter is replayed twice, whoever asks for it."""
+    shop, other = Shop(address), Shop(address)
+    shop.fail(*(f"odd {number}" for number in range(30)))
+    shop.bad.clear()
+    ready, results = threading.Barrier(2), []
+
+    def replay(one: Shop) -> None:
+        ready.wait(10)
+        with contextlib.suppress(outlast.ConfigurationError):  # the other one may have been faster with all of them
+            results.append(one.letters.replay(pipeline="reviews").counts.succeeded)
+
+    threads = [threading.Thread(target=replay, args=(one,)) for one in (shop, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sum(results) == 30
+    assert len(shop.labelled) + len(other.labelled) == 30
+    assert shop.statuses() == {"resolved": 30}
+    for one in (shop, other):
+        one.app.store.close()
+
+
+KILLED = """
+import sys
+import outlast
+
+app = outlast.App("shop", store=sys.argv[1])
+
+@outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+def parse(row: dict) -> dict:
+    return row
+
+@outlast.stage(retry=outlast.RetryPolicy(max_attempts=1), concurrency=1)
+def label(row: dict) -> str:
+    if sys.argv[2] == "fail":
+        raise ValueError("not yet")
+    if row["id"] == 5:
+        print("working", flush=True)
+        sys.stdin.read()  # until it is killed
+    print("done", row["id"], flush=True)
+    return "x"
+
+reviews = outlast.Pipeline("reviews", parse, label, app=app, failure_budget=1.0)
+if sys.argv[2] == "fail":
+    reviews.run([{"id": number} for number in range(12)], item_key="id", check=False)
+else:
+    reviews.reprocess()
+"""
+
+
+def test_kill_9_in_the_middle_of_a_replay_loses_nothing(address, tmp_path):
+    """C-14, S4-22: what was finished is resolved, everything else is open again, and the next replay does just that."""
+    script = tmp_path / "shop.py"
+    script.write_text(KILLED)
+    subprocess.run([sys.executable, script, address, "fail"], check=True, timeout=30)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    replay = subprocess.Popen([sys.executable, script, address, "replay"], **pipes)
+    with replay:
+        for line in replay.stdout:
+            if line == "working\n":
+                break
+        replay.kill()
+    shop = Shop(address)
+    store = shop.app.store
+    assert sum(stat.count for stat in store.stats()) == 12
+    # The dead cannot give their lease back: it ends by itself within seconds, which no test waits for.
+    sql(store, "update outlast_shards set until = 0")
+    found = {letter.item_key: letter.status for letter in shop.letters.find(status=None)}
+    assert len(found) == 12
+    assert found["5"] == "open"
+    assert set(found.values()) <= {"open", "resolved"}
+    left = {key for key, status in found.items() if status == "open"}
+    again = subprocess.run(
+        [sys.executable, script, address, "replay"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert {line.split()[1] for line in again.stdout.splitlines() if line.startswith("done")} == left
+    assert shop.statuses() == {"resolved": 12}
+    store.close()
+
+
+def test_archived_letters_are_kept_and_not_replayed(shop):
+    """C-14, S4-24: put away with a reason, and back again."""
+    first, second = shop.fail("odd", "strange")
+    assert shop.letters.archive(ids=[first.id], reason="known, see the tracker") == 1
+    assert shop.letters.archive(ids=[first.id], reason="again") == 0
+    assert [letter.id for letter in shop.letters.find()] == [second.id]
+    shop.bad.clear()
+    assert shop.letters.replay(pipeline="reviews").counts.total == 1
+    with pytest.raises(outlast.ConfigurationError, match="Unarchive it first"):
+        shop.letters.replay(ids=[first.id])
+    assert shop.letters.unarchive(ids=[first.id], reason="was wrong") == 1
+    assert shop.letters.replay(ids=[first.id]).counts.succeeded == 1
+
+
+def test_old_letters_are_put_away_by_themselves(address):
+    """S4-24: after so many days, or as the app's retention says."""
+    shop = Shop(address)
+    store = shop.app.store
+    now = to_us(datetime.now(UTC))
+    store.add_letters([row(number, created_us=now - number * 86_400_000_000) for number in range(10)])
+    assert shop.letters.auto_archive() == 0
+    assert shop.letters.auto_archive(older_than_days=6.5) == 3
+    assert {letter.reason for letter in shop.letters.find(status="archived")} == {
+        "older than 6.5 days, archived by itself"
+    }
+    app = outlast.App("shop", store=address, retention_days={"open_dead_letters": 2})
+    assert app.dead_letters.auto_archive() == 5
+    assert len(list(app.dead_letters.find())) == 2
+    for opened in (store, app.store):
+        opened.close()
+
+
+def test_too_many_open_letters_are_told(shop):
+    """S4-23, S4-24: an event with the number, the threshold and the age of the oldest; nothing is refused."""
+    shop.fail("odd", "strange", "weird")
+    with capture_events() as events:
+        assert shop.letters.check_size(most=3) is False
+        assert shop.letters.check_size(most=2) is True
+    assert [(event.name, event.level, event.count, event.threshold) for event in events] == [
+        ("dead_letters_over_threshold", "warning", 3, 2)
+    ]
+    assert events[0].oldest_at == min(letter.created_at for letter in shop.letters.find())
+
+
+def test_what_is_meant_must_be_said(shop):
+    """S0-29: no forgotten option empties or replays the whole queue; wrong values are refused before anything happens."""
+    (letter,) = shop.fail("odd")
+    letters = shop.letters
+    for call, message in [
+        (letters.replay, "which dead letters are meant"),
+        (lambda: letters.archive(reason="x"), "which dead letters are meant"),
+        (lambda: letters.archive(group=letter.group, reason=" "), "reason to say why"),
+        (lambda: letters.edit(letter.id, {}, reason=""), "reason to say why"),
+        (lambda: letters.replay(group=letter.group, canary=0), "canary to be an integer of at least 1"),
+        (lambda: letters.replay(ids=letter.id), "list of ids"),
+        (lambda: letters.replay(group="0" * 16), "no open dead letters"),
+    ]:
+        with pytest.raises(outlast.ConfigurationError, match=message):
+            call()
+    with pytest.raises(ValueError, match="Entry not found: nothing"):
+        letters.show("nothing")
+    assert shop.statuses() == {"open": 1}
+
+
+def test_export_and_import_bring_the_same_letters_back(shop, address, tmp_path):
+    """C-14, S4-18, S4-19, D-15: nine fields a file; importing twice adds nothing; a replay of what came back works."""
+    shop.fail("odd", "strange")
+    before = {letter.id: letter for letter in shop.letters.find()}
+    assert shop.letters.export(tmp_path / "out") == 2
+    assert shop.letters.import_(tmp_path / "out") == (0, 2)
+    files = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}
+    assert {UUID(name).hex for name in files} == set(before)
+    assert set(next(iter(files.values()))) == set(DeadLetterEntry.__annotations__)
+    sql(shop.app.store, "delete from outlast_dead_letters")
+    assert shop.letters.import_(tmp_path / "out") == (2, 0)
+    after = {letter.id: letter for letter in shop.letters.find()}
+    same = (
+        "pipeline",
+        "stage",
+        "item_key",
+        "payload",
+        "error",
+        "error_type",
+        "error_class",
+        "tier",
+        "group",
+        "attempts",
+        "run_id",
+        "created_at",
+    )
+    for id_, letter in before.items():
+        assert [getattr(letter, name) for name in same] == [getattr(after[id_], name) for name in same]
+    shop.bad.clear()
+    assert sorted(shop.letters.replay(pipeline="reviews").outputs()) == ["ODD", "STRANGE"]
+
+
+def test_entries_of_another_program_are_taken_in(shop, tmp_path):
+    """S4-18: task, repos and adapter of an entry that Outlast did not write; a broken file stops the import before anything is taken."""
+    foreign = entry(error="no such host: password=hunter2", error_type="ConnectionError")
+    Directory(tmp_path).write(foreign)
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(outlast.ConfigurationError, match=r"broken\.json"):
+        shop.letters.import_(tmp_path)
+    assert shop.statuses() == {}
+    (tmp_path / "broken.json").unlink()
+    assert shop.letters.import_(tmp_path) == (1, 0)
+    (letter,) = shop.letters.find()
+    assert (letter.id, letter.pipeline, letter.item_key, letter.kind) == (UUID(foreign.id).hex, "git", "w-1", "job")
+    assert (letter.payload, letter.error, letter.error_class) == (
+        {"type": "sweep"},
+        "no such host: password=***",
+        "network_error",
+    )
+    with pytest.raises(outlast.ConfigurationError, match="folder with one JSON file"):
+        shop.letters.import_(tmp_path / "nothing")

@@ -26,6 +26,8 @@ from uuid import UUID
 
 from outlast.clock import here
 from outlast.errors import ConfigurationError
+from outlast.observe import emit, listening
+from outlast.observe.events import DeadLettersOverThreshold
 from outlast.redact import sanitise
 from outlast.store.records import DeadLetterRow, from_us, to_us
 from outlast.verdicts import classify
@@ -286,6 +288,17 @@ class DeadLetters:
         before = here.get().clock.now() - timedelta(days=days)
         reason = f"older than {days:g} days, archived by itself"
         return self._store().move_letters(to="archived", older_than=before, reason=reason)
+
+    def check_size(self, *, most: int) -> bool:
+        """Whether more than so many letters are open; then an event tells it. Nothing is ever refused for that."""
+        open_now = [stat for stat in self.stats() if stat.status == "open"]
+        count = sum(stat.count for stat in open_now)
+        if count <= most:
+            return False
+        if listening():
+            oldest = min(stat.oldest_at for stat in open_now)
+            emit(DeadLettersOverThreshold(count=count, threshold=most, oldest_at=oldest))
+        return True
 
     # -- sending again
 

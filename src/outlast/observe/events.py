@@ -437,6 +437,21 @@ class DeadLetterReplay(Event):
         return f"dead letter {self.letter_id} of item {self.item_id} replayed: {self.status}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeadLettersOverThreshold(Event):
+    """More dead letters are open than somebody wants to be told of: `count` of them, the oldest since `oldest_at`. None is refused."""
+
+    level: ClassVar[str] = "warning"
+
+    count: int
+    threshold: int
+    oldest_at: datetime
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self.count:,} dead letters are open, more than {self.threshold:,}; the oldest since {self.oldest_at.isoformat()}"
+
+
 EVENTS: dict[str, type[Event]] = {
     event.name: event
     for event in (
@@ -462,6 +477,7 @@ EVENTS: dict[str, type[Event]] = {
         ItemFailed,
         DeadLetterEnqueue,
         DeadLetterReplay,
+        DeadLettersOverThreshold,
     )
 }
 
