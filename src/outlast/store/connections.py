@@ -8,12 +8,14 @@ uses none of its parent's. Drivers' own pools serve one database each and keep t
 from __future__ import annotations
 
 import os
-import threading
 import weakref
+from _thread import allocate_lock
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from _thread import LockType
     from collections.abc import Callable, Iterator, Sequence
 
 
@@ -32,14 +34,50 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
+class Turns:
+    """A number of places, taken in the order in which they were asked for: readers in a hurry must not starve a heartbeat."""
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._lock = allocate_lock()
+        self._waiting: deque[LockType] = deque()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            turn = allocate_lock()
+            turn.acquire()
+            self._waiting.append(turn)
+        try:
+            turn.acquire()  # released by whoever gives a place back
+        except BaseException:
+            with self._lock:
+                given = turn not in self._waiting
+                if not given:
+                    self._waiting.remove(turn)
+            if given:
+                self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._free += 1
+
+
 class Connections:
     """At most `size` connections, made when they are needed. Who asks for one more waits until one is given back."""
 
-    def __init__(self, connect: Callable[[], Connection], size: int) -> None:
+    def __init__(self, connect: Callable[[], Connection], size: int, *, broken: Callable[[], None]) -> None:
         self._connect = connect
+        self._broken = broken  # told of a connection that is of no use any more
         self._size = size
         self._idle: list[Connection] = []
-        self._places = threading.BoundedSemaphore(size)
+        self._places = Turns(size)
         self._finish = weakref.finalize(self, _close, self._idle)
         _all.add(self)
 
@@ -58,9 +96,8 @@ class Connections:
                 if _rolled_back(connection):
                     idle.append(connection)
                 else:
-                    # What broke this one broke the others: they would fail one call each.
                     _close([connection])
-                    _close(idle)
+                    self._broken()
                 raise
             idle.append(connection)
 
@@ -73,7 +110,7 @@ class Connections:
         _parents.extend(self._idle)
         self._finish.detach()
         self._idle = []
-        self._places = threading.BoundedSemaphore(self._size)
+        self._places = Turns(self._size)
         self._finish = weakref.finalize(self, _close, self._idle)
 
 

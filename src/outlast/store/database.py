@@ -64,8 +64,8 @@ class Database(ABC):
     driver_error: type[Exception]
 
     def __init__(self) -> None:
-        self._many = Connections(lambda: self._opened(batches=False), _LENT)
-        self._batches = Connections(lambda: self._opened(batches=True), 1)
+        self._many = Connections(lambda: self.connect(batches=False), _LENT, broken=self._disconnect)
+        self._batches = Connections(lambda: self.connect(batches=True), 1, broken=self._disconnect)
         self._closed = False
 
     # -- what a dialect says -------------------------------------------------------------------------------------------
@@ -124,13 +124,14 @@ class Database(ABC):
         except self.driver_error as error:
             raise self.fault(error) from None
 
-    def _opened(self, *, batches: bool) -> Connection:
-        return self.connect(batches=batches)
+    def _disconnect(self) -> None:
+        # What broke one connection broke the others: they would fail one call each.
+        self._many.close()
+        self._batches.close()
 
     def close(self) -> None:
         self._closed = True
-        self._many.close()
-        self._batches.close()
+        self._disconnect()
 
     # -- migrations ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ConfigurationError
-from outlast.redact import mask, sanitise
+from outlast.redact import mask, remember_secret, sanitise
 from outlast.store.database import Database, Duplicate
 from outlast.store.faults import StoreUnavailable, fault
 
@@ -70,6 +70,8 @@ class Postgres(Database):
             # What the driver says quotes the address, password and all.
             problem = f"expected the store's address to be like postgresql://user@host:5432/name, got: {mask(url)!r}."
             raise ConfigurationError(problem) from None
+        if self._settings.get("password"):
+            remember_secret(self._settings["password"])
 
     def __repr__(self) -> str:
         return f"<PostgreSQL {self._where()}>"
