@@ -4,19 +4,21 @@ The books of a run: how many items are where, and when too many of them fail. Pu
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from outlast.pipeline.results import Counts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from outlast.pipeline.results import ItemStatus, RunOutcome, RunStatus
+    from outlast.store.records import ItemRow
 
-SAME_FAILURES = (
-    50  # finished items in a row with one and the same fingerprint, after which nobody believes in the next one
-)
+SAME_FAILURES = 50  # finished items in a row with one fingerprint, after which nobody believes in the next one
+_status = itemgetter(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,15 @@ class Accounting:
             source_exhausted=self.source_exhausted,
         )
 
-    def record(self, status: ItemStatus, *, degraded: bool = False, spent: Mapping[str, float] | None = None) -> None:
-        """An item's end is on record."""
-        setattr(self, status, getattr(self, status) + 1)
-        self.degraded += degraded
-        if spent:
-            _add(self.spent, spent)
+    def record(self, items: Sequence[ItemRow]) -> None:
+        """The ends of these items are on record."""
+        for status, count in Counter(map(_status, items)).items():
+            setattr(self, status, getattr(self, status) + count)
+        for item in items:
+            if item.degraded:
+                self.degraded += 1
+            if item.spent:
+                _add(self.spent, item.spent)
 
     def judge(
         self,

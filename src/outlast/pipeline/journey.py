@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 900.0  # seconds for which an item's refusals are not charged, and for which an empty retry budget defers
 _DEFERRED = 1.0  # seconds; how soon an empty budget is asked again, at least
+_UNTOLD = (None,) * 5
+_row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
 _NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
 _REPAIRABLE = frozenset({"permanent", "unclear", "not_listed", "skipped"})
 _NOT_OURS = frozenset({"breaker_open", "shutdown"})  # reasons that leave an item unfinished
@@ -52,6 +54,7 @@ class Post:
     """One stage in one run: the function as it is called there, and its slots."""
 
     __slots__ = (
+        "direct",
         "free",
         "full",
         "guard",
@@ -60,6 +63,7 @@ class Post:
         "kwargs",
         "last",
         "name",
+        "onward",
         "ready",
         "run",
         "stage",
@@ -78,6 +82,8 @@ class Post:
         self.is_async = stage.is_async
         self.work: Callable[..., Any] = stage.fn
         self.kwargs: dict[str, Any] = {}
+        self.direct = False  # calling it makes a coroutine and runs no code yet
+        self.onward = Next.HOLD if stage.checkpoint else Next.GO  # for an item that came through
         # Anything but retries has to be asked before an attempt.
         self.full = not stage.guard.plain
         # A slot is a token: taking one out and putting it back is one step each, which needs no lock between threads.
@@ -106,73 +112,43 @@ class Journey:
     One item on its way. It stands in the context of each of its attempts, for `outlast.current` and for log records.
     """
 
-    __slots__ = (
-        "at",
-        "attempts",
-        "before",
-        "call",
-        "degraded",
-        "error",
-        "failed_at",
-        "falling",
-        "first_failed",
-        "input",
-        "key",
-        "letter",
-        "notes",
-        "numbered",
-        "output",
-        "post",
-        "reason",
-        "repaired",
-        "rows",
-        "seen",
-        "seq",
-        "source",
-        "spent",
-        "started",
-        "status",
-        "throttled",
-        "throttled_at",
-        "value",
-        "verdict",
-        "wait",
-        "warnings",
-    )
+    # What an item that comes through at once never changes stands here, on the class: making one must cost little.
+    call: StageCall | None = None
+    notes: Notes | None = None
+    post: Post
+    status: ItemStatus | None = None
+    reason: str | None = None
+    warnings: list[str] | None = None
+    spent: dict[str, float] | None = None
+    degraded = False
+    started: float | None = None
+    attempts = 0
+    wait = 0.0
+    seen = 0  # what the flow's `latest` was when the attempt began
+    repaired = numbered = 0  # repairs tried at this stage, and the attempts before the newest of them
+    falling = False  # the fallback answers next
+    first_failed: float | None = None
+    throttled_at: float | None = None
+    throttled = False
+    letter: Any = None  # the dead letter that is replayed
+    output: Any = None
+    before: Any = None  # the input of the stage whose checkpoint is being recorded
+    error: Exception
+    verdict: Verdict
+    failed_at: str
 
-    deadline = None  # of what is running: a nested call asks
-    # What an item that comes through at once never changes would best stand on the class; slots do not allow it.
-
-    def __init__(self, seq: int, key: str, value: Any, at: int = 0) -> None:
+    def __init__(self, seq: int, key: str, value: Any) -> None:
         self.seq = seq
         self.key = key
         self.source = self.input = self.value = value
-        self.at = at
-        self.call: StageCall | None = None
-        self.notes: Notes | None = None
+        self.at = 0
         self.rows: list[AttemptRow] = []
-        self.attempts = 0
-        self.started: float | None = None
-        self.status: ItemStatus | None = None
-        self.warnings: list[str] | None = None
-        self.spent: dict[str, float] | None = None
-        self.degraded = False
-        self.reason: str | None = None
-        self.repaired = self.numbered = 0  # repairs tried at this stage, and the attempts before the newest of them
-        self.falling = False  # the fallback answers next
-        self.throttled_at: float | None = None
-        self.throttled = False
-        self.first_failed: float | None = None
-        self.seen = 0
-        self.letter: Any = None  # the dead letter that is replayed
-        self.output: Any = None
 
     # -- standing in the context
 
-    def enter(self, post: Post, running_now: Journey | StageCall) -> None:
-        """Called inside of an attempt's own context, before the attempt."""
-        self.post = post
-        running.set(running_now)  # type: ignore[arg-type]
+    def enter(self, call: StageCall) -> None:
+        """Called inside of an attempt's own context, before an attempt with a call of its own."""
+        running.set(call)
         standing.set(self)
 
     def context(self) -> Context:
@@ -244,17 +220,43 @@ class Journey:
             self._row(post, number, "success", began, now, spent=notes.spent or None)
         elif run.audit_all:
             self.rows.append(
-                AttemptRow(
-                    self.seq,
-                    post.index,
-                    run.pass_,
-                    number,
-                    "success",
-                    int(began * 1e6) + run.base_us,
-                    int((now - began) * 1e6),
+                _row(
+                    AttemptRow,
+                    (
+                        self.seq,
+                        post.index,
+                        run.pass_,
+                        number,
+                        "success",
+                        int(began * 1e6) + run.base_us,
+                        int((now - began) * 1e6),
+                        *_UNTOLD,
+                    ),
                 )
             )
         return self.came_out(post, result)
+
+    def passed(self, post: Post, result: Any, began: float) -> Next:
+        """As `succeeded`, for a first attempt that needed no call and said nothing: nearly all of them, so in one piece."""
+        if self.notes is not None or result.__class__ is Degraded or self.repaired:
+            return self.succeeded(post, result, began)
+        run = post.run
+        if self.started is None:
+            self.started = began
+        self.attempts += 1
+        if run.audit_all:
+            took, base = int((run.monotonic() - began) * 1e6), run.base_us
+            start = int(began * 1e6) + base
+            self.rows.append(_row(AttemptRow, (self.seq, post.index, run.pass_, 1, "success", start, took, *_UNTOLD)))
+        if post.last:
+            self.output = result
+            self.status = "succeeded"
+            return Next.END
+        if post.stage.checkpoint:
+            self.before = self.input
+        self.at += 1
+        self.value = self.input = result
+        return post.onward
 
     def came_out(self, post: Post, result: Any) -> Next:
         """The stage has its output."""
@@ -262,8 +264,10 @@ class Journey:
             self.degraded = True
             self._warn(f"degraded at {post.name}: {result.why}")
             result = result.value
-        self.call = self.notes = None
-        self.repaired = self.numbered = 0
+        if self.call is not None or self.notes is not None:
+            self.call = self.notes = None
+        if self.repaired:
+            self.repaired = self.numbered = 0
         if post.last:
             self.output = result
             self.status = "succeeded"
@@ -463,6 +467,20 @@ class Journey:
                 spent,
             )
         )
+
+
+class _Underway:
+    """Stands for the call in the context of a first attempt that nobody has prepared."""
+
+    deadline = None
+
+    def context(self) -> Context:
+        place: Any = standing.get()
+        context: Context = place.context()
+        return context
+
+
+UNDERWAY: Any = _Underway()
 
 
 class StageCall(Call):

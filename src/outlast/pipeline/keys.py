@@ -93,13 +93,10 @@ class Keys:
         key = None if self._of is None else self._own(item, seq)
         if key is None:
             try:
-                digest = blake2b(_canonical(item).encode(errors="surrogatepass"), digest_size=16).digest()
+                key = blake2b(_canonical(item).encode(errors="surrogatepass"), digest_size=16).hexdigest()
             except (TypeError, ValueError, RecursionError):
                 return f"@{seq}"  # nothing else is known of it than where it stood
-            mark, key = int.from_bytes(digest[:8], "little", signed=True), digest.hex()
-        else:
-            mark = int.from_bytes(blake2b(key.encode(errors="replace"), digest_size=8).digest(), "little", signed=True)
-        before = self._seen.count(mark)
+        before = self._seen.count(hash(key))  # differs from process to process, and is kept by none
         return f"{key}#{before + 1}" if before else key
 
     def _own(self, item: Any, seq: int) -> str | None:

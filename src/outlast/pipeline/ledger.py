@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.runner import Runner
     from outlast.store.codec import Codec
 
+_NOTHING: dict[str, float] = {}
 SOURCE = "source"  # the stage at which an item fails that could not be read
 
 
@@ -102,8 +103,7 @@ class Ledger:
     def committed(self, load: Load) -> None:
         """All of this is on record."""
         books = self._runner.books
-        for item in load.items:
-            books.record(item.status, degraded=item.degraded, spent=item.spent)
+        books.record(load.items)
         if self._deliver is not None:
             for result in load.told:
                 self._deliver(result)
@@ -130,19 +130,22 @@ class Ledger:
         now = bearings.monotonic()
         started = now if journey.started is None else journey.started
         load.items.append(
-            ItemRow(
-                journey.seq,
-                journey.key,
-                status,
-                journey.at,
-                journey.attempts,
-                journey.degraded,
-                journey.reason,
-                tuple(journey.warnings) if journey.warnings else (),
-                journey.spent or {},
-                output,
-                int(started * 1e6) + bearings.base_us,
-                int((now - started) * 1e6),
+            tuple.__new__(  # without the detour through the named tuple's own __new__
+                ItemRow,
+                (
+                    journey.seq,
+                    journey.key,
+                    status,
+                    journey.at,
+                    journey.attempts,
+                    journey.degraded,
+                    journey.reason,
+                    tuple(journey.warnings) if journey.warnings else (),
+                    journey.spent or _NOTHING,
+                    output,
+                    int(started * 1e6) + bearings.base_us,
+                    int((now - started) * 1e6),
+                ),
             )
         )
         if journey.rows:

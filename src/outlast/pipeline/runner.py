@@ -13,17 +13,18 @@ import heapq
 import itertools
 from collections import deque
 from contextvars import copy_context
-from types import coroutine
-from typing import TYPE_CHECKING, Any
+from inspect import iscoroutinefunction
+from types import CoroutineType, coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from outlast.call import latest
+from outlast.call import latest, running, standing
 from outlast.callables import PLAIN, awaitable
 from outlast.clock import Clock, Signal, Stop, here, stopping
 from outlast.drivers import Deadline, _in_thread
 from outlast.errors import LeaseLost, PermanentFailure
 from outlast.pipeline.crew import Crew
 from outlast.pipeline.journal import Journal, as_row, persist
-from outlast.pipeline.journey import Bearings, Next, Post
+from outlast.pipeline.journey import UNDERWAY, Bearings, Next, Post
 from outlast.pipeline.resources import Resources
 from outlast.pipeline.sources import Unreadable
 from outlast.pipeline.tenure import Heart
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.records import Lease, RunRecord
 
+T = TypeVar("T")
 LEAST_WINDOW = 256
 MOST_TASKS = 4096
 GRACE = 25.0  # seconds that attempts may still take once the run was asked to end
@@ -100,6 +102,7 @@ class Runner:
         # What every attempt finds: the context of whoever started the run, and a way to be told that it ends.
         self._base = copy_context()
         self._base.run(stopping.set, self._stop)
+        self._base.run(running.set, UNDERWAY)
         self.window = max(LEAST_WINDOW, 4 * max(stage.concurrency for stage in plan.stages))
         self._most_tasks = min(MOST_TASKS, sum(post.stage.concurrency for post in self._async_posts))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -126,7 +129,7 @@ class Runner:
         self.resources = Resources(plan.provided)
         self.intake = intake(self)
         self.ledger = ledger(self)
-        self.crew = Crew(self.posts, self._attempt_in_thread, self._came_back, Next.GO, self.loop)
+        self.crew = Crew(self.posts, self._attempt_in_thread, self._safely(self._came_back), Next.GO, self.loop)
         self.journal: Journal
 
     # -- from the beginning to the end ------------------------------------------------------------------------------------------
@@ -141,13 +144,14 @@ class Runner:
             return
         for post in self.posts:
             post.kwargs = self.resources.for_stage(post.stage.resources)
+            post.direct = not post.kwargs and iscoroutinefunction(post.work)
         soon = self.loop.call_soon_threadsafe
         self.journal = Journal(
             self.store,
             self.lease,
             self.sink,
             loop=self.loop,
-            committed=self._committed,
+            committed=self._safely(self._committed),
             broken=self._journal_broke,
         )
         heart = Heart(
@@ -159,6 +163,8 @@ class Runner:
         if started is not None:
             self.journal.load.events.append(as_row(started))
         self._background = [self.loop.create_task(self._feed()), self.loop.create_task(self._ring())]
+        for task in self._background:
+            task.add_done_callback(self._left)
         try:
             await self._done
             await self._settle()
@@ -354,9 +360,23 @@ class Runner:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # Not an attempt's failure: control flow from user code, or a defect of ours. Either way the run cannot go on.
-            self.status = self.status or "interrupted"
-            self.stop("aborted", error, drop=True)
-            self.cancel()
+            self._abort(error)
+
+    def _safely(self, callback: Callable[[T], None]) -> Callable[[T], None]:
+        """The callback, and an end with a message if it fails: nobody else would notice, and the run would wait for ever."""
+
+        def call(argument: T) -> None:
+            try:
+                callback(argument)
+            except Exception as error:  # noqa: BLE001 - a defect of ours, or of somebody's hook
+                self._abort(error)
+
+        return call
+
+    def _abort(self, error: BaseException) -> None:
+        self.status = self.status or "interrupted"
+        self.stop("aborted", error, drop=True)
+        self.cancel()
 
     def _pick(self) -> Journey | None:
         """The most advanced item whose stage has a free slot; the slot is taken."""
@@ -394,10 +414,37 @@ class Runner:
 
     async def _carry(self, journey: Journey) -> None:
         """From stage to stage as long as slots are free; the slot of the first is held already."""
+        posts, monotonic, enter = self.posts, self.bearings.monotonic, standing.set
         while True:
-            post = self.posts[journey.at]
+            post = posts[journey.at]
             try:
-                after = await self._attempt(journey, post)
+                if journey.call is None and not post.full and not journey.falling:
+                    # As `_attempt`, for a first attempt that nothing has to be asked for: nearly all of them.
+                    context = self._base.copy()
+                    journey.post, journey.seen = post, latest[0]
+                    run = context.run
+                    run(enter, journey)
+                    began = monotonic()
+                    try:
+                        work = post.work(journey.value) if post.direct else run(post.work, journey.value, **post.kwargs)
+                        if work.__class__ is CoroutineType:
+                            try:
+                                wanted = run(work.send, None)
+                            except StopIteration as end:
+                                result = end.value
+                            else:
+                                result = await _rest(context, work, wanted)
+                        else:
+                            result = await _inside(context, work)
+                    except Exception as error:  # noqa: BLE001 - told to the journey
+                        after = run(journey.failed, post, error, began)
+                    except asyncio.CancelledError as cancelled:
+                        after = self._cancelled_inside(journey, post, cancelled, began)
+                    else:
+                        after = journey.passed(post, result, began)
+                        result = None
+                else:
+                    after = await self._attempt(journey, post)
             except BaseException:
                 self.give_back(journey)
                 raise
@@ -406,7 +453,7 @@ class Runner:
             if after is not _GO or self._dropping:
                 self._go_on(journey, after)
                 return
-            following = self.posts[journey.at]
+            following = posts[journey.at]
             if not following.is_async or not following.free or following.ready:
                 self._set_ready(journey)
                 return
@@ -458,9 +505,9 @@ class Runner:
         """One attempt at an async stage."""
         base, clock = self._base, self.bearings.monotonic
         context = base.copy()
-        call = journey.call
+        journey.post = post
         if journey.falling:
-            context.run(journey.enter, post, journey)
+            context.run(standing.set, journey)
             try:
                 answer = context.run(post.guard.fallback, journey.value, **post.kwargs)  # type: ignore[arg-type]
                 if hasattr(type(answer), "__await__"):
@@ -468,23 +515,12 @@ class Runner:
             except Exception as error:  # noqa: BLE001 - the item's end
                 return journey.fell_back(post, error=error)
             return journey.fell_back(post, answer)
-        if call is None and not post.full:
-            context.run(journey.enter, post, journey)
-            journey.seen = latest[0]
-            began = clock()
-            try:
-                result = await _inside(context, context.run(post.work, journey.value, **post.kwargs))
-            except Exception as error:  # noqa: BLE001 - told to the journey
-                return context.run(journey.failed, post, error, began)
-            except asyncio.CancelledError as cancelled:
-                return self._cancelled_inside(journey, post, cancelled, began)
-            return journey.succeeded(post, result, began)
         begun = base.run(journey.begin, post)
         if begun is not None:
             return self._held_up(journey, post, begun)
         call = journey.call
         assert call is not None  # noqa: S101 - `begin` has made it
-        context.run(journey.enter, post, call)
+        context.run(journey.enter, call)
         limit = call.limit() if post.full else None
         began = clock()
         try:
@@ -525,11 +561,12 @@ class Runner:
 
     def _attempt_in_thread(self, journey: Journey, post: Post) -> Next:
         """One attempt at a blocking stage, in a thread of the crew."""
-        context = self._base.copy()
         if self._dropping:
             return _BACK
+        context = self._base.copy()
+        journey.post = post
         if journey.falling:
-            context.run(journey.enter, post, journey)
+            context.run(standing.set, journey)
             try:
                 answer = context.run(post.guard.fallback, journey.value, **post.kwargs)  # type: ignore[arg-type]
             except Exception as error:  # noqa: BLE001 - the item's end
@@ -541,7 +578,10 @@ class Runner:
             if begun is not None:
                 return self._held_up(journey, post, begun)
             call = journey.call
-        context.run(journey.enter, post, journey if call is None else call)
+        if call is None:
+            context.run(standing.set, journey)
+        else:
+            context.run(journey.enter, call)
         journey.seen = latest[0]
         began = self.bearings.monotonic()
         try:
@@ -553,6 +593,8 @@ class Runner:
                 _refuse_awaitable(result, post)
         except Exception as error:  # noqa: BLE001 - told to the journey
             return context.run(journey.failed, post, error, began)
+        if call is None:
+            return journey.passed(post, result, began)
         return context.run(journey.succeeded, post, result, began)
 
     def _came_back(self, burst: list[tuple[Journey, Next | BaseException]]) -> None:
@@ -675,13 +717,22 @@ def _scripted(work: Callable[..., Any], name: str) -> Callable[..., Any]:
 def _inside(variables: Variables, work: Any) -> Generator[Any, Any, Any]:
     """Await with every step run in other context variables: what an attempt sets there is nobody else's."""
     steps = work if hasattr(work, "send") else work.__await__()
-    run, send = variables.run, steps.send
-    value: Any = None
-    while True:
-        try:
-            wanted = run(send, value)
-        except StopIteration as end:
-            return end.value
+    try:
+        wanted = variables.run(steps.send, None)
+    except StopIteration as end:
+        return end.value
+    return (yield from _steps(variables, steps, wanted))
+
+
+@coroutine
+def _rest(variables: Variables, steps: Any, wanted: Any) -> Generator[Any, Any, Any]:
+    """As `_inside`, for work that has begun and waits for something."""
+    return (yield from _steps(variables, steps, wanted))
+
+
+def _steps(variables: Variables, steps: Any, wanted: Any) -> Generator[Any, Any, Any]:
+    run = variables.run
+    try:
         while True:
             try:
                 value = yield wanted
@@ -689,11 +740,8 @@ def _inside(variables: Variables, work: Any) -> Generator[Any, Any, Any]:
                 run(steps.close)
                 raise
             except BaseException as thrown:  # noqa: BLE001 - thrown into the work itself
-                try:
-                    wanted = run(steps.throw, thrown)
-                except StopIteration as end:
-                    return end.value
-                finally:
-                    del thrown
+                wanted = run(steps.throw, thrown)
             else:
-                break
+                wanted = run(steps.send, value)
+    except StopIteration as end:
+        return end.value
