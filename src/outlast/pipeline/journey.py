@@ -509,6 +509,7 @@ class StageCall(Call):
     def context(self) -> Context:
         context = super().context()
         context.attempt = max(1, self.tries)
+        context._key = self._idempotency_key  # noqa: SLF001 - known at every stage, also with a plain guard
         return context
 
     def _idempotency_key(self) -> str:
