@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from outlast.store.records import RunRecord
 
 PAGE = 500
+_TASTE = 16  # items read between two looks at the clock
 _SLICE = 0.005  # seconds of reading before others have their turn
 
 
@@ -60,6 +61,7 @@ class Intake:
         self._decode = decode
         self._aside = aside
         self._admit = admit
+        self._broken: Exception | None = None
         self.exhausted = False
 
     @property
@@ -69,6 +71,8 @@ class Intake:
 
     async def chunk(self, most: int) -> list[Journey]:
         """Some of the next items, at most so many; none left to do among them if the list is empty."""
+        if self._broken is not None:
+            raise self._broken
         resuming = self._position < self._known or self._shuffled
         if resuming:
             most = PAGE
@@ -93,26 +97,29 @@ class Intake:
         items: list[Any] = []
         source, until = self._items, perf_counter() + _SLICE
         assert isinstance(source, Iterator)  # noqa: S101 - async ones are read by `_several`
-        while len(items) < most:
-            part = list(islice(source, min(16, most - len(items)) if items else 1))
-            if not part:
-                self.exhausted = True
-                break
-            items += part
-            if perf_counter() > until:
-                break
+        try:
+            while len(items) < most and not self.exhausted:
+                before = len(items)
+                for item in islice(source, min(_TASTE, most - before) if items else 1):
+                    items.append(item)  # noqa: PERF402 - what came before an error is kept
+                self.exhausted = len(items) == before
+                if perf_counter() > until:
+                    break
+        except Exception as error:  # noqa: BLE001 - raised when those before it are taken care of
+            self._broken = error
         return items
 
     async def _several(self, most: int) -> list[Any]:
         assert self._more is not None  # noqa: S101 - an async source
         items: list[Any] = []
         until = perf_counter() + _SLICE
-        while len(items) < most and perf_counter() < until:
-            try:
+        try:
+            while len(items) < most and perf_counter() < until:
                 items.append(await anext(self._more))
-            except StopAsyncIteration:
-                self.exhausted = True
-                break
+        except StopAsyncIteration:
+            self.exhausted = True
+        except Exception as error:  # noqa: BLE001 - raised when those before it are taken care of
+            self._broken = error
         return items
 
     def _key(self, item: Any, seq: int) -> str:

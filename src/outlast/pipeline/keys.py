@@ -102,7 +102,11 @@ class Keys:
     def _own(self, item: Any, seq: int) -> str | None:
         of, value = self._of, _MISSING
         if callable(of):
-            value = of(item)
+            try:
+                value = of(item)
+            except Exception:
+                if seq == 0:
+                    raise
         elif isinstance(item, Mapping):
             value = item.get(of, _MISSING)
         else:
