@@ -256,7 +256,7 @@ class DeadLetters:
         if changed is None:
             now = self._row(letter.id)
             message = f"expected the dead letter {letter.id} to be open, got: {now.status}. {_AFTER[now.status]}"
-            raise ValueError(message)
+            raise ConfigurationError(message)
         return self._shown(changed)
 
     def archive(
@@ -483,7 +483,7 @@ class DeadLetters:
         row = self._store().letter(id_.replace("-", "").lower())
         if row is None:
             message = f"Entry not found: {id_}"
-            raise ValueError(message)
+            raise ConfigurationError(message)
         return row
 
     def _shown(self, row: DeadLetterRow) -> DeadLetter:

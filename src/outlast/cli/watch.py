@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 
 from outlast.breaker import CircuitState
-from outlast.cli.display import Pace, Snapshot, StageLine, duration, lines, picture
+from outlast.cli.display import Pace, Snapshot, StageLine, lines, picture, whole
 from outlast.clock import here
 from outlast.store import StoreError
 
@@ -192,7 +192,7 @@ def _notices(runner: Runner) -> list[str]:
     now = here.get().clock.now()
     for name, breaker in breakers_of(runner).items():
         if breaker.state is not CircuitState.CLOSED:
-            until = "" if breaker.opened_at is None else f" for {duration((now - breaker.opened_at).total_seconds())}"
+            until = "" if breaker.opened_at is None else f" for {whole((now - breaker.opened_at).total_seconds())}"
             said.append(f"breaker {name} has been {breaker.state.value.replace('_', '-')}{until}: items wait for it")
     return said
 
