@@ -16,6 +16,7 @@ import pytest
 from outlast import classify
 from outlast.store import Store, StoreError, StoreUnavailable, open_store
 from outlast.store.records import Batch, RunCounts
+from outlast.store.runs import fenced
 from outlast.store.sqlite import Sqlite
 from servers.postgres import Postgres
 from servers.proxy import Proxy
@@ -247,6 +248,47 @@ def test_a_session_ended_by_an_administrator_is_replaced(postgres):
         assert store.run(run.id).why == ""
 
 
+@pytest.mark.parametrize("stopped", ["between two statements", "in the middle of sending rows"])
+def test_an_owner_stopped_inside_a_transaction_does_not_keep_its_lease_for_ever(postgres, stopped):
+    """Its row is locked while it stands still; the next owner ends its session and takes over, and nothing of the first lands (C-22)."""
+    with open_store(postgres.dsn, app=stopped) as first, open_store(postgres.dsn, app=stopped) as second:
+        run, lease = started(first, ttl=0.0)
+        inside, awake = threading.Event(), threading.Event()
+        caught = []
+
+        def rows():
+            yield (run.number, 5, "key-5", "succeeded", 1, 1, False, 1, 1)
+            inside.set()
+            awake.wait()
+            yield (run.number, 6, "key-6", "succeeded", 1, 1, False, 1, 1)
+
+        def stand_still():
+            try:
+                with first._database.writing(batches=True) as tx:
+                    fenced(first._database, tx, lease)
+                    if stopped == "between two statements":
+                        tx.execute("update outlast_runs set why = 'late' where number = ?", run.number)
+                        inside.set()
+                        awake.wait()
+                        tx.execute("select 1")
+                    else:
+                        columns = "run, seq, key, status, stage, attempts, degraded, started, took"
+                        first._database.bulk(tx.connection, "outlast_items", columns, rows())
+            except StoreError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=stand_still)
+        thread.start()
+        inside.wait()
+        new = second.take_lease(run.number, 0, "second", 600)
+        assert new.token > lease.token
+        awake.set()
+        thread.join()
+        assert transient(caught[0], "database_connection", "database_error")
+        assert second.items(run.number) == []
+        assert second.run(run.id).why == ""
+
+
 def test_a_missing_right_is_permanent_and_clear(postgres):
     """A user who may not create tables is told so."""
     postgres.execute(
@@ -262,6 +304,22 @@ def test_a_missing_right_is_permanent_and_clear(postgres):
         assert classify(caught.value).error_class == "permission_denied"
     finally:
         postgres.execute("drop database closed with (force)", "drop role guest")
+
+
+@pytest.mark.parametrize("what", ["deleted", "replaced"])
+def test_a_file_that_goes_away_under_an_open_store_is_an_error(tmp_path, what):
+    """SQLite would go on and lose it all; put back, it goes on."""
+    path = tmp_path / "store.db"
+    with open_store(path) as store:
+        run, lease = started(store)
+        path.rename(tmp_path / "aside.db")
+        if what == "replaced":
+            path.touch()
+        with pytest.raises(StoreError, match="was deleted, moved or replaced while it was open"):
+            store.write(lease, batch(0))
+        (tmp_path / "aside.db").rename(path)
+        store.write(lease, batch(0))
+        assert store.run(run.id).counts.succeeded == 1
 
 
 def test_a_store_whose_file_is_damaged_says_so(tmp_path):

@@ -8,20 +8,22 @@ from dataclasses import replace
 import pytest
 
 from outlast import classify
-from outlast.store import StoreError, StoreRefused, StoreUnavailable
+from outlast.store import StoreRefused, StoreUnavailable
 from outlast.store.records import Batch, Checkpoint, EventRow, RunCounts
 from stores import START, Plan, attempt, batch, contents, counts, item, letter, sql, started
 
 EVERYTHING = {
     "items": [
         item(0, output=b"\x00\xff"),
-        item(1, "skipped", reason="empty"),
+        item(1, "skipped", reason=""),
         item(2, "dlq", reason="boom", warnings=("odd", "odder"), spent={"usd": 0.5}),
         item(3, "failed", degraded=False),
         item(4, degraded=True, warnings=("small model",)),
     ],
     "attempts": [
         attempt(0),
+        attempt(1, error_class="skipped"),
+        attempt(1, 1, delay_us=7),
         attempt(2, 1, 1, outcome="retrying", error_class="timeout", error_type="E", error="slow", delay_us=500),
         attempt(2, 1, 2, outcome="failed", error_class="timeout", error_type="E", error="slow", spent={"usd": 0.5}),
     ],
@@ -148,7 +150,7 @@ def test_what_is_written_twice_is_there_once(store):
     store.write(lease, mixed)
     assert counts(store, run) == ((3, 1, 1, 1, 1),) * 2
     assert store.run(run.id).spent == {"usd": 0.75}
-    assert len(store.attempts(run.number)) == 4
+    assert len(store.attempts(run.number)) == 6
     assert len(store.events()) == 2
     assert store.letter(letter(78).id).replays == 1
 
@@ -169,7 +171,7 @@ def test_a_finished_item_never_changes(store, status):
 def test_a_batch_that_contradicts_itself_is_refused(store):
     """The same item twice in one batch."""
     run, lease = started(store)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreRefused, match="there already"):
         store.write(lease, Batch(items=[item(0), item(0, "failed")]))
     assert store.items(run.number) == []
 

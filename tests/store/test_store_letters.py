@@ -198,6 +198,15 @@ def test_two_that_claim_the_same_letters_get_different_ones(store):
         store.move_letters(from_="replaying", to="open")
 
 
+def test_two_imports_at_once_add_every_letter_once(store):
+    """Whichever comes first; together they added all of them."""
+    for first in range(0, 100, 20):
+        letters = [letter(number) for number in range(first, first + 20)]
+        added = race(partial(store.add_letters, letters), partial(store.add_letters, list(reversed(letters))))
+        assert sum(added) == 20
+    assert len(store.letters()) == 100
+
+
 def test_an_edit_and_a_claim_at_once_leave_one_story(store):
     """Either the edit came first and is replayed, or the claim did and the edit was refused; never an edit under a replay."""
     for number in range(1, 21):

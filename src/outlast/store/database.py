@@ -14,18 +14,22 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from outlast.store.connections import Connections
-from outlast.store.faults import StoreError, StoreRefused
+from outlast.store.faults import StoreRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from outlast.store.connections import Connection, Cursor
+    from outlast.store.faults import StoreError
 
 _LENT = 8  # connections at a time, beside the one for batches
 
 
-class Duplicate(StoreError):
+class Duplicate(StoreRefused):
     """A row is there already."""
+
+    def __init__(self) -> None:
+        super().__init__("a row that is written is there already", error_class="data_error")
 
 
 class Transaction:
@@ -58,6 +62,7 @@ class Database(ABC):
     name: ClassVar[str]  # of the folder with its migrations
     begin: ClassVar[str]
     for_update: ClassVar[str]  # how a row is read that will be changed
+    label: ClassVar[str]  # an expression over a shard's row that marks the transaction as one that writes for it
     among: ClassVar[str]  # after a column: whether it is in a list that is passed as one parameter
     lower: ClassVar[str]  # a column's text with its ASCII letters in lower case
     now: ClassVar[str]  # the database's own clock, in microseconds
@@ -91,6 +96,10 @@ class Database(ABC):
         """What an error of the driver means."""
 
     @abstractmethod
+    def evict(self, transaction: Transaction, run: int, shard: int) -> None:
+        """End the transactions that write for a shard under a lease that has run out: their owner may be unable to end them itself."""
+
+    @abstractmethod
     def lock_schema(self, transaction: Transaction) -> None:
         """Let nobody else change the schema before this transaction ends."""
 
@@ -99,6 +108,9 @@ class Database(ABC):
         """Let nobody else add events before this transaction ends, so that their numbers become visible in order."""
 
     # -- transactions --------------------------------------------------------------------------------------------------
+
+    def present(self) -> None:  # noqa: B027 - a server says it by itself
+        """Raise if the database has gone from where it was."""
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
@@ -109,6 +121,7 @@ class Database(ABC):
     @contextmanager
     def writing(self, *, batches: bool = False) -> Iterator[Transaction]:
         """One transaction: all of the block or nothing of it."""
+        self.present()
         with self._faults(), (self._batches if batches else self._many).lend() as connection:
             connection.execute(self.begin)
             yield Transaction(self, connection)

@@ -32,6 +32,7 @@ _ITEM = "seq, key, status, stage, attempts, degraded, reason, warnings, spent, o
 _ATTEMPT = "seq, stage, pass, number, outcome, started, took, error_class, error_type, error, delay, spent"
 _SHORT_ITEM = "seq, key, status, stage, attempts, degraded, started, took"
 _SHORT_ATTEMPT = "seq, stage, pass, number, outcome, started, took"
+_NOTHING = (None,) * 5
 _CHECKPOINT = "seq, key, stage, version, output"
 _COUNTED = ("succeeded", "skipped", "dlq", "failed")
 _SHARD = "read, sink_offset, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
@@ -57,7 +58,7 @@ class Items:
         try:
             with self._database.writing(batches=True) as tx:
                 self._write(tx, lease, batch)
-        except Duplicate:
+        except Duplicate:  # some of it is there already, or it names a row twice
             with self._database.writing(batches=True) as tx:
                 self._write(tx, lease, self._unwritten(tx, lease, batch))
         with self._keys_lock:
@@ -97,8 +98,10 @@ class Items:
             if output is None and reason is None and not warnings and not spent:
                 short.append(row)
             else:
-                texts = (reason and storable(reason), warnings and _json(warnings), spent and _json(spent))
-                long.append((*row, output, *(text or None for text in texts)))
+                told = None if reason is None else storable(reason)
+                long.append(
+                    (*row, output, told, _json(warnings) if warnings else None, _json(spent) if spent else None)
+                )
         tx.insert("outlast_items", f"run, {_SHORT_ITEM}", short)
         tx.insert("outlast_items", f"run, {_SHORT_ITEM}, output, reason, warnings, spent", long)
 
@@ -106,7 +109,7 @@ class Items:
         short: list[tuple[Any, ...]] = []
         long: list[tuple[Any, ...]] = []
         for attempt in attempts:
-            if attempt[9] is None and attempt[11] is None:
+            if attempt[7:] == _NOTHING:
                 short.append((run, *attempt[:7]))
             else:
                 texts = (text and storable(text) for text in attempt[7:10])
@@ -297,7 +300,7 @@ def _json(value: object) -> str:
 
 def _advanced(shard: Any, batch: Batch) -> tuple[Any, ...]:
     """The shard's row after this batch. Its items are all new."""
-    read, offset, exhausted, *counts, degraded, spent = shard
+    read, offset, exhausted, *counts, degraded, spent, _ = shard
     finished: dict[str, int] = dict.fromkeys(_COUNTED, 0)
     added: dict[str, float] = {}
     for item in batch.items:

@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from outlast.clock import here
+from outlast.store.database import Duplicate
 from outlast.store.records import MOVES, DeadLetterRow, LetterGroup, LetterStat, from_us, storable, to_us
 
 if TYPE_CHECKING:
@@ -58,19 +59,21 @@ class Letters:
 
     def add_letters(self, letters: Iterable[DeadLetterRow]) -> int:
         """Add dead letters that no run made, such as imported ones; how many were not there yet."""
-        now = to_us(here.get().clock.now())
         given = {letter.id: letter for letter in letters}
-        with self._database.writing() as tx:
-            known = tx.rows(
-                f"select id from outlast_dead_letters where id {self._database.among}",
-                self._database.passed(given),
-            )
-            for row in known:
-                given.pop(row[0], None)
-            tx.insert(
-                "outlast_dead_letters", COLUMNS, [letter_values(self.app, letter, now) for letter in given.values()]
-            )
-        return len(given)
+        while True:
+            try:
+                return self._add(given)
+            except Duplicate:
+                continue  # somebody else added one of them at the same time
+
+    def _add(self, given: dict[str, DeadLetterRow]) -> int:
+        database, now = self._database, to_us(here.get().clock.now())
+        with database.writing() as tx:
+            rows = tx.rows(f"select id from outlast_dead_letters where id {database.among}", database.passed(given))
+            known = {row[0] for row in rows}
+            new = [letter_values(self.app, letter, now) for letter in given.values() if letter.id not in known]
+            tx.insert("outlast_dead_letters", COLUMNS, new)
+        return len(new)
 
     def groups(
         self,

@@ -55,7 +55,13 @@ _NAMED = frozenset({"outlast_dead_letters", "outlast_events"})  # here a run and
 
 class Postgres(Database):
     name = "postgres"
-    begin = "begin isolation level read committed"
+    # Nobody waits for ever for somebody who stands still. In one message, and for this transaction only.
+    begin = (
+        "begin isolation level read committed; "
+        "set local idle_in_transaction_session_timeout = '20s'; set local lock_timeout = '30s'"
+    )
+    # Whoever writes for a shard says so for as long as its transaction lasts, so that it can be found and ended.
+    label = "set_config('application_name', 'outlast run ' || run || ' shard ' || shard, true)"
     for_update = "for update"
     among = "= any(?)"
     lower = 'lower({} collate "C")'
@@ -97,16 +103,27 @@ class Postgres(Database):
                 for row in rows:
                     copy.write_row(row)
         except errors.UniqueViolation:
-            raise Duplicate("a row is there already") from None
+            raise Duplicate from None
 
     def fault(self, error: Exception) -> StoreError:
         what = f"the store {self._where()} failed"
         primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+        if isinstance(error, errors.IdleInTransactionSessionTimeout):
+            return StoreUnavailable(f"{what}: {primary}.", error_class="database_connection")
         if primary is None and isinstance(error, psycopg.OperationalError):
             # No word from the server: it could not be reached, or went away. Why is in the driver's own words.
             said = sanitise(str(error))
             return StoreUnavailable(f"{what}: {said}.", error_class="database_connection")
         return fault(what, error, text=sanitise(primary) if primary else None)
+
+    def evict(self, transaction: Transaction, run: int, shard: int) -> None:
+        # A process that is stopped in the middle of sending rows is waited for by the server without any limit.
+        transaction.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity, outlast_shards "
+            f"where run = ? and shard = ? and until <= {self.now} and pid <> pg_backend_pid() "
+            "and datname = current_database() and application_name = 'outlast run ' || run || ' shard ' || shard",
+            *(run, shard),
+        )
 
     def lock_schema(self, transaction: Transaction) -> None:
         transaction.execute("select pg_advisory_xact_lock(?)", _SCHEMA)

@@ -157,6 +157,7 @@ class Runs:
             tx.execute(
                 "insert into outlast_shards (run, shard) values (?, ?) on conflict do nothing", run_number, shard
             )
+            database.evict(tx, run_number, shard)
             found = tx.row(
                 "update outlast_shards set token = token + 1, passes = passes + 1, owner = ?, ttl = ?, "
                 f"until = {database.now} + ? where run = ? and shard = ? and until <= {database.now} returning token, until",
@@ -206,7 +207,7 @@ class Runs:
 def fenced(database: Database, tx: Transaction, lease: Lease, columns: str = "token") -> Any:
     """The shard's row, held until the transaction ends, so that nobody takes the lease before; `LeaseLost` if somebody has."""
     row = tx.row(
-        f"select {columns} from outlast_shards where {_LEASED} {database.for_update}",
+        f"select {columns}, {database.label} from outlast_shards where {_LEASED} {database.for_update}",
         *(lease.run_number, lease.shard, lease.token),
     )
     if row is None:

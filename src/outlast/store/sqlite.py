@@ -37,6 +37,7 @@ class Sqlite(Database):
     name = "sqlite"
     begin = "begin immediate"
     for_update = ""
+    label = "0"
     among = "in (select value from json_each(?))"
     lower = "lower({})"
     now = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
@@ -52,12 +53,13 @@ class Sqlite(Database):
             )
             raise StoreRefused(message)
         _refuse_network(self.path)
-        _prepare(self.path)
+        self._file = _prepare(self.path)
 
     def __repr__(self) -> str:
         return f"<SQLite {str(self.path)!r}>"
 
     def connect(self, *, batches: bool) -> sqlite3.Connection:
+        self.present()
         connection = sqlite3.connect(
             self.path, timeout=self._patience, isolation_level=None, check_same_thread=False, cached_statements=256
         )
@@ -98,6 +100,12 @@ class Sqlite(Database):
         except sqlite3.IntegrityError as error:
             raise _integrity(error) from None
 
+    def present(self) -> None:
+        # SQLite goes on with a file that was deleted, and all that is written is lost with the program.
+        if _identity(self.path) != self._file:
+            message = f"the store {self.path} was deleted, moved or replaced while it was open. Put it back, or open the store again."
+            raise StoreRefused(message)
+
     def fault(self, error: Exception) -> StoreError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
@@ -110,8 +118,11 @@ class Sqlite(Database):
         way_out = "Make room on that disk; nothing was written by halves." if code == sqlite3.SQLITE_FULL else ""
         return fault(f"the store {self.path} failed", error, way_out=way_out)
 
+    def evict(self, transaction: Transaction, run: int, shard: int) -> None:
+        """A transaction that began to write is alone: whoever stands still in one has the file, not only its shard."""
+
     def lock_schema(self, transaction: Transaction) -> None:
-        """A transaction that began to write is alone."""
+        """As above."""
 
     def lock_events(self, transaction: Transaction) -> None:
         """As above."""
@@ -119,7 +130,7 @@ class Sqlite(Database):
 
 def _integrity(error: sqlite3.IntegrityError) -> Exception:
     unique = {sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE}
-    return Duplicate("a row is there already") if error.sqlite_errorcode in unique else error
+    return Duplicate() if error.sqlite_errorcode in unique else error
 
 
 @lru_cache(maxsize=128)
@@ -128,7 +139,7 @@ def _insert(table: str, columns: str, rows: int) -> str:
     return f"insert into {table} ({columns}) values {','.join([row] * rows)}"
 
 
-def _prepare(path: Path) -> None:
+def _prepare(path: Path) -> tuple[int, int] | None:
     """Make the folder and the file, for nobody else to read: payloads are the user's data."""
     if path.is_dir():
         raise StoreRefused(
@@ -142,8 +153,17 @@ def _prepare(path: Path) -> None:
                 (path.parent / ".gitignore").write_text("*\n")
         # The files that SQLite puts beside it get the permissions of this one.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        return _identity(path)
     except OSError as error:
         raise fault(f"cannot open the store {path}", error, text=error.strerror or type(error).__name__) from None
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _refuse_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> None:

@@ -137,6 +137,7 @@ class Upkeep:
                 while self._emptied(table, number):
                     pass
             with self._database.writing() as tx:
+                tx.execute("delete from outlast_shards where run = ?", number)  # of somebody who came too late
                 tx.execute("delete from outlast_runs where number = ?", number)
         return len(numbers)
 
