@@ -81,7 +81,12 @@ def recorded(store):
         attempts.update(row.seq for row in page)
         last = page[-1]
     state = store.shard_state(run.number, 0)
-    return {row.seq: row.status for row in rows}, attempts, {row.seq: row.attempts for row in rows}, state.sink_offset or 0
+    return (
+        {row.seq: row.status for row in rows},
+        attempts,
+        {row.seq: row.attempts for row in rows},
+        state.sink_offset or 0,
+    )
 
 
 @pytest.mark.timeout(180)

@@ -98,7 +98,12 @@ def test_one_bad_item_becomes_a_dead_letter_and_stops_nobody(sync):
     assert list(result.outputs()) == [0, 1, 2, 4]
     assert result.counts == outlast.Counts(total=5, succeeded=4, dlq=1, source_exhausted=True)
     (letter,) = result._store().letters()
-    assert (letter.stage, letter.error, letter.error_type, letter.status) == ("check", "no threes", "ValueError", "open")
+    assert (letter.stage, letter.error, letter.error_type, letter.status) == (
+        "check",
+        "no threes",
+        "ValueError",
+        "open",
+    )
     assert result._decode(letter.payload) == 3
     told = [event for event in events if event.name == "dead_letter_enqueue"]
     assert [(event.pipeline, event.step_id, event.error, event.letter_id) for event in told] == [

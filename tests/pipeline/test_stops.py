@@ -95,9 +95,7 @@ def test_throttling_without_a_true_failure_does_not_stop_a_run():
 def test_a_refusal_is_charged_after_a_quarter_of_an_hour():
     """D-11: patience ends; the item then fails like any other, and the attempts before are on record."""
 
-    @outlast.stage(
-        guard=outlast.Guard("api2", retry=outlast.presets.stage, limit=outlast.Limit("api2", concurrency=4))
-    )
+    @outlast.stage(guard=outlast.Guard("api2", retry=outlast.presets.stage, limit=outlast.Limit("api2", concurrency=4)))
     async def work(item):
         raise TooManyRequests("slow down")
 

@@ -31,8 +31,9 @@ def plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, set | frozenset):
         return sorted(value)
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
+    iso = getattr(value, "isoformat", None)
+    if iso is not None:
+        return iso()
     if isinstance(value, bytes):
         return value.hex()
     message = f"expected something that JSON can hold, got: a value of type {type(value).__name__}"

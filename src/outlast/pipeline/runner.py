@@ -330,7 +330,7 @@ class Runner:
     async def aside(self, ask: Callable[[], Any]) -> Any:
         """Ask the store without holding up the loop; an error that may pass is waited out."""
         context = copy_context()
-        return await self.loop.run_in_executor(None, context.run, persist, ask, "the store", self._stop)
+        return await self.loop.run_in_executor(None, lambda: context.run(persist, ask, "the store", self._stop))
 
     # -- tasks for async stages ---------------------------------------------------------------------------------------------------
 
