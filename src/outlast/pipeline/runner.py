@@ -375,6 +375,7 @@ class Runner:
 
     def _abort(self, error: BaseException) -> None:
         self.status = self.status or "interrupted"
+        self.reason, self.error = "aborted", error  # whatever ended the reading before
         self.stop("aborted", error, drop=True)
         self.cancel()
 
@@ -601,8 +602,7 @@ class Runner:
         for journey, after in burst:
             if isinstance(after, BaseException):
                 self.give_back(journey)
-                self.status = self.status or "interrupted"
-                self.stop("aborted", after, drop=True)
+                self._abort(after)
             else:
                 self._go_on(journey, after)
         if self.crew.held < _ROOM:
