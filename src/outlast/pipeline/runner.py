@@ -321,7 +321,8 @@ class Runner:
                 self._set_ready(journey)
             else:
                 self._fresh.append(journey)
-        self._wake(len(self._fresh))
+        if self._fresh:
+            self._wake(1)
 
     def feed_more(self) -> None:
         if self._hungry is not None and not self._hungry.done():
@@ -355,6 +356,11 @@ class Runner:
             task = self.loop.create_task(self._work())
             self._tasks.add(task)
             task.add_done_callback(self._left)
+
+    def _relieve(self) -> None:
+        """A task is about to wait: another one takes over what it could have done. Who does not wait needs no help."""
+        if self._fresh or any(post.ready for post in self._async_posts):
+            self._wake(1)
 
     def _left(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -405,8 +411,6 @@ class Runner:
                 self._idle.append(waiting)
                 await waiting
                 continue
-            if self._idle and (self._fresh or any(post.ready for post in self._async_posts)):
-                self._wake(1)
             await self._carry(journey)
             turns += 1
             if turns >= _TURN:
@@ -434,8 +438,10 @@ class Runner:
                             except StopIteration as end:
                                 result = end.value
                             else:
+                                self._relieve()
                                 result = await _rest(context, work, wanted)
                         else:
+                            self._relieve()
                             result = await _inside(context, work)
                     except Exception as error:  # noqa: BLE001 - told to the journey
                         after = run(journey.failed, post, error, began)
@@ -445,6 +451,7 @@ class Runner:
                         after = journey.passed(post, result, began)
                         result = None
                 else:
+                    self._relieve()
                     after = await self._attempt(journey, post)
             except BaseException:
                 self.give_back(journey)
