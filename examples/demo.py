@@ -142,12 +142,12 @@ def parse(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @outlast.stage(guard=guard, concurrency=32)
-def label(review: dict[str, Any], client: Client = outlast.use(open_client)) -> dict[str, Any]:  # noqa: B008 - how a stage asks for it
+def label(review: dict[str, Any], client: Client = outlast.use(open_client)) -> dict[str, Any]:
     return review | {"label": client.post("/label", review)}
 
 
 @outlast.stage(guard=guard, concurrency=32)
-def store(review: dict[str, Any], client: Client = outlast.use(open_client)) -> dict[str, Any]:  # noqa: B008 - how a stage asks for it
+def store(review: dict[str, Any], client: Client = outlast.use(open_client)) -> dict[str, Any]:
     client.post("/store", review)
     return review
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from outlast.cli.running import exit_code
+from servers.postgres import Postgres
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +75,11 @@ class Shell:
 
     def __call__(self, line: str, stdin: str = "", **options: str) -> subprocess.CompletedProcess[str]:
         with self.start(line, **options) as process:
-            out, err = process.communicate(stdin, timeout=50)
+            try:
+                out, err = process.communicate(stdin, timeout=40)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
         return subprocess.CompletedProcess(line, process.returncode, out, err)
 
     def json(self, line: str) -> object:
@@ -235,6 +240,36 @@ def test_the_store_is_an_option_or_the_environment(shell):
     assert shell.json("runs list --store own.db")[0]["pipeline"] == "reviews", (
         "the only app of a store need not be named"
     )
+
+
+def test_all_of_it_works_on_postgresql_by_changing_one_address(shell):
+    """C-28: run, groups, edit, replay and runs; and no password in what is printed."""
+    with Postgres() as server:
+        shell.env["OUTLAST_STORE"] = server.dsn
+        (letter,) = failed(shell, "bad")
+        assert shell.json("dlq groups")[0]["count"] == 1
+        assert (
+            shell(f'dlq edit {letter["id"]} --payload \'{{"id": 40, "text": "good"}}\' --reason typo').returncode == 0
+        )
+        assert shell(f"dlq replay {letter['id'][:9]}").returncode == 0
+        assert shell.json("dlq stats")[0]["status"] == "resolved"
+        assert [run["status"] for run in shell.json("runs list")] == ["completed", "completed"]
+
+
+def test_a_password_in_the_address_is_not_printed(shell):
+    """S0-41: not when the store cannot be reached."""
+    done = shell("runs list --store postgresql://ann:hunter2@127.0.0.1:1/shop?connect_timeout=1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "127.0.0.1" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+def test_a_terminal_without_line_drawing_still_gets_its_report(shell):
+    """S3-05: what it cannot show becomes a question mark, and nothing breaks."""
+    shell.write("good")
+    done = shell("run app.py:reviews --input in.jsonl --run-key today", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 item read   1 succeeded" in done.stdout
 
 
 def test_progress_in_a_pipe_is_plain_lines(shell):

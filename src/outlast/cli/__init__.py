@@ -4,6 +4,7 @@ The command line: ``outlast``. Needs the extra ``cli``; without it, says so.
 
 from __future__ import annotations
 
+import io
 import sys
 
 
@@ -18,6 +19,10 @@ def main() -> None:
             raise
         sys.stderr.write("The command line needs an extra: pip install 'outlast[cli]'\n")
         raise SystemExit(2) from None
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a line or an accent gets a question mark, and no traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except ConfigurationError as wrong:
@@ -25,6 +30,11 @@ def main() -> None:
         raise SystemExit(2) from None
     except OutlastError as failed:
         sys.stderr.write(f"{failed}\n")
+        raise SystemExit(1) from None
+    except OSError as failed:
+        if failed.filename is None:
+            raise
+        sys.stderr.write(f"{failed.filename}: {failed.strerror}\n")
         raise SystemExit(1) from None
 
 

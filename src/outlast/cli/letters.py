@@ -231,6 +231,7 @@ def replay_letters(
     replay(
         target,
         store=store,
+        app=app,
         owner=owner,
         as_json=as_json,
         ids=known,

@@ -16,6 +16,7 @@ from outlast.cli.stores import found_run, opened
 from outlast.clock import here
 from outlast.deadletters import as_groups
 from outlast.errors import ConfigurationError, FailureBudgetExceeded, OutlastError
+from outlast.redact import mask
 
 if TYPE_CHECKING:
     from outlast.pipeline import Pipeline, RunResult
@@ -156,10 +157,18 @@ def resume(
     _started(pipeline, command, progress=progress, strict=strict, store=store, as_json=as_json)
 
 
-def replay(target: str | None, *, store: str | None, owner: str | None, as_json: bool, **which: Any) -> None:
+def replay(
+    target: str | None,
+    *,
+    store: str | None,
+    owner: str | None,
+    as_json: bool,
+    app: str | None = None,
+    **which: Any,
+) -> None:
     """Replay dead letters with the pipeline's own code."""
     if target is None:
-        target = _last_target(store, owner)
+        target = _last_target(store, app, owner)
     problems: list[str] = []
     pipeline = _loaded(target, store, problems)
     if pipeline is not None and owner is not None and pipeline.name != owner:
@@ -229,9 +238,9 @@ def _recorded(store: Store, record: RunRecord) -> dict[str, Any]:
     return last
 
 
-def _last_target(store: str | None, owner: str | None) -> str:
+def _last_target(store: str | None, app: str | None, owner: str | None) -> str:
     """Where `outlast run` found the pipeline's code the last time."""
-    with opened(store) as kept:
+    with opened(store, app) as kept:
         targets = (_recorded(kept, record).get("target") for record in kept.runs(owner, limit=50))
         known = next((str(target) for target in targets if target), None)
     if known is None:
@@ -271,7 +280,7 @@ def _started(
             check=False,
             watch=watch,
         )
-    again = shlex.join(["outlast", "resume", command["run_key"], *(("--store", store) if store else ())])
+    again = shlex.join(["outlast", "resume", command["run_key"], *(("--store", mask(store)) if store else ())])
     _tell(pipeline, result, resume=again, strict=strict, as_json=as_json)
 
 
