@@ -194,11 +194,14 @@ class DeadLetters:
         replay: Replay,
         *,
         retention_days: Mapping[str, int] | None = None,
+        gone: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        """`gone` may know that the owner of a lease is dead before the lease has ended."""
         self._store = store
         self._codec = codec
         self._replay = replay
         self._retention_days = dict(retention_days or {})
+        self._gone = gone
 
     # -- reading
 
@@ -371,7 +374,8 @@ class DeadLetters:
             run_key = _claimed_by(row)
             if run_key not in alive:
                 run = store.find_run(row.pipeline, run_key)
-                alive[run_key] = run is not None and store.lease_of(run.number, 0) is not None
+                lease = None if run is None else store.lease_of(run.number, 0)
+                alive[run_key] = lease is not None and not self._gone(lease.owner)
             if not alive[run_key]:
                 orphans.append(row.id)
         if not orphans:

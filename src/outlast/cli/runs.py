@@ -12,7 +12,7 @@ import typer
 
 from outlast.cli.display import STATUS_COLOURS, duration
 from outlast.cli.output import AppName, AsJson, Limit, StoreUrl, hint, print_json, print_table, refuse, say  # noqa: TC001 - typer reads the annotations
-from outlast.cli.stores import Shell, dead_letters, found_run, opened
+from outlast.cli.stores import Shell, dead_letters, found_run, opened, worker_of
 from outlast.observe.events import canonical
 from outlast.redact import mask
 from outlast.store.records import from_us
@@ -84,16 +84,15 @@ def show_run(
     with opened(store, app) as kept:
         record = found_run(kept, run, pipeline)
         groups = dead_letters(kept).groups(run=record.id)
-        lease = kept.lease_of(record.number, 0)
+        worker = worker_of(kept, record)
     if as_json:
         shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]
-        owner = None if lease is None else {"owner": lease.owner, "until": lease.until}
-        print_json(run_fields(record) | {"groups": shown, "running_at": owner})
+        print_json(run_fields(record) | {"groups": shown, "running_at": worker})
         return
     print_run(record, groups)
-    if lease is not None:
-        say(f"It is running at {lease.owner}.")
-    for step in next_steps(record, groups, None) if lease is None else ():
+    if worker is not None:
+        say(f"It is running at {worker}.")
+    for step in next_steps(record, groups, None) if worker is None else ():
         hint(step)
 
 
@@ -267,11 +266,11 @@ def pause(
     """Ask a run to pause: it begins no new item, finishes what is under way, and can be resumed."""
     with opened(store, app) as kept:
         record = found_run(kept, run, pipeline)
-        alive = kept.lease_of(record.number, 0)
-        if alive is None:
+        worker = worker_of(kept, record)
+        if worker is None:
             refuse(f"{record.run_key} of {record.pipeline} is {record.status}, and nobody is running it now.")
         asked = kept.want(record.id, "pause")
-    _asked(record, asked, alive.owner, "pause", as_json=as_json)
+    _asked(record, asked, worker, "pause", as_json=as_json)
 
 
 def cancel(
@@ -280,8 +279,8 @@ def cancel(
     """Ask a run to end for good. One that nobody is running is cancelled at once."""
     with opened(store, app) as kept:
         record = found_run(kept, run, pipeline)
-        alive = kept.lease_of(record.number, 0)
-        if alive is not None:
+        worker = worker_of(kept, record)
+        if worker is not None:
             asked = kept.want(record.id, "cancel")
         else:
             asked = kept.set_run(
@@ -292,7 +291,7 @@ def cancel(
                 why="Cancelled by hand.",
                 expect=("running", "paused", "interrupted"),
             )
-    _asked(record, asked, None if alive is None else alive.owner, "cancel", as_json=as_json)
+    _asked(record, asked, worker, "cancel", as_json=as_json)
 
 
 def _asked(run: RunRecord, asked: bool, owner: str | None, wish: str, *, as_json: bool) -> None:

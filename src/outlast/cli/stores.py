@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.cli.output import refuse
 from outlast.deadletters import DeadLetters
 from outlast.errors import ConfigurationError
+from outlast.pipeline.tenure import certainly_dead
 from outlast.redact import mask
 from outlast.store import EMBEDDED, StoreError, open_store
 from outlast.store.codec import Codec
@@ -83,6 +84,15 @@ def found_run(store: Store, wanted: str, pipeline: str | None = None) -> RunReco
     raise ConfigurationError(message)
 
 
+def worker_of(store: Store, run: RunRecord) -> str | None:
+    """Who is running it now, for a person's eye; None if nobody is, or if that was a process of this machine that is gone."""
+    lease = store.lease_of(run.number, 0)
+    if lease is None or certainly_dead(lease.owner):
+        return None
+    host, _, rest = lease.owner.partition(":")
+    return f"{host.partition('/')[0]}, process {rest.partition(':')[0]}"
+
+
 class Shell(Codec):
     """Payloads as a shell can show and take them: without the classes that the pipeline's own code would give them."""
 
@@ -100,4 +110,4 @@ def dead_letters(store: Store) -> DeadLetters:
         message = f"expected the code of {pipeline}: name it with --target app.py:{pipeline}."
         raise ConfigurationError(message)
 
-    return DeadLetters(lambda: store, Shell(), replay)
+    return DeadLetters(lambda: store, Shell(), replay, gone=certainly_dead)
