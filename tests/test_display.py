@@ -180,3 +180,22 @@ def test_no_snapshot_breaks_the_picture(width, succeeded, skipped, dead, pending
 def test_numbers_read_well_at_the_edges(said, expected):
     """S3-05: rounding never says 60 s or 100 % too early."""
     assert said == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.jsonl", "1\n2\n3\n", 3),
+        ("a.jsonl", "1\n\n2\n3", 3),
+        ("a.jsonl", "\n1\n", 1),
+        ("a.jsonl", "", 0),
+        ("a.csv", "id\n1\n2\n", 2),
+        ("a.csv", "", 0),
+    ],
+)
+def test_items_are_counted_before_they_are_read(name, text, expected, tmp_path):
+    """S3-05: so that a display can say when the end comes."""
+    from outlast.cli.watch import _items
+
+    (tmp_path / name).write_text(text)
+    assert _items(tmp_path / name) == expected
