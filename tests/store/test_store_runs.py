@@ -15,6 +15,7 @@ from outlast.clock import here
 from outlast.errors import LeaseLost
 from outlast.store import StoreUnavailable, open_store
 from outlast.store.records import Batch, Checkpoint, EventRow, RunCounts, ShardState, StageMark, to_us
+from outlast.store.runs import fenced
 from outlast.testing import virtual_time
 from stores import STAGES, START, Plan, batch, contents, item, letter, sql, started
 
@@ -278,11 +279,21 @@ def test_a_lease_survives_an_owner_that_was_killed_until_it_runs_out(store, addr
     assert store.take_lease(run.number, 0, "second", 600).token == 2
 
 
+def test_a_beat_does_not_wait_for_a_batch(postgres):
+    """A batch may take longer than a lease lasts; the heartbeat keeps it meanwhile. (On SQLite all writers wait for each other.)"""
+    with open_store(postgres.dsn, app="long") as store:
+        run, lease = started(store)
+        with store._database.writing(batches=True) as tx:
+            fenced(store._database, tx, lease)
+            assert store.beat(lease)[0].until >= lease.until
+            assert store.take_lease(run.number, 0, "second", 600) is None
+
+
 def test_a_lease_whose_taking_was_lost_in_the_commit_is_not_held_twice(store, monkeypatch):
     """The answer to a commit got lost: asking again says that somebody has it, never two tokens that are both good."""
     run = store.open_run("reviews", "today", STAGES)
     plan = Plan(store, monkeypatch)
-    plan.fail(4 + (store._database.name == "postgres"), after=True)  # begin, insert, evict, update, commit
+    plan.fail(6 + (store._database.name == "postgres"), after=True)  # begin, two inserts, update, evict, update, commit
     with pytest.raises(Exception, match=r"planted"):
         store.take_lease(run.number, 0, "me", 600)
     plan.fail(None)

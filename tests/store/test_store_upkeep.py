@@ -113,9 +113,10 @@ def test_a_run_that_ended_is_pruned_with_all_that_is_its_own(store, monkeypatch)
     assert store.prune("runs", LATER) == 1
     assert store.run(over.id) is None
     assert store.run(kept.id).counts.succeeded == 5
-    assert {table: len(sql(store, f"select * from {table}")) for table in TABLES[:4]} == {
+    assert {table: len(sql(store, f"select * from {table}")) for table in TABLES[:5]} == {
         "outlast_runs": 1,
         "outlast_shards": 1,
+        "outlast_progress": 1,
         "outlast_items": 5,
         "outlast_attempts": 10,
     }

@@ -79,7 +79,7 @@ class Items:
         self._resolve(tx, batch, now)
         sets = ", ".join(f"{column.strip()} = ?" for column in _SHARD.split(","))
         tx.execute(
-            f"update outlast_shards set {sets} where run = ? and shard = ? and token = ?",
+            f"update outlast_progress set {sets} where run = ? and shard = ? and token = ?",
             *_advanced(shard, batch),
             *(run, lease.shard, lease.token),
         )

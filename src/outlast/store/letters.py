@@ -71,7 +71,7 @@ class Letters:
         with database.writing() as tx:
             rows = tx.rows(f"select id from outlast_dead_letters where id {database.among}", database.passed(given))
             known = {row[0] for row in rows}
-            new = [letter_values(self.app, letter, now) for letter in given.values() if letter.id not in known]
+            new = [letter_values(self.app, given[id], now) for id in sorted(given) if id not in known]  # noqa: A001
             tx.insert("outlast_dead_letters", COLUMNS, new)
         return len(new)
 

@@ -119,10 +119,9 @@ class Postgres(Database):
     def evict(self, transaction: Transaction, run: int, shard: int) -> None:
         # A process that is stopped in the middle of sending rows is waited for by the server without any limit.
         transaction.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity, outlast_shards "
-            f"where run = ? and shard = ? and until <= {self.now} and pid <> pg_backend_pid() "
-            "and datname = current_database() and application_name = 'outlast run ' || run || ' shard ' || shard",
-            *(run, shard),
+            "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() "
+            "and usename = current_user and datname = current_database() and application_name = ?",
+            f"outlast run {run} shard {shard}",
         )
 
     def lock_schema(self, transaction: Transaction) -> None:

@@ -1,8 +1,8 @@
 """
 Runs, their shards, and who may write for them.
 
-A shard's lease is one row: ``token`` grows with every owner, and ``until`` is on the database's own clock. Whoever holds the newest token may
-write; whoever holds an older one gets `LeaseLost`, and nothing of what it wrote lands, however late it comes.
+A shard's lease is one row: ``token`` grows with every owner, and ``until`` is on the database's own clock. The same token stands in the row of its
+progress, which every batch locks and checks. Whoever holds the newest token may write; whoever holds an older one gets `LeaseLost`, and nothing of what it wrote lands, however late it comes.
 
     take_lease ──► beat, beat, beat ──► drop_lease
          │             (expired)
@@ -144,7 +144,7 @@ class Runs:
         rows = tx.rows(f"select {_RUN} from outlast_runs where app = ? {where}", self.app, *values)
         numbers = self._database.passed(row[0] for row in rows)
         shards: dict[int, list[Any]] = {row[0]: [] for row in rows}
-        for shard in tx.rows(f"select {_SHARD} from outlast_shards where run {self._database.among}", numbers):
+        for shard in tx.rows(f"select {_SHARD} from outlast_progress where run {self._database.among}", numbers):
             shards[shard[0]].append(shard[1:])
         return [_record(row, shards[row[0]]) for row in rows]
 
@@ -154,15 +154,20 @@ class Runs:
         """The right to write for a shard, for `ttl` seconds; None if somebody has it (`lease_of` says who)."""
         database = self._database
         with database.writing() as tx:
-            tx.execute(
-                "insert into outlast_shards (run, shard) values (?, ?) on conflict do nothing", run_number, shard
-            )
-            database.evict(tx, run_number, shard)
+            for table in ("outlast_shards", "outlast_progress"):
+                tx.execute(f"insert into {table} (run, shard) values (?, ?) on conflict do nothing", run_number, shard)
             found = tx.row(
-                "update outlast_shards set token = token + 1, passes = passes + 1, owner = ?, ttl = ?, "
-                f"until = {database.now} + ? where run = ? and shard = ? and until <= {database.now} returning token, until",
+                f"update outlast_shards set token = token + 1, owner = ?, ttl = ?, until = {database.now} + ? "
+                f"where run = ? and shard = ? and until <= {database.now} returning token, until",
                 *(storable(owner), ttl, round(ttl * 1e6), run_number, shard),
             )
+            if found is not None:
+                # Waits for a batch that is being written; from then on the old token is worth nothing.
+                database.evict(tx, run_number, shard)
+                tx.execute(
+                    "update outlast_progress set token = ?, passes = passes + 1 where run = ? and shard = ?",
+                    *(found[0], run_number, shard),
+                )
         return None if found is None else Lease(run_number, shard, found[0], storable(owner), from_us(found[1]), ttl)
 
     def lease_of(self, run_number: int, shard: int) -> Lease | None:
@@ -190,16 +195,17 @@ class Runs:
     def drop_lease(self, lease: Lease) -> None:
         """Give a lease back: others may take it at once, and its token is worth nothing. One that was lost stays lost."""
         with self._database.writing() as tx:
-            tx.execute(
-                f"update outlast_shards set token = token + 1, until = 0, owner = '' where {_LEASED}",
-                *(lease.run_number, lease.shard, lease.token),
-            )
+            held = (lease.run_number, lease.shard, lease.token)
+            tx.execute(f"update outlast_shards set token = token + 1, until = 0, owner = '' where {_LEASED}", *held)
+            tx.execute(f"update outlast_progress set token = token + 1 where {_LEASED}", *held)
 
     def shard_state(self, run_number: int, shard: int) -> ShardState:
         """How far a shard has come."""
         with self._database.reading() as tx:
             found = tx.row(
-                "select read, sink_offset, exhausted from outlast_shards where run = ? and shard = ?", run_number, shard
+                "select read, sink_offset, exhausted from outlast_progress where run = ? and shard = ?",
+                run_number,
+                shard,
             )
         return ShardState(found[0], found[1], bool(found[2])) if found else ShardState(0, None, False)  # noqa: FBT003 - a row
 
@@ -207,7 +213,7 @@ class Runs:
 def fenced(database: Database, tx: Transaction, lease: Lease, columns: str = "token") -> Any:
     """The shard's row, held until the transaction ends, so that nobody takes the lease before; `LeaseLost` if somebody has."""
     row = tx.row(
-        f"select {columns}, {database.label} from outlast_shards where {_LEASED} {database.for_update}",
+        f"select {columns}, {database.label} from outlast_progress where {_LEASED} {database.for_update}",
         *(lease.run_number, lease.shard, lease.token),
     )
     if row is None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _FIELDS = "id, name, at, run, data"
 EVENT = f"{_FIELDS}, app"
 _CHUNK = 5000  # rows deleted in one transaction: others wait no longer than that takes
+_SHARDS = ("outlast_shards", "outlast_progress")
 _CHILDREN = ("outlast_attempts", "outlast_items", "outlast_checkpoints")
 
 
@@ -130,14 +131,16 @@ class Upkeep:
                 *(self.app, before),
             ):
                 tx.execute("update outlast_runs set app = '', run_key = id where number = ?", number)
-                tx.execute("delete from outlast_shards where run = ?", number)
+                for table in _SHARDS:
+                    tx.execute(f"delete from {table} where run = ?", number)
             numbers = tx.rows("select number from outlast_runs where app = '' order by number")
         for (number,) in numbers:
             for table in _CHILDREN:
                 while self._emptied(table, number):
                     pass
             with self._database.writing() as tx:
-                tx.execute("delete from outlast_shards where run = ?", number)  # of somebody who came too late
+                for table in _SHARDS:  # of somebody who came too late
+                    tx.execute(f"delete from {table} where run = ?", number)
                 tx.execute("delete from outlast_runs where number = ?", number)
         return len(numbers)
 

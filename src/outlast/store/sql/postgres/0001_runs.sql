@@ -19,7 +19,7 @@ create table outlast_runs (
 );
 create index outlast_runs_newest on outlast_runs (app, started, number);
 
--- Counters live with the shard, not with the run: shards do not wait for each other.
+-- Who may write for a shard. Apart from its progress, which a long batch keeps locked: a heartbeat must not wait for it.
 create table outlast_shards (
     run bigint not null,
     shard integer not null,
@@ -27,6 +27,14 @@ create table outlast_shards (
     owner text not null default '',
     until bigint not null default 0,
     ttl double precision not null default 0,
+    primary key (run, shard)
+);
+
+-- The row that every batch locks, checks the token of and advances. By shard and not by run: shards do not wait for each other.
+create table outlast_progress (
+    run bigint not null,
+    shard integer not null,
+    token bigint not null default 0,
     passes integer not null default 0,
     read bigint not null default 0,
     sink_offset bigint,
