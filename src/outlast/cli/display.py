@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 WIDEST_BAR = 100  # a longer one says nothing more
+_FOREVER = 1e9  # seconds; some thirty years
 COLOURS = {"succeeded": "green", "degraded": "yellow", "skipped": "blue", "dead": "red"}
 STATUS_COLOURS = {
     "running": "cyan",
@@ -74,10 +75,11 @@ class Snapshot:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end at the present rate, if both are known."""
+        """Seconds until the end at the present rate, if both are known and anybody may live to see it."""
         if self.expected is None or not self.rate:
             return None
-        return max(0, self.expected - self.finished) / self.rate
+        seconds = max(0, self.expected - self.finished) / self.rate
+        return seconds if seconds < _FOREVER else None
 
 
 class Pace:
