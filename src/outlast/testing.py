@@ -73,7 +73,7 @@ class Time:
     def _set(self, alarm: _Alarm) -> None:
         with self._lock:
             heapq.heappush(self._alarms, alarm)
-        _Idle.watch(self, alarm.loop)
+        _Idle.watch(self, alarm.loop, patient=alarm.timeout)
 
     def _next(self) -> _Alarm | None:
         with self._lock:
@@ -125,17 +125,23 @@ class _Idle:
         self._times: list[Time] = []
         self._rounds = 0
         self._waited_for: list[_Alarm] = []
+        self._resting: asyncio.TimerHandle | None = None
 
     @classmethod
-    def watch(cls, time: Time, loop: asyncio.AbstractEventLoop) -> None:
+    def watch(cls, time: Time, loop: asyncio.AbstractEventLoop, *, patient: bool) -> None:
         watcher = cls._watchers.get(loop)
         if watcher is None:
             watcher = cls._watchers[loop] = cls()
+            loop.call_soon(watcher._look, loop)
+        elif watcher._resting is not None and not patient:  # what jumps at once does not wait for a timeout's moment
+            watcher._resting.cancel()
+            watcher._resting = None
             loop.call_soon(watcher._look, loop)
         if time not in watcher._times:
             watcher._times.append(time)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._resting = None
         alarms = [(time, alarm) for time in self._times if (alarm := time._next()) is not None]  # noqa: SLF001 - one room
         if not alarms:
             del self._watchers[loop]
@@ -156,7 +162,7 @@ class _Idle:
             loop.call_soon(self._look, loop)
         else:
             self._waited_for = [alarm for _, alarm in alarms]
-            loop.call_later(_GRACE, self._look, loop)
+            self._resting = loop.call_later(_GRACE, self._look, loop)
 
 
 class _VirtualClock(Clock):

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import outlast
@@ -292,3 +293,27 @@ def test_a_full_disk_under_the_sink_loses_nothing(app, tmp_path, monkeypatch):
     full.clear()
     doubled(app).run(range(100), run_key="k", sink=sink)
     assert sorted(map(int, Path(sink).read_text().split())) == [2 * item for item in range(100)]
+
+
+def test_a_database_whose_connections_are_cut_again_and_again_is_waited_for(postgres):
+    """Every session is ended in the middle of the run, several times: the counts are right and nothing is doubled."""
+    app = outlast.App("cut", store=postgres.dsn)
+    cuts = []
+
+    def source():
+        for number in range(12_000):
+            if number and number % 3000 == 0:
+                with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+                    cuts.append(
+                        connection.execute(
+                            "select count(pg_terminate_backend(pid)) from pg_stat_activity "
+                            "where pid <> pg_backend_pid() and backend_type = 'client backend'"
+                        ).fetchone()[0]
+                    )
+            yield number
+
+    result = doubled(app).run(source(), run_key="k")
+    assert (result.status, result.counts.succeeded) == ("completed", 12_000)
+    assert sum(cuts) >= 3
+    assert list(result.outputs()) == [2 * item for item in range(12_000)]
+    app.store.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 import outlast
 from outlast.pipeline import tenure
-from outlast.testing import capture_events
+from outlast.testing import capture_events, virtual_time
 
 ONCE = outlast.RetryPolicy(max_attempts=1)
 
@@ -534,3 +535,132 @@ def test_a_signal_leaves_a_run_that_can_be_resumed_and_says_how(number, tmp_path
     assert out == "interrupted True\n"
     assert "interrupted: " in err
     assert "run it again with run_key='k' to go on" in err
+
+
+# --- waiting and reading ---
+
+
+def test_a_waiting_retry_gives_up_its_slot(app):
+    """C-11, S3-19: with one slot, the others pass while one waits in process for its next attempt."""
+    order = []
+
+    @outlast.stage(concurrency=1, retry=outlast.RetryPolicy(max_attempts=2, initial_delay=20, jitter=0))
+    async def work(item):
+        order.append(item)
+        if item == 0 and order.count(0) == 1:
+            raise ConnectionResetError("later")
+        return item
+
+    with virtual_time():
+        result = outlast.Pipeline("p", work, app=app).run(range(4))
+    assert order == [0, 1, 2, 3, 0]
+    assert result.counts.succeeded == 4
+
+
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+def test_no_more_is_read_than_the_window_holds(app, sync):
+    """Back-pressure: items that wait are bounded, however long the source is."""
+    read = []
+
+    def source():
+        for number in range(1500):
+            read.append(number)
+            yield number
+
+    ahead = []
+
+    def work(item):
+        ahead.append(len(read) - len(done))
+        if outlast.current().attempt == 1:
+            raise ConnectionResetError("later")
+        done.append(item)
+        return item
+
+    async def awork(item):
+        return work(item)
+
+    done = []
+    stage = outlast.stage(retry=outlast.RetryPolicy(max_attempts=2, initial_delay=5, jitter=0))(work if sync else awork)
+    with virtual_time():
+        result = outlast.Pipeline("p", stage, app=app).run(source())
+    assert result.counts.succeeded == 1500
+    assert max(ahead) <= 256 + 1
+
+
+def test_the_idempotency_key_is_the_same_in_every_attempt_and_after_a_resume(app):
+    """S3-33: that work may be done twice is for the stage to know; the key lets it say so to a service."""
+    keys = []
+
+    @outlast.stage(retry=outlast.RetryPolicy(max_attempts=2, initial_delay=0))
+    async def work(item):
+        keys.append(outlast.current().idempotency_key)
+        if len(keys) == 1:
+            raise ConnectionResetError("again")
+        if len(keys) == 2:
+            raise KeyboardInterrupt
+        return item
+
+    pipeline = outlast.Pipeline("p", work, app=app)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(["a"], run_key="k")
+    pipeline.run(["a"], run_key="k")
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+
+
+def test_progress_is_lines_on_standard_error(app, capsys):
+    """At least one at the end; whoever wants another display watches the runner itself."""
+    pipeline = outlast.Pipeline("p", counted([]), app=app)
+    pipeline.run(range(10), progress=True)
+    assert "p: 10/10 items, 10 succeeded" in capsys.readouterr().err
+    looks = []
+    pipeline.run(range(10), watch=lambda runner: looks.append(runner.books.counts().finished))
+    assert looks[-1] == 10
+
+
+def test_a_result_and_its_error_can_be_pickled(app):
+    """Without the way to the store, which elsewhere is another."""
+
+    @outlast.stage(retry=ONCE)
+    async def work(item):
+        raise ValueError("never")
+
+    with pytest.raises(outlast.RunFailed) as caught:
+        outlast.Pipeline("p", work, app=app).run([1])
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert again.result.counts == caught.value.result.counts
+    assert list(again.result.outputs()) == []
+
+
+def test_a_source_is_closed_when_no_more_is_read(app):
+    """A generator may clean up, also if the run stops in the middle of it."""
+    story = []
+
+    def source():
+        try:
+            yield from range(10**6)
+        finally:
+            story.append("closed")
+
+    async def asource():
+        try:
+            for number in range(10**6):
+                yield number
+        finally:
+            story.append("closed too")
+
+    @outlast.stage(retry=ONCE)
+    async def work(item):
+        raise ValueError("always the same")
+
+    pipeline = outlast.Pipeline("p", work, app=app)
+    pipeline.run(source(), check=False)
+    assert story == ["closed"]
+    asyncio.run(pipeline.arun(asource(), check=False))
+    assert story == ["closed", "closed too"]
+
+
+def test_other_engines_are_announced_as_missing(app):
+    """A clear message instead of a silent fallback."""
+    with pytest.raises(outlast.ConfigurationError, match="local"):
+        outlast.Pipeline("p", counted([]), app=app).run([1], engine="ray")

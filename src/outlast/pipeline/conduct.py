@@ -21,6 +21,7 @@ from outlast.pipeline.logs import marked
 from outlast.pipeline.results import Counts, RunResult
 from outlast.pipeline.runner import Runner
 from outlast.pipeline.sinks import open_sink
+from outlast.pipeline.sources import open_source
 from outlast.pipeline.tenure import myself, take
 from outlast.redact import error_text
 from outlast.store.records import Batch
@@ -56,6 +57,7 @@ class Run:
         self._deliver = deliver
         self._crowded = crowded
         self._asked: str | None = None
+        self._items: Any = None
         self.runner: Runner | None = None
 
     def ask(self, wish: str) -> None:
@@ -71,11 +73,11 @@ class Run:
     async def go(self) -> RunResult[Any]:
         """Work on it until nothing more can be done."""
         plan = self._plan
+        # What is wrong with these is said before anything is begun.
+        sink, self._items = open_sink(plan.sink), open_source(self._source)
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
         record, lease = await _aside(lambda: _opened(store, plan))
-        sink: Sink | None = None
         try:
-            sink = open_sink(plan.sink)
             if sink is not None:
                 await _aside(lambda: _ready(sink, store, record, lease))
             return await self._work(store, record, lease, sink)
@@ -104,7 +106,7 @@ class Run:
 
         def intake(runner: Runner) -> Intake:
             return Intake(
-                self._source,
+                self._items,
                 plan.item_key,
                 store=store,
                 run=record,

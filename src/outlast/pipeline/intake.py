@@ -9,12 +9,13 @@ from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from outlast.log import logger
 from outlast.pipeline.journey import Journey
 from outlast.pipeline.keys import Keys
-from outlast.pipeline.sources import Unreadable, open_source
+from outlast.pipeline.sources import Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
     from outlast.pipeline.declare import Stage
     from outlast.store import Store
@@ -33,7 +34,7 @@ class Intake:
 
     def __init__(
         self,
-        source: object,
+        source: Iterator[Any] | AsyncIterable[Any],
         item_key: str | Callable[[Any], str] | None,
         *,
         store: Store,
@@ -45,7 +46,7 @@ class Intake:
         aside: Callable[[Callable[[], Any]], Awaitable[Any]],
         admit: Callable[[Journey], None] | None = None,
     ) -> None:
-        self._items = open_source(source)
+        self._items = source
         self._more: AsyncIterator[Any] | None = None
         if not isinstance(self._items, Iterator):
             self._more = aiter(self._items)
@@ -68,6 +69,16 @@ class Intake:
     def read(self) -> int:
         """Items read in all passes."""
         return self._next
+
+    async def close(self) -> None:
+        """Nothing more is read: a generator may clean up."""
+        try:
+            if self._more is not None and hasattr(self._more, "aclose"):
+                await self._more.aclose()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+            elif hasattr(self._items, "close"):
+                self._items.close()  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]
+        except Exception as error:  # noqa: BLE001 - everything that was read is taken care of
+            logger().warning("the source could not be closed: %s", type(error).__name__)
 
     async def chunk(self, most: int) -> list[Journey]:
         """Some of the next items, at most so many; none left to do among them if the list is empty."""

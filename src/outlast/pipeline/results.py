@@ -86,6 +86,11 @@ class RunResult(Generic[Out_co]):
     _store: Callable[[], Store] | None = field(default=None, repr=False)
     _decode: Callable[[bytes], Any] | None = field(default=None, repr=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the way to its store: elsewhere there is none.
+        public = [each for each in self.__dataclass_fields__ if not each.startswith("_") and each != "error"]
+        return _restored, ({each: getattr(self, each) for each in public},)
+
     @property
     def success_rate(self) -> float:
         """Succeeded items as a share of those that were not skipped."""
@@ -141,6 +146,10 @@ class RunResult(Generic[Out_co]):
                 )
             raise RunFailed(message, result=self) from self.error
         return self
+
+
+def _restored(fields: dict[str, Any]) -> RunResult[Any]:
+    return RunResult(**fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LEAST_WINDOW = 256
 MOST_TASKS = 4096
+_FAREWELL = 5.0  # seconds for what was cancelled to clean up
 GRACE = 25.0  # seconds that attempts may still take once the run was asked to end
 _TURN = 64  # items after which a task lets others have their turn
 _CHUNK = 256
@@ -178,6 +179,7 @@ class Runner:
             self.journal.close()
             self.crew.close()
             await self._dismiss([*self._background, *self._tasks, *self._lines])
+            await self.intake.close()
             try:
                 await self.resources.close()
             except Exception as error:  # noqa: BLE001 - the work is done and on record
@@ -196,7 +198,7 @@ class Runner:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=_FAREWELL)  # a stage may refuse to be cancelled
 
     def stop(self, reason: str, error: BaseException | None = None, *, drop: bool = False) -> None:
         """Begin no new item; with `drop`, give back whatever is not being attempted at this moment too."""

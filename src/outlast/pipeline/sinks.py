@@ -127,7 +127,7 @@ class Lines:
             done = os.pwrite(self._file, data, at)
             data, at = data[done:], at + done
         if end != self._offset:
-            os.fdatasync(self._file)
+            getattr(os, "fdatasync", os.fsync)(self._file)  # not every system has the cheaper one
         self._written = end
         return end
 
