@@ -157,6 +157,14 @@ def test_every_configuration_key_is_in_the_reference():
     assert undocumented(importlib.import_module("outlast.config").CONFIG_KEYS) == []
 
 
+def commands(group, before=""):
+    """Every command with its full name, those of groups too."""
+    for name, command in group.commands.items():
+        yield f"{before}{name}", command
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{before}{name} ")
+
+
 def test_every_command_and_option_is_in_the_reference():
     """Every command of `outlast` with its options."""
     from typer.main import get_command
@@ -164,7 +172,7 @@ def test_every_command_and_option_is_in_the_reference():
     page = (ROOT / "docs" / "reference" / "cli.md").read_text()
     root = get_command(importlib.import_module("outlast.cli").app)
     missing = []
-    for name, command in root.commands.items():
+    for name, command in commands(root):
         missing += [] if f"outlast {name}" in page else [f"outlast {name}"]
         options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
         missing += [f"outlast {name} {option}" for option in options if f"`{option}" not in page]

@@ -60,6 +60,21 @@ SAMPLES = [
     told.CircuitBreakerReopened(**BREAKER, opened_at=AT, retry_at=AT),
     told.CircuitBreakerClosed(**BREAKER),
 ]
+RUN = {"run_id": "r", "pipeline": "reviews"}
+ITEM = {"item_id": "i", "step_id": "label"}
+ERROR = {"error": "gone", "error_type": "ConnectionResetError", "error_class": "connection_reset"}
+COUNTS = dict.fromkeys(("total", "succeeded", "skipped", "dlq", "failed", "pending"), 1)
+SAMPLES[:0] = [
+    told.RunStarted(**RUN, run_key="k", finished=0),
+    told.RunPaused(**RUN, run_key="k"),
+    told.RunFinished(**RUN, run_key="k", status="completed", outcome="success", reason=None, why="done", **COUNTS),
+    told.FailureBudgetExceeded(**RUN, run_key="k", rate=0.5, budget=0.1, processed=100, failed=50, stopped=True),
+    told.LeaseLost(**RUN, run_key="k", owner="host:1"),
+    told.ItemSucceeded(**RUN, **ITEM, attempts=1),
+    told.ItemFailed(**RUN, **ITEM, **ERROR, attempts=3),
+    told.DeadLetterEnqueue(**RUN, **ITEM, **ERROR, letter_id="d"),
+    told.DeadLetterReplay(**RUN, **ITEM, letter_id="d", status="resolved"),
+]
 
 
 def failing(*errors: Exception):

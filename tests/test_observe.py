@@ -129,8 +129,10 @@ def records():
 
 def test_the_list_of_events_is_complete():
     """C-23, D-18: the names of what a call and a breaker tell."""
-    assert sorted(told.EVENTS) == sorted(event.name for event in SAMPLES)
-    assert sorted(told.EVENTS) == [
+    runs = (told.RunEvent, told.ItemEvent, told.DeadLetterEnqueue, told.DeadLetterReplay)
+    calls = sorted(name for name, event in told.EVENTS.items() if not issubclass(event, runs))
+    assert calls == sorted(event.name for event in SAMPLES)
+    assert calls == [
         "attempt_timeout",
         "circuit_breaker_closed",
         "circuit_breaker_half_open",

@@ -20,22 +20,15 @@ PACKAGE = ROOT / "src" / "outlast"
 CONTRACT = ROOT / "tests" / "typing" / "contract" / "outlast"
 
 # Promised in the contract, built later: whole names, and parameters of what is already there. What has come true must leave.
-LATER = set(
-    """
-    ArrowStream BoundJob Counts DeadLetter DeadLetters Degraded FailureBudgetExceeded FailureGroup ItemResult Job JobHandle
-    LeaseLost PartialResult Pipeline RunFailed RunResult Skip Snooze Stage amap map stage use
-    App.job Context.finish_in Context.step testing.run
-    """.split()
-)
-LATER_PARAMETERS = {
-    "App.__init__": {"codec", "retention_days"},
-}
+LATER = set("BoundJob Job JobHandle App.job Context.finish_in Context.step".split())
+LATER_PARAMETERS: dict[str, set[str]] = {}
 
 # Third parties, and the rooms that may import them.
 ROOMS = {
     "click": "cli",
     "opentelemetry": "observe/otel",
     "prometheus_client": "observe/prometheus",
+    "psycopg": "store/postgres",
     "rich": "cli",
     "typer": "cli",
 }
@@ -45,6 +38,7 @@ SLEEPERS: dict[str, str] = {
     "hostile.py": "for ever, in worker processes, which are killed for it",
     "servers/limited.py": "a server that takes a while to answer, as real ones do",
     "test_hedge.py": "on the virtual clock of trio, which jumps: it takes no time",
+    "pipeline/test_crashes.py": "in programs that are killed: a slow disk, so that kills hit the moments in between",
     "test_trio.py": "on the virtual clock of trio, which jumps: it takes no time",
 }
 
@@ -183,12 +177,21 @@ def test_signature_keeps_the_contract(name):
 
 def test_retry_takes_every_promised_option():
     """Each option of each overload of `retry` is accepted with the default that the contract promises."""
-    assert [name for name, found in NOW.items() if len(found) > 1] == ["retry"]
+    assert sorted(name for name, found in NOW.items() if len(found) > 1) == ["Pipeline.__new__", "retry", "stage"]
     bare, of_policy, of_options = NOW["retry"]
     assert [parameter.name for parameter in promised(bare)] == ["fn"]
     for wanted, args in ((promised(of_policy)[1:], (outlast.RetryPolicy(),)), (promised(of_options), ())):
         for parameter in wanted:
             assert isinstance(outlast.retry(*args, **{parameter.name: parameter.default}), outlast.Guard)
+
+
+@pytest.mark.parametrize("name", ["Pipeline.__new__", "stage"])
+def test_what_has_several_signatures_takes_every_promised_option(name):
+    """Each option of each overload is there, keyword-only, with the default that the contract promises."""
+    given = dict(inspect.signature(real(name)).parameters)
+    for overload in NOW[name]:
+        wanted = [parameter for parameter in promised(overload) if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+        assert complaints(name, wanted, given) == []
 
 
 def test_presets_are_the_promised_ones():

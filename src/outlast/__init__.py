@@ -15,14 +15,20 @@ if TYPE_CHECKING:
     from outlast.call import history as history
     from outlast.call import stop_reason as stop_reason
     from outlast.clock import Stop as Stop
+    from outlast.deadletters import DeadLetter as DeadLetter
+    from outlast.deadletters import DeadLetters as DeadLetters
+    from outlast.deadletters import FailureGroup as FailureGroup
     from outlast.drivers import Attempt as Attempt
     from outlast.drivers import Attempts as Attempts
     from outlast.errors import AttemptTimeoutError as AttemptTimeoutError
     from outlast.errors import CircuitBreakerOpenError as CircuitBreakerOpenError
     from outlast.errors import ConfigurationError as ConfigurationError
+    from outlast.errors import FailureBudgetExceeded as FailureBudgetExceeded
+    from outlast.errors import LeaseLost as LeaseLost
     from outlast.errors import LimitExceededError as LimitExceededError
     from outlast.errors import OutlastError as OutlastError
     from outlast.errors import PermanentFailure as PermanentFailure
+    from outlast.errors import RunFailed as RunFailed
     from outlast.errors import TemporaryFailure as TemporaryFailure
     from outlast.errors import TotalTimeoutError as TotalTimeoutError
     from outlast.guard import Guard as Guard
@@ -34,6 +40,20 @@ if TYPE_CHECKING:
     from outlast.model import AttemptRecord as AttemptRecord
     from outlast.model import Context as Context
     from outlast.model import Outcome as Outcome
+    from outlast.pipeline import ArrowStream as ArrowStream
+    from outlast.pipeline import Counts as Counts
+    from outlast.pipeline import Degraded as Degraded
+    from outlast.pipeline import ItemResult as ItemResult
+    from outlast.pipeline import PartialResult as PartialResult
+    from outlast.pipeline import Pipeline as Pipeline
+    from outlast.pipeline import RunResult as RunResult
+    from outlast.pipeline import Skip as Skip
+    from outlast.pipeline import Snooze as Snooze
+    from outlast.pipeline import Stage as Stage
+    from outlast.pipeline import amap as amap
+    from outlast.pipeline import map as map  # noqa: A004 - outlast.map
+    from outlast.pipeline import stage as stage
+    from outlast.pipeline import use as use
     from outlast.policy import Decision as Decision
     from outlast.policy import Delay as Delay
     from outlast.policy import RetryPolicy as RetryPolicy
@@ -55,11 +75,13 @@ _ROOMS = {
     "call": "current history stop_reason",
     "clock": "Stop",
     "drivers": "Attempt Attempts",
-    "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError LimitExceededError OutlastError PermanentFailure TemporaryFailure TotalTimeoutError",
+    "deadletters": "DeadLetter DeadLetters FailureGroup",
+    "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError FailureBudgetExceeded LeaseLost LimitExceededError OutlastError PermanentFailure RunFailed TemporaryFailure TotalTimeoutError",
     "guard": "Guard retry",
     "hedge": "Hedge",
     "limits": "Limit Rate RetryBudget",
     "model": "AttemptRecord Context Outcome",
+    "pipeline": "ArrowStream Counts Degraded ItemResult PartialResult Pipeline RunResult Skip Snooze Stage amap map stage use",
     "policy": "Decision Delay RetryPolicy",
     "shapes": "Category ErrorSpec Jitter Seconds StopReason",
     "verdicts": "Verdict classify register",

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 from outlast.checks import Check, Shown
 from outlast.errors import ConfigurationError
+from outlast.pipeline.home import Home
 from outlast.redact import MASK, remember_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Never
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Never
 
 _EMBEDDED = "sqlite:///.outlast/outlast.db"
+_KINDS = ("runs", "dead_letters", "events", "open_dead_letters")
 
 
 class Secret:
@@ -47,20 +49,36 @@ class Secret:
         return f"Secret.env({self._name!r}) = {MASK}"
 
 
-class App:
+class App(Home):
     """
-    One application. Its store is the argument, else the environment variable ``OUTLAST_STORE``, else SQLite under ``.outlast/``.
+    One application. Its store is the argument, else the environment variable ``OUTLAST_STORE``, else SQLite under ``.outlast/``; it is opened
+    when it is first needed.
 
-    The values of its `secrets` are removed from every log line, event and record, from the moment it is made.
+    The values of its `secrets` are removed from every log line, event and record, from the moment it is made. A `codec` with ``encode`` and
+    ``decode``, both from bytes to bytes, changes what is stored of items, for example encrypts it. `retention_days` says how long what is
+    over is kept: ``runs``, ``dead_letters``, ``events``; and after how many days ``open_dead_letters`` are put away.
     """
 
     def __init__(
-        self, name: str = "default", *, store: str | None = None, secrets: Sequence[Secret] = (), **unknown: Never
+        self,
+        name: str = "default",
+        *,
+        store: str | None = None,
+        codec: object | None = None,
+        secrets: Sequence[Secret] = (),
+        retention_days: Mapping[str, int] | None = None,
+        **unknown: Never,
     ) -> None:
         check = Check()
-        check.unknown(unknown, ("name", "store", "secrets"))
-        self.name = check.name("name", name)
-        self.store_url = check.name("store", os.environ.get("OUTLAST_STORE") or _EMBEDDED if store is None else store)
+        check.unknown(unknown, ("name", "store", "codec", "secrets", "retention_days"))
+        name = check.name("name", name)
+        url = check.name("store", os.environ.get("OUTLAST_STORE") or _EMBEDDED if store is None else store)
+        seal: Any = check.kind("codec", codec, "codec", ("encode", "decode"))
+        days = dict(retention_days or {})
+        check.unknown({kind: given for kind, given in days.items() if kind not in _KINDS}, _KINDS)
+        days = {
+            kind: check.integer(f"retention_days[{kind!r}]", given, low=0, default=0) for kind, given in days.items()
+        }
         for number, secret in enumerate(secrets):
             if not isinstance(secret, Secret):
                 check.add(
@@ -70,6 +88,7 @@ class App:
                     'Use outlast.Secret.env("NAME"): a value does not belong into code.',
                 )
         check.raise_if_any()
+        super().__init__(name, url, seal=seal, retention_days=days)
         self.secrets = tuple(secrets)
         for secret in self.secrets:
             # One that is not set yet is learnt when it is revealed.

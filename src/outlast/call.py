@@ -66,6 +66,11 @@ if TYPE_CHECKING:
         @property
         def max_hedges(self) -> int: ...
 
+    class Place(Protocol):
+        """Where code stands that works on an item or a job."""
+
+        def fill(self, context: Context) -> None: ...
+
     class TimeLimit(Protocol):
         """How an attempt that was bounded in time came out."""
 
@@ -93,6 +98,7 @@ _SAID = "__outlast_said__"  # on an error that travels from another process
 _NOT_RETRIED = frozenset({"permanent", "unclear", "not_listed", "skipped", "ambiguous"})
 _numbers = itertools.count(1)
 running: ContextVar[Running] = ContextVar("outlast_call", default=None)
+standing: ContextVar[Place | None] = ContextVar("outlast_place", default=None)  # around all calls made there
 latest = [
     0
 ]  # the number of the newest history: read when an attempt begins, to tell the marks it leaves from older ones
@@ -102,8 +108,11 @@ def current() -> Context:
     """Where the running code stands: attempt, time left, last error."""
     from outlast.model import Context
 
-    call = made(running.get())
-    return Context() if call is None else call.context()
+    call, place = made(running.get()), standing.get()
+    context = Context() if call is None else call.context()
+    if place is not None:
+        place.fill(context)
+    return context
 
 
 def made(begun: Running) -> Call | Elsewhere | None:

@@ -4,12 +4,19 @@ Names that older code knows, each with the meaning it had there. Thin: everythin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from uuid import UUID
 
 from outlast import breaker, guard, policy
 from outlast.clock import here
-from outlast.errors import CircuitBreakerOpenError, TemporaryFailure
-from outlast.observe.events import canonical
+from outlast.deadletters import DeadLetterEntry, Directory
+from outlast.errors import CircuitBreakerOpenError, ConfigurationError, TemporaryFailure
+from outlast.log import logger
+from outlast.observe import emit, listening
+from outlast.observe.events import DeadLetterEnqueue, DeadLetterReplay, ItemFailed, ItemSucceeded, canonical
+from outlast.redact import error_text
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:
@@ -23,10 +30,14 @@ if TYPE_CHECKING:
 __all__ = [
     "CircuitBreaker",
     "CircuitBreakerOpenError",
+    "DeadLetterEntry",
+    "DeadLetterQueue",
+    "PartialResult",
     "RetryPolicy",
     "TemporaryFailure",
     "canonical",
     "compute_delay",
+    "execute_with_graceful_degradation",
     "execute_with_tiered_retry",
     "get_max_retries_for_tier",
     "is_retryable_error",
@@ -159,3 +170,153 @@ class CircuitBreaker:
     async def call(self, func: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
         """Await func unless the circuit is open."""
         return await self._breaker.acall(func, *args, **kwargs)
+
+
+class DeadLetterQueue:
+    """
+    Failed work as a folder of JSON files, one for each entry.
+
+    `execute` is what does the work again: an async function that takes `task`, `repos` and `adapter_name` and returns a dict. An entry is
+    removed once its replay has come back well, and not before: whatever interrupts a replay, the entry is still there.
+    """
+
+    def __init__(
+        self,
+        queue_dir: str | Path = Path(".mahavishnu") / "dead_letter",
+        *,
+        execute: Callable[..., Awaitable[dict[str, Any]]] | None = None,
+    ) -> None:
+        self.queue_dir = Path(queue_dir)
+        self.queue_dir.mkdir(parents=True, exist_ok=True)
+        self._directory = Directory(self.queue_dir)
+        self._execute = execute
+
+    async def enqueue(
+        self,
+        workflow_id: str,
+        task: dict[str, Any],
+        repos: list[str],
+        adapter: str,
+        error: Exception,
+        metadata: dict[str, Any] | None = None,
+    ) -> str:
+        """Keep what failed; returns the entry's id."""
+        entry = DeadLetterEntry(
+            id=str(UUID(hex=here.get().ids.new(), version=4)),
+            workflow_id=workflow_id,
+            task=task,
+            repos=repos,
+            adapter=adapter,
+            error=error_text(error),
+            error_type=type(error).__name__,
+            timestamp=here.get().clock.now().isoformat(),
+            metadata=metadata or {},
+        )
+        self._directory.write(entry)
+        if listening():
+            emit(
+                DeadLetterEnqueue(
+                    run_id=workflow_id,
+                    letter_id=entry.id,
+                    item_id=workflow_id,
+                    step_id=adapter,
+                    error=entry.error,
+                    error_type=entry.error_type,
+                    error_class=classify(error).error_class,
+                )
+            )
+        return entry.id
+
+    async def list_entries(self) -> list[DeadLetterEntry]:
+        """All entries, newest first. A file that holds none is left where it is and named in the log."""
+        entries, problems = self._directory.entries()
+        for problem in problems:
+            logger().warning("dead letter left alone: %s", problem)
+        return entries
+
+    async def replay(self, entry_id: str) -> dict[str, Any]:
+        """Do the entry's work again; what it returns. The entry goes when that went well."""
+        entry = self._directory.read(entry_id)
+        if entry is None:
+            message = f"Entry not found: {entry_id}"
+            raise ValueError(message)
+        if self._execute is None:
+            message = "expected DeadLetterQueue to know what does the work again. Use DeadLetterQueue(folder, execute=function)."
+            raise ConfigurationError(message)
+        result = await self._execute(task=entry.task, repos=entry.repos, adapter_name=entry.adapter)
+        status = str(result.get("status"))
+        if status not in {"failure", "failed", "error"}:
+            self._directory.remove(entry_id)
+        if listening():
+            emit(
+                DeadLetterReplay(
+                    run_id=entry.workflow_id,
+                    letter_id=entry.id,
+                    item_id=entry.workflow_id,
+                    step_id=entry.adapter,
+                    status=status,
+                )
+            )
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class PartialResult:
+    """How a task fared over repositories: `failed_repos` holds (repository, error)."""
+
+    status: str
+    total_repos: int
+    successful_repos: list[str]
+    failed_repos: list[tuple[str, str]]
+    execution_time_seconds: float
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class Adapter(Protocol):
+    """What does a task for repositories."""
+
+    async def execute(self, task: dict[str, Any], repos: list[str], /) -> Any: ...
+
+
+async def execute_with_graceful_degradation(task: dict[str, Any], repos: list[str], adapter: Adapter) -> PartialResult:
+    """Do the task for every repository, all at the same time; those that fail stop no other."""
+    import asyncio
+
+    clock = here.get().clock
+    started = clock.monotonic()
+    ends = await asyncio.gather(*(adapter.execute(task, [repo]) for repo in repos), return_exceptions=True)
+    done: list[str] = []
+    failed: list[tuple[str, str]] = []
+    for repo, end in zip(repos, ends, strict=True):
+        if isinstance(end, Exception):
+            failed.append((repo, error_text(end)))
+        elif isinstance(end, BaseException):
+            raise end  # control flow is nobody's failure
+        else:
+            done.append(repo)
+        if listening():
+            _tell_of(repo, end, type(adapter).__name__)
+    return PartialResult(
+        status="partial" if done and failed else "failure" if failed else "success",
+        total_repos=len(repos),
+        successful_repos=done,
+        failed_repos=failed,
+        execution_time_seconds=clock.monotonic() - started,
+        metadata={"task": task, "adapter": type(adapter).__name__},
+    )
+
+
+def _tell_of(repo: str, end: Any, adapter: str) -> None:
+    if isinstance(end, Exception):
+        emit(
+            ItemFailed(
+                item_id=repo,
+                step_id=adapter,
+                attempts=1,
+                error=error_text(end),
+                error_type=type(end).__name__,
+                error_class=classify(end).error_class,
+            )
+        )
+    else:
+        emit(ItemSucceeded(item_id=repo, step_id=adapter, attempts=1))

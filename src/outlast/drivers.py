@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "ISOLATED",
     "Attempt",
     "Attempts",
     "Call",
@@ -58,7 +59,7 @@ def run(
     token = running.set(call)
     quick, clock = call.quick, call.world.clock
     isolation = call.guard.isolation
-    isolated = None if isolation is None or not call.world.retries else _ISOLATED[isolation]
+    isolated = None if isolation is None or not call.world.retries else ISOLATED[isolation]
     if call.guard.cost is not None:
         call.estimate(args, kwargs)
     try:
@@ -173,7 +174,7 @@ def _in_process(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwarg
     raise call.timer.error()
 
 
-_ISOLATED: dict[str, Callable[..., Any]] = {"thread": _in_thread, "process": _in_process}
+ISOLATED: dict[str, Callable[..., Any]] = {"thread": _in_thread, "process": _in_process}
 
 
 def fall_back(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

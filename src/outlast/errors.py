@@ -9,7 +9,10 @@ Every exception Outlast raises of its own.
         ├── AttemptTimeoutError (TimeoutError)  one attempt took longer than ``timeout``
         ├── TotalTimeoutError (TimeoutError)    ``total_timeout`` ran out inside an attempt
         ├── CircuitBreakerOpenError             the circuit is open: nothing was called
-        └── LimitExceededError                  no place at a limit in time: nothing was called
+        ├── LimitExceededError                  no place at a limit in time: nothing was called
+        ├── LeaseLost                           somebody else works on this now: nothing was written
+        └── RunFailed                           a run over items ended as failed; carries its result
+            └── FailureBudgetExceeded           too large a share of the items failed
 
 What a protected call raises is, wherever one exists, the last attempt's own exception and none of these.
 """
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
+    from outlast.pipeline import RunResult
     from outlast.shapes import Seconds
 
 
@@ -108,6 +112,38 @@ class LimitExceededError(OutlastError):
         super().__init__(message)
         self.name = name
         self.retry_after = retry_after
+
+
+class LeaseLost(OutlastError):
+    """Somebody else works on this now, or has done so since: nothing more is written here."""
+
+
+class RunFailed(OutlastError):
+    """A run over items ended as failed. `result` is what it came to; the same run key resumes it."""
+
+    result: RunResult[Any]
+
+    def __init__(self, message: str, *, result: RunResult[Any]) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class FailureBudgetExceeded(RunFailed):
+    """More than the allowed share of the items failed, so no further ones were begun."""
+
+    rate: float
+    budget: float
+    processed: int
+    failed: int
+
+    def __init__(
+        self, message: str, *, result: RunResult[Any], rate: float, budget: float, processed: int, failed: int
+    ) -> None:
+        super().__init__(message, result=result)
+        self.rate = rate
+        self.budget = budget
+        self.processed = processed
+        self.failed = failed
 
 
 def as_seconds(value: Seconds) -> float:

@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from math import ceil
 from random import Random
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from outlast import guard
 from outlast.clock import Clock, Dice, Ids, Signal, World, here, later
@@ -25,12 +26,17 @@ from outlast.observe import captures
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextvars import Context
 
     from outlast.clock import Event as Done
     from outlast.clock import Stop, Timer
     from outlast.observe.events import Event
+    from outlast.pipeline import Pipeline, RunResult
+
+I = TypeVar("I")  # noqa: E741 - what goes in
+O = TypeVar("O")  # noqa: E741 - what comes out
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 _GRACE = 0.05  # real seconds that a body may be busy elsewhere before a virtual timeout strikes
 
@@ -69,7 +75,7 @@ class Time:
     def _set(self, alarm: _Alarm) -> None:
         with self._lock:
             heapq.heappush(self._alarms, alarm)
-        _Idle.watch(self, alarm.loop)
+        _Idle.watch(self, alarm.loop, patient=alarm.timeout)
 
     def _next(self) -> _Alarm | None:
         with self._lock:
@@ -121,17 +127,23 @@ class _Idle:
         self._times: list[Time] = []
         self._rounds = 0
         self._waited_for: list[_Alarm] = []
+        self._resting: asyncio.TimerHandle | None = None
 
     @classmethod
-    def watch(cls, time: Time, loop: asyncio.AbstractEventLoop) -> None:
+    def watch(cls, time: Time, loop: asyncio.AbstractEventLoop, *, patient: bool) -> None:
         watcher = cls._watchers.get(loop)
         if watcher is None:
             watcher = cls._watchers[loop] = cls()
+            loop.call_soon(watcher._look, loop)
+        elif watcher._resting is not None and not patient:  # what jumps at once does not wait for a timeout's moment
+            watcher._resting.cancel()
+            watcher._resting = None
             loop.call_soon(watcher._look, loop)
         if time not in watcher._times:
             watcher._times.append(time)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._resting = None
         alarms = [(time, alarm) for time in self._times if (alarm := time._next()) is not None]  # noqa: SLF001 - one room
         if not alarms:
             del self._watchers[loop]
@@ -152,7 +164,7 @@ class _Idle:
             loop.call_soon(self._look, loop)
         else:
             self._waited_for = [alarm for _, alarm in alarms]
-            loop.call_later(_GRACE, self._look, loop)
+            self._resting = loop.call_later(_GRACE, self._look, loop)
 
 
 class _VirtualClock(Clock):
@@ -303,6 +315,30 @@ def capture_events() -> Iterator[list[Any]]:
             yield events
     finally:
         captures.reset(token)
+
+
+def run(
+    pipeline: Pipeline[I, O],
+    items: Iterable[I],
+    /,
+    *,
+    faults: Sequence[Faults] = (),
+    provide: Mapping[Any, Any] = _NOTHING,
+) -> RunResult[O]:
+    """
+    A run in virtual time and in a store of its own, which is gone when the result is. `faults` are those of the stages, in the order of their
+    attempts; `provide` has what stages would `use`, by the function that would open it. It never raises for how the run ends.
+
+    >>> import outlast
+    >>> @outlast.stage
+    ... async def double(number: int) -> int:
+    ...     return 2 * number
+    >>> result = run(outlast.Pipeline("doubles", double), [1, 2], faults=[Faults("double", TimeoutError())])
+    >>> list(result.outputs()), [item.attempts for item in result.items()]
+    ([2, 4], [2, 1])
+    """
+    with virtual_time(), inject(*faults):
+        return pipeline.tested(items, provide)
 
 
 _inherit: ContextVar[bool] = ContextVar("outlast_testing", default=False)

@@ -4,11 +4,14 @@ The command line: ``outlast``. Needs the extra ``cli``; without it, says so.
 
 from __future__ import annotations
 
+import io
 import sys
 
 
 def main() -> None:
     """Run the command line."""
+    from outlast.errors import ConfigurationError, OutlastError
+
     try:
         from outlast.cli.commands import app
     except ModuleNotFoundError as missing:
@@ -16,7 +19,23 @@ def main() -> None:
             raise
         sys.stderr.write("The command line needs an extra: pip install 'outlast[cli]'\n")
         raise SystemExit(2) from None
-    app()
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a line or an accent gets a question mark, and no traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        app()
+    except ConfigurationError as wrong:
+        sys.stderr.write("".join(f"{problem}\n" for problem in wrong.problems))
+        raise SystemExit(2) from None
+    except OutlastError as failed:
+        sys.stderr.write(f"{failed}\n")
+        raise SystemExit(1) from None
+    except OSError as failed:
+        if failed.filename is None:
+            raise
+        sys.stderr.write(f"{failed.filename}: {failed.strerror}\n")
+        raise SystemExit(1) from None
 
 
 def __getattr__(name: str) -> object:

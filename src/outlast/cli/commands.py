@@ -1,7 +1,7 @@
 """
 The commands. Each prints a table for people and, with ``--json``, one JSON document for programs.
 
-Exit codes: 0 completed, 1 failed, 2 invalid input.
+Exit codes: 0 completed, 1 failed, 2 invalid input, 3 partial, 4 failure budget exceeded, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from outlast import __version__
+from outlast.cli.letters import dlq
+from outlast.cli.running import resume, run
+from outlast.cli.runs import breaker, cancel, events, pause, runs
 from outlast.errors import ConfigurationError
 from outlast.verdicts import ERROR_CLASSES, classify
 
@@ -45,6 +48,16 @@ def main(
     ] = False,
 ) -> None:
     """Python pipelines that outlast failure."""
+
+
+app.command("run")(run)
+app.command("resume")(resume)
+app.command("pause")(pause)
+app.command("cancel")(cancel)
+app.add_typer(runs)
+app.add_typer(dlq)
+app.add_typer(breaker)
+app.command("events")(events)
 
 
 @app.command("classify")

@@ -282,6 +282,176 @@ class CircuitBreakerReopened(BreakerEvent):
     retry_at: datetime
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunEvent(Event):
+    """Something that happened to a run over items."""
+
+    run_key: str
+
+    def _which(self) -> str:
+        return f"{self.pipeline} {self.run_key}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted(RunEvent):
+    """A run began, or goes on: then `finished` items were finished before."""
+
+    finished: int = 0
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return (
+            f"run {self._which()} started"
+            if not self.finished
+            else f"run {self._which()} goes on after {self.finished} items"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFinished(RunEvent):
+    """A run ended, for good or until it is resumed; `why` says in a sentence what it came to."""
+
+    status: str
+    outcome: str
+    reason: str | None
+    why: str
+    total: int
+    succeeded: int
+    skipped: int
+    dlq: int
+    failed: int
+    pending: int
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"run {self._which()} {self.status}: {self.why}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPaused(RunEvent):
+    """A run was asked to pause: no new item is begun."""
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"run {self._which()} pauses"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureBudgetExceeded(RunEvent):
+    """A larger share of the items failed than is allowed; with input left the run stops, `stopped` says whether it did."""
+
+    level: ClassVar[str] = "error"
+
+    rate: float
+    budget: float
+    processed: int
+    failed: int
+    stopped: bool
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        end = "Aborting run to prevent resource waste." if self.stopped else "The input was exhausted already."
+        return (
+            f"run {self._which()}: failure rate {self.rate:.1%} exceeds the budget of {self.budget:.1%} "
+            f"({self.failed} of {self.processed} items failed). {end}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseLost(RunEvent):
+    """Somebody else has taken the run over; this process writes nothing more to it."""
+
+    level: ClassVar[str] = "error"
+
+    owner: str
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"run {self._which()}: lease lost by {self.owner}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemEvent(Event):
+    """An item ended. `run_id` and `pipeline` are None outside of runs."""
+
+    item_id: str
+    step_id: str
+    attempts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemSucceeded(ItemEvent):
+    """An item came through."""
+
+    level: ClassVar[str] = "debug"
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self.step_id}: item {self.item_id} succeeded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemFailed(ItemEvent):
+    """An item failed for good at the stage `step_id`; `error` is sanitised."""
+
+    level: ClassVar[str] = "error"
+
+    error: str
+    error_type: str
+    error_class: str
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self.step_id}: item {self.item_id} failed with {self.error_type} ({self.error_class}): {self.error}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetterEnqueue(Event):
+    """An item that failed for good became a dead letter, with the input of the stage that failed."""
+
+    level: ClassVar[str] = "error"
+
+    letter_id: str
+    item_id: str
+    step_id: str
+    error: str
+    error_type: str
+    error_class: str
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"dead letter {self.letter_id}: item {self.item_id} at {self.step_id}: {self.error_type}: {self.error}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetterReplay(Event):
+    """A dead letter was tried again; `status` is ``resolved``, or ``open`` if it failed again."""
+
+    letter_id: str
+    item_id: str
+    step_id: str
+    status: str
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"dead letter {self.letter_id} of item {self.item_id} replayed: {self.status}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLettersOverThreshold(Event):
+    """More dead letters are open than somebody wants to be told of: `count` of them, the oldest since `oldest_at`. None is refused."""
+
+    level: ClassVar[str] = "warning"
+
+    count: int
+    threshold: int
+    oldest_at: datetime
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self.count:,} dead letters are open, more than {self.threshold:,}; the oldest since {self.oldest_at.isoformat()}"
+
+
 EVENTS: dict[str, type[Event]] = {
     event.name: event
     for event in (
@@ -298,6 +468,16 @@ EVENTS: dict[str, type[Event]] = {
         CircuitBreakerHalfOpen,
         CircuitBreakerClosed,
         CircuitBreakerReopened,
+        RunStarted,
+        RunFinished,
+        RunPaused,
+        FailureBudgetExceeded,
+        LeaseLost,
+        ItemSucceeded,
+        ItemFailed,
+        DeadLetterEnqueue,
+        DeadLetterReplay,
+        DeadLettersOverThreshold,
     )
 }
 
@@ -313,6 +493,10 @@ ALIASES: dict[str, str] = {
     "step.success": "step_success",
     "record_success": "step_success",
     "circuit_breaker_opened": "circuit_breaker_open",
+    "dlq enqueue": "dead_letter_enqueue",
+    "repo_processing_failed": "item_failed",
+    "repo_processing_success": "item_succeeded",
+    "FailureBudgetExceeded": "failure_budget_exceeded",
 }
 
 

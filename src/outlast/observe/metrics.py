@@ -78,6 +78,21 @@ LATE = Metric(
     ("limit",),
     "Calls that got no place at a limit in time.",
 )
+ITEMS = Metric(
+    "outlast_items_total",
+    ("pipeline", "status"),
+    "Items that succeeded or failed, of runs and of map.",
+)
+RUNS = Metric(
+    "outlast_runs_total",
+    ("pipeline", "status"),
+    "Passes of runs that began, paused, were stopped by a bound, lost their lease or ended, by what became of them.",
+)
+LETTERS = Metric(
+    "outlast_dead_letters_total",
+    ("pipeline", "status"),
+    "Dead letters that were made (open), and those that were replayed (resolved, or open again as reopened).",
+)
 TRANSITIONS = Metric(
     "outlast_breaker_transitions_total",
     ("breaker", "state"),
@@ -99,6 +114,9 @@ METRICS: Final = (
     HEDGES,
     THROTTLED,
     LATE,
+    ITEMS,
+    RUNS,
+    LETTERS,
     TRANSITIONS,
     STATE,
 )
@@ -147,6 +165,19 @@ class Samples:
                 yield self._one(THROTTLED, event.limit)
             case told.LimitExceeded():
                 yield self._one(LATE, event.limit)
+            case told.ItemSucceeded():
+                yield self._one(ITEMS, event.pipeline or event.step_id, "succeeded")
+            case told.ItemFailed():
+                yield self._one(ITEMS, event.pipeline or event.step_id, "failed")
+            case told.DeadLetterEnqueue():
+                yield self._one(LETTERS, event.pipeline or "", "open")
+            case told.DeadLetterReplay():
+                status = "reopened" if event.status == "open" else event.status
+                yield self._one(LETTERS, event.pipeline or "", status)
+            case told.RunFinished():
+                yield self._one(RUNS, event.pipeline or "", event.status)
+            case told.RunEvent():
+                yield self._one(RUNS, event.pipeline or "", event.name)
             case told.BreakerEvent() if type(event) in _REACHED:
                 reached = _REACHED[type(event)]
                 yield self._one(TRANSITIONS, event.breaker, reached)

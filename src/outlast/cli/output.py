@@ -1,0 +1,149 @@
+"""
+How commands speak: tables for people, one JSON document for programs, complaints on stderr, exit codes for scripts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class Code(IntEnum):
+    """What a command came to."""
+
+    COMPLETED = 0
+    FAILED = 1
+    INVALID = 2
+    PARTIAL = 3
+    BUDGET = 4
+    INTERRUPTED = 130
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Where runs are kept: sqlite:///path or postgresql://... Default: OUTLAST_STORE, else .outlast/outlast.db.",
+        show_default=False,
+    ),
+]
+AppName = Annotated[
+    str | None,
+    typer.Option(
+        "--app", metavar="NAME", help="The App whose runs are meant, where a store has several.", show_default=False
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most so many.")]
+
+
+def console() -> Console:
+    """Where people read; a pipe gets whole lines, however long, unless COLUMNS says otherwise."""
+    pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, emoji=False, width=10_000 if pipe else None, soft_wrap=pipe)
+
+
+def refuse(*problems: str) -> NoReturn:
+    """The input is wrong: everything about it at once."""
+    for problem in problems:
+        typer.echo(problem, err=True)
+    raise typer.Exit(Code.INVALID)
+
+
+def say(text: str = "") -> None:
+    """A sentence for a person."""
+    typer.echo(text)
+
+
+def hint(text: str) -> None:
+    """What to do next; on stderr, so that it is never part of what a program reads."""
+    typer.echo(text, err=True)
+
+
+def print_json(value: Any) -> None:
+    """One document."""
+    typer.echo(json.dumps(value, indent=2, default=_plain, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return str(value)
+
+
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[Any]], *, fold: str = "", drop: Sequence[str] = ()
+) -> None:
+    """
+    A table; numbers to the right. Where the terminal is narrow, the columns of `drop` go in this order, until `fold` has room to be read; what
+    does not fit into that is cut.
+    """
+    out = console()
+    rows = list(rows)
+    cells = [[_cell(value) for value in row] for row in rows]
+    shown = list(range(len(headings)))
+    natural = [max([len(name), *(row[place].cell_len for row in cells)]) for place, name in enumerate(headings)]
+    folded = headings.index(fold) if fold else -1
+    least = min(natural[folded], _LEAST) if fold else 0
+    for name in drop:
+        if _taken(natural, shown, folded) + least <= out.width:
+            break
+        shown.remove(headings.index(name))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for place in shown:
+        numeric = bool(rows) and all(isinstance(row[place], int | float) or row[place] is None for row in rows)
+        room = max(least, out.width - _taken(natural, shown, folded)) if place == folded else natural[place]
+        table.add_column(
+            headings[place],
+            justify="right" if numeric else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            width=min(room, natural[place]),
+        )
+    for row in cells:
+        table.add_row(*(row[place] for place in shown))
+    out.print(table)
+
+
+_LEAST = 24  # columns in which a message can be read
+
+
+def _taken(natural: list[int], shown: list[int], folded: int) -> int:
+    return sum(natural[place] + 2 for place in shown if place != folded)
+
+
+def _cell(value: Any) -> Text:
+    if value is None:
+        return Text("")
+    if isinstance(value, Text):
+        return value
+    if isinstance(value, datetime):
+        return Text(moment(value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Text(f"{value:,}")
+    return Text(str(value))
+
+
+def moment(instant: datetime) -> str:
+    """
+    An instant for a person's eye, in UTC.
+
+    >>> moment(datetime(2026, 11, 15, 9, 30, 5, tzinfo=UTC))
+    '2026-11-15 09:30:05'
+    """
+    return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")

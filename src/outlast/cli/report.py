@@ -1,0 +1,90 @@
+"""
+What a run came to, for people: counts, the sentence why, problems, and what to do next.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from outlast.cli.display import COLOURS, STATUS_COLOURS, WIDEST_BAR, counted, duration, percent
+from outlast.cli.output import console, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from outlast.deadletters import FailureGroup
+    from outlast.store.records import RunRecord
+
+
+def group_rows(groups: Sequence[FailureGroup]) -> Iterator[tuple[Any, ...]]:
+    """Failure groups as rows of a table."""
+    for group in groups:
+        share = percent(group.count, round(group.count / group.share)) if group.share else ""
+        yield group.count, share, group.id, group.stage, group.error_class, group.last_seen_at, group.message
+
+
+def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") -> None:
+    """A run as it stands in the store."""
+    out = console()
+    counts = run.counts
+    finished = counts.succeeded + counts.skipped + counts.dlq + counts.failed
+    ended = run.finished_at
+    took = "" if ended is None else f"  {duration((ended - run.started_at).total_seconds())}"
+    status = Text(run.status, style=f"bold {STATUS_COLOURS.get(run.status, '')}")
+    out.print(Text.assemble((run.pipeline, "bold"), "  ", run.run_key, "  ", status, took, "  ", (run.id[:12], "dim")))
+    if why or run.why:
+        out.print(Text(why or run.why))
+    whole = max(counts.total, 1)
+    room = min(out.width, WIDEST_BAR) - 8
+    bar, so_far = Text(), 0
+    for kind, amount in (
+        ("dead", counts.dlq + counts.failed),
+        ("degraded", counts.degraded),
+        ("skipped", counts.skipped),
+        ("succeeded", counts.succeeded - counts.degraded),
+    ):
+        so_far += amount
+        end = max(bar.cell_len + 1, round(room * so_far / whole)) if amount else bar.cell_len
+        bar.append("━" * (min(end, room) - bar.cell_len), style=COLOURS[kind])
+    bar.append("─" * (room - bar.cell_len), style="bright_black")
+    out.print(bar.append(f"  {percent(finished, counts.total):>6}"))
+    degraded = f" ({counts.degraded:,} degraded)" if counts.degraded else ""
+    parts = [counted(counts.total, "item") + " read" + ("" if run.source_exhausted else ", more to come")]
+    parts.append(f"{counts.succeeded:,} succeeded{degraded}")
+    parts += [
+        f"{number:,} {word}" for number, word in ((counts.skipped, "skipped"), (counts.failed, "failed")) if number
+    ]
+    if counts.dlq:
+        parts.append(counted(counts.dlq, "dead letter"))
+    if counts.total > finished:
+        parts.append(f"{counts.total - finished:,} pending")
+    out.print(Text("   ".join(parts)))
+    if run.passes > 1:
+        out.print(Text(f"started {run.passes} times", style="dim"))
+    if run.spent:
+        out.print(Text("spent " + ", ".join(f"{amount:,.6g} {name}" for name, amount in run.spent.items())))
+    if groups:
+        out.print()
+        print_table(
+            ("count", "share", "group", "stage", "error class", "last seen", "message"),
+            group_rows(groups),
+            fold="message",
+            drop=("last seen", "share", "error class"),
+        )
+
+
+def next_steps(run: RunRecord, groups: Sequence[FailureGroup], resume: str | None) -> Iterator[str]:
+    """What a person may want to do now, as commands."""
+    if run.status in {"interrupted", "paused", "running"}:
+        yield f"Go on: {resume or shlex.join(['outlast', 'resume', run.run_key])}"
+        return
+    if run.status == "failed" and resume:
+        yield f"Once the cause is gone, go on: {resume}"
+    open_groups = [group for group in groups if group.count]
+    if open_groups:
+        first = open_groups[0]
+        yield f"Look at one: outlast dlq list --group {first.id}"
+        yield f"Once it is mended: outlast dlq replay --group {first.id}{' --canary 20' if first.count > 20 else ''}"

@@ -1,0 +1,332 @@
+"""
+``outlast run``, ``resume`` and what ``dlq replay`` does: a run with its display, its report and its exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlast.cli.output import AppName, AsJson, Code, StoreUrl, hint, print_json, refuse  # noqa: TC001 - typer reads the annotations
+from outlast.cli.stores import found_run, opened
+from outlast.clock import here
+from outlast.deadletters import as_groups
+from outlast.errors import ConfigurationError, FailureBudgetExceeded, OutlastError
+from outlast.redact import mask
+
+if TYPE_CHECKING:
+    from outlast.pipeline import Pipeline, RunResult
+    from outlast.pipeline.runner import Runner
+    from outlast.store import Store
+    from outlast.store.records import RunRecord
+
+_COMMAND = "run_command"  # the event that says how a run was started, so that `resume` can do the same
+
+Target = Annotated[
+    str, typer.Argument(metavar="TARGET", help="The pipeline: app.py:reviews or shop.pipelines:reviews.")
+]
+Input = Annotated[
+    str | None, typer.Option("--input", metavar="PATH", help="JSONL or CSV files; a pattern such as 'in/*.jsonl'.")
+]
+Output = Annotated[
+    str | None,
+    typer.Option("--output", metavar="PATH", help="A JSONL or CSV file for what the items become. Default: the store."),
+]
+Progress = Annotated[
+    bool | None,
+    typer.Option(
+        "--progress/--no-progress",
+        help="Show progress: live in a terminal, else a line now and then. Default: in a terminal.",
+        show_default=False,
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit with 3 if dead letters are left, also when the run completed.")
+]
+
+
+def run(
+    target: Target,
+    *,
+    source: Input = None,
+    sink: Output = None,
+    run_key: Annotated[
+        str | None,
+        typer.Option("--run-key", metavar="KEY", help="The run's name; the same one resumes it. Default: a new one."),
+    ] = None,
+    item_key: Annotated[
+        str | None,
+        typer.Option("--item-key", metavar="FIELD", help="The field that identifies an item. Default: its content."),
+    ] = None,
+    on_item_error: Annotated[
+        str, typer.Option("--on-item-error", help="What becomes of an item that fails: dlq, collect or stop.")
+    ] = "dlq",
+    on_change: Annotated[
+        str, typer.Option("--on-change", help="When resuming with stages of another version: stop, keep or redo.")
+    ] = "stop",
+    progress: Progress = None,
+    strict: Strict = False,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline over items. Ctrl-C leaves a run that can be resumed, and says how."""
+    problems: list[str] = []
+    if on_item_error not in {"dlq", "collect", "stop"}:
+        problems.append(f"expected --on-item-error to be dlq, collect or stop, got: {on_item_error!r}.")
+    if on_change not in {"stop", "keep", "redo"}:
+        problems.append(f"expected --on-change to be stop, keep or redo, got: {on_change!r}.")
+    problems += _wrong_input(source) + _wrong_output(sink)
+    if run_key is not None and not run_key.strip():
+        problems.append("expected --run-key to be a name, got: an empty one.")
+    pipeline = _loaded(target, store, problems)
+    if problems or pipeline is None or source is None:
+        refuse(*problems)
+    key = run_key or _new_key()
+    command = {
+        "target": target,
+        "input": source,
+        "output": sink,
+        "run_key": key,
+        "item_key": item_key,
+        "on_item_error": on_item_error,
+        "on_change": on_change,
+        "folder": str(Path.cwd()),
+    }
+    _started(pipeline, command, progress=progress, strict=strict, store=store, as_json=as_json)
+
+
+def resume(
+    wanted: Annotated[str, typer.Argument(metavar="RUN", help="A run, by its key, its id, or the beginning of one.")],
+    *,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="app.py:reviews",
+            help="The pipeline's code. Default: as the run was started.",
+            show_default=False,
+        ),
+    ] = None,
+    source: Input = None,
+    sink: Output = None,
+    on_change: Annotated[
+        str | None, typer.Option("--on-change", help="With stages of another version: stop, keep or redo.")
+    ] = None,
+    progress: Progress = None,
+    strict: Strict = False,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was interrupted, paused, or stopped: what is finished is not done again."""
+    with opened(store, app) as kept:
+        record = found_run(kept, wanted)
+        recorded = _recorded(kept, record)
+    given = {"target": target, "input": source, "output": sink, "on_change": on_change}
+    command = {
+        **recorded,
+        "run_key": record.run_key,
+        **{name: value for name, value in given.items() if value is not None},
+    }
+    missing = [f"--{name}" for name in ("target", "input") if not command.get(name)]
+    if record.kind == "replay":
+        refuse(
+            f"{record.run_key} is a replay: its dead letters are open again. Send them once more: outlast dlq replay --pipeline {record.pipeline}"
+        )
+    if missing:
+        refuse(
+            f"{record.run_key} of {record.pipeline} was not started by `outlast run`: name {' and '.join(missing)} too, or start its program again."
+        )
+    folder = command.get("folder")
+    if folder and folder != str(Path.cwd()) and not given["target"]:
+        if not Path(folder).is_dir():
+            refuse(
+                f"expected the folder in which the run was started to be there: {folder}. Name --target, --input and --output."
+            )
+        os.chdir(folder)
+    problems = _wrong_input(command["input"]) + _wrong_output(command.get("output"))
+    pipeline = _loaded(command["target"], store, problems)
+    if pipeline is not None and pipeline.name != record.pipeline:
+        problems.append(f"expected the pipeline {record.pipeline!r}, but {command['target']} is {pipeline.name!r}.")
+    if problems or pipeline is None:
+        refuse(*problems)
+    _started(pipeline, command, progress=progress, strict=strict, store=store, as_json=as_json)
+
+
+def replay(
+    target: str | None,
+    *,
+    store: str | None,
+    owner: str | None,
+    as_json: bool,
+    app: str | None = None,
+    **which: Any,
+) -> None:
+    """Replay dead letters with the pipeline's own code."""
+    if target is None:
+        target = _last_target(store, app, owner)
+    problems: list[str] = []
+    pipeline = _loaded(target, store, problems)
+    if pipeline is not None and owner is not None and pipeline.name != owner:
+        problems.append(f"expected the pipeline {owner!r}, but {target} is {pipeline.name!r}.")
+    if problems or pipeline is None:
+        refuse(*problems)
+    result = pipeline.app.dead_letters.replay(pipeline=pipeline.name, **which)
+    _tell(pipeline, result, resume=None, strict=False, as_json=as_json)
+
+
+# --- before it starts -----------------------------------------------------------------------------------------------------
+
+
+def _wrong_input(source: str | None) -> list[str]:
+    from outlast.pipeline.sources import open_source
+
+    if source is None:
+        return ["expected --input: a JSONL or CSV file, or a pattern such as 'in/*.jsonl'."]
+    try:
+        open_source(source)
+    except ConfigurationError as wrong:
+        where = "" if Path(source).is_absolute() else f" This is {Path.cwd()}."
+        return [f"--input: {problem}{where}" for problem in wrong.problems]
+    return []
+
+
+def _wrong_output(sink: str | None) -> list[str]:
+    if sink is None:
+        return []
+    path = Path(sink)
+    if path.is_dir():
+        return [f"expected --output to be a file, got: the folder {sink!r}."]
+    if not path.parent.is_dir():
+        return [
+            f"expected --output to be in a folder that is there, got: {sink!r}. Make it first: mkdir -p {shlex.quote(str(path.parent))}"
+        ]
+    return []
+
+
+def _loaded(target: str, store: str | None, problems: list[str]) -> Pipeline[Any, Any] | None:
+    """The pipeline, with `--store` taking the place of the environment's before any App is made."""
+    from outlast.cli.targets import load
+
+    if store is not None:
+        os.environ["OUTLAST_STORE"] = store
+    try:
+        pipeline = load(target)
+    except ConfigurationError as wrong:
+        problems += wrong.problems
+        return None
+    if store is not None and pipeline.app.store_url != store:
+        problems.append(
+            f"{target} says itself where its runs are kept, and --store says otherwise: leave one of them out."
+        )
+    return pipeline
+
+
+def _new_key() -> str:
+    return here.get().clock.now().strftime("%Y-%m-%dT%H-%M-%S-") + here.get().ids.new()[:4]
+
+
+def _recorded(store: Store, record: RunRecord) -> dict[str, Any]:
+    """How a run was started, the last time."""
+    after, last = None, dict[str, Any]()
+    while page := store.events(record.id, _COMMAND, after=after):
+        last, after = dict(page[-1].data), page[-1].number
+    return last
+
+
+def _last_target(store: str | None, app: str | None, owner: str | None) -> str:
+    """Where `outlast run` found the pipeline's code the last time."""
+    with opened(store, app) as kept:
+        targets = (_recorded(kept, record).get("target") for record in kept.runs(owner, limit=50))
+        known = next((str(target) for target in targets if target), None)
+    if known is None:
+        refuse(
+            f"expected --target: where is the code of {owner or 'the pipeline'}? For example --target app.py:{owner or 'reviews'}"
+        )
+    return known
+
+
+# --- while it runs, and after ---------------------------------------------------------------------------------------------
+
+
+def _started(
+    pipeline: Pipeline[Any, Any],
+    command: dict[str, Any],
+    *,
+    progress: bool | None,
+    strict: bool,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    from outlast.cli.watch import Watch, expected_items, way_to_show
+
+    def started(runner: Runner) -> None:
+        _record(runner.store, runner.record.id, command)
+
+    how = None if as_json else way_to_show(wanted=progress)
+    expected = expected_items(command["input"]) if how else None
+    with Watch(how, expected, started) as watch:
+        result = pipeline.run(
+            command["input"],
+            run_key=command["run_key"],
+            item_key=command.get("item_key"),
+            sink=command.get("output"),
+            on_item_error=command.get("on_item_error") or "dlq",
+            on_change=command.get("on_change") or "stop",
+            check=False,
+            watch=watch,
+        )
+    again = shlex.join(["outlast", "resume", command["run_key"], *(("--store", mask(store)) if store else ())])
+    _tell(pipeline, result, resume=again, strict=strict, as_json=as_json)
+
+
+def _record(store: Store, run_id: str, command: dict[str, Any]) -> None:
+    """Keep how a run was started, so that `resume` can do the same."""
+    from outlast.store.records import EventRow, to_us
+
+    world = here.get()
+    store.add_events([EventRow(world.ids.new(), _COMMAND, to_us(world.clock.now()), run_id, command)])
+
+
+def _tell(
+    pipeline: Pipeline[Any, Any], result: RunResult[Any], *, resume: str | None, strict: bool, as_json: bool
+) -> None:
+    """The report, what to do next, and the exit code."""
+    from outlast.cli.report import next_steps, print_run
+    from outlast.cli.runs import run_fields
+
+    store = pipeline.app.store
+    record = store.run(result.id)
+    if record is None:
+        message = f"the run {result.id} is not in the store any more."
+        raise OutlastError(message)
+    groups = as_groups(store.groups(run=result.id))
+    code = exit_code(result, strict=strict)
+    if as_json:
+        shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]
+        print_json(
+            run_fields(record)
+            | {"outcome": result.outcome, "success_rate": result.success_rate, "groups": shown, "exit_code": int(code)}
+        )
+    else:
+        print_run(record, groups, why=result.why)
+        for step in next_steps(record, groups, resume):
+            hint(step)
+    raise typer.Exit(code)
+
+
+def exit_code(result: RunResult[Any], *, strict: bool = False) -> Code:
+    """What a script is told: 0 completed, 1 failed, 3 partial, 4 budget exceeded, 130 interrupted."""
+    if result.status == "completed":
+        return Code.PARTIAL if strict and result.counts.dlq + result.counts.failed else Code.COMPLETED
+    if result.status == "partial_success":
+        return Code.PARTIAL
+    if result.status in {"interrupted", "paused", "cancelled"}:
+        return Code.INTERRUPTED
+    if result.reason == "failure_budget_exceeded" or isinstance(getattr(result, "error", None), FailureBudgetExceeded):
+        return Code.BUDGET
+    return Code.FAILED

@@ -1,0 +1,417 @@
+"""
+``outlast runs``, ``pause``, ``cancel``, ``breaker`` and ``events``: what is on record, and wishes to what is running.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from outlast.cli.display import STATUS_COLOURS, duration
+from outlast.cli.output import AppName, AsJson, Limit, StoreUrl, hint, print_json, print_table, refuse, say  # noqa: TC001 - typer reads the annotations
+from outlast.cli.stores import Shell, dead_letters, found_run, opened, worker_of
+from outlast.observe.events import canonical
+from outlast.redact import mask
+from outlast.store.records import from_us
+
+if TYPE_CHECKING:
+    from outlast.store.records import AttemptRow, ItemRow, ItemStatus, RunRecord, RunStatus, SharedState
+
+runs = typer.Typer(name="runs", help="Runs on record: their state, their items, every attempt.", no_args_is_help=True)
+breaker = typer.Typer(name="breaker", help="Circuit breakers of runs that are under way.", no_args_is_help=True)
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run, by its key, its id, or the beginning of one.")]
+OfPipeline = Annotated[str | None, typer.Option("--pipeline", help="Only of this pipeline.")]
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------------
+
+
+@runs.command("list")
+def list_runs(
+    *,
+    pipeline: OfPipeline = None,
+    status: Annotated[str | None, typer.Option("--status", help=f"Only {', '.join(STATUS_COLOURS)}.")] = None,
+    limit: Limit = 50,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
+    """List runs, the newest first."""
+    if status is not None and status not in STATUS_COLOURS:
+        refuse(f"expected --status to be one of {', '.join(STATUS_COLOURS)}, got: {status!r}.")
+    with opened(store, app) as kept:
+        found = kept.runs(pipeline, cast("RunStatus | None", status), limit=limit)
+    if as_json:
+        print_json([run_fields(run) for run in found])
+        return
+    if not found:
+        say("No runs.")
+        return
+    rows = [
+        (
+            run.id[:12],
+            run.pipeline,
+            run.run_key,
+            run.status,
+            run.counts.total,
+            run.counts.succeeded,
+            run.counts.skipped,
+            run.counts.dlq,
+            run.started_at,
+            None if run.finished_at is None else duration((run.finished_at - run.started_at).total_seconds()),
+        )
+        for run in found
+    ]
+    print_table(
+        ("run", "pipeline", "key", "status", "items", "succeeded", "skipped", "dead", "started", "took"),
+        rows,
+        fold="key",
+        drop=("took", "skipped", "started", "run"),
+    )
+
+
+@runs.command("show")
+def show_run(
+    run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
+) -> None:
+    """Show what a run came to: counts, why, its problems, and what to do next."""
+    from outlast.cli.report import next_steps, print_run
+
+    with opened(store, app) as kept:
+        record = found_run(kept, run, pipeline)
+        groups = dead_letters(kept).groups(run=record.id)
+        worker = worker_of(kept, record)
+    if as_json:
+        shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]
+        print_json(run_fields(record) | {"groups": shown, "running_at": worker})
+        return
+    print_run(record, groups)
+    if worker is not None:
+        say(f"It is running at {worker}.")
+    for step in next_steps(record, groups, None) if worker is None else ():
+        hint(step)
+
+
+@runs.command("items")
+def list_items(
+    run: Run,
+    *,
+    status: Annotated[str | None, typer.Option("--status", help="Only succeeded, skipped, dlq or failed.")] = None,
+    after: Annotated[int | None, typer.Option("--after", help="Only those behind this position.")] = None,
+    limit: Limit = 50,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Print outputs as they are.")] = False,
+    pipeline: OfPipeline = None,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the finished items of a run in the order of its source."""
+    if status not in {None, "succeeded", "skipped", "dlq", "failed"}:
+        refuse(f"expected --status to be succeeded, skipped, dlq or failed, got: {status!r}.")
+    with opened(store, app) as kept:
+        record = found_run(kept, run, pipeline)
+        items = kept.items(record.number, cast("ItemStatus | None", status), after=after, limit=limit)
+    if as_json:
+        print_json([_item(item, record, reveal=reveal) for item in items])
+        return
+    if not items:
+        say("No items.")
+        return
+    rows = [
+        (
+            item.seq,
+            item.key,
+            item.status + (" (degraded)" if item.degraded else ""),
+            _stage(record, item.stage),
+            item.attempts,
+            duration(item.took_us / 1e6),
+            item.reason or "; ".join(item.warnings),
+        )
+        for item in items
+    ]
+    print_table(
+        ("position", "item", "status", "stage", "attempts", "took", "why"),
+        rows,
+        fold="why",
+        drop=("took", "attempts", "position"),
+    )
+    if len(items) == limit:
+        hint(f"More: --after {items[-1].seq}")
+
+
+@runs.command("attempts")
+def list_attempts(
+    run: Run,
+    *,
+    item: Annotated[str | None, typer.Option("--item", help="Only of this item, by its key or its position.")] = None,
+    limit: Limit = 100,
+    pipeline: OfPipeline = None,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
+    """List every attempt of a run, or of one item: when, how long, what came out, and the wait that followed."""
+    with opened(store, app) as kept:
+        record = found_run(kept, run, pipeline)
+        attempts = kept.attempts(record.number, item, limit=limit)
+        if not attempts and item is not None and item.isdecimal():
+            attempts = kept.attempts(record.number, int(item), limit=limit)
+    if as_json:
+        print_json([_attempt(attempt, record) for attempt in attempts])
+        return
+    if not attempts:
+        say("No attempts." if item is None else f"No attempts of {item}.")
+        return
+    rows = [
+        (
+            attempt.seq,
+            _stage(record, attempt.stage),
+            attempt.number,
+            attempt.outcome,
+            from_us(attempt.started_us),
+            duration(attempt.took_us / 1e6),
+            None if attempt.delay_us is None else duration(attempt.delay_us / 1e6),
+            "" if attempt.error is None else f"{attempt.error_class}: {attempt.error}",
+        )
+        for attempt in attempts
+    ]
+    print_table(
+        ("position", "stage", "attempt", "outcome", "started", "took", "then waited", "error"),
+        rows,
+        fold="error",
+        drop=("then waited", "took", "started", "outcome"),
+    )
+
+
+@runs.command("outputs")
+def print_outputs(
+    run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
+) -> None:
+    """Print what the items of a run became, as JSON lines (with --json as one list); only of a run without an output file."""
+    with opened(store, app) as kept:
+        record = found_run(kept, run, pipeline)
+        if record.sink is not None:
+            refuse(f"The outputs of {record.run_key} are in {record.sink}.")
+        outputs = (Shell().decode(output) for output in kept.outputs(record.number))
+        if as_json:
+            print_json(list(outputs))
+            return
+        for output in outputs:
+            say(json.dumps(output, ensure_ascii=False, default=str))
+
+
+def run_fields(run: RunRecord) -> dict[str, Any]:
+    """A run for programs."""
+    counts = asdict(run.counts)
+    finished = run.counts.succeeded + run.counts.skipped + run.counts.dlq + run.counts.failed
+    counts |= {"pending": run.counts.total - finished, "source_exhausted": run.source_exhausted}
+    names = (
+        "id",
+        "pipeline",
+        "run_key",
+        "kind",
+        "status",
+        "reason",
+        "why",
+        "passes",
+        "wanted",
+        "sink",
+        "started_at",
+        "finished_at",
+    )
+    return {name: getattr(run, name) for name in names} | {
+        "counts": counts,
+        "spent": dict(run.spent),
+        "stages": [asdict(mark) for mark in run.stages],
+    }
+
+
+def _stage(run: RunRecord, number: int) -> str:
+    return run.stages[number].name if 0 <= number < len(run.stages) else str(number)
+
+
+def _item(item: ItemRow, run: RunRecord, *, reveal: bool) -> dict[str, Any]:
+    output = None if item.output is None else Shell().decode(item.output)
+    shown = output if reveal or output is None else mask(json.dumps(output, ensure_ascii=False, default=str))
+    changed = {
+        "stage": _stage(run, item.stage),
+        "output": shown,
+        "started_at": from_us(item.started_us),
+        "took": item.took_us / 1e6,
+    }
+    return {name: value for name, value in item._asdict().items() if name not in {"started_us", "took_us"}} | changed
+
+
+def _attempt(attempt: AttemptRow, run: RunRecord) -> dict[str, Any]:
+    plain = {name: value for name, value in attempt._asdict().items() if not name.endswith("_us") and name != "pass_"}
+    return plain | {
+        "stage": _stage(run, attempt.stage),
+        "pass": attempt.pass_,
+        "started_at": from_us(attempt.started_us),
+        "took": attempt.took_us / 1e6,
+        "delay": None if attempt.delay_us is None else attempt.delay_us / 1e6,
+    }
+
+
+# --- wishes to what is running --------------------------------------------------------------------------------------------
+
+
+def pause(
+    run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
+) -> None:
+    """Ask a run to pause: it begins no new item, finishes what is under way, and can be resumed."""
+    with opened(store, app) as kept:
+        record = found_run(kept, run, pipeline)
+        worker = worker_of(kept, record)
+        if worker is None:
+            refuse(f"{record.run_key} of {record.pipeline} is {record.status}, and nobody is running it now.")
+        asked = kept.want(record.id, "pause")
+    _asked(record, asked, worker, "pause", as_json=as_json)
+
+
+def cancel(
+    run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
+) -> None:
+    """Ask a run to end for good. One that nobody is running is cancelled at once."""
+    with opened(store, app) as kept:
+        record = found_run(kept, run, pipeline)
+        worker = worker_of(kept, record)
+        if worker is not None:
+            asked = kept.want(record.id, "cancel")
+        else:
+            asked = kept.set_run(
+                None,
+                record.id,
+                status="cancelled",
+                reason="cancelled",
+                why="Cancelled by hand.",
+                expect=("running", "paused", "interrupted"),
+            )
+    _asked(record, asked, worker, "cancel", as_json=as_json)
+
+
+def _asked(run: RunRecord, asked: bool, owner: str | None, wish: str, *, as_json: bool) -> None:
+    if not asked:
+        refuse(f"{run.run_key} of {run.pipeline} is {run.status}: there is nothing to {wish}.")
+    if as_json:
+        print_json({"run": run.id, "wanted": wish, "asked": owner})
+    elif owner is None:
+        say(f"Cancelled {run.run_key} of {run.pipeline}.")
+    else:
+        say(f"Asked {owner} to {wish} {run.run_key} of {run.pipeline}; it hears that within seconds.")
+
+
+# --- breakers -------------------------------------------------------------------------------------------------------------
+
+
+@breaker.command("list")
+def list_breakers(*, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
+    """List the breakers of runs that `outlast run` has started, as they were last seen."""
+    with opened(store, app) as kept:
+        states = kept.states("breaker")
+    if as_json:
+        print_json([{"name": state.name, "changed_at": state.changed_at} | dict(state.data) for state in states])
+        return
+    if not states:
+        say("No breakers.")
+        return
+    rows = [
+        (
+            state.name,
+            state.data.get("state", ""),
+            state.data.get("failure_count"),
+            state.data.get("wanted") or "",
+            state.changed_at,
+            state.data.get("reason") or "",
+        )
+        for state in states
+    ]
+    print_table(
+        ("breaker", "state", "failures in a row", "wanted", "changed", "reason"), rows, fold="reason", drop=("changed",)
+    )
+
+
+@breaker.command("isolate")
+def isolate_breaker(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The breaker.")],
+    *,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it stays on record.")],
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold a breaker open until it is reset: items wait, and nothing is called."""
+    _wish(name, "isolate", reason, store, app, as_json=as_json)
+
+
+@breaker.command("reset")
+def reset_breaker(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The breaker.")],
+    *,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Close a breaker now, whatever it has seen."""
+    _wish(name, "reset", "by hand", store, app, as_json=as_json)
+
+
+def _wish(name: str, wish: str, reason: str, store: str | None, app: str | None, *, as_json: bool) -> None:
+    from outlast.errors import nearest
+
+    with opened(store, app) as kept:
+        while True:
+            state: SharedState | None = kept.state("breaker", name)
+            if state is None:
+                known = [other.name for other in kept.states("breaker")]
+                refuse(
+                    f"There is no breaker {name!r}.{nearest(name, known)} Those there are: {', '.join(known) or 'none'}."
+                )
+            wanted = dict(state.data) | {"wanted": wish, "reason": reason}
+            if kept.save_state("breaker", name, wanted, expect=state.version):
+                break
+    if as_json:
+        print_json({"name": name, "wanted": wish, "reason": reason})
+    else:
+        say(f"Runs that use {name} are asked to {wish} it; they hear that within seconds.")
+
+
+# --- events ---------------------------------------------------------------------------------------------------------------
+
+
+def events(
+    *,
+    run: Annotated[str | None, typer.Option("--run", help="Only of this run, by its key or id.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Only with this name; older names are understood.")] = None,
+    after: Annotated[int | None, typer.Option("--after", help="Only those behind this number.")] = None,
+    limit: Limit = 100,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the events on record, the oldest first."""
+    with opened(store, app) as kept:
+        run_id = None if run is None else found_run(kept, run).id
+        found = kept.events(run_id, None if name is None else canonical(name), after=after, limit=limit)
+    if as_json:
+        print_json([asdict(event) | {"at": from_us(event.at_us)} for event in found])
+        return
+    if not found:
+        say("No events.")
+        return
+    rows = [
+        (
+            event.number,
+            from_us(event.at_us),
+            event.name,
+            ", ".join(f"{key}={value}" for key, value in event.data.items() if value not in (None, "", event.name)),
+        )
+        for event in found
+    ]
+    print_table(("number", "at", "event", "what"), rows, fold="what", drop=("number",))
+    if len(found) == limit:
+        hint(f"More: --after {found[-1].number}")

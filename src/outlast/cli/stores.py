@@ -1,0 +1,113 @@
+"""
+The store that a command works with, and what is found in it by the little a person types.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from outlast.cli.output import refuse
+from outlast.deadletters import DeadLetters
+from outlast.errors import ConfigurationError
+from outlast.pipeline.tenure import certainly_dead
+from outlast.redact import mask
+from outlast.store import EMBEDDED, StoreError, open_store
+from outlast.store.codec import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from outlast.store import Store
+    from outlast.store.records import RunRecord
+
+
+@contextmanager
+def opened(url: str | None, app: str | None = None, *, make: bool = False) -> Iterator[Store]:
+    """
+    The store at this address. Looking into one that is not there makes none, unless told to.
+
+    Without a name, the app is the only one that has anything there, else the one called default.
+    """
+    address = url or os.environ.get("OUTLAST_STORE") or EMBEDDED
+    path = _file(address)
+    if path is not None and not path.is_file() and not make:
+        refuse(
+            f"There is no store at {mask(address)}: nothing has run here yet.",
+            "A run makes one: outlast run app.py:reviews --input in.jsonl. Another one: --store or OUTLAST_STORE.",
+        )
+    with open_store(address, app=app or "default") as store:
+        if app is None:
+            store.app = _only_app(store)
+        yield store
+
+
+def _file(address: str) -> Path | None:
+    scheme, mark, rest = address.partition("://")
+    if mark:
+        return Path(rest[1:]) if scheme == "sqlite" and rest.startswith("/") else None
+    return Path(address)
+
+
+def _only_app(store: Store) -> str:
+    with store._database.reading() as tx:  # noqa: SLF001 - the one question that concerns all apps of a store
+        rows = tx.rows("select app from outlast_runs union select app from outlast_dead_letters")
+    names = sorted(row[0] for row in rows)
+    if len(names) == 1:
+        return str(names[0])
+    if len(names) > 1 and "default" not in names:
+        refuse(f"expected --app: this store has {', '.join(names)}.")
+    return "default"
+
+
+def found_run(store: Store, wanted: str, pipeline: str | None = None) -> RunRecord:
+    """The run of this id, of the beginning of one, or of this key."""
+    run = store.run(wanted)
+    if run is not None:
+        return run
+    matches: dict[str, RunRecord] = {}
+    before = None
+    while page := store.runs(pipeline, limit=500, before=before):
+        for record in page:
+            if record.run_key == wanted or (len(wanted) >= 4 and record.id.startswith(wanted)):
+                matches[record.id] = record
+        before = page[-1]
+    if len(matches) == 1:
+        return next(iter(matches.values()))
+    if not matches:
+        message = f"expected the id or the key of a run, got: {wanted!r}. Those there are: outlast runs list"
+        raise ConfigurationError(message)
+    listed = ", ".join(f"{record.id[:12]} ({record.pipeline})" for record in list(matches.values())[:5])
+    message = f"expected one run, but {len(matches)} are called {wanted!r}: {listed}. Name one by its id."
+    raise ConfigurationError(message)
+
+
+def worker_of(store: Store, run: RunRecord) -> str | None:
+    """Who is running it now, for a person's eye; None if nobody is, or if that was a process of this machine that is gone."""
+    lease = store.lease_of(run.number, 0)
+    if lease is None or certainly_dead(lease.owner):
+        return None
+    host, _, rest = lease.owner.partition(":")
+    return f"{host.partition('/')[0]}, process {rest.partition(':')[0]}"
+
+
+class Shell(Codec):
+    """Payloads as a shell can show and take them: without the classes that the pipeline's own code would give them."""
+
+    def decode(self, data: bytes, known: Mapping[str, type] | None = None) -> Any:
+        try:
+            return super().decode(data, known)
+        except StoreError:
+            return "<unreadable here: it was stored through a codec of the app's own>"
+
+
+def dead_letters(store: Store) -> DeadLetters:
+    """The dead letters of a store, without the code that could replay them."""
+
+    def replay(pipeline: str, *_: object, **__: object) -> Any:
+        message = f"expected the code of {pipeline}: name it with --target app.py:{pipeline}."
+        raise ConfigurationError(message)
+
+    return DeadLetters(lambda: store, Shell(), replay, gone=certainly_dead)

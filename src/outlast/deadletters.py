@@ -1,0 +1,797 @@
+"""
+Dead letters: what could not be saved, kept until somebody has read it, mended it and sent it again.
+
+    open ──► replaying ──► resolved
+     │  ▲        │
+     │  └────────┘ failed again, or whoever replayed it is gone
+     ▼
+    archived
+
+A letter is never deleted to be replayed: it is claimed (open → replaying) inside of a run that holds a lease, and resolved in the transaction
+that finishes its item. When that run is no more, its claims are worth nothing and the letters are open again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+from uuid import UUID
+
+from outlast.clock import here
+from outlast.errors import ConfigurationError
+from outlast.observe import emit, listening
+from outlast.observe.events import DeadLettersOverThreshold
+from outlast.redact import sanitise
+from outlast.store.records import DeadLetterRow, from_us, to_us
+from outlast.verdicts import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from outlast.store import Store
+    from outlast.store.records import LetterGroup, LetterStat, LetterStatus
+
+_PAGE = 500  # letters read, claimed or written at a time
+
+# --- one problem, many messages -----------------------------------------------------------------------------------------
+#
+# Forty thousand failures are a handful of problems once what differs from item to item is taken out of their messages. The
+# first alternative that fits a place wins. Nothing here can be made slow: every alternative either begins where no other
+# match of its own can reach back to, or its repetitions never give back what they took.
+
+_READ = 1_000  # characters of a message that tell problems apart
+
+_VARIES = re.compile(
+    r"""
+      (?P<url>   \b[A-Za-z][A-Za-z0-9+.\-]{1,20}+://[^\s'"<>)\]}]++ )
+    | (?P<email> (?<![\w.+\-])[\w.+\-]{1,64}+@[\w\-]{1,63}+(?:\.[\w\-]{1,63}+)++ )
+    | (?P<time>  (?<!\d)\d{4}-\d\d?-\d\d?(?:[T ]\d\d?:\d\d(?::\d\d(?:[.,]\d++)?+)?+(?:\ ?(?:Z\b|UTC\b|[+\-]\d\d:?\d\d))?+)?+(?!\d)
+               | (?<!\d)\d\d?:\d\d:\d\d(?:[.,]\d++)?+(?!\d) )
+    | (?P<path>  (?<![\w/.~\\])(?:~|\.{1,2}+)?+/[\w.\-@+%=~:,]*+(?:/[\w.\-@+%=~:,]*+)*+
+               | (?<![\w/.\-])[\w.\-]++(?:/[\w.\-]++){2,}+
+               | (?<!\w)[A-Za-z]:\\[^\s'"<>|?*]*+ )
+    | (?P<text>  (?<![\w\\])(?:[bBrRuUfF]{1,2})?+
+                 (?:'(?:[^'\\]|\\.)*+(?:'|(?<=…)\Z)|"(?:[^"\\]|\\.)*+(?:"|(?<=…)\Z)|`[^`]*+`|\u201c[^\u201c\u201d]*+\u201d|\u2018[^\u2018\u2019]*+\u2019|\u00ab[^\u00ab\u00bb]*+\u00bb)(?!\w) )
+    | (?P<n>     (?<![\w\-])[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![\w\-])
+               | (?<![\w\-])(?=[A-Za-z_\-]*+\d)(?=[\d_\-]*+[A-Za-z])[\w\-]{16,}+(?![\w\-])
+               | \b0[xX][0-9a-fA-F]++
+               | (?<!\w)(?=[a-fA-F]*+\d)[0-9a-fA-F]{8,}+(?!\w)
+               | \d++(?:[.,_]\d++)*+ )
+    """,
+    re.VERBOSE,
+)
+
+
+def normalised(message: str) -> str:
+    """
+    The message without what differs from item to item: numbers and ids, instants, paths, addresses and quoted text.
+
+    >>> normalised("user 'ann' (id 4711) not found in /var/db/users.csv at 2026-11-15T09:30:00Z")
+    'user <text> (id <n>) not found in <path> at <time>'
+    """
+    return " ".join(_VARIES.sub(lambda found: f"<{found.lastgroup}>", message[:_READ]).split())
+
+
+def fingerprint(stage: str, error_class: str, error_type: str, message: str) -> str:
+    """
+    The problem behind a failure, as 16 hexadecimal digits: failures with the same one are told as one group.
+
+    >>> fingerprint("label", "timeout", "ReadTimeout", "no answer in 30 s") == fingerprint("label", "timeout", "ReadTimeout", "no answer in 5 s")
+    True
+    """
+    parts = "\x1f".join((stage, error_class, error_type, normalised(message)))
+    return blake2b(parts.encode(errors="replace"), digest_size=8).hexdigest()
+
+
+# --- what people see ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """
+    One piece of work that failed for good, with the input of the stage that failed.
+
+    `group` is its fingerprint; `error` is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`; `reason` says why
+    its status was changed last.
+    """
+
+    id: str
+    pipeline: str
+    stage: str
+    item_key: str
+    payload: Any = field(repr=False)
+    error: str
+    error_class: str
+    group: str
+    attempts: int
+    status: Literal["open", "replaying", "resolved", "archived"]
+    kind: str = "item"
+    run_id: str | None = None
+    error_type: str = ""
+    tier: str = ""
+    first_failed_at: datetime
+    last_attempt_at: datetime
+    created_at: datetime
+    replays: int = 0
+    reason: str | None = None
+    edited: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """Failures with one fingerprint: the same stage, error class, exception type and message, apart from numbers and names in it."""
+
+    id: str
+    stage: str
+    error_class: str
+    message: str
+    count: int
+    share: float
+    sample_keys: tuple[str, ...]
+    first_seen_at: datetime
+    last_seen_at: datetime
+    pipeline: str = ""
+    error_type: str = ""
+
+
+def as_groups(rows: Sequence[LetterGroup]) -> tuple[FailureGroup, ...]:
+    """Groups as the store counts them, the largest first, each with its share of them all."""
+    whole = sum(row.count for row in rows)
+    return tuple(
+        FailureGroup(
+            id=row.id,
+            stage=row.stage,
+            error_class=row.error_class,
+            message=row.message,
+            count=row.count,
+            share=row.count / whole,
+            sample_keys=row.sample_keys,
+            first_seen_at=row.first_seen_at,
+            last_seen_at=row.last_seen_at,
+            pipeline=row.pipeline,
+            error_type=row.error_type,
+        )
+        for row in rows
+    )
+
+
+# --- the door -----------------------------------------------------------------------------------------------------------
+
+
+class Codec(Protocol):
+    """From a payload to what is stored, and back."""
+
+    def encode(self, value: Any, /) -> bytes: ...
+    def decode(self, data: bytes, /) -> Any: ...
+
+
+class Replay(Protocol):
+    """
+    What does the work of dead letters again, in a run that holds a lease: pipelines, which this room does not know.
+
+    It reads `source`, which claims what it hands out, and settles each letter in the transaction that finishes its item. The same `run_key`
+    goes on with the same run.
+    """
+
+    def __call__(self, pipeline: str, source: Claims, /, *, run_key: str, from_start: bool) -> Any: ...
+
+
+class DeadLetters:
+    """The dead letters of an app: find them, read them as groups, mend them, send them again, or put them away."""
+
+    def __init__(
+        self,
+        store: Callable[[], Store],
+        codec: Codec,
+        replay: Replay,
+        *,
+        retention_days: Mapping[str, int] | None = None,
+        gone: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """`gone` may know that the owner of a lease is dead before the lease has ended."""
+        self._store = store
+        self._codec = codec
+        self._replay = replay
+        self._retention_days = dict(retention_days or {})
+        self._gone = gone
+
+    # -- reading
+
+    def find(
+        self,
+        *,
+        pipeline: str | None = None,
+        stage: str | None = None,
+        group: str | None = None,
+        status: str | None = "open",
+        run: str | None = None,
+        text: str | None = None,
+    ) -> Iterator[DeadLetter]:
+        """The newest first, read as they are asked for; `text` is looked for in errors and item keys. ``status=None``: whatever it is."""
+        where = {
+            "pipeline": pipeline,
+            "stage": stage,
+            "group": group,
+            "status": _status(status),
+            "run": run,
+            "text": text,
+        }
+        self.release()
+        return map(self._shown, _pages(self._store(), **where))
+
+    def ids(self, *, status: str | None = None) -> Iterator[str]:
+        """The ids of all there are."""
+        return (row.id for row in _pages(self._store(), status=_status(status)))
+
+    def show(self, id: str) -> DeadLetter:  # noqa: A002 - what it is called everywhere
+        """The dead letter of this id."""
+        return self._shown(self._row(id))
+
+    def groups(
+        self, *, pipeline: str | None = None, run: str | None = None, status: str | None = "open", limit: int = 100
+    ) -> Sequence[FailureGroup]:
+        """Failures by fingerprint, the largest group first: what forty thousand dead letters have in common."""
+        self.release()
+        return as_groups(self._store().groups(pipeline, run, _status(status), limit=limit))
+
+    def stats(self) -> Sequence[LetterStat]:
+        """How many there are, by pipeline, stage and status, with the age of the oldest and the newest."""
+        self.release()
+        return self._store().stats()
+
+    # -- changing
+
+    def edit(self, id: str, payload: object, *, reason: str) -> DeadLetter:  # noqa: A002 - what it is called everywhere
+        """
+        Replace what will be replayed. Only an open letter can be edited; the first payload stays on record, with when and why.
+        """
+        letter = self._row(id)
+        data = _like(letter.payload, self._codec.encode(payload))
+        changed = self._store().edit_letter(letter.id, data, _reason(reason), expect="open")
+        if changed is None:
+            now = self._row(letter.id)
+            message = f"expected the dead letter {letter.id} to be open, got: {now.status}. {_AFTER[now.status]}"
+            raise ConfigurationError(message)
+        return self._shown(changed)
+
+    def archive(
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        group: str | None = None,
+        pipeline: str | None = None,
+        stage: str | None = None,
+        reason: str,
+    ) -> int:
+        """Put open letters away: they stay on record, and are no more counted or replayed. How many were."""
+        _some(ids, group, pipeline, stage)
+        known = None if ids is None else [self._row(id_).id for id_ in ids]
+        return self._store().move_letters(
+            known, to="archived", reason=_reason(reason), group=group, pipeline=pipeline, stage=stage
+        )
+
+    def unarchive(self, *, ids: Sequence[str], reason: str) -> int:
+        """Open archived letters again; how many were."""
+        known = [self._row(id_).id for id_ in ids]
+        return self._store().move_letters(known, from_="archived", to="open", reason=_reason(reason))
+
+    def auto_archive(self, *, older_than_days: float | None = None) -> int:
+        """Put open letters away that are older than so many days (else those of ``retention_days["open_dead_letters"]``); how many were."""
+        days = self._retention_days.get("open_dead_letters") if older_than_days is None else older_than_days
+        if days is None:
+            return 0
+        before = here.get().clock.now() - timedelta(days=days)
+        reason = f"older than {days:g} days, archived by itself"
+        return self._store().move_letters(to="archived", older_than=before, reason=reason)
+
+    def check_size(self, *, most: int) -> bool:
+        """Whether more than so many letters are open; then an event tells it. Nothing is ever refused for that."""
+        open_now = [stat for stat in self.stats() if stat.status == "open"]
+        count = sum(stat.count for stat in open_now)
+        if count <= most:
+            return False
+        if listening():
+            oldest = min(stat.oldest_at for stat in open_now)
+            emit(DeadLettersOverThreshold(count=count, threshold=most, oldest_at=oldest))
+        return True
+
+    # -- sending again
+
+    def replay(
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        group: str | None = None,
+        canary: int | None = None,
+        from_start: bool = False,
+        pipeline: str | None = None,
+        stage: str | None = None,
+    ) -> Any:
+        """
+        Do the work of open letters again, from the stage that failed with its stored input; what the run came to.
+
+        With a `canary`, so many of them go first, picked evenly from all; the others follow only if every one of those succeeds. Letters that
+        are edited, archived or replayed by somebody else meanwhile are left out. The set is what is open now: it does not grow.
+        """
+        _some(ids, group, pipeline, stage)
+        if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):
+            message = f"expected canary to be an integer of at least 1, got: {canary!r}."
+            raise ConfigurationError(message)
+        self.release()
+        store = self._store()
+        chosen, owner = self._chosen(store, ids, group, pipeline, stage)
+        first = _spread(len(chosen), canary or 0)
+        order = [*(chosen[place] for place in first), *(id_ for place, id_ in enumerate(chosen) if place not in first)]
+        run_key = f"replay-{here.get().ids.new()[:12]}"
+        if canary is not None and len(first) < len(order):
+            result = self._replay(
+                owner, Claims(store, order[: len(first)], run_key), run_key=run_key, from_start=from_start
+            )
+            failed = len(first) - result.counts.succeeded - result.counts.skipped
+            if failed or result.status != "completed":
+                why = f"canary: {failed} of {len(first)} failed again, so the other {len(order) - len(first)} were left as they are"
+                return replace(result, why=why)
+        return self._replay(owner, Claims(store, order, run_key), run_key=run_key, from_start=from_start)
+
+    def _chosen(
+        self, store: Store, ids: Sequence[str] | None, group: str | None, pipeline: str | None, stage: str | None
+    ) -> tuple[list[str], str]:
+        """The letters that are meant, oldest first, and the one pipeline they belong to."""
+        if ids is not None:
+            rows = [self._row(id_) for id_ in dict.fromkeys(ids)]
+            closed = [f"{row.id} is {row.status}. {_AFTER[row.status]}" for row in rows if row.status != "open"]
+            if closed:
+                raise ConfigurationError([f"expected only open dead letters, but {problem}" for problem in closed])
+            found = [(row.id, row.pipeline) for row in rows]
+        else:
+            open_now = _pages(store, group=group, pipeline=pipeline, stage=stage, status="open")
+            found = [(row.id, row.pipeline) for row in open_now][::-1]
+        owners = sorted({owner for _, owner in found})
+        if not owners:
+            message = "there are no open dead letters to replay here."
+            raise ConfigurationError(message)
+        if len(owners) > 1:
+            message = (
+                f"expected dead letters of one pipeline, got: those of {', '.join(owners)}. Name one with pipeline=."
+            )
+            raise ConfigurationError(message)
+        return [id_ for id_, _ in found], owners[0]
+
+    def release(self) -> int:
+        """Open the letters again whose replay is no more: its process has died, and its lease with it. How many."""
+        store = self._store()
+        orphans: list[str] = []
+        alive: dict[str, bool] = {}
+        for row in _pages(store, status="replaying"):
+            run_key = _claimed_by(row)
+            if run_key not in alive:
+                run = store.find_run(row.pipeline, run_key)
+                lease = None if run is None else store.lease_of(run.number, 0)
+                alive[run_key] = lease is not None and not self._gone(lease.owner)
+            if not alive[run_key]:
+                orphans.append(row.id)
+        if not orphans:
+            return 0
+        return store.move_letters(orphans, from_="replaying", to="open", reason="its replay was interrupted")
+
+    # -- other programs
+
+    def export(
+        self, folder: str | os.PathLike[str], *, status: str | None = "open", pipeline: str | None = None
+    ) -> int:
+        """Write each letter as a JSON file of nine fields into a folder; how many. Payloads are written as they are."""
+        directory = Directory(folder)
+        count = 0
+        for row in _pages(self._store(), status=_status(status), pipeline=pipeline):
+            directory.write(self._as_entry(row))
+            count += 1
+        return count
+
+    def import_(self, folder: str | os.PathLike[str]) -> tuple[int, int]:
+        """
+        Take in a folder of entries: how many were new, and how many were there already. A file that is no entry stops it before anything
+        is taken, with every such file named.
+        """
+        if not Path(folder).is_dir():
+            message = f"expected {folder} to be a folder with one JSON file for each dead letter."
+            raise ConfigurationError(message)
+        entries, problems = Directory(folder).entries()
+        if problems:
+            raise ConfigurationError(problems)
+        added = 0
+        for start in range(0, len(entries), _PAGE):
+            added += self._store().add_letters([self._from_entry(entry) for entry in entries[start : start + _PAGE]])
+        return added, len(entries) - added
+
+    def _as_entry(self, row: DeadLetterRow) -> DeadLetterEntry:
+        more = {
+            name: getattr(row, name)
+            for name in (
+                "kind",
+                "error_class",
+                "tier",
+                "attempts",
+                "first_failed_us",
+                "last_attempt_us",
+                "created_us",
+                "replays",
+            )
+        }
+        return DeadLetterEntry(
+            id=str(UUID(row.id)),
+            workflow_id=row.run or "",
+            task={
+                "pipeline": row.pipeline,
+                "stage": row.stage,
+                "item_key": row.item_key,
+                "payload": json.loads(row.payload) if _is_json(row.payload) else row.payload.hex(),
+            },
+            repos=[row.item_key],
+            adapter=row.pipeline,
+            error=row.error,
+            error_type=row.error_type,
+            timestamp=from_us(row.created_us).isoformat(),
+            metadata={**row.metadata, "outlast": {**more, "status": row.status}},
+        )
+
+    def _from_entry(self, entry: DeadLetterEntry) -> DeadLetterRow:
+        metadata = {name: value for name, value in entry.metadata.items() if name != "outlast"}
+        own = entry.metadata.get("outlast")
+        created = _instant(entry.timestamp)
+        created_us = round(created * 1e6) if created > 0 else to_us(here.get().clock.now())
+        if isinstance(own, dict):
+            payload, stage, item_key = entry.task.get("payload"), entry.task.get("stage"), entry.task.get("item_key")
+            data = (
+                bytes.fromhex(payload)
+                if isinstance(payload, str) and _is_hex(payload)
+                else json.dumps(payload).encode()
+            )
+        else:
+            # Work of another program: the task is the payload, and whoever did it stands for the pipeline.
+            own, stage, item_key, data = {"kind": "job"}, "", entry.workflow_id, self._codec.encode(entry.task)
+            metadata["repos"] = entry.repos
+        error_class = str(own.get("error_class") or classify(_public_name(entry.error_type)).error_class)
+        return DeadLetterRow(
+            id=UUID(entry.id).hex,
+            run=entry.workflow_id or None,
+            seq=None,
+            pipeline=entry.adapter,
+            stage=str(stage or ""),
+            item_key=str(item_key),
+            kind=str(own.get("kind") or "item"),
+            payload=data,
+            error=sanitise(entry.error),
+            error_type=entry.error_type,
+            error_class=error_class,
+            tier=str(own.get("tier") or ""),
+            fingerprint=fingerprint(str(stage or ""), error_class, entry.error_type, sanitise(entry.error)),
+            attempts=int(own.get("attempts") or 1),
+            first_failed_us=int(own.get("first_failed_us") or created_us),
+            last_attempt_us=int(own.get("last_attempt_us") or created_us),
+            created_us=int(own.get("created_us") or created_us),
+            replays=int(own.get("replays") or 0),
+            metadata=metadata,
+        )
+
+    # -- rows and values
+
+    def _row(self, id_: str) -> DeadLetterRow:
+        row = self._store().letter(id_.replace("-", "").lower())
+        if row is None:
+            message = f"Entry not found: {id_}"
+            raise ConfigurationError(message)
+        return row
+
+    def _shown(self, row: DeadLetterRow) -> DeadLetter:
+        return DeadLetter(
+            id=row.id,
+            pipeline=row.pipeline,
+            stage=row.stage,
+            item_key=row.item_key,
+            payload=self._codec.decode(row.payload),
+            error=row.error,
+            error_class=row.error_class,
+            group=row.fingerprint,
+            attempts=row.attempts,
+            status=row.status,
+            kind=row.kind,
+            run_id=row.run,
+            error_type=row.error_type,
+            tier=row.tier,
+            first_failed_at=from_us(row.first_failed_us),
+            last_attempt_at=from_us(row.last_attempt_us),
+            created_at=from_us(row.created_us),
+            replays=row.replays,
+            reason=row.reason,
+            edited=row.original is not None,
+            metadata=row.metadata,
+        )
+
+
+class Claims:
+    """
+    The source of a replay: the letters of these ids in this order, each claimed before it is handed out.
+
+    What is not open any more (edited away, archived, replayed by somebody else) is passed over. A second pass over the same ids, with the same
+    run key, hands out what that run has claimed or settled before: it is for the run to know what it has finished.
+    """
+
+    def __init__(self, store: Store, ids: Sequence[str], run_key: str) -> None:
+        self._store = store
+        self._ids = ids
+        self._run_key = run_key
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[DeadLetterRow]:
+        for start in range(0, len(self._ids), _PAGE):
+            page = self._ids[start : start + _PAGE]
+            self._store.claim_letters(page, reason=f"{_CLAIM}{self._run_key}")
+            for id_ in page:
+                row = self._store.letter(id_)
+                if row is not None and _claimed_by(row) == self._run_key:
+                    yield row
+
+
+_CLAIM = "replayed by "
+_AFTER = {
+    "open": "It is open again by now.",
+    "replaying": "It is being replayed: wait for the end of that.",
+    "resolved": "A replay of it has succeeded.",
+    "archived": "Unarchive it first.",
+}
+
+
+def _claimed_by(row: DeadLetterRow) -> str:
+    """The key of the run that has claimed a letter last; empty if it was moved by hand since."""
+    reason = row.reason or ""
+    return reason.removeprefix(_CLAIM) if reason.startswith(_CLAIM) else ""
+
+
+def _pages(store: Store, **where: Any) -> Iterator[DeadLetterRow]:
+    """All letters that fit, newest first, a page at a time."""
+    after = None
+    while rows := store.letters(after=after, limit=_PAGE, **where):
+        yield from rows
+        after = rows[-1].cursor
+
+
+def _spread(length: int, count: int) -> dict[int, None]:
+    """
+    Places spread evenly over a list.
+
+    >>> list(_spread(10, 3)), list(_spread(2, 5)), list(_spread(5, 0))
+    ([0, 3, 6], [0, 1], [])
+    """
+    return (
+        dict.fromkeys(place * length // count for place in range(min(length, count)))
+        if count < length
+        else dict.fromkeys(range(length))
+    )
+
+
+def _status(status: str | None) -> LetterStatus | None:
+    if status is None or status in {"open", "replaying", "resolved", "archived"}:
+        return status  # type: ignore[return-value]
+    message = f"expected status to be open, replaying, resolved, archived or None, got: {status!r}."
+    raise ConfigurationError(message)
+
+
+def _reason(reason: str) -> str:
+    if not isinstance(reason, str) or not reason.strip():
+        message = "expected reason to say why, in a few words: it stays on record."
+        raise ConfigurationError(message)
+    return sanitise(reason)
+
+
+def _some(ids: Sequence[str] | None, *filters: str | None) -> None:
+    """Everything at once must be asked for by name: a forgotten option is no wish."""
+    if ids is None and all(value is None for value in filters):
+        message = "expected ids, group, pipeline or stage: which dead letters are meant?"
+        raise ConfigurationError(message)
+    if isinstance(ids, str):
+        message = "expected ids to be a list of ids, got: one text. Use ids=[...]."
+        raise ConfigurationError(message)
+
+
+def _like(old: bytes, new: bytes) -> bytes:
+    """
+    The new payload with the types of the old one: who edits a `Review` writes its fields, not its class. What is no JSON stays as it is.
+
+    >>> _like(b'{"v":1,"d":{"$type":"app:Review","d":{"text":"a"}}}', b'{"v":1,"d":{"text":"b"}}')
+    b'{"v":1,"d":{"$type":"app:Review","d":{"text":"b"}}}'
+    """
+    if not (_is_json(old) and _is_json(new)) or b'"$type"' not in old:
+        return new
+    before, after = json.loads(old), json.loads(new)
+    return json.dumps(
+        {**after, "d": _typed(before.get("d"), after.get("d"))}, ensure_ascii=False, separators=(",", ":")
+    ).encode(errors="surrogatepass")
+
+
+def _typed(old: Any, new: Any) -> Any:
+    if isinstance(old, dict) and "$type" in old:
+        if isinstance(new, dict) and "$type" in new:
+            return new
+        same = isinstance(new, type(old.get("d")))
+        return {"$type": old["$type"], "d": _typed(old["d"], new)} if same else new
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {name: _typed(old.get(name), value) for name, value in new.items()}
+    if isinstance(old, list) and isinstance(new, list):
+        return [_typed(old[min(place, len(old) - 1)] if old else None, value) for place, value in enumerate(new)]
+    return new
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_hex(text: str) -> bool:
+    return len(text) % 2 == 0 and bool(re.fullmatch(r"[0-9a-f]+", text))
+
+
+def _public_name(error_type: str) -> str:
+    """What `classify` can be asked about: a name that it knows nothing of is an unknown error."""
+    try:
+        classify(error_type)
+    except ConfigurationError:
+        return "Exception"
+    return error_type
+
+
+# --- a directory of entries ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class DeadLetterEntry:
+    """One failed piece of work as a JSON file of its own: the nine fields that other programs read and write."""
+
+    id: str
+    workflow_id: str
+    task: dict[str, Any]
+    repos: list[str]
+    adapter: str
+    error: str
+    error_type: str
+    timestamp: str
+    metadata: dict[str, Any]
+
+
+_FIELDS = {
+    "id": str,
+    "workflow_id": str,
+    "task": dict,
+    "repos": list,
+    "adapter": str,
+    "error": str,
+    "error_type": str,
+    "timestamp": str,
+    "metadata": dict,
+}
+
+
+class Directory:
+    """
+    One JSON file per entry, named after its id. Only ids that are UUIDs ever become file names.
+
+    A file is there as a whole or not at all: written beside its place, flushed to the disk, then moved. It is readable by its owner only,
+    because it holds the payload as it was.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def path(self, entry_id: str) -> Path | None:
+        """The file of this id, or None if the id is no UUID and so can have none."""
+        try:
+            return self.folder / f"{UUID(entry_id)}.json"
+        except (ValueError, AttributeError, TypeError):
+            return None
+
+    def write(self, entry: DeadLetterEntry) -> Path:
+        """Keep the entry, in place of an older one with its id."""
+        path = self.path(entry.id)
+        if path is None:
+            message = f"expected the id of an entry to be a UUID, got: {entry.id!r}."
+            raise ValueError(message)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(asdict(entry), indent=2, default=str, ensure_ascii=False) + "\n"
+        handle, beside = tempfile.mkstemp(dir=self.folder, prefix=f".{path.stem}.", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(beside).replace(path)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise
+        _flush_names(self.folder)
+        return path
+
+    def read(self, entry_id: str) -> DeadLetterEntry | None:
+        """The entry with this id; None if there is none."""
+        path = self.path(entry_id)
+        try:
+            return None if path is None else _entry(path)
+        except FileNotFoundError:
+            return None
+
+    def remove(self, entry_id: str) -> None:
+        """Forget the entry with this id."""
+        path = self.path(entry_id)
+        if path is not None:
+            path.unlink(missing_ok=True)
+            _flush_names(self.folder)
+
+    def entries(self) -> tuple[list[DeadLetterEntry], list[str]]:
+        """All entries, newest first, and a sentence for each file that is none."""
+        entries: list[DeadLetterEntry] = []
+        problems: list[str] = []
+        for path in sorted(self.folder.glob("*.json")):
+            try:
+                entries.append(_entry(path))
+            except FileNotFoundError:
+                continue  # replayed or removed by somebody else meanwhile
+            except (OSError, ValueError) as broken:
+                problems.append(str(broken))
+        return sorted(entries, key=lambda entry: (_instant(entry.timestamp), entry.id), reverse=True), problems
+
+
+def _entry(path: Path) -> DeadLetterEntry:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as broken:
+        message = f"expected {path.name} to hold one JSON object, got: {sanitise(str(broken))}."
+        raise ValueError(message) from None
+    if not isinstance(data, dict):
+        message = f"expected {path.name} to hold one JSON object, got: {type(data).__name__}."
+        raise ValueError(message)  # noqa: TRY004 - what is wrong is the file, not an argument
+    data.setdefault("metadata", {})
+    wrong = [name for name, kind in _FIELDS.items() if not isinstance(data.get(name), kind)]
+    if wrong:
+        message = f"expected {path.name} to have {', '.join(f'{name} ({_FIELDS[name].__name__})' for name in wrong)}."
+        raise ValueError(message)
+    if (own := _uuid(data["id"])) is None or own != _uuid(path.stem):
+        message = (
+            f"expected {path.name} to be named after its id and the id to be a UUID, got: {sanitise(data['id'])!r}."
+        )
+        raise ValueError(message)
+    return DeadLetterEntry(**{name: data[name] for name in _FIELDS})
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _instant(timestamp: str) -> float:
+    """Seconds since the epoch; a time without a zone is this machine's, and what is no time at all is the oldest."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return float("-inf")
+
+
+def _flush_names(folder: Path) -> None:
+    """A name that was moved or removed is on the disk only once its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

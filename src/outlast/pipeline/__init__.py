@@ -1,0 +1,28 @@
+"""
+Runs over items: stages, pipelines, and what a run came to.
+
+    declare     what users write: stage, use, Skip, Snooze, Degraded
+    pipelines   Pipeline, the door; home: where runs are kept; conduct: a run from its first line in the store to its last
+    runner      the driver: tasks, threads (crew), waits; journey: one item's way, pure
+    intake      from a source to items with something left to do; sources, keys
+    ledger      what becomes of an item that has ended; journal: batches to the store; sinks; accounting: the books, pure
+    tenure      the lease on a run; resources: what stages share; logs: which item a log record belongs to
+    mapping     map and amap: one function over many items, without a store
+"""
+
+from __future__ import annotations
+
+from outlast.pipeline.declare import Degraded as Degraded
+from outlast.pipeline.declare import Skip as Skip
+from outlast.pipeline.declare import Snooze as Snooze
+from outlast.pipeline.declare import Stage as Stage
+from outlast.pipeline.declare import stage as stage
+from outlast.pipeline.mapping import amap as amap
+from outlast.pipeline.mapping import map as map  # noqa: A004 - outlast.map
+from outlast.pipeline.pipelines import ArrowStream as ArrowStream
+from outlast.pipeline.pipelines import Pipeline as Pipeline
+from outlast.pipeline.resources import use as use
+from outlast.pipeline.results import Counts as Counts
+from outlast.pipeline.results import ItemResult as ItemResult
+from outlast.pipeline.results import PartialResult as PartialResult
+from outlast.pipeline.results import RunResult as RunResult

@@ -1,0 +1,155 @@
+"""
+The books of a run: how many items are where, and when too many of them fail. Pure: it decides, and never waits or writes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from outlast.pipeline.results import Counts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from outlast.pipeline.results import ItemStatus, RunOutcome, RunStatus
+    from outlast.store.records import ItemRow
+
+SAME_FAILURES = 50  # finished items in a row with one fingerprint, after which nobody believes in the next one
+_status = itemgetter(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a run may come to before it is stopped, and what its end is called."""
+
+    failure_budget: float = 0.1
+    failure_check_interval: int = 1000
+    min_success_rate: float = 0.95
+    min_partial_rate: float = 0.5
+    spend_limit: Mapping[str, float] | None = None
+    final_check: bool = False
+
+
+class Accounting:
+    """
+    `judge` is told when an item ends, and answers with a reason to stop reading if there is one now; `record` when its end is on record, and
+    only that counts. The counts go on where an earlier pass ended; what is watched for a stop begins anew with each pass.
+    """
+
+    def __init__(self, bounds: Bounds, before: Counts | None = None, spent: Mapping[str, float] | None = None) -> None:
+        before = before or Counts()
+        self.bounds = bounds
+        self.total = before.total
+        self.succeeded = before.succeeded
+        self.skipped = before.skipped
+        self.dlq = before.dlq
+        self.failed = before.failed
+        self.degraded = before.degraded
+        self.source_exhausted = False
+        self.spent: dict[str, float] = dict(spent or {})
+        self._spending = dict(self.spent)  # with what is not on record yet
+        # of this pass:
+        self.processed = 0  # neither skipped nor ended by throttling
+        self.failures = 0
+        self._next_check = bounds.failure_check_interval
+        self._same: str | None = None
+        self._row = 0
+
+    @property
+    def finished(self) -> int:
+        return self.succeeded + self.skipped + self.dlq + self.failed
+
+    def counts(self) -> Counts:
+        """The books as they are now."""
+        return Counts(
+            total=self.total,
+            succeeded=self.succeeded,
+            skipped=self.skipped,
+            dlq=self.dlq,
+            failed=self.failed,
+            pending=self.total - self.finished,
+            degraded=self.degraded,
+            source_exhausted=self.source_exhausted,
+        )
+
+    def record(self, items: Sequence[ItemRow]) -> None:
+        """The ends of these items are on record."""
+        for status, count in Counter(map(_status, items)).items():
+            setattr(self, status, getattr(self, status) + count)
+        for item in items:
+            if item.degraded:
+                self.degraded += 1
+            if item.spent:
+                _add(self.spent, item.spent)
+
+    def judge(
+        self,
+        status: ItemStatus,
+        *,
+        fingerprint: str | None = None,
+        throttled: bool = False,
+        spent: Mapping[str, float] | None = None,
+    ) -> str | None:
+        """An item has ended; why to stop reading, or None."""
+        if spent:
+            _add(self._spending, spent)
+        if status == "skipped":
+            self._row = 0
+            return None
+        if status == "succeeded":
+            self._row = 0
+        elif throttled:
+            return None
+        else:
+            self.failures += 1
+            self._row = self._row + 1 if fingerprint == self._same else 1
+            self._same = fingerprint
+        self.processed += 1
+        if self._row >= SAME_FAILURES:
+            return "same_failure"
+        if self.processed >= self._next_check:
+            self._next_check += self.bounds.failure_check_interval
+            if self.over_budget:
+                return "failure_budget_exceeded"
+        return None
+
+    @property
+    def overspent(self) -> str | None:
+        """What more was spent of than is allowed."""
+        limits = self.bounds.spend_limit or {}
+        return next((name for name, most in limits.items() if self._spending.get(name, 0.0) >= most), None)
+
+    @property
+    def rate(self) -> float:
+        """Failed items as a share of the finished ones of this pass."""
+        return self.failures / self.processed if self.processed else 0.0
+
+    @property
+    def over_budget(self) -> bool:
+        return self.rate > self.bounds.failure_budget
+
+    # -- the end
+
+    def verdict(self) -> tuple[RunStatus, str | None]:
+        """What a run that came to its end is called, and why if it failed."""
+        rate = self.counts().success_rate
+        if rate >= self.bounds.min_success_rate:
+            return "completed", None
+        if rate >= self.bounds.min_partial_rate:
+            return "partial_success", None
+        return "failed", "low_success_rate"
+
+    def outcome(self) -> RunOutcome:
+        """The strict word for it: success only if everything was read and nothing failed."""
+        failures = self.dlq + self.failed
+        if failures == 0 and self.total == self.finished and self.source_exhausted:
+            return "success"
+        return "failure" if failures and not self.succeeded else "partial"
+
+
+def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, amount in more.items():
+        totals[name] = totals.get(name, 0.0) + amount

@@ -1,0 +1,418 @@
+"""
+A run from its first line in the store to its last: found or begun, leased, worked on by a `Runner`, and given its name at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+from outlast.clock import here
+from outlast.errors import ConfigurationError, LeaseLost, RunFailed
+from outlast.log import logger
+from outlast.observe import emit, listening
+from outlast.pipeline.accounting import Accounting
+from outlast.pipeline.intake import Intake
+from outlast.pipeline.journal import as_row, persist
+from outlast.pipeline.ledger import SOURCE, Ledger
+from outlast.pipeline.logs import marked
+from outlast.pipeline.results import Counts, RunResult
+from outlast.pipeline.runner import Runner
+from outlast.pipeline.sinks import open_sink
+from outlast.pipeline.sources import open_source
+from outlast.pipeline.tenure import myself, take
+from outlast.redact import error_text
+from outlast.store.records import Batch
+from outlast.verdicts import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from outlast.observe.events import Event
+    from outlast.pipeline.journey import Journey
+    from outlast.pipeline.plan import Plan
+    from outlast.pipeline.results import ItemResult
+    from outlast.pipeline.sinks import Sink
+    from outlast.store import Store
+    from outlast.store.records import Checkpoint, DeadLetterRow, Lease, RunRecord
+
+_WATCH = 0.2  # seconds between two looks of whoever watches
+
+
+class Run:
+    """One pass of one run, with what others may ask of it while it goes on."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        source: object,
+        *,
+        deliver: Callable[[ItemResult[Any]], None] | None = None,
+        crowded: Callable[[], bool] | None = None,
+    ) -> None:
+        self._plan = plan
+        self._source = source
+        self._deliver = deliver
+        self._crowded = crowded
+        self._asked: str | None = None
+        self._items: Any = None
+        self.runner: Runner | None = None
+
+    def ask(self, wish: str) -> None:
+        """Wind down (pause, cancel or interrupted); when asked twice, without waiting for running attempts. In the run's own loop only."""
+        again, self._asked = self._asked is not None, self._asked or wish
+        if self.runner is None:
+            return
+        if again:
+            self.runner.cancel()
+        else:
+            self.runner.end(wish)
+
+    async def go(self) -> RunResult[Any]:
+        """Work on it until nothing more can be done."""
+        plan = self._plan
+        # What is wrong with these is said before anything is begun.
+        sink, self._items = open_sink(plan.sink), open_source(self._source)
+        store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
+        record, lease = await _aside(lambda: _opened(store, plan))
+        try:
+            if sink is not None:
+                await _aside(lambda: _ready(sink, store, record, lease))
+            return await self._work(store, record, lease, sink)
+        except BaseException:
+            if self.runner is None:  # it never began: nobody has to wait for the lease to end
+                await _aside(lambda: _let_go(store, lease))
+            raise
+        finally:
+            if sink is not None:
+                sink.close()
+
+    async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
+        plan = self._plan
+        state = await _aside(lambda: persist(lambda: store.shard_state(lease.run_number, lease.shard), "the store"))
+        before = Counts(
+            total=record.counts.total,
+            succeeded=record.counts.succeeded,
+            skipped=record.counts.skipped,
+            dlq=record.counts.dlq,
+            failed=record.counts.failed,
+            degraded=record.counts.degraded,
+        )
+        books = Accounting(plan.bounds, before, record.spent)
+        codec, types = plan.home.codec, plan.types()
+        valid = _validity(plan, record)
+
+        def intake(runner: Runner) -> Intake:
+            return Intake(
+                self._items,
+                plan.item_key,
+                store=store,
+                run=record,
+                read_before=state.read,
+                stages=plan.stages,
+                valid=valid,
+                decode=lambda data, _: codec.decode(data, types),
+                aside=runner.aside,
+                admit=self._admit(codec, types) if plan.kind == "replay" else None,
+            )
+
+        self.runner = runner = Runner(
+            plan, store, record, lease, books, sink, intake, lambda runner: Ledger(runner, codec, self._deliver)
+        )
+        if self._crowded is not None:
+            runner.crowded = self._crowded
+        started = _tell_start(record, before)
+        if self._asked is not None:
+            runner.end(self._asked)
+        cancelled: asyncio.CancelledError | None = None
+        watcher = None if plan.watch is None else asyncio.create_task(_watched(runner, plan.watch))
+        try:
+            with marked():
+                await runner.run(started)
+        except asyncio.CancelledError as interruption:
+            cancelled = interruption
+        if watcher is not None:
+            watcher.cancel()
+        result = self._result(runner, types)
+        await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
+        if plan.watch is not None:
+            plan.watch(runner)
+        if cancelled is not None:
+            raise cancelled
+        if runner.reason == "aborted" and isinstance(runner.error, KeyboardInterrupt | SystemExit):
+            raise runner.error
+        return result
+
+    def _admit(self, codec: Any, types: dict[str, type]) -> Callable[[Journey], None]:
+        """How an item of a replay begins: at the stage that failed, with the input it had there."""
+        places = {stage.name: place for place, stage in enumerate(self._plan.stages)}
+
+        def admit(journey: Journey) -> None:
+            letter = cast("DeadLetterRow", journey.source)
+            journey.letter = letter
+            first = letter.stage == SOURCE
+            data = letter.payload
+            if self._plan.from_start and "source" in letter.metadata:
+                data, first = base64.b64decode(letter.metadata["source"]), True
+            elif not first and letter.stage not in places:
+                message = f"the pipeline {self._plan.name} has no stage {letter.stage!r} any more: replay with from_start=True"
+                raise ConfigurationError(message)
+            journey.at = 0 if first or self._plan.from_start else places[letter.stage]
+            journey.source = journey.input = journey.value = codec.decode(data, types)
+
+        return admit
+
+    # -- the end
+
+    def _result(self, runner: Runner, types: dict[str, type]) -> RunResult[Any]:
+        plan, books, record = self._plan, runner.books, runner.record
+        status, reason = self._called(runner)
+        codec, home = plan.home.codec, plan.home
+        return RunResult(
+            id=record.id,
+            run_key=record.run_key,
+            pipeline=plan.name,
+            status=cast("Any", status),
+            outcome=books.outcome(),
+            reason=reason,
+            why=_why(status, reason, runner),
+            counts=books.counts(),
+            spent=dict(books.spent),
+            error=runner.error,
+            _number=record.number,
+            _store=lambda: home.store,
+            _decode=lambda data: codec.decode(data, types),
+        )
+
+    def _called(self, runner: Runner) -> tuple[str, str | None]:
+        """What the end is called, and why if not just so."""
+        if runner.status == "lost":
+            return "failed", "lease_lost"
+        if runner.status is not None:
+            return runner.status, runner.reason if runner.reason != runner.status else None
+        if runner.reason is not None:
+            return "failed", runner.reason
+        books = runner.books
+        if books.bounds.final_check and books.over_budget:
+            return "failed", "failure_budget_exceeded"
+        return books.verdict()
+
+
+async def _aside(do: Callable[[], Any]) -> Any:
+    return await asyncio.to_thread(do)
+
+
+async def _watched(runner: Runner, watch: Callable[[Runner], None]) -> None:
+    while True:
+        watch(runner)
+        await asyncio.sleep(_WATCH)
+
+
+# -- the beginning ----------------------------------------------------------------------------------------------------------------
+
+
+def _opened(store: Store, plan: Plan) -> tuple[RunRecord, Lease]:
+    """The run of this key, and the right to work on it."""
+    key = plan.run_key or here.get().ids.new()
+    name = None if plan.sink is None or callable(plan.sink) else str(plan.sink)
+    record: RunRecord = persist(
+        lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name), "the store"
+    )
+    if record.status == "cancelled":
+        message = f"the run {key!r} of {plan.name} was cancelled: begin another one with another run_key."
+        raise ConfigurationError(message)
+    if record.passes and record.sink != name:
+        message = (
+            f"expected the sink of the run {key!r} to stay the same, {record.sink or 'the store'}, got: {name or 'none'}. "
+            "What it has finished is there: give the same sink, or another run_key."
+        )
+        raise ConfigurationError(message)
+    changed = [mark[:2] for mark in _plain(record)] != [mark[:2] for mark in _marks(plan)]
+    if changed and plan.on_change == "stop":
+        old, new = (", ".join(f"{n} {v}" for n, v, _ in marks) for marks in (_plain(record), _marks(plan)))
+        message = (
+            f"the stages have changed since the run {key!r} of {plan.name} began ({old}; now {new}). Finished items stay as they are: "
+            'on_change="keep" goes on with the checkpoints of the old stages, on_change="redo" without them.'
+        )
+        raise ConfigurationError(message)
+    lease = take(store, record)
+    try:
+        persist(
+            lambda: store.set_run(
+                lease,
+                record.id,
+                status="running",
+                expect=("running", "paused", "interrupted", "completed", "partial_success", "failed"),
+            ),
+            "the store",
+        )
+        again = persist(lambda: store.run(record.id), "the store")  # with the counts of who had the lease before
+    except BaseException:
+        _let_go(store, lease)
+        raise
+    return again or record, lease
+
+
+def _plain(record: RunRecord) -> list[tuple[str, str, bool]]:
+    return [(mark.name, mark.version, mark.checkpoint) for mark in record.stages]
+
+
+def _marks(plan: Plan) -> list[tuple[str, str, bool]]:
+    return [(mark.name, mark.version, mark.checkpoint) for mark in plan.marks]
+
+
+def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
+    """Whether an item may go on behind a checkpoint: not if that stage or one before it has changed and is to be redone."""
+    now = [mark[:2] for mark in _marks(plan)]
+    before = [mark[:2] for mark in _plain(record)]
+
+    def valid(checkpoint: Checkpoint) -> bool:
+        if checkpoint.stage + 1 >= len(now):
+            return False
+        if plan.on_change == "redo":
+            reach = checkpoint.stage + 1
+            return now[:reach] == before[:reach] and checkpoint.version == now[checkpoint.stage][1]
+        return checkpoint.stage < len(before) and before[checkpoint.stage][0] == now[checkpoint.stage][0]
+
+    return valid
+
+
+def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> None:
+    state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
+    sink.open(state.sink_offset)
+    if state.sink_offset is None and sink.name is not None:
+        # From now on what stands in the file is ours, and can be told from what is on record.
+        persist(lambda: store.write(lease, Batch(sink_offset=0, read=state.read)), "the store")
+
+
+def _tell_start(record: RunRecord, before: Counts) -> Event:
+    from outlast.observe.events import RunStarted
+
+    event = RunStarted(run_id=record.id, pipeline=record.pipeline, run_key=record.run_key, finished=before.finished)
+    if listening():
+        emit(event)
+    return event
+
+
+# -- the end ------------------------------------------------------------------------------------------------------------------------
+
+
+def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any], *, lost: bool) -> None:
+    from outlast.observe import events
+
+    identity: dict[str, Any] = {"run_id": record.id, "pipeline": record.pipeline, "run_key": record.run_key}
+    told: list[Event] = []
+    if lost:
+        told.append(events.LeaseLost(**identity, owner=myself()))
+    elif result.status == "paused":
+        told.append(events.RunPaused(**identity))
+    counts = result.counts
+    told.append(
+        events.RunFinished(
+            **identity,
+            status=result.status,
+            outcome=result.outcome,
+            reason=result.reason,
+            why=result.why,
+            total=counts.total,
+            succeeded=counts.succeeded,
+            skipped=counts.skipped,
+            dlq=counts.dlq,
+            failed=counts.failed,
+            pending=counts.pending,
+        )
+    )
+    if listening():
+        for event in told:
+            emit(event)
+    if lost:
+        return
+    try:
+        store.set_run(lease, record.id, status=result.status, reason=result.reason, why=result.why, expect=("running",))
+        store.add_events([as_row(event) for event in told])
+    except Exception as error:  # noqa: BLE001 - all items are on record; only the run's own line is not
+        logger().warning("the end of the run could not be written: %s", error_text(error))
+        if classify(error).category == "permanent":
+            return
+    _let_go(store, lease)
+
+
+def _let_go(store: Store, lease: Lease) -> None:
+    try:
+        store.drop_lease(lease)
+    except Exception as error:  # noqa: BLE001 - it ends by itself
+        logger().warning("the lease could not be given back: %s", error_text(error))
+
+
+def _why(status: str, reason: str | None, runner: Runner) -> str:
+    """What the run came to, in a sentence or two."""
+    counts, bounds = runner.books.counts(), runner.books.bounds
+    said = f"{counts.succeeded} of {counts.total} items succeeded"
+    if counts.skipped:
+        said += f", {counts.skipped} were skipped"
+    if counts.dlq:
+        said += f", {counts.dlq} became dead letters"
+    if counts.failed:
+        said += f", {counts.failed} failed"
+    if counts.pending:
+        said += f", {counts.pending} are pending"
+    if not counts.source_exhausted:
+        said += ", the rest of the source was not read"
+    again = f"; run it again with run_key={runner.record.run_key!r} to go on"
+    problem = "" if runner.error is None else f"{type(runner.error).__name__}: {error_text(runner.error)}"
+    match reason or status:
+        case "completed" if counts.total == 0:
+            return "there were no items"
+        case "completed" if counts.dlq:
+            return f"{said}; the dead letters are open"
+        case "completed":
+            return said
+        case "partial_success":
+            return f"{said}: less than {bounds.min_success_rate:.0%}"
+        case "low_success_rate":
+            return f"{said}: less than {bounds.min_partial_rate:.0%}"
+        case "failure_budget_exceeded" if runner.error is not None:
+            return f"{error_text(runner.error)} {said}"
+        case "failure_budget_exceeded":
+            return f"failure rate {runner.books.rate:.1%} exceeds the budget of {bounds.failure_budget:.1%}; {said}"
+        case "same_failure":
+            return f"50 items in a row failed in the same way ({runner.detail}); {said}"
+        case "fatal_error":
+            return f"no other item can succeed either: {runner.detail}; {said}"
+        case "item_error":
+            return f"an item failed, and on_item_error is stop: {runner.detail}; {said}"
+        case "spend_limit":
+            spent = runner.books.spent.get(runner.detail, 0.0)
+            return f"the spend limit of {(bounds.spend_limit or {}).get(runner.detail):g} {runner.detail} is reached ({spent:g}); {said}{again}"
+        case "breaker_open":
+            return f"a circuit breaker stayed open after 3 rounds of probes; {said}{again}"
+        case "source_error":
+            return f"the source failed with {problem}; {said}{again}"
+        case "store_error":
+            return f"what was finished could not be recorded: {problem}; {said}{again}"
+        case "resource_error":
+            return f"a resource could not be opened: {problem}"
+        case "lease_lost":
+            return f"another process works on this run now; {said}"
+        case "aborted":
+            return f"ended by {problem}; {said}{again}"
+        case "paused":
+            return f"paused: {said}{again}"
+        case "cancelled":
+            return f"cancelled: {said}"
+        case _:
+            return f"interrupted: {said}{again}"
+
+
+def lost(result: RunResult[Any]) -> Exception:
+    """What is raised when another process has taken the run over."""
+    error = RunFailed(f"run {result.run_key} of {result.pipeline}: {result.why}", result=result)
+    error.__cause__ = result.error if isinstance(result.error, LeaseLost) else None
+    return error
+
+
+def announce(result: RunResult[Any]) -> None:
+    """Tell a person at the terminal what is left and how to go on."""
+    print(f"outlast: run {result.run_key} of {result.pipeline} {result.why}", file=sys.stderr)  # noqa: T201 - it is asked for by Ctrl-C

@@ -1,0 +1,162 @@
+"""
+Threads for blocking stages. Items go in one by one and come back in bursts; a thread carries an item on through blocking stages that
+follow each other.
+
+A stage's slots are tokens in a deque, so threads take and give them without a lock. Who finds no token parks the item at the stage; who gives
+one back looks for parked items. Each does its own step before it looks for the other's, so nobody is forgotten.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextvars import copy_context
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from outlast.pipeline.journey import Journey, Next, Post
+
+MOST_THREADS = 256
+_PATIENCE = 0.002  # seconds that items may wait for a thread before there are more of them
+
+
+class Crew:
+    """The threads of one run. Everything but `_work` belongs to the event loop."""
+
+    def __init__(
+        self,
+        posts: Sequence[Post],
+        attempt: Callable[[Journey, Post], Next],
+        came_back: Callable[[list[tuple[Journey, Next | BaseException]]], None],
+        go: Next,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._posts = posts
+        self._attempt = attempt
+        self._came_back = came_back
+        self._go = go
+        self._loop = loop
+        self._most = min(MOST_THREADS, sum(post.stage.concurrency for post in posts if not post.is_async))
+        self._threads = 0
+        self._inbox: deque[Journey] = deque()
+        self._work = threading.Semaphore(0)
+        self._done: deque[tuple[Journey, Next | BaseException]] = deque()
+        self._told = False
+        self._growing = False
+        self._closed = False
+        self.held = 0  # items in here: on their way to a thread, in one, or parked
+
+    def put(self, journey: Journey) -> None:
+        """Have the item's stage attempted by a thread."""
+        self.held += 1
+        self._inbox.append(journey)
+        if self._threads == 0:
+            self._start()
+        elif not self._growing and self._threads < self._most:
+            self._growing = True
+            self._loop.call_later(_PATIENCE, self._grow)
+        self._work.release()
+
+    def _start(self) -> None:
+        self._threads += 1
+        thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), daemon=True, name=f"outlast-stage-{self._threads}"
+        )
+        thread.start()
+
+    def _grow(self) -> None:
+        """Start more threads as long as items wait for one: blocking stages need many, busy ones are better off with few."""
+        self._growing = False
+        waiting = len(self._inbox)
+        if self._closed or not waiting:
+            return
+        for _ in range(min(waiting, self._threads, self._most - self._threads)):
+            self._start()
+        if self._threads < self._most:
+            self._growing = True
+            self._loop.call_later(_PATIENCE, self._grow)
+
+    def unstarted(self) -> list[Journey]:
+        """Take back the items that no thread has begun with."""
+        found: list[Journey] = []
+        for waiting in (self._inbox, *(post.ready for post in self._posts if not post.is_async)):
+            while True:
+                try:
+                    found.append(waiting.popleft())
+                except IndexError:
+                    break
+        self.held -= len(found)
+        return found
+
+    def close(self) -> None:
+        """No thread begins anything more; those that are busy end by themselves."""
+        self._closed = True
+        self._work.release(self._threads or 1)
+
+    def _collect(self) -> None:
+        self._told = False
+        burst: list[tuple[Journey, Next | BaseException]] = []
+        while True:
+            try:
+                burst.append(self._done.popleft())
+            except IndexError:
+                break
+        self.held -= len(burst)
+        self._came_back(burst)
+
+    # -- in a thread
+
+    def _run(self) -> None:
+        while True:
+            self._work.acquire()
+            if self._closed:
+                return
+            try:
+                journey = self._inbox.popleft()
+            except IndexError:  # it was taken back
+                continue
+            try:
+                after: Next | BaseException | None = self._carry(journey)
+            except BaseException as abort:  # noqa: BLE001 - the loop decides
+                after = abort
+            if after is not None:
+                self._done.append((journey, after))
+                if not self._told:
+                    self._told = True
+                    try:
+                        self._loop.call_soon_threadsafe(self._collect)
+                    except RuntimeError:  # the run is over, and nobody waits for this
+                        return
+            del journey, after
+
+    def _carry(self, journey: Journey) -> Next | None:
+        while True:
+            post = self._posts[journey.at]
+            try:
+                post.free.pop()
+            except IndexError:
+                post.ready.append(journey)
+                self._look(post)
+                return None
+            try:
+                after = self._attempt(journey, post)
+            finally:
+                post.free.append(None)
+                if post.ready:
+                    self._look(post)
+            if after is not self._go or self._posts[journey.at].is_async or self._closed:
+                return after
+
+    def _look(self, post: Post) -> None:
+        """Send a parked item on if there is a slot for it."""
+        if not post.free:
+            return
+        try:
+            journey = post.ready.popleft()
+        except IndexError:
+            return
+        self._inbox.append(journey)
+        self._work.release()

@@ -1,0 +1,269 @@
+"""
+What users write: stages, and what a stage may say about an item instead of returning its output.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from outlast import presets
+from outlast.callables import kind_of, name_of
+from outlast.checks import Check, Shown
+from outlast.errors import ConfigurationError, as_seconds
+from outlast.guard import Guard
+from outlast.pipeline.resources import Use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Literal, Never
+
+    from outlast.policy import RetryPolicy
+    from outlast.shapes import Seconds
+
+P = ParamSpec("P")
+A = TypeVar("A")
+B = TypeVar("B")
+In_contra = TypeVar("In_contra", contravariant=True)
+Out_co = TypeVar("Out_co", covariant=True)
+
+_UNSET: Any = object()
+_MOST_REPAIRS = 2
+
+
+class Skip(Exception):
+    """Raise it in a stage to say that this item is not wanted: it ends as skipped, which is no failure."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Snooze(Exception):
+    """Raise it in a stage to say: not yet, come back after so many seconds. It costs no attempt."""
+
+    def __init__(self, delay: Seconds) -> None:
+        self.delay = as_seconds(delay)
+        if not 0 <= self.delay < float("inf"):
+            message = f"expected delay to be a finite number of seconds of at least 0, got: {self.delay}"
+            raise ValueError(message)
+        super().__init__(f"snoozed for {self.delay:g} s")
+
+
+class Degraded(Generic[Out_co]):
+    """Return it from a stage: an output that is not as good as it should be, and why. The item succeeds and counts as degraded."""
+
+    __slots__ = ("value", "why")
+
+    def __init__(self, value: Out_co, why: str) -> None:
+        self.value = value
+        self.why = why
+
+    def __repr__(self) -> str:
+        return f"Degraded({self.why!r})"
+
+
+class Stage(Generic[P, In_contra, Out_co]):
+    """
+    One step of a pipeline, made by `stage`. Calling it calls the function as it is, without any protection, as a test would.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        guard: Guard,
+        concurrency: int,
+        checkpoint: bool,
+        repairs: tuple[Callable[[Any, Exception], Any], ...],
+        version: str,
+        is_async: bool,
+    ) -> None:
+        self.fn = fn
+        self.name = str(getattr(fn, "__name__", None) or name_of(fn))
+        self.guard = guard
+        self.concurrency = concurrency
+        self.checkpoint = checkpoint
+        self.repairs = repairs
+        self.version = version
+        self.is_async = is_async
+        self.resources = _resources(fn)
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, item: In_contra, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function itself; what it would `use` must be given."""
+        missing = [name for name in self.resources if name not in kwargs]
+        if missing and not args:
+            message = f"{self.name} is called outside of a run, where nothing is opened: give it {missing[0]}=..."
+            raise TypeError(message)
+        return self.fn(item, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Stage {self.name!r} version {self.version}>"
+
+
+def _resources(fn: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # a builtin
+        return {}
+    return {name: found.default.factory for name, found in parameters.items() if isinstance(found.default, Use)}
+
+
+class StageDecorator:
+    """What ``stage(...)`` returns."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[A, P], Coroutine[Any, Any, B | Degraded[B]]], /) -> Stage[P, A, B]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[A, P], B | Degraded[B]], /) -> Stage[P, A, B]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Stage[..., Any, Any]:
+        """Make the function a stage."""
+        return _made(fn, **self._options)
+
+
+@overload
+def stage(fn: Callable[Concatenate[A, P], Coroutine[Any, Any, B | Degraded[B]]], /) -> Stage[P, A, B]: ...
+@overload
+def stage(fn: Callable[Concatenate[A, P], B | Degraded[B]], /) -> Stage[P, A, B]: ...
+@overload
+def stage(
+    *,
+    guard: Guard | None = None,
+    retry: RetryPolicy | None = ...,
+    timeout: Seconds | None = None,
+    concurrency: int = 16,
+    batch: int | None = None,
+    isolation: Literal["thread", "process"] | None = None,
+    checkpoint: bool = False,
+    repairs: Sequence[Callable[[Any, Exception], Any]] = (),
+    version: str = "1",
+) -> StageDecorator: ...
+def stage(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    guard: Guard | None = None,
+    retry: RetryPolicy | None = _UNSET,
+    timeout: Seconds | None = None,
+    concurrency: int = 16,
+    batch: int | None = None,
+    isolation: Literal["thread", "process"] | None = None,
+    checkpoint: bool = False,
+    repairs: Sequence[Callable[[Any, Exception], Any]] = (),
+    version: str = "1",
+    **unknown: Never,
+) -> Any:
+    """
+    Make a function one stage of a pipeline: it gets an item and returns what becomes of it. Sync functions run in threads.
+
+    Without a `guard` its attempts follow the preset ``stage``; `retry` and `timeout` win over those of the guard. `concurrency` is how many
+    items may be in it at a time. ``checkpoint=True`` stores its output, so that neither resume nor replay pays for it again. `repairs` change
+    the input of an item that failed with an error that is not retried, one after the other, at most two. `version` says that the code has
+    changed; what that means for a run that is resumed, its ``on_change`` decides.
+    """
+    options: dict[str, Any] = {
+        "guard": guard,
+        "retry": retry,
+        "timeout": timeout,
+        "concurrency": concurrency,
+        "batch": batch,
+        "isolation": isolation,
+        "checkpoint": checkpoint,
+        "repairs": repairs,
+        "version": version,
+        "unknown": unknown,
+    }
+    return StageDecorator(options) if fn is None else _made(fn, **options)
+
+
+def _made(
+    fn: Callable[..., Any],
+    *,
+    guard: Guard | None,
+    retry: Any,
+    timeout: Any,
+    concurrency: int,
+    batch: int | None,
+    isolation: Any,
+    checkpoint: bool,
+    repairs: Sequence[Callable[[Any, Exception], Any]],
+    version: str,
+    unknown: dict[str, Any],
+) -> Stage[..., Any, Any]:
+    if isinstance(fn, Stage) or not callable(fn):
+        message = f"expected a function to make a stage of, got: a value of type {type(fn).__name__}."
+        raise ConfigurationError(message)
+    kind = kind_of(fn)
+    if "generator" in kind:
+        message = f"expected a function that returns one output, got: the generator function {name_of(fn)}."
+        raise ConfigurationError(message)
+    check = Check()
+    check.unknown(
+        unknown,
+        ("guard", "retry", "timeout", "concurrency", "batch", "isolation", "checkpoint", "repairs", "version"),
+    )
+    concurrency = check.integer("concurrency", concurrency, low=1, default=16)
+    version = check.name("version", version)
+    checkpoint = check.maybe_bool("checkpoint", checkpoint) is True
+    if batch is not None:
+        check.add("batch", "None", batch, "Stages over many items at a time are not in this version.")
+    if isinstance(repairs, str) or not all(callable(repair) for repair in repairs) or len(repairs) > _MOST_REPAIRS:
+        check.add(
+            "repairs", f"at most {_MOST_REPAIRS} functions of an item and an error", Shown(f"{len(repairs)} of them")
+        )
+        repairs = ()
+    if guard is not None and not isinstance(guard, Guard):
+        check.add("guard", "a Guard", guard)
+        guard = None
+    made = Guard()
+    try:
+        made = _stage_guard(fn, guard, retry, timeout, isolation, is_async=kind == "async")
+    except ConfigurationError as wrong:
+        check.problems += wrong.problems
+    check.raise_if_any()
+    return Stage(
+        fn,
+        guard=made,
+        concurrency=concurrency,
+        checkpoint=checkpoint,
+        repairs=tuple(repairs),
+        version=version,
+        is_async=kind == "async",
+    )
+
+
+def _stage_guard(
+    fn: Callable[..., Any], given: Guard | None, retry: Any, timeout: Any, isolation: Any, *, is_async: bool
+) -> Guard:
+    """What protects the attempts of a stage: a stage always waits for an open circuit, and leaves a blocking call in its thread."""
+    base = given or Guard(retry=presets.stage)
+    bound = base.timeout if timeout is None else timeout
+    isolation = base.isolation if isolation is None else isolation
+    if not is_async and bound is not None and isolation is None:
+        isolation = "thread"
+    if base.idle_timeout is not None:
+        message = f"expected no idle_timeout in the guard of the stage {name_of(fn)}: it hands out one output."
+        raise ConfigurationError(message)
+    made = Guard(
+        base.name,
+        retry=base.retry if retry is _UNSET else retry,
+        timeout=bound,
+        total_timeout=base.total_timeout,
+        isolation=isolation,
+        breaker=base.breaker,
+        limit=base.limit,
+        cost=base.cost,
+        retry_budget=base.retry_budget,
+        hedge=base.hedge,
+        on_open="wait",
+        retry_if=base.retry_if,
+        fallback=base.fallback,
+        idempotent=base.idempotent,
+    )
+    made._check(fn)  # noqa: SLF001 - the guard knows what it can promise for a function
+    return made

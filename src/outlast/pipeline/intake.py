@@ -1,0 +1,167 @@
+"""
+From a source to items that have something left to do: numbered, with their keys, without those that are finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from outlast.log import logger
+from outlast.pipeline.journey import Journey
+from outlast.pipeline.keys import Keys
+from outlast.pipeline.sources import Unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+
+    from outlast.pipeline.declare import Stage
+    from outlast.store import Store
+    from outlast.store.records import RunRecord
+
+PAGE = 500
+_TASTE = 16  # items read between two looks at the clock
+_SLICE = 0.005  # seconds of reading before others have their turn
+
+
+class Intake:
+    """
+    Reads a source. After a resume the items of earlier passes are compared with what is on record, page by page; if the source has
+    another order than before, every key is looked up.
+    """
+
+    def __init__(
+        self,
+        source: Iterator[Any] | AsyncIterable[Any],
+        item_key: str | Callable[[Any], str] | None,
+        *,
+        store: Store,
+        run: RunRecord,
+        read_before: int,
+        stages: Sequence[Stage[..., Any, Any]],
+        valid: Callable[[Any], bool],
+        decode: Callable[[bytes, int], Any],
+        aside: Callable[[Callable[[], Any]], Awaitable[Any]],
+        admit: Callable[[Journey], None] | None = None,
+    ) -> None:
+        self._items = source
+        self._more: AsyncIterator[Any] | None = None
+        if not isinstance(self._items, Iterator):
+            self._more = aiter(self._items)
+        self._keys = Keys(item_key)
+        self._store = store
+        self._run = run
+        self._known = read_before  # positions that an earlier pass has read
+        self._next = read_before  # the number of the next item that no pass has read
+        self._position = 0
+        self._shuffled = False
+        self._stages = stages
+        self._valid = valid
+        self._decode = decode
+        self._aside = aside
+        self._admit = admit
+        self._broken: Exception | None = None
+        self.exhausted = False
+
+    @property
+    def read(self) -> int:
+        """Items read in all passes."""
+        return self._next
+
+    async def close(self) -> None:
+        """Nothing more is read: a generator may clean up."""
+        try:
+            if self._more is not None and hasattr(self._more, "aclose"):
+                await self._more.aclose()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+            elif hasattr(self._items, "close"):
+                self._items.close()  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]
+        except Exception as error:  # noqa: BLE001 - everything that was read is taken care of
+            logger().warning("the source could not be closed: %s", type(error).__name__)
+
+    async def chunk(self, most: int) -> list[Journey]:
+        """Some of the next items, at most so many; none left to do among them if the list is empty."""
+        if self._broken is not None:
+            raise self._broken
+        resuming = self._position < self._known or self._shuffled
+        if resuming:
+            most = PAGE
+        items = await self._several(most) if self._more is not None else self._slice(most)
+        if not items:
+            return []
+        first, self._position = self._position, self._position + len(items)
+        keys = [self._key(item, first + offset) for offset, item in enumerate(items)]
+        if not resuming:
+            start, self._next = self._next, self._next + len(items)
+            left = [
+                Journey(start + place, key, item) for place, (key, item) in enumerate(zip(keys, items, strict=True))
+            ]
+        else:
+            left = await self._unfinished(first, keys, items)
+        if self._admit is not None:
+            for journey in left:
+                self._admit(journey)
+        return left
+
+    def _slice(self, most: int) -> list[Any]:
+        items: list[Any] = []
+        source, until = self._items, perf_counter() + _SLICE
+        assert isinstance(source, Iterator)  # noqa: S101 - async ones are read by `_several`
+        try:
+            while len(items) < most and not self.exhausted:
+                before = len(items)
+                for item in islice(source, min(_TASTE, most - before) if items else 1):
+                    items.append(item)  # noqa: PERF402 - what came before an error is kept
+                self.exhausted = len(items) == before
+                if perf_counter() > until:
+                    break
+        except Exception as error:  # noqa: BLE001 - raised when those before it are taken care of
+            self._broken = error
+        return items
+
+    async def _several(self, most: int) -> list[Any]:
+        assert self._more is not None  # noqa: S101 - an async source
+        items: list[Any] = []
+        until = perf_counter() + _SLICE
+        try:
+            while len(items) < most and perf_counter() < until:
+                items.append(await anext(self._more))
+        except StopAsyncIteration:
+            self.exhausted = True
+        except Exception as error:  # noqa: BLE001 - raised when those before it are taken care of
+            self._broken = error
+        return items
+
+    def _key(self, item: Any, seq: int) -> str:
+        return Keys(None).of(item.raw, seq) if isinstance(item, Unreadable) else self._keys.of(item, seq)
+
+    async def _unfinished(self, first: int, keys: list[str], items: list[Any]) -> list[Journey]:
+        store, run = self._store, self._run.number
+        rows = await self._aside(lambda: store.finished(run, first, len(keys)))
+        there: dict[int, str] = {seq: key for seq, key, _ in rows}
+        if any(there.get(first + offset, key) != key for offset, key in enumerate(keys)):
+            self._shuffled = True
+        elsewhere = await self._aside(lambda: store.find_keys(run, keys)) if self._shuffled else {}
+        left: list[Journey] = []
+        for offset, (key, item) in enumerate(zip(keys, items, strict=True)):
+            seq = first + offset
+            if there.get(seq) == key or key in elsewhere:
+                continue
+            if seq in there or seq >= self._known:  # its place is taken, or nobody has been here before
+                seq, self._next = self._next, self._next + 1
+            left.append(Journey(seq, key, item))
+        await self._set_ahead(left)
+        return left
+
+    async def _set_ahead(self, journeys: list[Journey]) -> None:
+        """Items with a checkpoint go on behind it."""
+        if not journeys or not any(stage.checkpoint for stage in self._stages):
+            return
+        seqs = [journey.seq for journey in journeys]
+        checkpoints = await self._aside(lambda: self._store.checkpoints_of(self._run.number, seqs))
+        for journey in journeys:
+            found = checkpoints.get(journey.seq)
+            if found is not None and found.key == journey.key and self._valid(found):
+                journey.at = found.stage + 1
+                journey.value = journey.input = self._decode(found.output, found.stage)

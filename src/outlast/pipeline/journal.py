@@ -1,0 +1,235 @@
+"""
+From finished items to the store, in batches, by a thread of its own: outputs to the sink, then everything in one transaction.
+
+What the store has not taken is not finished. Errors that may pass are waited out; when the patience is over, or nothing can help, the journal
+is broken, and says so to the run.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from outlast.clock import Stop, here
+from outlast.errors import LeaseLost
+from outlast.log import logger
+from outlast.policy import RetryPolicy
+from outlast.redact import error_text
+from outlast.store.records import Batch, EventRow, to_us
+from outlast.verdicts import classify
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from outlast.observe.events import Event
+    from outlast.pipeline.journey import Journey
+    from outlast.pipeline.sinks import Sink
+    from outlast.store import Store
+    from outlast.store.records import AttemptRow, Checkpoint, DeadLetterRow, ItemRow, Lease
+
+MOST_ITEMS = 2000  # in a batch
+_LATENCY = 0.05  # seconds after which a batch goes, however small
+_OUTSTANDING = 2  # batches on their way to the store
+PATIENCE = 120.0  # seconds for which a store that cannot be reached is waited for
+_AGAIN = RetryPolicy(max_attempts=10_000, initial_delay=0.1, max_delay=5.0, on_errors=("transient", "unclear"))
+
+
+class Load:
+    """What goes to the store together, and who waits for it."""
+
+    __slots__ = (
+        "attempts",
+        "checkpoints",
+        "events",
+        "exhausted",
+        "held",
+        "items",
+        "keys",
+        "letters",
+        "outputs",
+        "read",
+        "resolved",
+        "told",
+    )
+
+    def __init__(self) -> None:
+        self.items: list[ItemRow] = []
+        self.attempts: list[AttemptRow] = []
+        self.checkpoints: list[Checkpoint] = []
+        self.letters: list[DeadLetterRow] = []
+        self.resolved: list[Any] = []
+        self.events: list[EventRow] = []
+        self.outputs: list[Any] = []
+        self.keys: list[str] = []
+        self.held: list[Journey] = []  # go on when this is on record
+        self.told: list[Any] = []  # results to hand out when this is on record
+        self.read = 0
+        self.exhausted = False
+
+    @property
+    def empty(self) -> bool:
+        return not (self.items or self.checkpoints or self.letters or self.resolved or self.events)
+
+
+class Journal:
+    """Used by the event loop; `_run` and what it calls is the writer's thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        lease: Lease,
+        sink: Sink | None,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        committed: Callable[[Load], None],
+        broken: Callable[[Exception], None],
+    ) -> None:
+        self._store = store
+        self._lease = lease
+        self._sink = sink
+        self._loop = loop
+        self._committed = committed
+        self._broken = broken
+        self.load = Load()
+        self._queue: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
+        self._out = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._give_up = Stop()
+        self._failed = False
+        self.read = 0
+        self.exhausted = False
+        self._written = (0, False)  # read and exhausted, as on record
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), daemon=True, name="outlast-journal"
+        )
+        self._thread.start()
+
+    @property
+    def full(self) -> bool:
+        """Whether the store is behind: then no new items are begun."""
+        return len(self.load.items) >= MOST_ITEMS and self._out >= _OUTSTANDING
+
+    @property
+    def settled(self) -> bool:
+        """Whether all is on record."""
+        return self._failed or (self._out == 0 and self.load.empty and self._written == (self.read, self.exhausted))
+
+    def added(self) -> None:
+        """Something was put into the load."""
+        if len(self.load.items) >= MOST_ITEMS:
+            self.flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(_LATENCY, self._late)
+
+    def _late(self) -> None:
+        self._timer = None
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what there is, unless enough is on its way already."""
+        if self._failed or self._out >= _OUTSTANDING:
+            return
+        news = (self.read, self.exhausted)
+        if self.load.empty and news == self._written:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        load, self.load = self.load, Load()
+        load.read, load.exhausted = self._written = news
+        self._out += 1
+        self._queue.put(load)
+
+    def _back(self, load: Load) -> None:
+        self._out -= 1
+        self._committed(load)
+        if not self.load.empty and (len(self.load.items) >= MOST_ITEMS or self._timer is None):
+            self.flush()
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        self._broken(error)
+
+    def abandon(self) -> None:
+        """Write nothing more, and do not wait for the store any longer."""
+        self._failed = True
+        self._give_up.set()
+
+    def close(self) -> None:
+        """End the thread; what was flushed is written before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._queue.put(None)
+
+    # -- in the writer's thread
+
+    def _run(self) -> None:
+        while (load := self._queue.get()) is not None:
+            try:
+                self._write(load)
+            except Exception as error:  # noqa: BLE001 - the loop is told
+                self._tell(self._fail, error)
+                del load, error
+                return
+            self._tell(self._back, load)
+            del load
+
+    def _tell(self, callback: Callable[[Any], None], argument: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, argument)
+        except RuntimeError:  # the loop is gone: nobody is waiting any more
+            return
+
+    def _write(self, load: Load) -> None:
+        offset = None
+        if self._sink is not None:
+            offset = persist(lambda: self._out_to_sink(load), "the sink", self._give_up)
+        batch = Batch(
+            items=load.items,
+            attempts=load.attempts,
+            checkpoints=load.checkpoints,
+            dead_letters=load.letters,
+            resolved=load.resolved,
+            events=load.events,
+            read=load.read,
+            sink_offset=offset,
+            source_exhausted=load.exhausted,
+        )
+        persist(lambda: self._store.write(self._lease, batch), "the store", self._give_up)
+        if self._sink is not None:
+            self._sink.settle()
+
+    def _out_to_sink(self, load: Load) -> int | None:
+        return None if self._sink is None else self._sink.write(load.outputs, load.keys)
+
+
+def as_row(event: Event) -> EventRow:
+    """An event as the store keeps it."""
+    return EventRow(
+        id=here.get().ids.new(), name=event.name, at_us=to_us(event.ts), run=event.run_id, data=event.as_dict()
+    )
+
+
+def persist(do: Callable[[], Any], what: str, give_up: Stop | None = None) -> Any:
+    """Do it, again and again as long as the error is one that may pass and the patience lasts; the last error is raised."""
+    clock, dice, number = here.get().clock, here.get().dice, 0
+    since: float | None = None
+    while True:
+        try:
+            return do()
+        except LeaseLost:
+            raise
+        except Exception as error:
+            now, number = clock.monotonic(), number + 1
+            since = now if since is None else since
+            delay = _AGAIN.delay(min(number, 20), dice.roll())
+            if classify(error).category == "permanent" or now + delay - since > PATIENCE:
+                raise
+            if number == 1:
+                logger().warning("%s cannot be used, the run waits for it: %s", what, error_text(error))
+        if clock.sleep(delay, give_up):
+            message = f"asked to stop while {what} could not be used"
+            raise InterruptedError(message)

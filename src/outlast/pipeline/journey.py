@@ -1,0 +1,576 @@
+"""
+One item's way through the stages: where it is, what has happened to it, and what is next. Neither waits nor calls.
+
+A driver makes an attempt and tells `succeeded` or `failed`; the journey answers with what is to be done now. What an attempt's failure means
+is the decision of the same flow as in any protected call (`outlast.call`), with the three rules that are special to a stage: it waits for
+an open circuit, a refusal by a service behind a limit is not charged at first, and an empty retry budget defers.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from outlast.call import Call, Ended, running, standing
+from outlast.clock import stopping
+from outlast.model import Notes
+from outlast.pipeline.declare import Degraded, Skip, Snooze
+from outlast.redact import error_text, sanitise
+from outlast.store.records import AttemptRow
+from outlast.verdicts import classify, refusal
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Mapping
+
+    from outlast.guard import Guard
+    from outlast.model import Context
+    from outlast.pipeline.declare import Stage
+    from outlast.pipeline.results import ItemStatus
+    from outlast.verdicts import Verdict
+
+PATIENCE = 900.0  # seconds for which an item's refusals are not charged, and for which an empty retry budget defers
+_DEFERRED = 1.0  # seconds; how soon an empty budget is asked again, at least
+_UNTOLD = (None,) * 5
+_row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
+_NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
+_REPAIRABLE = frozenset({"permanent", "unclear", "not_listed", "skipped"})
+_NOT_OURS = frozenset({"breaker_open", "shutdown"})  # reasons that leave an item unfinished
+
+
+class Next(Enum):
+    """What is to be done with an item now."""
+
+    GO = "go"  # on to the stage it is at
+    HOLD = "hold"  # its checkpoint must be on record first
+    WAIT = "wait"  # `wait` seconds, then the same stage
+    LINE = "line"  # until its turn at the limit has come
+    END = "end"  # it has a status
+    BACK = "back"  # it stays unfinished
+
+
+class Post:
+    """One stage in one run: the function as it is called there, and its slots."""
+
+    __slots__ = (
+        "direct",
+        "free",
+        "full",
+        "guard",
+        "index",
+        "is_async",
+        "kwargs",
+        "last",
+        "name",
+        "onward",
+        "ready",
+        "run",
+        "stage",
+        "work",
+    )
+
+    def __init__(self, run: Bearings, stage: Stage[..., Any, Any], index: int, *, last: bool) -> None:
+        from collections import deque
+
+        self.run = run
+        self.stage = stage
+        self.index = index
+        self.last = last
+        self.name = stage.name
+        self.guard: Guard = stage.guard
+        self.is_async = stage.is_async
+        self.work: Callable[..., Any] = stage.fn
+        self.kwargs: dict[str, Any] = {}
+        self.direct = False  # calling it makes a coroutine and runs no code yet
+        self.onward = Next.HOLD if stage.checkpoint else Next.GO  # for an item that came through
+        # Anything but retries has to be asked before an attempt.
+        self.full = not stage.guard.plain
+        # A slot is a token: taking one out and putting it back is one step each, which needs no lock between threads.
+        self.free: deque[None] = deque([None] * stage.concurrency)
+        self.ready: deque[Journey] = deque()  # items that wait for a slot
+
+
+class Bearings:
+    """What all items of a run have in common."""
+
+    __slots__ = ("audit_all", "base_us", "monotonic", "pass_", "pipeline", "run_id")
+
+    def __init__(
+        self, *, pipeline: str, run_id: str, pass_: int, monotonic: Callable[[], float], wall_us: int, audit_all: bool
+    ) -> None:
+        self.pipeline = pipeline
+        self.run_id = run_id
+        self.pass_ = pass_
+        self.monotonic = monotonic
+        self.base_us = wall_us - int(monotonic() * 1e6)
+        self.audit_all = audit_all
+
+
+class Journey:
+    """
+    One item on its way. It stands in the context of each of its attempts, for `outlast.current` and for log records.
+    """
+
+    # What an item that comes through at once never changes stands here, on the class: making one must cost little.
+    call: StageCall | None = None
+    notes: Notes | None = None
+    post: Post
+    status: ItemStatus | None = None
+    reason: str | None = None
+    warnings: list[str] | None = None
+    spent: dict[str, float] | None = None
+    degraded = False
+    started: float | None = None
+    attempts = 0
+    wait = 0.0
+    seen = 0  # what the flow's `latest` was when the attempt began
+    repaired = numbered = 0  # repairs tried at this stage, and the attempts before the newest of them
+    falling = False  # the fallback answers next
+    first_failed: float | None = None
+    throttled_at: float | None = None
+    throttled = False
+    letter: Any = None  # the dead letter that is replayed
+    output: Any = None
+    before: Any = None  # the input of the stage whose checkpoint is being recorded
+    error: Exception
+    verdict: Verdict
+    failed_at: str
+
+    def __init__(self, seq: int, key: str, value: Any) -> None:
+        self.seq = seq
+        self.key = key
+        self.source = self.input = self.value = value
+        self.at = 0
+        self.rows: list[AttemptRow] = []
+
+    # -- standing in the context
+
+    def enter(self, call: StageCall) -> None:
+        """Called inside of an attempt's own context, before an attempt with a call of its own."""
+        running.set(call)
+        standing.set(self)
+
+    def context(self) -> Context:
+        """What `current` says during a first attempt that nobody has prepared."""
+        from outlast.model import Context
+
+        return Context(
+            max_attempts=self.post.guard.retry.max_attempts, key=self.idempotency_key, notes=self._take_notes
+        )
+
+    def fill(self, context: Context) -> None:
+        """What `current` says in a stage, and in any call that is made there."""
+        context.run_id, context.item_key, context.stage = self.post.run.run_id, self.key, self.post.name
+
+    def _take_notes(self) -> Notes:
+        if self.notes is None:
+            self.notes = Notes()
+        return self.notes
+
+    def idempotency_key(self) -> str:
+        """The same in every attempt at this stage, also after a resume."""
+        parts = f"{self.post.run.run_id}\x1f{self.seq}\x1f{self.post.name}\x1f{self.repaired}"
+        return blake2b(parts.encode(), digest_size=16).hexdigest()
+
+    # -- before an attempt
+
+    def begin(self, post: Post) -> Next | None:
+        """None: attempt now. Anything else: not yet, or not at all."""
+        call = self.call
+        if call is None:
+            call = self.call = StageCall(post.guard, post.name)
+            call.journey, self.post = self, post
+            if post.guard.cost is not None:
+                call.estimate((self.value,), post.kwargs)
+        try:
+            wait = call.begin()
+        except Ended as end:
+            return self.came_out(post, end.result)
+        except Exception as error:  # noqa: BLE001 - the end of this item at this stage
+            return self.over(post, error)
+        if wait is None:
+            return None
+        if call.turn is not None:
+            return Next.LINE
+        self.wait = wait
+        return Next.WAIT
+
+    # -- after an attempt
+
+    def succeeded(self, post: Post, result: Any, began: float) -> Next:
+        """An attempt returned."""
+        call, run = self.call, post.run
+        now = run.monotonic()
+        if self.started is None:
+            self.started = began
+        number = 1 + self.numbered
+        if call is not None:
+            number = call.tries + self.numbered
+            again = call.succeeded(result)
+            if again is not None:
+                self.attempts += 1
+                self._row(post, number, "retrying", began, now, error="retry_if wants another result", delay=again)
+                self.wait = again
+                return Next.WAIT
+        self.attempts += 1
+        notes = self.notes if call is None else (call.notes or {}).get(call.number)
+        if notes is not None:
+            self._keep(notes)
+            self._row(post, number, "success", began, now, spent=notes.spent or None)
+        elif run.audit_all:
+            self.rows.append(
+                _row(
+                    AttemptRow,
+                    (
+                        self.seq,
+                        post.index,
+                        run.pass_,
+                        number,
+                        "success",
+                        int(began * 1e6) + run.base_us,
+                        int((now - began) * 1e6),
+                        *_UNTOLD,
+                    ),
+                )
+            )
+        return self.came_out(post, result)
+
+    def passed(self, post: Post, result: Any, began: float) -> Next:
+        """As `succeeded`, for a first attempt that needed no call and said nothing: nearly all of them, so in one piece."""
+        if self.notes is not None or result.__class__ is Degraded or self.repaired:
+            return self.succeeded(post, result, began)
+        run = post.run
+        if self.started is None:
+            self.started = began
+        self.attempts += 1
+        if run.audit_all:
+            took, base = int((run.monotonic() - began) * 1e6), run.base_us
+            start = int(began * 1e6) + base
+            self.rows.append(_row(AttemptRow, (self.seq, post.index, run.pass_, 1, "success", start, took, *_UNTOLD)))
+        if post.last:
+            self.output = result
+            self.status = "succeeded"
+            return Next.END
+        if post.stage.checkpoint:
+            self.before = self.input
+        self.at += 1
+        self.value = self.input = result
+        return post.onward
+
+    def came_out(self, post: Post, result: Any) -> Next:
+        """The stage has its output."""
+        if result.__class__ is Degraded:
+            self.degraded = True
+            self._warn(f"degraded at {post.name}: {result.why}")
+            result = result.value
+        if self.call is not None or self.notes is not None:
+            self.call = self.notes = None
+        if self.repaired:
+            self.repaired = self.numbered = 0
+        if post.last:
+            self.output = result
+            self.status = "succeeded"
+            return Next.END
+        self.at = post.index + 1
+        before, self.value, self.input = self.input, result, result
+        if post.stage.checkpoint:
+            self.before = before
+            return Next.HOLD
+        return Next.GO
+
+    def failed(self, post: Post, error: Exception, began: float) -> Next:
+        """An attempt raised."""
+        run = post.run
+        now = run.monotonic()
+        if self.started is None:
+            self.started = began
+        if isinstance(error, Skip):
+            return self._skipped(post, error, began, now)
+        if isinstance(error, Snooze):
+            return self._snoozed(error)
+        call = self.call
+        stop = stopping.get()
+        if stop is not None and stop.is_set():
+            # It may have failed because of that: what ended early in it says nothing about the item.
+            self.reason = "shutdown"
+            return Next.BACK
+        if call is None:
+            call = self.call = StageCall(post.guard, post.name, self.seen)
+            call.journey = self
+            if self.notes is not None:
+                call.notes, self.notes = {1: self.notes}, None
+        number = call.tries + self.numbered
+        notes = (call.notes or {}).get(call.number)
+        if notes is not None:
+            self._keep(notes)
+        wait = call.failed(error)
+        if self.first_failed is None:
+            self.first_failed = now
+        if wait is not None and call.reason is None:
+            self.attempts += 1
+            self._failure(post, error, call.rows[-1][4], number, began, now, wait, notes)
+            self.wait = wait
+            return Next.WAIT
+        return self.over(post, error, (number, began, now, notes))
+
+    def over(self, post: Post, error: Exception, attempt: tuple[int, float, float, Notes | None] | None = None) -> Next:
+        """No further attempt at this stage; `attempt` is the one that has just failed, if that is what ended it."""
+        call = self.call
+        reason = None if call is None else call.reason
+        if reason in _NOT_OURS:
+            self.reason = reason
+            return Next.BACK
+        verdict = classify(error)
+        if attempt is not None:
+            self.attempts += 1
+            number, began, now, notes = attempt
+            self._failure(post, error, verdict, number, began, now, None, notes)
+        if (
+            reason in _REPAIRABLE
+            and self.repaired < len(post.stage.repairs)
+            and not verdict.fatal
+            and self._repair(post, error)
+        ):
+            return Next.GO
+        if post.guard.fallback is not None:
+            self.falling = True
+            self.error = error
+            return Next.GO
+        self.give_up(post.name, error, verdict)
+        return Next.END
+
+    def fell_back(self, post: Post, result: Any = None, error: Exception | None = None) -> Next:
+        """The fallback has answered, or failed too; it is no attempt."""
+        self.falling = False
+        if error is None:
+            self._warn(f"the fallback of {post.name} answered after {type(self.error).__name__}")
+            return self.came_out(post, result)
+        if error.__context__ is None:
+            error.__context__ = self.error
+        self.give_up(post.name, error)
+        return Next.END
+
+    def give_up(self, stage: str, error: Exception, verdict: Verdict | None = None) -> None:
+        """The item has failed for good."""
+        self.verdict = verdict or classify(error)
+        self.error = error
+        self.failed_at = stage
+        self.throttled = refusal(error, self.verdict) is not None or getattr(self.call, "reason", None) == "throttled"
+        self.reason = f"{stage}: {type(error).__name__}: {error_text(error)}"
+        self.status = "failed"
+
+    # -- what may be said instead of an output
+
+    def _skipped(self, post: Post, skip: Skip, began: float, now: float) -> Next:
+        number = self.numbered + (1 if self.call is None else self.call.tries)
+        if self.call is not None:
+            self.call.interrupted(_NEUTRAL)
+        if self.notes is not None:
+            self._keep(self.notes)
+        self.attempts += 1
+        self._row(post, number, "success", began, now)
+        self.status, self.reason = "skipped", sanitise(str(skip.reason))
+        return Next.END
+
+    def _snoozed(self, snooze: Snooze) -> Next:
+        if self.call is not None:
+            self.call.interrupted(_NEUTRAL)
+            self.call.number -= 1
+        self.wait = snooze.delay
+        return Next.WAIT
+
+    def _repair(self, post: Post, error: Exception) -> bool:
+        repair = post.stage.repairs[self.repaired]
+        self.repaired += 1
+        name = getattr(repair, "__name__", type(repair).__name__)
+        try:
+            self.value = repair(self.value, error)
+        except Exception as broken:  # noqa: BLE001 - then the item fails as it would have without
+            self._warn(f"{name} could not repair the input of {post.name}: {type(broken).__name__}")
+            return False
+        self.numbered += 1 if self.call is None else self.call.tries
+        self.call = self.notes = None
+        self._warn(f"input of {post.name} repaired by {name} after {type(error).__name__}")
+        return True
+
+    # -- the record
+
+    def _warn(self, message: str) -> None:
+        if self.warnings is None:
+            self.warnings = []
+        self.warnings.append(sanitise(message))
+
+    def _keep(self, notes: Notes) -> None:
+        """What the code of an attempt has said about it."""
+        if notes.warnings:
+            self.warnings = (self.warnings or []) + notes.warnings
+        if notes.spent:
+            self.spent = self.spent or {}
+            for name, amount in notes.spent.items():
+                self.spent[name] = self.spent.get(name, 0.0) + amount
+
+    def _failure(
+        self,
+        post: Post,
+        error: Exception,
+        verdict: Verdict | None,
+        number: int,
+        began: float,
+        now: float,
+        delay: float | None,
+        notes: Notes | None,
+    ) -> None:
+        self._row(
+            post,
+            number,
+            "failed" if delay is None else "retrying",
+            began,
+            now,
+            error_class=None if verdict is None else verdict.error_class,
+            error_type=type(error).__name__,
+            error=error_text(error),
+            delay=delay,
+            spent=None if notes is None else notes.spent or None,
+        )
+
+    def _row(
+        self,
+        post: Post,
+        number: int,
+        outcome: Any,
+        began: float,
+        now: float,
+        *,
+        error_class: str | None = None,
+        error_type: str | None = None,
+        error: str | None = None,
+        delay: float | None = None,
+        spent: Mapping[str, float] | None = None,
+    ) -> None:
+        run = post.run
+        if outcome == "success" and not run.audit_all:
+            return
+        self.rows.append(
+            AttemptRow(
+                self.seq,
+                post.index,
+                run.pass_,
+                number,
+                outcome,
+                int(began * 1e6) + run.base_us,
+                int((now - began) * 1e6),
+                error_class,
+                error_type,
+                error,
+                None if delay is None else int(delay * 1e6),
+                spent,
+            )
+        )
+
+
+class _Underway:
+    """Stands for the call in the context of a first attempt that nobody has prepared."""
+
+    deadline = None
+
+    def context(self) -> Context:
+        place: Any = standing.get()
+        context: Context = place.context()
+        return context
+
+
+UNDERWAY: Any = _Underway()
+
+
+class StageCall(Call):
+    """A protected call at a stage: the flow, with what is special to items."""
+
+    journey: Journey
+    uncharged = 0  # attempts that the service refused, and that do not count
+    owing = False  # a retry that the budget has not granted yet
+    owing_since = 0.0
+
+    @property
+    def tries(self) -> int:
+        """Attempts made at this stage, the uncharged ones included."""
+        return self.number + self.uncharged
+
+    def who(self) -> dict[str, Any]:
+        journey = self.journey
+        run = journey.post.run
+        return super().who() | {
+            "attempt": self.tries,
+            "item_id": journey.key,
+            "run_id": run.run_id,
+            "pipeline": run.pipeline,
+        }
+
+    def context(self) -> Context:
+        context = super().context()
+        context.attempt = max(1, self.tries)
+        context._key = self._idempotency_key  # noqa: SLF001 - known at every stage, also with a plain guard
+        return context
+
+    def _idempotency_key(self) -> str:
+        if self._key is None:
+            self._key = self.journey.idempotency_key()
+        return self._key
+
+    def begin(self) -> float | None:
+        if self.owing:
+            budget, now = self.guard.retry_budget, self.world.clock.monotonic()
+            if budget is None or budget.withdraw():
+                self.owing = False
+            elif now - self.owing_since >= PATIENCE:
+                self._end_with_last("retry_budget")
+            else:
+                return max(_DEFERRED, self.previous or 0.0)
+        return super().begin()
+
+    def _after_policy(self, now: float, delay: float) -> Any:
+        reason = super()._after_policy(now, delay)
+        if reason != "retry_budget":
+            return reason
+        self.owing, self.owing_since = True, now
+        return None
+
+    def failed(self, error: Exception) -> float | None:
+        if self.guard.limit is not None and self.world.retries:
+            verdict = classify(error)
+            if refusal(error, verdict) is not None:
+                wait = self._refused(error, verdict)
+                if wait is not None:
+                    return wait
+        return super().failed(error)
+
+    def _refused(self, error: Exception, verdict: Verdict) -> float | None:
+        """The seconds to wait after a refusal that is not charged; None if it is."""
+        now, policy, journey = self.world.clock.monotonic(), self.guard.retry, self.journey
+        if journey.throttled_at is None:
+            journey.throttled_at = now
+        wait = policy.delay(min(1 + self.uncharged, 6), self.world.dice.roll(), verdict.retry_after, self.previous)
+        if now - journey.throttled_at >= PATIENCE or self._stopped():
+            return None
+        if self.deadline is not None and now + wait >= self.deadline:
+            return None
+        if self.ticket is not None:
+            self._settle(error, verdict)
+        if self.entry >= 0:
+            self._leave(error, verdict)
+        self.rows.append((self.number, self.attempt_began, now - self.attempt_began, error_text(error), verdict, wait))
+        self.tier = verdict.tier
+        if self._hears():
+            self._tell_retry(error, verdict, wait)
+        error.with_traceback(None)
+        self.last_error = error
+        self.number -= 1
+        self.uncharged += 1
+        return wait
+
+    def _hears(self) -> bool:
+        from outlast.observe import listening
+
+        if self.heard is None:
+            self.heard = listening()
+        return self.heard

@@ -1,0 +1,120 @@
+"""
+What an item is known by: a key of the user's own, or the hash of its content; the second of two equal ones gets a number.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from outlast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MISSING = object()
+_FULL = 0.6  # of the table, before it grows
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON does not know, as one that it does; for ``json.dumps(default=plain)``. TypeError if there is no good way."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        return dump(mode="json")
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    iso = getattr(value, "isoformat", None)
+    if iso is not None:
+        return iso()
+    if isinstance(value, bytes):
+        return value.hex()
+    message = f"expected something that JSON can hold, got: a value of type {type(value).__name__}"
+    raise TypeError(message)
+
+
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=plain).encode
+
+
+class Seen:
+    """How often each key has come, in 8 to 30 bytes a key whatever its length: a table of 64-bit hashes."""
+
+    def __init__(self) -> None:
+        self._room = 1 << 12
+        self._table = array("q", bytes(8 * self._room))
+        self._used = 0
+        self._again: dict[int, int] = {}
+
+    def count(self, mark: int) -> int:
+        """How often this mark came before."""
+        mark = mark or 1
+        table, mask = self._table, self._room - 1
+        place = mark & mask
+        while (there := table[place]) and there != mark:
+            place = (place + 1) & mask
+        if there:
+            before = self._again.get(mark, 1)
+            self._again[mark] = before + 1
+            return before
+        table[place] = mark
+        self._used += 1
+        if self._used > _FULL * self._room:
+            self._grow()
+        return 0
+
+    def _grow(self) -> None:
+        old = self._table
+        self._room *= 2
+        self._table = table = array("q", bytes(8 * self._room))
+        mask = self._room - 1
+        for mark in old:
+            if mark:
+                place = mark & mask
+                while table[place]:
+                    place = (place + 1) & mask
+                table[place] = mark
+
+
+class Keys:
+    """Gives each item of a source its key. The same source in the same order gets the same keys."""
+
+    def __init__(self, item_key: str | Callable[[Any], str] | None) -> None:
+        self._of = item_key
+        self._seen = Seen()
+
+    def of(self, item: Any, seq: int) -> str:
+        """The key of the item at this position."""
+        key = None if self._of is None else self._own(item, seq)
+        if key is None:
+            try:
+                key = blake2b(_canonical(item).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+            except (TypeError, ValueError, RecursionError):
+                return f"@{seq}"  # nothing else is known of it than where it stood
+        before = self._seen.count(hash(key))  # differs from process to process, and is kept by none
+        return f"{key}#{before + 1}" if before else key
+
+    def _own(self, item: Any, seq: int) -> str | None:
+        of, value = self._of, _MISSING
+        if callable(of):
+            try:
+                value = of(item)
+            except Exception:
+                if seq == 0:
+                    raise
+        elif isinstance(item, Mapping):
+            value = item.get(of, _MISSING)
+        else:
+            value = getattr(item, str(of), _MISSING)
+        if value is not _MISSING and value is not None:
+            return str(value)
+        if seq == 0:
+            message = f"expected every item to have the item_key {of!r}, got: none in the first item."
+            raise ConfigurationError(message)
+        return None  # one item without a key must not stop the others: it is known by its content

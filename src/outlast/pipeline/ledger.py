@@ -1,0 +1,361 @@
+"""
+What becomes of an item that has ended: its rows, its output, its dead letter; and what its end means for the run.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+from outlast.clock import here
+from outlast.deadletters import fingerprint
+from outlast.errors import FailureBudgetExceeded, PermanentFailure
+from outlast.observe import emit, listening
+from outlast.pipeline.results import ItemResult
+from outlast.redact import error_text
+from outlast.store.records import Checkpoint, DeadLetterRow, ItemRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from outlast.pipeline.journal import Load
+    from outlast.pipeline.journey import Journey
+    from outlast.pipeline.runner import Runner
+    from outlast.store.codec import Codec
+
+_NOTHING: dict[str, float] = {}
+SOURCE = "source"  # the stage at which an item fails that could not be read
+
+
+class Ledger:
+    """Belongs to the event loop of its runner."""
+
+    def __init__(self, runner: Runner, codec: Codec, deliver: Callable[[ItemResult[Any]], None] | None = None) -> None:
+        self._runner = runner
+        self._codec = codec
+        self._deliver = deliver
+        plan = runner.plan
+        self._sink = runner.sink
+        self._keep = plan.keep_outputs and self._sink is None
+        self._dlq = plan.on_item_error != "collect"
+        # For outputs in the order of the source: the items in hand, and of those the ones that have ended.
+        self._queue: deque[Journey] | None = deque() if plan.ordered else None
+        self._ended: dict[int, Journey] = {}
+        self._gap = False
+        self._heard = _loud()
+        self.stages = [[0, 0, 0, 0] for _ in plan.stages]  # done, retries, skipped, dead; only while somebody watches
+        self._watched = plan.watch is not None
+
+    # -- from the runner
+
+    def taken_in(self, journeys: Sequence[Journey]) -> None:
+        if self._queue is not None:
+            self._queue.extend(journeys)
+
+    def finish(self, journey: Journey) -> None:
+        """The item has a status."""
+        if self._queue is None:
+            self._write(journey)
+            return
+        if self._gap:  # one before it stays unfinished, so this cannot be written in order: a resume does it again
+            self._runner.finished()
+            return
+        self._ended[journey.seq] = journey
+        while self._queue and self._queue[0].seq in self._ended:
+            self._write(self._ended.pop(self._queue.popleft().seq))
+
+    def given_back(self, journey: Journey) -> None:  # noqa: ARG002 - which one it is does not matter
+        """The item stays unfinished; those behind it that have ended already cannot be written in order."""
+        if self._queue is not None and not self._gap:
+            self._gap = True
+            for _ in range(len(self._ended)):
+                self._runner.finished()
+            self._ended.clear()
+
+    def unreadable(self, journey: Journey) -> None:
+        """The item could not even be read."""
+        broken = journey.value
+        journey.source = journey.input = journey.value = broken.raw
+        journey.started = self._runner.bearings.monotonic()
+        journey.attempts = 1
+        journey.give_up(SOURCE, broken.error)
+        self.finish(journey)
+
+    def checkpoint(self, journey: Journey) -> None:
+        """The stage before the one the item is at has made this of it; it goes on when that is on record."""
+        runner, load = self._runner, self._runner.journal.load
+        stage = runner.plan.stages[journey.at - 1]
+        try:
+            output = self._codec.encode(journey.value)
+        except Exception as error:  # noqa: BLE001 - what cannot be stored cannot be a checkpoint
+            journey.at -= 1
+            journey.value = journey.input = journey.before
+            journey.give_up(stage.name, _unstorable(error, stage.name))
+            runner.let_go(journey)
+            return
+        load.checkpoints.append(Checkpoint(journey.seq, journey.key, journey.at - 1, stage.version, output))
+        load.attempts += journey.rows
+        journey.rows = []
+        load.held.append(journey)
+        runner.journal.added()
+
+    def committed(self, load: Load) -> None:
+        """All of this is on record."""
+        books = self._runner.books
+        books.record(load.items)
+        if self._deliver is not None:
+            for result in load.told:
+                self._deliver(result)
+
+    # -- writing
+
+    def _write(self, journey: Journey) -> None:
+        runner, load, bearings = self._runner, self._runner.journal.load, self._runner.bearings
+        status: Any = journey.status
+        output: bytes | None = None
+        if status == "succeeded":
+            try:
+                if self._sink is not None:
+                    load.outputs.append(self._sink.encode(journey.output))
+                    load.keys.append(journey.key)
+                elif self._keep:
+                    output = self._codec.encode(journey.output)
+            except Exception as error:  # noqa: BLE001 - an output that cannot be kept is no success
+                last = runner.plan.stages[-1].name
+                journey.give_up(last, _unstorable(error, last))
+                status = "failed"
+        if status == "failed" and self._dlq:
+            status = "dlq"
+        now = bearings.monotonic()
+        started = now if journey.started is None else journey.started
+        load.items.append(
+            tuple.__new__(  # without the detour through the named tuple's own __new__
+                ItemRow,
+                (
+                    journey.seq,
+                    journey.key,
+                    status,
+                    journey.at,
+                    journey.attempts,
+                    journey.degraded,
+                    journey.reason,
+                    tuple(journey.warnings) if journey.warnings else (),
+                    journey.spent or _NOTHING,
+                    output,
+                    int(started * 1e6) + bearings.base_us,
+                    int((now - started) * 1e6),
+                ),
+            )
+        )
+        if journey.rows:
+            load.attempts += journey.rows
+        if journey.letter is not None:
+            self._settle_letter(journey, load)
+        if self._watched:
+            self._tally(journey, status)
+        if status in {"succeeded", "skipped"}:
+            if self._heard and status == "succeeded":
+                self._tell_success(journey)
+            stop = runner.books.judge(status, spent=journey.spent)
+        else:
+            stop = self._failed(journey, load, status)
+        if self._deliver is not None:
+            load.told.append(_result(journey, status))
+        runner.journal.added()
+        runner.finished()
+        if stop is not None:
+            self._stop(stop, journey)
+        elif runner.books.bounds.spend_limit and runner.reading and (what := runner.books.overspent) is not None:
+            runner.detail = what
+            runner.stop("spend_limit")
+
+    def _failed(self, journey: Journey, load: Load, status: str) -> str | None:
+        runner, bearings = self._runner, self._runner.bearings
+        error, verdict = journey.error, journey.verdict
+        stage = journey.failed_at
+        text, kind = error_text(error), type(error).__name__
+        mark = fingerprint(stage, verdict.error_class, kind, text)
+        identity: dict[str, Any] = {
+            "run_id": bearings.run_id,
+            "pipeline": bearings.pipeline,
+            "item_id": journey.key,
+            "step_id": stage,
+        }
+        fields: dict[str, Any] = {"error": text, "error_type": kind, "error_class": verdict.error_class}
+        heard = listening()
+        if heard:
+            from outlast.observe.events import ItemFailed
+
+            emit(ItemFailed(**identity, **fields, attempts=journey.attempts))
+        if status == "dlq" and journey.letter is None:
+            letter = self._letter(journey, stage, text, kind, mark)
+            load.letters.append(letter)
+            if heard:
+                from outlast.observe.events import DeadLetterEnqueue
+
+                emit(DeadLetterEnqueue(**identity, **fields, letter_id=letter.id))
+        stop = runner.books.judge("dlq", fingerprint=mark, throttled=journey.throttled, spent=journey.spent)
+        if verdict.fatal:
+            return "fatal_error"
+        if runner.plan.on_item_error == "stop":
+            return "item_error"
+        return stop
+
+    def _letter(self, journey: Journey, stage: str, text: str, kind: str, mark: str) -> DeadLetterRow:
+        bearings, verdict = self._runner.bearings, journey.verdict
+        now = bearings.monotonic()
+
+        def instant(at: float | None) -> int:
+            return int((now if at is None else at) * 1e6) + bearings.base_us
+
+        metadata: dict[str, Any] = {}
+        if journey.at:
+            metadata["source"] = base64.b64encode(self._stored(journey.source)).decode()
+        if journey.warnings:
+            metadata["warnings"] = journey.warnings[:20]
+        return DeadLetterRow(
+            id=here.get().ids.new(),
+            run=bearings.run_id,
+            seq=journey.seq,
+            pipeline=bearings.pipeline,
+            stage=stage,
+            item_key=journey.key,
+            payload=self._stored(journey.input),
+            error=text,
+            error_type=kind,
+            error_class=verdict.error_class,
+            tier=verdict.tier,
+            fingerprint=mark,
+            attempts=journey.numbered + (1 if journey.call is None else journey.call.tries),
+            first_failed_us=instant(journey.first_failed),
+            last_attempt_us=instant(None),
+            created_us=instant(None),
+            metadata=metadata,
+        )
+
+    def _stored(self, value: Any) -> bytes:
+        """The input as it is; of what cannot be stored, what a person would see of it."""
+        try:
+            return self._codec.encode(value)
+        except Exception:  # noqa: BLE001 - the failure itself must be on record all the same
+            return self._codec.encode({"$unstorable": repr(value)[:10_000]})
+
+    def _settle_letter(self, journey: Journey, load: Load) -> None:
+        worked = journey.status in {"succeeded", "skipped"}
+        status = "resolved" if worked else "open"
+        load.resolved.append((journey.letter.id, status, None if worked else error_text(journey.error)))
+        if listening():
+            from outlast.observe.events import DeadLetterReplay
+
+            bearings = self._runner.bearings
+            emit(
+                DeadLetterReplay(
+                    run_id=bearings.run_id,
+                    pipeline=bearings.pipeline,
+                    letter_id=journey.letter.id,
+                    item_id=journey.key,
+                    step_id=journey.letter.stage,
+                    status=status,
+                )
+            )
+
+    def _tell_success(self, journey: Journey) -> None:
+        from outlast.observe.events import ItemSucceeded
+
+        bearings = self._runner.bearings
+        emit(
+            ItemSucceeded(
+                run_id=bearings.run_id,
+                pipeline=bearings.pipeline,
+                item_id=journey.key,
+                step_id=bearings.pipeline,
+                attempts=journey.attempts,
+            )
+        )
+
+    def _tally(self, journey: Journey, status: str) -> None:
+        for row in journey.rows:
+            if row.outcome == "retrying":
+                self.stages[row.stage][1] += 1
+        through = journey.at + (status == "succeeded")
+        for place in range(through):
+            self.stages[place][0] += 1
+        if status == "skipped":
+            self.stages[journey.at][2] += 1
+        elif status != "succeeded":
+            self.stages[journey.at][3] += 1
+
+    # -- what it means for the run
+
+    def _stop(self, reason: str, journey: Journey) -> None:
+        runner, books = self._runner, self._runner.books
+        if reason == "failure_budget_exceeded":
+            self._over_budget(stopped=runner.reading)
+            if not runner.reading:
+                return
+            message = (
+                f"failure rate {books.rate:.1%} exceeds the budget of {books.bounds.failure_budget:.1%} "
+                f"({books.failures} of {books.processed} items failed). Aborting run to prevent resource waste."
+            )
+            details = FailureBudgetExceeded(
+                message,
+                result=cast("Any", None),
+                rate=books.rate,
+                budget=books.bounds.failure_budget,
+                processed=books.processed,
+                failed=books.failures,
+            )
+            runner.stop(reason, details)
+        elif reason == "same_failure":
+            if runner.reading:
+                runner.detail = journey.reason or ""
+                runner.stop(reason, journey.error)
+        else:
+            runner.detail = journey.reason or ""
+            runner.stop(reason, journey.error, drop=reason == "fatal_error")
+
+    def _over_budget(self, *, stopped: bool) -> None:
+        if not listening():
+            return
+        from outlast.observe.events import FailureBudgetExceeded as Told
+
+        runner, books = self._runner, self._runner.books
+        emit(
+            Told(
+                run_id=runner.record.id,
+                pipeline=runner.plan.name,
+                run_key=runner.record.run_key,
+                rate=books.rate,
+                budget=books.bounds.failure_budget,
+                processed=books.processed,
+                failed=books.failures,
+                stopped=stopped,
+            )
+        )
+
+
+def _unstorable(error: Exception, stage: str) -> Exception:
+    if isinstance(error, PermanentFailure):
+        return error
+    return PermanentFailure(f"the output of {stage} cannot be stored: {error}", error_class="validation_error")
+
+
+def _result(journey: Journey, status: Any) -> ItemResult[Any]:
+    return ItemResult(
+        key=journey.key,
+        status=status,
+        value=journey.output if status == "succeeded" else None,
+        error=journey.reason,
+        attempts=journey.attempts,
+        warnings=tuple(journey.warnings or ()),
+        spent=journey.spent or {},
+    )
+
+
+def _loud() -> bool:
+    """Whether anybody wants to hear of each item that succeeds: there may be millions."""
+    from outlast import observe
+    from outlast.log import heard, logger
+
+    return bool(observe._hooks or observe.captures.get() or (heard() and logger().isEnabledFor(10)))  # noqa: SLF001 - one bus

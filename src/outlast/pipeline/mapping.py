@@ -1,0 +1,145 @@
+"""
+A function over many items in one line: what succeeded, what failed, and no store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from outlast.callables import is_async, name_of
+from outlast.checks import Check
+from outlast.clock import here
+from outlast.errors import ConfigurationError
+from outlast.observe import emit, listening
+from outlast.pipeline.results import PartialResult
+from outlast.redact import error_text, sanitise
+from outlast.verdicts import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from concurrent.futures import Future
+
+    from outlast.guard import Guard
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def map(  # noqa: A001 - outlast.map
+    fn: Callable[[A], B], items: Iterable[A], /, *, concurrency: int = 16, guard: Guard | None = None
+) -> PartialResult[A, B]:
+    """Call fn with every item, in threads, and go on when one fails. Each call is protected by the guard, if there is one."""
+    name, concurrency = _checked(fn, concurrency, wanted=False)
+    work = fn if guard is None else guard(fn)
+    clock = here.get().clock
+    began = clock.monotonic()
+    ended: dict[int, tuple[A, Any, Exception | None]] = {}
+    under_way: dict[Future[Any], tuple[int, A]] = {}
+
+    def collect(when: str) -> None:
+        done, _ = wait(under_way, return_when=when)
+        for future in done:
+            number, item = under_way.pop(future)
+            try:
+                ended[number] = (item, future.result(), None)
+            except Exception as error:  # noqa: BLE001 - that is the point
+                ended[number] = (item, None, error)
+            _tell(name, *ended[number])
+
+    with ThreadPoolExecutor(concurrency, thread_name_prefix="outlast-map") as threads:
+        try:
+            for number, item in enumerate(items):
+                under_way[threads.submit(copy_context().run, work, item)] = (number, item)
+                if len(under_way) >= concurrency:
+                    collect(FIRST_COMPLETED)
+            while under_way:
+                collect(FIRST_COMPLETED)
+        except BaseException:
+            for future in under_way:
+                future.cancel()
+            raise
+    return _result(ended, clock.monotonic() - began)
+
+
+async def amap(
+    fn: Callable[[A], Awaitable[B]], items: Iterable[A], /, *, concurrency: int = 16, guard: Guard | None = None
+) -> PartialResult[A, B]:
+    """As `map`, for coroutine functions, in the running event loop."""
+    name, concurrency = _checked(fn, concurrency, wanted=True)
+    work: Any = fn if guard is None else guard(fn)
+    clock = here.get().clock
+    began = clock.monotonic()
+    ended: dict[int, tuple[A, Any, Exception | None]] = {}
+    source = iter(enumerate(items))
+
+    async def one(number: int, item: A) -> None:
+        try:
+            ended[number] = (item, await work(item), None)
+        except Exception as error:  # noqa: BLE001 - that is the point
+            ended[number] = (item, None, error)
+        _tell(name, *ended[number])
+
+    async def several() -> None:
+        for number, item in source:
+            # A task of its own, so that what one item sets in context variables is not seen by the next.
+            await asyncio.create_task(one(number, item))
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(concurrency):
+            tasks.create_task(several())
+    return _result(ended, clock.monotonic() - began)
+
+
+def _checked(fn: Any, concurrency: int, *, wanted: bool) -> tuple[str, int]:
+    check = Check()
+    concurrency = check.integer("concurrency", concurrency, low=1, default=16)
+    check.raise_if_any()
+    if not callable(fn):
+        message = f"expected a function, got: a value of type {type(fn).__name__}."
+        raise ConfigurationError(message)
+    if is_async(fn) is not wanted and (not wanted or _surely_sync(fn)):
+        message = (
+            f"expected a coroutine function, got: {name_of(fn)}. Use outlast.map."
+            if wanted
+            else f"expected a function that is not async, got: {name_of(fn)}. Use `await outlast.amap(...)`."
+        )
+        raise ConfigurationError(message)
+    return name_of(fn), concurrency
+
+
+def _surely_sync(fn: Any) -> bool:
+    """A plain function could still return something to await, and a wrapped coroutine function does."""
+    return not hasattr(fn, "__wrapped__") and getattr(fn, "__name__", "") != "<lambda>"
+
+
+def _result(ended: dict[int, tuple[A, B, Exception | None]], elapsed: float) -> PartialResult[A, B]:
+    rows = [ended[number] for number in sorted(ended)]
+    succeeded = [(item, value) for item, value, error in rows if error is None]
+    failed = [(item, error) for item, _, error in rows if error is not None]
+    status: Any = "success" if not failed else "partial" if succeeded else "failure"
+    return PartialResult(status=status, total=len(rows), succeeded=succeeded, failed=failed, elapsed=elapsed)
+
+
+def _tell(name: str, item: object, _: object, error: Exception | None) -> None:
+    if not listening():
+        return
+    from outlast.observe.events import ItemFailed, ItemSucceeded
+
+    # An item may be anything: a short text or a number names it, of the rest only the kind is told.
+    key = sanitise(str(item)) if isinstance(item, str | int | float) else type(item).__name__
+    if error is None:
+        emit(ItemSucceeded(item_id=key, step_id=name, attempts=1))
+        return
+    emit(
+        ItemFailed(
+            item_id=key,
+            step_id=name,
+            attempts=1,
+            error=error_text(error),
+            error_type=type(error).__name__,
+            error_class=classify(error).error_class,
+        )
+    )

@@ -1,0 +1,503 @@
+"""
+The door to runs over items: `Pipeline`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import shutil
+import signal
+import tempfile
+import threading
+import weakref
+from collections import deque
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
+
+from outlast.checks import Check
+from outlast.errors import ConfigurationError
+from outlast.pipeline.accounting import Bounds
+from outlast.pipeline.conduct import Run, announce
+from outlast.pipeline.declare import Stage
+from outlast.pipeline.home import DEFAULT, Home
+from outlast.pipeline.plan import Plan
+from outlast.pipeline.progress import lines
+from outlast.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+    from typing import Never
+
+    from outlast.pipeline.results import ItemResult, RunResult
+    from outlast.pipeline.runner import Runner
+    from outlast.store.codec import Codec
+    from outlast.store.records import DeadLetterRow
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
+G = TypeVar("G")
+T = TypeVar("T")
+In_contra = TypeVar("In_contra", contravariant=True)
+Out_co = TypeVar("Out_co", covariant=True)
+
+_CROWDED = 1000  # results that a stream has ready and nobody has taken, before no more is read
+_OPTIONS = (
+    "app",
+    "failure_budget",
+    "failure_check_interval",
+    "min_success_rate",
+    "min_partial_rate",
+    "spend_limit",
+    "final_check",
+)
+
+
+class ArrowStream(Protocol):
+    """Anything that hands out Arrow data."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+class Pipeline(Generic[In_contra, Out_co]):
+    """
+    Stages, one after the other, for many items. One that fails does not stop the others: it becomes a dead letter.
+
+    A run stops reading when more than `failure_budget` of the finished items have failed (looked at after every
+    `failure_check_interval` of them), when 50 in a row fail in the same way, at an error that no item can survive, and when more than
+    `spend_limit` was spent. It is called completed from `min_success_rate` on, a partial success from `min_partial_rate` on, else failed.
+    """
+
+    name: str
+    stages: tuple[Stage[..., Any, Any], ...]
+    app: Home
+    _bounds: Bounds
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __new__(
+            cls,
+            name: str,
+            s1: Stage[..., A, B],
+            /,
+            *,
+            app: Home | None = None,
+            failure_budget: float = 0.1,
+            failure_check_interval: int = 1000,
+            min_success_rate: float = 0.95,
+            min_partial_rate: float = 0.5,
+            spend_limit: Mapping[str, float] = ...,
+            final_check: bool = False,
+        ) -> Pipeline[A, B]: ...
+        @overload
+        def __new__(
+            cls,
+            name: str,
+            s1: Stage[..., A, B],
+            s2: Stage[..., B, C],
+            /,
+            *,
+            app: Home | None = None,
+            failure_budget: float = 0.1,
+            failure_check_interval: int = 1000,
+            min_success_rate: float = 0.95,
+            min_partial_rate: float = 0.5,
+            spend_limit: Mapping[str, float] = ...,
+            final_check: bool = False,
+        ) -> Pipeline[A, C]: ...
+        @overload
+        def __new__(
+            cls,
+            name: str,
+            s1: Stage[..., A, B],
+            s2: Stage[..., B, C],
+            s3: Stage[..., C, D],
+            /,
+            *,
+            app: Home | None = None,
+            failure_budget: float = 0.1,
+            failure_check_interval: int = 1000,
+            min_success_rate: float = 0.95,
+            min_partial_rate: float = 0.5,
+            spend_limit: Mapping[str, float] = ...,
+            final_check: bool = False,
+        ) -> Pipeline[A, D]: ...
+        @overload
+        def __new__(
+            cls,
+            name: str,
+            s1: Stage[..., A, B],
+            s2: Stage[..., B, C],
+            s3: Stage[..., C, D],
+            s4: Stage[..., D, E],
+            /,
+            *more: Stage[..., Any, Any],
+            app: Home | None = None,
+            failure_budget: float = 0.1,
+            failure_check_interval: int = 1000,
+            min_success_rate: float = 0.95,
+            min_partial_rate: float = 0.5,
+            spend_limit: Mapping[str, float] = ...,
+            final_check: bool = False,
+        ) -> Pipeline[A, Any]: ...
+
+    def __new__(
+        cls,
+        name: str,
+        /,
+        *stages: Any,
+        app: Any = None,
+        failure_budget: float = 0.1,
+        failure_check_interval: int = 1000,
+        min_success_rate: float = 0.95,
+        min_partial_rate: float = 0.5,
+        spend_limit: Mapping[str, float] | None = None,
+        final_check: bool = False,
+        **unknown: Never,
+    ) -> Any:
+        check = Check()
+        check.unknown(unknown, _OPTIONS)
+        self: Any = super().__new__(cls)
+        self.name = check.name("name", name)
+        self.stages = _checked(stages, check)
+        if app is not None and not isinstance(app, Home):
+            check.add("app", "an App", app)
+            app = None
+        self.app = DEFAULT if app is None else app
+        limits = dict(spend_limit or {})
+        bounds = Bounds(
+            failure_budget=check.number("failure_budget", failure_budget, low=0, high=1, default=0.1),
+            failure_check_interval=check.integer("failure_check_interval", failure_check_interval, low=1, default=1000),
+            min_success_rate=check.number("min_success_rate", min_success_rate, low=0, high=1, default=0.95),
+            min_partial_rate=check.number("min_partial_rate", min_partial_rate, low=0, high=1, default=0.5),
+            spend_limit={
+                what: check.number(f"spend_limit[{what!r}]", most, low=0, default=0) for what, most in limits.items()
+            },
+            final_check=check.maybe_bool("final_check", final_check) is True,
+        )
+        if bounds.min_partial_rate > bounds.min_success_rate:
+            check.add("min_partial_rate", "at most min_success_rate", bounds.min_partial_rate)
+        check.raise_if_any()
+        self._bounds = bounds
+        self.app.add_pipeline(self)
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name!r}: {' → '.join(stage.name for stage in self.stages)}>"
+
+    # -- running
+
+    def run(
+        self,
+        source: Iterable[In_contra] | ArrowStream | str | Path,
+        /,
+        *,
+        run_key: str | None = None,
+        item_key: str | Callable[[In_contra], str] | None = None,
+        sink: str | Path | Callable[[Sequence[Out_co]], None] | None = None,
+        engine: str = "local",
+        ordered: bool = False,
+        audit: Literal["all", "failures"] = "all",
+        on_item_error: Literal["dlq", "collect", "stop"] = "dlq",
+        on_change: Literal["stop", "keep", "redo"] = "stop",
+        progress: bool = False,
+        check: bool = True,
+        watch: Callable[[Runner], None] | None = None,
+    ) -> RunResult[Out_co]:
+        """
+        Run every item of the source through the stages. The same `run_key` goes on with the same run: what is finished stays.
+
+        `sink` is a file of lines (.jsonl, .csv), which holds each output exactly once whatever happens, a callable, which gets outputs at
+        least once, or None: then the store keeps them. With `check`, RunFailed is raised if the run failed. `audit="failures"` keeps no
+        record of attempts that succeeded at once. `watch` is called with the runner every now and then.
+        """
+        if engine != "local":
+            message = f"expected engine to be 'local', got: {engine!r}. Other engines are not in this version."
+            raise ConfigurationError(message)
+        plan = self._plan(
+            run_key=run_key,
+            item_key=item_key,
+            sink=sink,
+            ordered=ordered,
+            audit=audit,
+            on_item_error=on_item_error,
+            on_change=on_change,
+            watch=lines() if progress and watch is None else watch,
+        )
+        result = _blocking(Run(plan, source))
+        return result.raise_for_status() if check else result
+
+    async def arun(
+        self,
+        source: Iterable[In_contra] | AsyncIterable[In_contra] | ArrowStream | str | Path,
+        /,
+        *,
+        run_key: str | None = None,
+        item_key: str | Callable[[In_contra], str] | None = None,
+        sink: str | Path | Callable[[Sequence[Out_co]], None] | None = None,
+        ordered: bool = False,
+        audit: Literal["all", "failures"] = "all",
+        on_item_error: Literal["dlq", "collect", "stop"] = "dlq",
+        on_change: Literal["stop", "keep", "redo"] = "stop",
+        check: bool = True,
+        watch: Callable[[Runner], None] | None = None,
+    ) -> RunResult[Out_co]:
+        """As `run`, in the running event loop. A cancelled run is interrupted, and can be resumed."""
+        plan = self._plan(
+            run_key=run_key,
+            item_key=item_key,
+            sink=sink,
+            ordered=ordered,
+            audit=audit,
+            on_item_error=on_item_error,
+            on_change=on_change,
+            watch=watch,
+        )
+        result: RunResult[Out_co] = await Run(plan, source).go()
+        return result.raise_for_status() if check else result
+
+    async def astream(
+        self, source: Iterable[In_contra] | AsyncIterable[In_contra], /
+    ) -> AsyncIterator[ItemResult[Out_co]]:
+        """The items as they end, each when its end is on record. RunFailed at the end if the run failed."""
+        ready: deque[ItemResult[Out_co]] = deque()
+        news = asyncio.Event()
+
+        def deliver(result: ItemResult[Any]) -> None:
+            ready.append(result)
+            news.set()
+
+        run = Run(self._plan(keep_outputs=False), source, deliver=deliver, crowded=lambda: len(ready) >= _CROWDED)
+        task = asyncio.create_task(run.go())
+        task.add_done_callback(lambda _: news.set())
+        try:
+            while True:
+                while ready:
+                    yield ready.popleft()
+                if run.runner is not None:
+                    run.runner.feed_more()
+                if task.done():
+                    break
+                news.clear()
+                await news.wait()
+            task.result().raise_for_status()
+        finally:
+            if not task.done():
+                run.ask("interrupted")
+                run.ask("interrupted")
+                await asyncio.wait([task])
+
+    def stream(self, source: Iterable[In_contra], /) -> Iterator[ItemResult[Out_co]]:
+        """As `astream`, for code that is not async. Work goes on while the next result is asked for."""
+        if _in_loop():
+            return _pumped(lambda: self.astream(source))
+        return _stepped(self.astream(source))
+
+    def reprocess(
+        self,
+        *,
+        stage: str | None = None,
+        group: str | None = None,
+        canary: int | None = None,
+        from_start: bool = False,
+    ) -> RunResult[Out_co]:
+        """
+        Run the open dead letters of this pipeline again, from the stage that failed with its stored input; with a `canary`, so many of
+        them first, and the others only if all of those succeed.
+        """
+        if stage is not None and stage not in {*(known.name for known in self.stages), "source"}:
+            message = f"expected stage to be one of {', '.join(known.name for known in self.stages)}, got: {stage!r}."
+            raise ConfigurationError(message)
+        self.app.add_pipeline(self)  # another one of the same name may have been made since
+        return self.app.dead_letters.replay(  # type: ignore[no-any-return]
+            pipeline=self.name, stage=stage, group=group, canary=canary, from_start=from_start
+        )
+
+    def replayed(
+        self, letters: Iterable[DeadLetterRow], /, *, run_key: str, from_start: bool = False
+    ) -> RunResult[Out_co]:
+        """
+        Run dead letters that were claimed, as a run of its own, each from the stage that failed with its stored input. A letter is settled
+        (resolved, or open again) in the transaction that finishes its item; nothing is deleted.
+        """
+        plan = self._plan(run_key=run_key, kind="replay", item_key="item_key", from_start=from_start, on_change="keep")
+        return _blocking(Run(plan, letters))
+
+    # -- planning
+
+    def _plan(self, *, run_key: str | None = None, **options: Any) -> Plan:
+        check = Check()
+        if run_key is not None:
+            run_key = check.name("run_key", run_key)
+        for option, choices in (
+            ("audit", ("all", "failures")),
+            ("on_item_error", ("dlq", "collect", "stop")),
+            ("on_change", ("stop", "keep", "redo")),
+        ):
+            if option in options:
+                check.choice(option, options[option], choices)
+        item_key = options.get("item_key")
+        if item_key is not None and not isinstance(item_key, str) and not callable(item_key):
+            check.add("item_key", "the name of a field, a function of an item, or None", item_key)
+        check.raise_if_any()
+        options.setdefault("home", self.app)
+        return Plan(name=self.name, stages=self.stages, bounds=self._bounds, run_key=run_key, **options)
+
+    def tested(self, items: Iterable[In_contra], provided: Mapping[Any, Any]) -> RunResult[Out_co]:
+        """As `run`, in a store of its own and with these resources; for `outlast.testing.run`."""
+        plan = self._plan(provided=provided, home=_Bench(self.app.name, self.app.codec))
+        return _blocking(Run(plan, items))
+
+
+class _Bench:
+    """A home for one test: its store is gone when nobody has it any more."""
+
+    def __init__(self, name: str, codec: Codec) -> None:
+        folder = tempfile.mkdtemp(prefix="outlast-test-")
+        self.name = name
+        self.codec = codec
+        self.store = open_store(f"{folder}/outlast.db", app=name)
+        weakref.finalize(self.store, shutil.rmtree, folder, ignore_errors=True)
+
+
+def _checked(stages: tuple[Any, ...], check: Check) -> tuple[Stage[..., Any, Any], ...]:
+    if not stages:
+        check.add("stages", "at least one stage", "none")
+    for number, each in enumerate(stages, 1):
+        if not isinstance(each, Stage):
+            check.add(f"stage {number}", "a Stage", each, "Decorate the function with @outlast.stage.")
+    names = [each.name for each in stages if isinstance(each, Stage)]
+    for name in {name for name in names if names.count(name) > 1}:
+        check.add("stages", "names that differ", name, "Dead letters are found by the name of their stage.")
+    return stages
+
+
+# -- from sync code ---------------------------------------------------------------------------------------------------------------
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _blocking(run: Run) -> RunResult[Any]:
+    """Work on a run until it ends, in this thread, or in another one if an event loop is running here, as in a notebook."""
+    if not _in_loop():
+        return _drive(run)
+    outcome: list[RunResult[Any]] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(_drive(run))
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="outlast-run")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors.pop()
+    return outcome.pop()
+
+
+def _drive(run: Run) -> RunResult[Any]:
+    with asyncio.Runner() as runner, _signals(runner.get_loop(), run) as signalled:
+        result = runner.run(run.go())
+    if signalled:
+        announce(result)
+    return result
+
+
+@contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, run: Run) -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM wind the run down; a second one does not wait for running attempts."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def handle(number: int, _: object) -> None:
+        caught.append(number)
+        loop.call_soon_threadsafe(run.ask, "interrupted")
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stepped(results: AsyncIterator[T]) -> Iterator[T]:
+    with asyncio.Runner() as runner:
+        try:
+            while True:
+                try:
+                    result = runner.run(_next(results))
+                except StopAsyncIteration:
+                    return
+                yield result
+        finally:
+            runner.run(_closed(results))
+
+
+async def _next(results: AsyncIterator[T]) -> T:
+    return await anext(results)
+
+
+async def _closed(results: Any) -> None:
+    await results.aclose()
+
+
+def _pumped(make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
+    """The results of an async iterator that runs in a thread of its own."""
+    passed: queue.Queue[tuple[bool, Any]] = queue.Queue(64)
+    over = threading.Event()
+
+    async def pump() -> None:
+        results: Any = make()
+        try:
+            async for result in results:
+                passed.put((True, result))
+                if over.is_set():
+                    break
+        finally:
+            await results.aclose()
+
+    def work(main: Coroutine[Any, Any, None]) -> None:
+        try:
+            asyncio.run(main)
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            passed.put((False, error))
+        else:
+            passed.put((False, None))
+
+    thread = threading.Thread(target=copy_context().run, args=(work, pump()), name="outlast-stream", daemon=True)
+    thread.start()
+    try:
+        while True:
+            good, value = passed.get()
+            if not good:
+                if value is not None:
+                    raise value
+                return
+            yield value
+    finally:
+        over.set()
+        while thread.is_alive():
+            try:
+                passed.get(timeout=0.05)
+            except queue.Empty:
+                continue
+        thread.join()

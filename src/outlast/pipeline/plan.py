@@ -1,0 +1,72 @@
+"""
+What a run is asked to do, before it begins: a value without state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints
+
+from outlast.store.codec import types_in
+from outlast.store.records import StageMark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from outlast.pipeline.accounting import Bounds
+    from outlast.pipeline.declare import Stage
+    from outlast.pipeline.runner import Runner
+    from outlast.store import Store
+    from outlast.store.codec import Codec
+
+OnItemError = Literal["dlq", "collect", "stop"]
+OnChange = Literal["stop", "keep", "redo"]
+
+
+class Keeps(Protocol):
+    """Where a run is kept: an app, or what stands in for one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def codec(self) -> Codec: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run of a pipeline."""
+
+    name: str
+    stages: tuple[Stage[..., Any, Any], ...]
+    home: Keeps
+    bounds: Bounds
+    run_key: str | None = None
+    kind: Literal["run", "replay"] = "run"
+    item_key: str | Callable[[Any], str] | None = None
+    sink: object = None
+    ordered: bool = False
+    audit: Literal["all", "failures"] = "all"
+    on_item_error: OnItemError = "dlq"
+    on_change: OnChange = "stop"
+    from_start: bool = False
+    keep_outputs: bool = True
+    provided: Mapping[Any, Any] = field(default_factory=dict)
+    watch: Callable[[Runner], None] | None = None
+
+    @property
+    def marks(self) -> tuple[StageMark, ...]:
+        """The stages as the store knows them."""
+        return tuple(StageMark(stage.name, stage.version, stage.checkpoint) for stage in self.stages)
+
+    def types(self) -> dict[str, type]:
+        """The classes that the stages' annotations name, for what comes back from the store."""
+        found: dict[str, type] = {}
+        for stage in self.stages:
+            try:
+                hints = get_type_hints(stage.fn)
+            except Exception:  # noqa: BLE001, S112 - an annotation that cannot be evaluated names nothing
+                continue
+            found |= types_in(*hints.values())
+        return found

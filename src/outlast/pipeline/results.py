@@ -1,0 +1,167 @@
+"""
+What a run came to, as values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+
+from outlast.deadletters import as_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Self
+
+    from outlast.deadletters import FailureGroup
+    from outlast.store import Store
+
+A = TypeVar("A")
+B = TypeVar("B")
+Out_co = TypeVar("Out_co", covariant=True)
+
+ItemStatus: TypeAlias = Literal["succeeded", "skipped", "dlq", "failed"]
+RunStatus: TypeAlias = Literal[
+    "running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"
+]
+RunOutcome: TypeAlias = Literal["success", "partial", "failure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """
+    Where the items of a run are. `total` (items read) is always succeeded + skipped + dlq + failed + pending; `degraded` ones are part of
+    the succeeded. `source_exhausted` says whether everything was read.
+    """
+
+    total: int = 0
+    succeeded: int = 0
+    skipped: int = 0
+    dlq: int = 0
+    failed: int = 0
+    pending: int = 0
+    degraded: int = 0
+    source_exhausted: bool = False
+
+    @property
+    def finished(self) -> int:
+        """Items that have ended, one way or another."""
+        return self.succeeded + self.skipped + self.dlq + self.failed
+
+    @property
+    def success_rate(self) -> float:
+        """Succeeded items as a share of those that were not skipped; 1.0 if there are none."""
+        wanted = self.total - self.skipped
+        return self.succeeded / wanted if wanted else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemResult(Generic[Out_co]):
+    """How one item ended. `value` is the output of an item that succeeded, `error` the sanitised text of a failure or the reason of a skip."""
+
+    key: str
+    status: ItemStatus
+    value: Out_co | None = None
+    error: str | None = None
+    attempts: int = 1
+    warnings: tuple[str, ...] = ()
+    spent: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult(Generic[Out_co]):
+    """What a run came to. `outputs`, `items` and `groups` are read from the store when they are asked for."""
+
+    id: str
+    run_key: str
+    pipeline: str
+    status: RunStatus
+    outcome: RunOutcome
+    reason: str | None
+    why: str
+    counts: Counts
+    spent: Mapping[str, float] = field(default_factory=dict)
+    error: BaseException | None = field(default=None, repr=False)
+    _number: int = field(default=0, repr=False)
+    _store: Callable[[], Store] | None = field(default=None, repr=False)
+    _decode: Callable[[bytes], Any] | None = field(default=None, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the way to its store: elsewhere there is none.
+        public = [each for each in self.__dataclass_fields__ if not each.startswith("_") and each != "error"]
+        return _restored, ({each: getattr(self, each) for each in public},)
+
+    @property
+    def success_rate(self) -> float:
+        """Succeeded items as a share of those that were not skipped."""
+        return self.counts.success_rate
+
+    @property
+    def groups(self) -> Sequence[FailureGroup]:
+        """The failures of this run by fingerprint, the largest group first."""
+        if self._store is None:
+            return ()
+        return as_groups(self._store().groups(run=self.id, status=None))
+
+    def outputs(self) -> Iterator[Out_co]:
+        """What the items became, in the order of the source; only of a run without a sink, which has them instead."""
+        if self._store is None or self._decode is None:
+            return
+        for output in self._store().outputs(self._number):
+            yield self._decode(output)
+
+    def items(self, *, status: str | None = None) -> Iterator[ItemResult[Out_co]]:
+        """Every item that has ended, in the order of the source."""
+        if self._store is None or self._decode is None:
+            return
+        after: int | None = None
+        while rows := self._store().items(self._number, status=status, after=after, limit=500):  # type: ignore[arg-type]
+            for row in rows:
+                yield ItemResult(
+                    key=row.key,
+                    status=row.status,
+                    value=None if row.output is None else self._decode(row.output),
+                    error=row.reason,
+                    attempts=row.attempts,
+                    warnings=tuple(row.warnings),
+                    spent=dict(row.spent),
+                )
+            after = rows[-1].seq
+
+    def raise_for_status(self) -> Self:
+        """RunFailed, or FailureBudgetExceeded, if the status is failed; itself otherwise."""
+        if self.status == "failed":
+            from outlast.errors import FailureBudgetExceeded, RunFailed
+
+            message = f"run {self.run_key} of {self.pipeline} failed: {self.why}"
+            if isinstance(self.error, FailureBudgetExceeded):
+                details = self.error
+                raise FailureBudgetExceeded(
+                    message,
+                    result=self,
+                    rate=details.rate,
+                    budget=details.budget,
+                    processed=details.processed,
+                    failed=details.failed,
+                )
+            raise RunFailed(message, result=self) from self.error
+        return self
+
+
+def _restored(fields: dict[str, Any]) -> RunResult[Any]:
+    return RunResult(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialResult(Generic[A, B]):
+    """How a function fared over many items: what succeeded with its result, what failed with its error, each in the order it came."""
+
+    status: RunOutcome
+    total: int
+    succeeded: list[tuple[A, B]]
+    failed: list[tuple[A, Exception]]
+    elapsed: float
+
+    def values(self) -> list[B]:
+        """The results alone."""
+        return [value for _, value in self.succeeded]

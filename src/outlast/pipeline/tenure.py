@@ -1,0 +1,138 @@
+"""
+The right to work on a run: a lease, kept by a thread that beats as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from contextvars import copy_context
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from outlast.clock import here
+from outlast.errors import LeaseLost
+from outlast.log import logger
+from outlast.pipeline.journal import persist
+from outlast.redact import error_text
+from outlast.verdicts import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from outlast.store import Store
+    from outlast.store.records import Lease, RunRecord
+
+TTL = 20.0
+_BEATS = 4  # in a ttl
+
+
+def myself() -> str:
+    """Who this process is, so that others can tell whether it lives: host and name space, process, when it started."""
+    return f"{_host()}:{os.getpid()}:{_started(os.getpid())}"
+
+
+def _host() -> str:
+    try:
+        space = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
+    except OSError:
+        space = ""
+    return f"{socket.gethostname()}/{space}"
+
+
+def _started(pid: int) -> str | None:
+    try:
+        with Path(f"/proc/{pid}/stat").open(encoding="utf-8", errors="replace") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in {"Z", "X"} else fields[19]
+
+
+def certainly_dead(owner: str) -> bool:
+    """Whether that was a process of this machine that is gone."""
+    host, _, rest = owner.partition(":")
+    pid, _, started = rest.partition(":")
+    if host != _host() or host.endswith("/") or not pid.isdigit() or started in {"", "None"}:
+        return False
+    return _started(int(pid)) != started
+
+
+def take(store: Store, run: RunRecord, shard: int = 0) -> Lease:
+    """
+    The lease on a shard of a run. Who had it and is dead is not waited for; of anybody else it is seen by the next beat whether they live.
+    """
+    owner, clock = myself(), here.get().clock
+    seen: Lease | None = None
+    waited = 0.0
+    while True:
+        lease = persist(lambda: store.take_lease(run.number, shard, owner, TTL), "the store")
+        if lease is not None:
+            return lease  # type: ignore[no-any-return]
+        other: Lease | None = persist(lambda: store.lease_of(run.number, shard), "the store")
+        if other is None:
+            continue
+        if certainly_dead(other.owner):
+            _drop(store, other)
+            continue
+        if seen is not None and (other.token, other.until) != (seen.token, seen.until):
+            raise _taken(run, other)
+        if other.owner == owner or waited > other.ttl + 1:
+            raise _taken(run, other)
+        if seen is None:
+            logger().warning(
+                "run %s of %s is held by %s; waiting to see whether it lives", run.run_key, run.pipeline, other.owner
+            )
+        seen = other
+        clock.sleep(1.0)
+        waited += 1.0
+
+
+def _drop(store: Store, lease: Lease) -> None:
+    persist(lambda: store.drop_lease(lease), "the store")
+
+
+def _taken(run: RunRecord, lease: Lease) -> LeaseLost:
+    host, _, rest = lease.owner.partition(":")
+    return LeaseLost(
+        f"run {run.run_key!r} of {run.pipeline} is being worked on by process {rest.partition(':')[0]} on {host.partition('/')[0]} "
+        f"(lease until {lease.until.isoformat()}). Wait for it to end, stop it, or use another run_key."
+    )
+
+
+class Heart:
+    """Beats for a lease in a thread of its own, whatever the event loop is busy with."""
+
+    def __init__(
+        self, store: Store, lease: Lease, *, lost: Callable[[Exception], None], wanted: Callable[[str], None]
+    ) -> None:
+        self._store = store
+        self._lease = lease
+        self._lost = lost
+        self._wanted = wanted
+        self._end = threading.Event()
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._beat,), daemon=True, name="outlast-heart"
+        )
+        self._thread.start()
+
+    def _beat(self) -> None:
+        told = None
+        while not self._end.wait(self._lease.ttl / _BEATS):
+            try:
+                self._lease, wish = self._store.beat(self._lease)
+            except LeaseLost as error:
+                self._lost(error)
+                return
+            except Exception as error:  # noqa: BLE001 - the writer notices too, and decides
+                if classify(error).category == "permanent":
+                    logger().warning("the lease could not be renewed: %s", error_text(error))
+                continue
+            if wish is not None and wish != told:
+                told = wish
+                self._wanted(wish)
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join(5)

@@ -1,0 +1,98 @@
+"""
+The store: runs, items, attempts, dead letters, events and shared states, on SQLite or PostgreSQL.
+
+    with open_store() as store:
+        run = store.open_run("reviews", "2026-11-15", stages)
+        lease = store.take_lease(run.number, 0, owner="host:1", ttl=20)
+        store.write(lease, Batch(items=..., attempts=..., read=2000))
+
+One class speaks one SQL; what differs between the two databases is in `sqlite` and `postgres`. All of it is blocking, and safe in threads.
+What fails raises a `StoreError`, which says whether another attempt is worth it; a write whose lease is not the newest raises `LeaseLost`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from outlast.errors import ConfigurationError
+from outlast.store.faults import StoreError as StoreError
+from outlast.store.faults import StoreRefused as StoreRefused
+from outlast.store.faults import StoreUnavailable as StoreUnavailable
+from outlast.store.items import Items
+from outlast.store.letters import Letters
+from outlast.store.runs import Runs
+from outlast.store.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from outlast.store.database import Database
+
+EMBEDDED = "sqlite:///.outlast/outlast.db"
+
+
+class Store(Runs, Items, Letters, Upkeep):
+    """All that one app keeps, in one database. Two apps may share a database and see nothing of each other."""
+
+    def __init__(self, database: Database, *, app: str = "default") -> None:
+        super().__init__()
+        self._database = database
+        self.app = app
+        database.migrate()
+
+    def close(self) -> None:
+        """Close the connections that are not in use; from now on every call is refused."""
+        self._forget_keys()
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Store {self.app!r} in {self._database!r}>"
+
+
+def open_store(url: str | os.PathLike[str] | None = None, *, app: str = "default") -> Store:
+    """
+    The store at an address, made or brought up to date if need be.
+
+    ``sqlite:///path`` or a plain path; ``postgresql://user@host/name`` (with the extra `postgres`). Without one: the environment variable
+    ``OUTLAST_STORE``, else SQLite under ``.outlast/``.
+    """
+    address = os.fspath(url) if url is not None else os.environ.get("OUTLAST_STORE") or EMBEDDED
+    return Store(_database(address), app=app)
+
+
+def _database(address: str) -> Database:
+    scheme, mark, rest = address.partition("://")
+    if mark and scheme in {"postgresql", "postgres"}:
+        from outlast.store.postgres import Postgres
+
+        return Postgres(address)
+    if mark and scheme != "sqlite":
+        raise _wrong(address, "Only these two are supported.")
+    if not mark and scheme.partition(":")[0].lower() in {"sqlite", "postgres", "postgresql"} and ":" in scheme:
+        raise _wrong(address, "Slashes are missing after the colon.")
+    if mark and not rest.startswith("/"):
+        raise _wrong(address, "A path comes after three slashes: sqlite:///relative or sqlite:////absolute.")
+    path = rest[1:] if mark else address
+    if path.strip() in {"", "/"}:
+        raise _wrong(address, "The path is missing.")
+    if path.startswith((":memory:", "file:")):
+        raise _wrong(address, "What is stored must outlast the program, so it needs a file.")
+    if mark and "?" in path:
+        raise _wrong(address, "There are no options for SQLite.")
+
+    from outlast.store.sqlite import Sqlite
+
+    return Sqlite(path)
+
+
+def _wrong(address: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"expected the store's address to be sqlite:///path, a path, or postgresql://..., got: {address!r}. {why}"
+    )

@@ -1,0 +1,196 @@
+"""
+A database: connections, transactions, migrations, and the few places where SQLite and PostgreSQL differ.
+
+Everything above speaks one SQL, with ``?`` for parameters. A dialect says how to connect, how a transaction begins, how a list is passed,
+how many rows are written at once, and what its driver's errors mean.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from outlast.store.connections import Connections
+from outlast.store.faults import StoreRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from outlast.store.connections import Connection, Cursor
+    from outlast.store.faults import StoreError
+
+_LENT = 8  # connections at a time, beside the one for batches
+
+
+class Duplicate(StoreRefused):
+    """A row is there already."""
+
+    def __init__(self) -> None:
+        super().__init__("a row that is written is there already", error_class="data_error")
+
+
+class Transaction:
+    """A connection that speaks the common SQL."""
+
+    __slots__ = ("_database", "connection")
+
+    def __init__(self, database: Database, connection: Connection) -> None:
+        self._database = database
+        self.connection = connection
+
+    def execute(self, sql: str, *parameters: Any) -> Cursor:
+        return self.connection.execute(self._database.spelled(sql), parameters)
+
+    def rows(self, sql: str, *parameters: Any) -> list[Any]:
+        return self.execute(sql, *parameters).fetchall()
+
+    def row(self, sql: str, *parameters: Any) -> Any:
+        return self.execute(sql, *parameters).fetchone()
+
+    def insert(self, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Many rows; `Duplicate` if one of them is there already."""
+        if rows:
+            self._database.bulk(self.connection, table, columns, rows)
+
+
+class Database(ABC):
+    """One database. Safe in threads, and in a forked child."""
+
+    name: ClassVar[str]  # of the folder with its migrations
+    begin: ClassVar[str]
+    for_update: ClassVar[str]  # how a row is read that will be changed
+    label: ClassVar[str]  # an expression over a shard's row that marks the transaction as one that writes for it
+    among: ClassVar[str]  # after a column: whether it is in a list that is passed as one parameter
+    lower: ClassVar[str]  # a column's text with its ASCII letters in lower case
+    now: ClassVar[str]  # the database's own clock, in microseconds
+    driver_error: type[Exception]
+
+    def __init__(self) -> None:
+        self._many = Connections(lambda: self.connect(batches=False), _LENT, broken=self._disconnect)
+        self._batches = Connections(lambda: self.connect(batches=True), 1, broken=self._disconnect)
+        self._closed = False
+
+    # -- what a dialect says -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def connect(self, *, batches: bool) -> Connection:
+        """A new connection; one for batches may trade the durability of the last of them for speed."""
+
+    @abstractmethod
+    def spelled(self, sql: str) -> str:
+        """The common SQL in the driver's spelling."""
+
+    @abstractmethod
+    def passed(self, values: Iterable[Any]) -> Any:
+        """A list, as one parameter for `among`."""
+
+    @abstractmethod
+    def bulk(self, connection: Connection, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert many rows."""
+
+    @abstractmethod
+    def fault(self, error: Exception) -> StoreError:
+        """What an error of the driver means."""
+
+    @abstractmethod
+    def evict(self, transaction: Transaction, run: int, shard: int) -> None:
+        """End the transactions that write for a shard under a lease that has run out: their owner may be unable to end them itself."""
+
+    @abstractmethod
+    def lock_schema(self, transaction: Transaction) -> None:
+        """Let nobody else change the schema before this transaction ends."""
+
+    @abstractmethod
+    def lock_events(self, transaction: Transaction) -> None:
+        """Let nobody else add events before this transaction ends, so that their numbers become visible in order."""
+
+    # -- transactions --------------------------------------------------------------------------------------------------
+
+    def present(self) -> None:  # noqa: B027 - a server says it by itself
+        """Raise if the database has gone from where it was."""
+
+    @contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """Single statements, each of which sees what is committed."""
+        with self._faults(), self._many.lend() as connection:
+            yield Transaction(self, connection)
+
+    @contextmanager
+    def writing(self, *, batches: bool = False) -> Iterator[Transaction]:
+        """One transaction: all of the block or nothing of it."""
+        self.present()
+        with self._faults(), (self._batches if batches else self._many).lend() as connection:
+            connection.execute(self.begin)
+            yield Transaction(self, connection)
+            connection.execute("commit")
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        if self._closed:
+            message = "the store is closed. Open it again with open_store()."
+            raise StoreRefused(message, error_class="code_error")
+        try:
+            yield
+        except self.driver_error as error:
+            raise self.fault(error) from None
+
+    def _disconnect(self) -> None:
+        # What broke one connection broke the others: they would fail one call each.
+        self._many.close()
+        self._batches.close()
+
+    def close(self) -> None:
+        self._closed = True
+        self._disconnect()
+
+    # -- migrations ----------------------------------------------------------------------------------------------------
+
+    def migrate(self) -> None:
+        """Bring the schema to what this program knows. Any number of programs may start at once: one does it, the others wait."""
+        wanted = _migrations(self.name)
+        if self._version() == len(wanted):
+            return
+        with self.writing() as tx:
+            self.lock_schema(tx)
+            tx.execute("create table if not exists outlast_schema (version integer not null)")
+            found = tx.row("select version from outlast_schema")
+            version = found[0] if found else 0
+            if version > len(wanted):
+                message = (
+                    f"the store has schema {version}, made by a newer Outlast; this one knows schema {len(wanted)}. "
+                    "Upgrade this program, or give it a store of its own."
+                )
+                raise StoreRefused(message)
+            if not found:
+                tx.execute("insert into outlast_schema (version) values (0)")
+            for migration in wanted[version:]:
+                for statement in _statements(migration):
+                    tx.execute(statement)
+            tx.execute("update outlast_schema set version = ?", len(wanted))
+
+    def _version(self) -> int:
+        try:
+            with self._many.lend() as connection:
+                found = connection.execute("select version from outlast_schema").fetchone()
+        except self.driver_error:
+            return 0  # no schema yet; if something else is wrong, the migration will say so
+        return int(found[0]) if found else 0
+
+
+def _migrations(name: str) -> list[str]:
+    """The text of each migration, in order; their numbers have no gap."""
+    folder = files("outlast.store").joinpath("sql", name)
+    found = sorted((entry.name, entry.read_text(encoding="utf-8")) for entry in folder.iterdir())
+    numbered = [(name, text) for name, text in found if re.match(r"\d{4}_\w+\.sql$", name)]
+    if [int(name[:4]) for name, _ in numbered] != list(range(1, len(numbered) + 1)):
+        message = f"the migrations for {name} are not numbered one after the other"
+        raise RuntimeError(message)
+    return [text for _, text in numbered]
+
+
+def _statements(migration: str) -> list[str]:
+    text = re.sub(r"--[^\n]*", "", migration)
+    return [statement.strip() for statement in text.split(";") if statement.strip()]

@@ -1,0 +1,353 @@
+"""
+Items and their attempts: written in batches, each in one transaction that carries its lease, and read in pages.
+
+Writing the same batch twice changes nothing: rows are only ever inserted, counters are what the rows of this batch add to them, and a row
+that is there already adds nothing. Batches are written as if everything in them were new; only when the database objects is it asked
+what it has, and the rest is written.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from typing import TYPE_CHECKING, Any
+
+from outlast.clock import here
+from outlast.store.database import Duplicate
+from outlast.store.faults import StoreRefused
+from outlast.store.letters import COLUMNS as LETTER
+from outlast.store.letters import letter_values
+from outlast.store.records import AttemptRow, Batch, Checkpoint, ItemRow, storable, to_us
+from outlast.store.runs import fenced
+from outlast.store.upkeep import EVENT, event_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from outlast.store.database import Database, Transaction
+    from outlast.store.records import ItemStatus, Lease
+
+_ITEM = "seq, key, status, stage, attempts, degraded, reason, warnings, spent, output, started, took"
+_ATTEMPT = "seq, stage, pass, number, outcome, started, took, error_class, error_type, error, delay, spent"
+_SHORT_ITEM = "seq, key, status, stage, attempts, degraded, started, took"
+_SHORT_ATTEMPT = "seq, stage, pass, number, outcome, started, took"
+_NOTHING = (None,) * 5
+_CHECKPOINT = "seq, key, stage, version, output"
+_COUNTED = ("succeeded", "skipped", "dlq", "failed")
+_SHARD = "read, sink_offset, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
+_PAGE = 500
+
+
+class Items:
+    """The part of the store that knows items, attempts and checkpoints."""
+
+    _database: Database
+    app: str
+
+    def __init__(self) -> None:
+        self._keys: _Keys | None = None
+        self._keys_lock = threading.Lock()
+
+    def write(self, lease: Lease, batch: Batch) -> None:
+        """
+        All of a batch or nothing of it. `LeaseLost` if the lease is not the newest.
+
+        An item that is finished stays as it is: the same again is ignored, another status is refused.
+        """
+        try:
+            with self._database.writing(batches=True) as tx:
+                self._write(tx, lease, batch)
+        except Duplicate:  # some of it is there already, or it names a row twice
+            with self._database.writing(batches=True) as tx:
+                self._write(tx, lease, self._unwritten(tx, lease, batch))
+        with self._keys_lock:
+            if self._keys is not None and self._keys.run == lease.run_number:
+                self._keys.add((item.seq, storable(item.key), item.status) for item in batch.items)
+
+    def _write(self, tx: Transaction, lease: Lease, batch: Batch) -> None:
+        run = lease.run_number
+        shard = fenced(self._database, tx, lease, _SHARD)
+        self._insert_items(tx, run, batch.items)
+        self._insert_attempts(tx, run, batch.attempts)
+        checkpoints = [(run, *checkpoint) for checkpoint in batch.checkpoints]
+        tx.insert("outlast_checkpoints", f"run, {_CHECKPOINT}", checkpoints)
+        now = to_us(here.get().clock.now())
+        tx.insert(
+            "outlast_dead_letters", LETTER, [letter_values(self.app, letter, now) for letter in batch.dead_letters]
+        )
+        self._resolve(tx, batch, now)
+        sets = ", ".join(f"{column.strip()} = ?" for column in _SHARD.split(","))
+        tx.execute(
+            f"update outlast_progress set {sets} where run = ? and shard = ? and token = ?",
+            *_advanced(shard, batch),
+            *(run, lease.shard, lease.token),
+        )
+        if batch.events:
+            self._database.lock_events(tx)
+            tx.insert("outlast_events", EVENT, [event_values(self.app, event) for event in batch.events])
+
+    # Most rows have little to tell. They go without the columns that would be empty, which is twice as fast.
+
+    def _insert_items(self, tx: Transaction, run: int, items: Sequence[ItemRow]) -> None:
+        short: list[tuple[Any, ...]] = []
+        long: list[tuple[Any, ...]] = []
+        for seq, key, status, stage, attempts, degraded, reason, warnings, spent, output, started, took in items:
+            name = key if key.isprintable() else storable(key)
+            row = (run, seq, name, status, stage, attempts, degraded, started, took)
+            if output is None and reason is None and not warnings and not spent:
+                short.append(row)
+            else:
+                told = None if reason is None else storable(reason)
+                long.append(
+                    (*row, output, told, _json(warnings) if warnings else None, _json(spent) if spent else None)
+                )
+        tx.insert("outlast_items", f"run, {_SHORT_ITEM}", short)
+        tx.insert("outlast_items", f"run, {_SHORT_ITEM}, output, reason, warnings, spent", long)
+
+    def _insert_attempts(self, tx: Transaction, run: int, attempts: Sequence[AttemptRow]) -> None:
+        short: list[tuple[Any, ...]] = []
+        long: list[tuple[Any, ...]] = []
+        for attempt in attempts:
+            if attempt[7:] == _NOTHING:
+                short.append((run, *attempt[:7]))
+            else:
+                texts = (text and storable(text) for text in attempt[7:10])
+                spent = _json(attempt.spent) if attempt.spent else None
+                long.append((run, *attempt[:7], *texts, attempt.delay_us, spent))
+        tx.insert("outlast_attempts", f"run, {_SHORT_ATTEMPT}", short)
+        tx.insert("outlast_attempts", f"run, {_ATTEMPT}", long)
+
+    def _resolve(self, tx: Transaction, batch: Batch, now: int) -> None:
+        # In order of their ids, as everywhere, so that two transactions never wait for each other.
+        for letter, status, error in sorted(batch.resolved):
+            tx.execute(
+                "update outlast_dead_letters set status = ?, moved = ?, error = coalesce(?, error), "
+                "replays = replays + ?, last_attempt = case when ? = 'open' then ? else last_attempt end "
+                "where app = ? and id = ? and status = 'replaying'",
+                *(status, now, error and storable(error), int(status == "open"), status, now, self.app, letter),
+            )
+
+    def _unwritten(self, tx: Transaction, lease: Lease, batch: Batch) -> Batch:
+        """What of a batch is not on record yet."""
+        run, passed, among = lease.run_number, self._database.passed, self._database.among
+        fenced(self._database, tx, lease)
+        seqs = passed({row.seq for row in (*batch.items, *batch.attempts)})
+        items = dict(tx.rows(f"select seq, status from outlast_items where run = ? and seq {among}", run, seqs))
+        for item in batch.items:
+            if items.get(item.seq, item.status) != item.status:
+                message = f"item {item.seq} is finished as {items[item.seq]!r} and cannot become {item.status!r}: this is a defect in the program that writes."
+                raise StoreRefused(message, error_class="code_error")
+        attempts = {
+            tuple(row)
+            for row in tx.rows(
+                f"select seq, stage, pass, number from outlast_attempts where run = ? and seq {among}",
+                run,
+                seqs,
+            )
+        }
+        letters = self._known(tx, "outlast_dead_letters", (letter.id for letter in batch.dead_letters))
+        events = self._known(tx, "outlast_events", (event.id for event in batch.events))
+        # A checkpoint is the one thing that may be made again, by changed code.
+        for checkpoint in batch.checkpoints:
+            tx.execute(
+                "delete from outlast_checkpoints where run = ? and seq = ? and stage = ?",
+                *(run, checkpoint.seq, checkpoint.stage),
+            )
+        return Batch(
+            items=[item for item in batch.items if item.seq not in items],
+            attempts=[attempt for attempt in batch.attempts if attempt[:4] not in attempts],
+            checkpoints=batch.checkpoints,
+            dead_letters=[letter for letter in batch.dead_letters if letter.id not in letters],
+            resolved=batch.resolved,
+            events=[event for event in batch.events if event.id not in events],
+            read=batch.read,
+            sink_offset=batch.sink_offset,
+            source_exhausted=batch.source_exhausted,
+        )
+
+    def _known(self, tx: Transaction, table: str, ids: Iterable[str]) -> set[str]:
+        passed = self._database.passed(ids)
+        return {row[0] for row in tx.rows(f"select id from {table} where id {self._database.among}", passed)}
+
+    # -- what resuming needs -------------------------------------------------------------------------------------------
+
+    def finished(self, run_number: int, first_seq: int, count: int) -> list[tuple[int, str, ItemStatus]]:
+        """Those of `count` items from `first_seq` on that are finished, in order."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select seq, key, status from outlast_items where run = ? and seq >= ? and seq < ? order by seq",
+                *(run_number, first_seq, first_seq + count),
+            )
+        return [(seq, key, status) for seq, key, status in rows]
+
+    def find_keys(self, run_number: int, keys: Iterable[str]) -> dict[str, tuple[int, ItemStatus]]:
+        """
+        Where the finished items with these keys are, for a source that comes in another order; the first of those with one key.
+
+        The first call reads all keys of the run, once.
+        """
+        with self._keys_lock:
+            if self._keys is None or self._keys.run != run_number:
+                self._forget_keys()
+                self._keys = _Keys(run_number)
+                self._keys.add(self._all_keys(run_number))
+            return self._keys.find(keys)
+
+    def _all_keys(self, run_number: int) -> Iterator[tuple[int, str, ItemStatus]]:
+        last = -1
+        while rows := self._keys_after(run_number, last):
+            yield from rows
+            last = rows[-1][0]
+
+    def _keys_after(self, run_number: int, last: int) -> list[Any]:
+        with self._database.reading() as tx:
+            return tx.rows(
+                "select seq, key, status from outlast_items where run = ? and seq > ? order by seq limit 10000",
+                *(run_number, last),
+            )
+
+    def _forget_keys(self) -> None:
+        if self._keys is not None:
+            self._keys.close()
+            self._keys = None
+
+    def checkpoints_of(self, run_number: int, seqs: Iterable[int]) -> dict[int, Checkpoint]:
+        """The checkpoint of the furthest stage of each of these items that has one."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                f"select {_CHECKPOINT} from outlast_checkpoints where run = ? and seq {self._database.among} order by seq, stage",
+                *(run_number, self._database.passed(seqs)),
+            )
+        return {row[0]: Checkpoint(*row) for row in rows}
+
+    # -- what people read ----------------------------------------------------------------------------------------------
+
+    def items(
+        self, run_number: int, status: ItemStatus | None = None, after: int | None = None, limit: int = 100
+    ) -> list[ItemRow]:
+        """Finished items in order; `after` is the `seq` of the last one of the page before."""
+        where = "" if status is None else "and status = ? "
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                f"select {_ITEM} from outlast_items where run = ? and seq > ? {where}order by seq limit ?",
+                *(run_number, -1 if after is None else after, *(() if status is None else (status,)), limit),
+            )
+        return [_item(row) for row in rows]
+
+    def attempts(
+        self,
+        run_number: int,
+        item: int | str | None = None,
+        *,
+        after: AttemptRow | None = None,
+        limit: int = 1000,
+    ) -> list[AttemptRow]:
+        """Attempts in the order of items, stages and time; of one item, by its `seq` or its key. `after` is the last one of the page before."""
+        where, values = "", list[Any]()
+        with self._database.reading() as tx:
+            if isinstance(item, str):
+                found = tx.row(
+                    "select min(seq) from outlast_items where run = ? and key = ?", run_number, storable(item)
+                )
+                item = -1 if found[0] is None else int(found[0])
+            if item is not None:
+                where += "and seq = ? "
+                values.append(item)
+            if after is not None:
+                where += "and (seq, stage, pass, number) > (?, ?, ?, ?) "
+                values += after[:4]
+            rows = tx.rows(
+                f"select {_ATTEMPT} from outlast_attempts where run = ? {where}order by seq, stage, pass, number limit ?",
+                *(run_number, *values, limit),
+            )
+        return [_attempt(row) for row in rows]
+
+    def outputs(self, run_number: int) -> Iterator[bytes]:
+        """What the items that succeeded became, in order; nothing for a run with a sink of its own."""
+        last = -1
+        while rows := self._outputs_after(run_number, last):
+            yield from (bytes(output) for _, output in rows)
+            last = rows[-1][0]
+
+    def _outputs_after(self, run_number: int, last: int) -> list[Any]:
+        with self._database.reading() as tx:
+            return tx.rows(
+                "select seq, output from outlast_items "
+                "where run = ? and seq > ? and status = 'succeeded' and output is not null order by seq limit ?",
+                *(run_number, last, _PAGE),
+            )
+
+
+def _item(row: Any) -> ItemRow:
+    item = ItemRow(*row)
+    return item._replace(
+        degraded=bool(item.degraded),
+        warnings=tuple(json.loads(row[7])) if row[7] else (),
+        spent=json.loads(row[8]) if row[8] else {},
+        output=None if item.output is None else bytes(item.output),
+    )
+
+
+def _attempt(row: Any) -> AttemptRow:
+    attempt = AttemptRow(*row)
+    return attempt if row[11] is None else attempt._replace(spent=json.loads(row[11]))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), default=dict)
+
+
+def _advanced(shard: Any, batch: Batch) -> tuple[Any, ...]:
+    """The shard's row after this batch. Its items are all new."""
+    read, offset, exhausted, *counts, degraded, spent, _ = shard
+    finished: dict[str, int] = dict.fromkeys(_COUNTED, 0)
+    added: dict[str, float] = {}
+    for item in batch.items:
+        finished[item[2]] += 1
+        degraded += item[5]
+        if item[8]:
+            _add(added, item[8])
+    if added:
+        _add(added, json.loads(spent))
+        spent = _json(added)
+    offsets = [known for known in (offset, batch.sink_offset) if known is not None]
+    return (
+        max(read, batch.read),
+        max(offsets, default=None),
+        bool(exhausted) or batch.source_exhausted,
+        *(count + finished[status] for count, status in zip(counts, _COUNTED, strict=True)),
+        degraded,
+        spent,
+    )
+
+
+def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, value in more.items():
+        totals[name] = totals.get(name, 0.0) + value
+
+
+class _Keys:
+    """The keys of one run's finished items, in a database of its own that is nowhere when it is closed: they may be millions."""
+
+    def __init__(self, run: int) -> None:
+        self.run = run
+        self._found = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self._found.execute("create table keys (key text primary key, seq integer, status text) without rowid")
+
+    def add(self, rows: Iterable[tuple[int, str, ItemStatus]]) -> None:
+        self._found.execute("begin")
+        self._found.executemany(
+            "insert into keys (seq, key, status) values (?, ?, ?) on conflict (key) do nothing", rows
+        )
+        self._found.execute("commit")
+
+    def find(self, keys: Iterable[str]) -> dict[str, tuple[int, ItemStatus]]:
+        names = {storable(key): key for key in keys}
+        rows = self._found.execute(
+            "select key, seq, status from keys where key in (select value from json_each(?))", (json.dumps([*names]),)
+        )
+        return {names[key]: (seq, status) for key, seq, status in rows}
+
+    def close(self) -> None:
+        self._found.close()

@@ -1,0 +1,142 @@
+"""
+PostgreSQL: many hosts, many writers.
+
+Nothing depends on a session: no temporary tables, no session locks, no prepared statements, so that any pooler may stand in between. Ownership
+is a row with a token, and all times in it are the server's.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from outlast.errors import ConfigurationError
+from outlast.redact import mask, remember_secret, sanitise
+from outlast.store.database import Database, Duplicate
+from outlast.store.faults import StoreUnavailable, fault
+
+try:
+    import psycopg
+    from psycopg import conninfo, errors
+except ImportError as missing:
+    message = "PostgreSQL as a store needs psycopg 3, which is not installed: pip install 'outlast[postgres]'."
+    raise ImportError(message, name=missing.name) from None
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from outlast.store.connections import Connection
+    from outlast.store.database import Transaction
+    from outlast.store.faults import StoreError
+
+# The keys of advisory locks, which all users of a database share: arbitrary numbers that are ours.
+_SCHEMA = 7_813_240_561_943_027
+_EVENTS = 7_813_240_561_943_028
+# Until a connection stands; and until a silent one is given up, so that a vanished host does not hold a run for hours.
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+    "application_name": "outlast",
+    "client_encoding": "utf8",
+}
+# How each column travels in a binary COPY; every other one is text.
+_TYPES = {
+    **dict.fromkeys("run seq started took delay at first_failed last_attempt created moved".split(), "int8"),
+    **dict.fromkeys("pass number attempts replays".split(), "int4"),
+    "stage": "int2",
+    "degraded": "bool",
+    **dict.fromkeys("output payload original".split(), "bytea"),
+}
+_NAMED = frozenset({"outlast_dead_letters", "outlast_events"})  # here a run and a stage have names
+
+
+class Postgres(Database):
+    name = "postgres"
+    # Nobody waits for ever for somebody who stands still. In one message, and for this transaction only.
+    begin = (
+        "begin isolation level read committed; "
+        "set local idle_in_transaction_session_timeout = '20s'; set local lock_timeout = '30s'"
+    )
+    # Whoever writes for a shard says so for as long as its transaction lasts, so that it can be found and ended.
+    label = "set_config('application_name', 'outlast run ' || run || ' shard ' || shard, true)"
+    for_update = "for update"
+    among = "= any(?)"
+    lower = 'lower({} collate "C")'
+    now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+    driver_error = psycopg.Error
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        try:
+            self._settings = _DEFAULTS | {key: str(value) for key, value in conninfo.conninfo_to_dict(url).items()}
+        except psycopg.Error:
+            # What the driver says quotes the address, password and all.
+            problem = f"expected the store's address to be like postgresql://user@host:5432/name, got: {mask(url)!r}."
+            raise ConfigurationError(problem) from None
+        if self._settings.get("password"):
+            remember_secret(self._settings["password"])
+
+    def __repr__(self) -> str:
+        return f"<PostgreSQL {self._where()}>"
+
+    def _where(self) -> str:
+        host = self._settings.get("host", "localhost")
+        return mask(f"{self._settings.get('dbname', '')!r} on {host}")
+
+    def connect(self, *, batches: bool) -> Connection:  # noqa: ARG002 - every commit is flushed
+        return psycopg.connect(**self._settings, autocommit=True, prepare_threshold=None)  # type: ignore[arg-type]
+
+    def spelled(self, sql: str) -> str:
+        return _spelled(sql)
+
+    def passed(self, values: Iterable[Any]) -> list[Any]:
+        return list(values)
+
+    def bulk(self, connection: Connection, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        cursor: psycopg.Cursor[Any] = connection.cursor()  # type: ignore[attr-defined]
+        try:
+            with cursor.copy(f"copy {table} ({columns}) from stdin (format binary)".encode()) as copy:
+                copy.set_types(_types(table, columns))
+                for row in rows:
+                    copy.write_row(row)
+        except errors.UniqueViolation:
+            raise Duplicate from None
+
+    def fault(self, error: Exception) -> StoreError:
+        what = f"the store {self._where()} failed"
+        primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+        if isinstance(error, errors.IdleInTransactionSessionTimeout):
+            return StoreUnavailable(f"{what}: {primary}.", error_class="database_connection")
+        if primary is None and isinstance(error, psycopg.OperationalError):
+            # No word from the server: it could not be reached, or went away. Why is in the driver's own words.
+            said = sanitise(str(error))
+            return StoreUnavailable(f"{what}: {said}.", error_class="database_connection")
+        return fault(what, error, text=sanitise(primary) if primary else None)
+
+    def evict(self, transaction: Transaction, run: int, shard: int) -> None:
+        # A process that is stopped in the middle of sending rows is waited for by the server without any limit.
+        transaction.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() "
+            "and usename = current_user and datname = current_database() and application_name = ?",
+            f"outlast run {run} shard {shard}",
+        )
+
+    def lock_schema(self, transaction: Transaction) -> None:
+        transaction.execute("select pg_advisory_xact_lock(?)", _SCHEMA)
+
+    def lock_events(self, transaction: Transaction) -> None:
+        transaction.execute("select pg_advisory_xact_lock(?)", _EVENTS)
+
+
+@lru_cache(maxsize=256)
+def _spelled(sql: str) -> str:
+    return sql.replace("%", "%%").replace("?", "%s")
+
+
+@lru_cache(maxsize=16)
+def _types(table: str, columns: str) -> list[str]:
+    known = {**_TYPES, "run": "text", "stage": "text"} if table in _NAMED else _TYPES
+    return [known.get(column.strip(), "text") for column in columns.split(",")]

@@ -1,0 +1,287 @@
+"""
+What the store keeps, as values.
+
+Instants that come by the million are integers, microseconds since the epoch; those that people read are aware and in UTC. The two rows that
+every attempt makes are named tuples: they cost a third of a frozen dataclass, and a database takes them as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RunStatus = Literal["running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"]
+RunKind = Literal["run", "replay"]
+Wish = Literal["pause", "cancel"]
+ItemStatus = Literal["succeeded", "skipped", "dlq", "failed"]
+AttemptOutcome = Literal["success", "retrying", "failed"]
+LetterStatus = Literal["open", "replaying", "resolved", "archived"]
+StateKind = Literal["breaker", "limit"]
+Prunable = Literal["runs", "dead_letters", "events"]
+
+#: Statuses after which a run is over; from the others it can be resumed.
+ENDED: frozenset[str] = frozenset({"cancelled", "completed", "partial_success", "failed"})
+#: Where a dead letter may go. A resolved one stays.
+MOVES: Mapping[str, frozenset[str]] = {
+    "open": frozenset({"replaying", "resolved", "archived"}),
+    "replaying": frozenset({"open", "resolved"}),
+    "archived": frozenset({"open"}),
+    "resolved": frozenset(),
+}
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_us(instant: datetime) -> int:
+    """
+    Microseconds since the epoch, exactly.
+
+    >>> to_us(datetime(2026, 11, 15, tzinfo=UTC))
+    1794700800000000
+    """
+    if instant.tzinfo is None:
+        message = f"expected an aware instant, got: {instant.isoformat()}. Say which zone it is in, for example with tzinfo=UTC."
+        raise ValueError(message)
+    return (instant - _EPOCH) // _MICROSECOND
+
+
+def from_us(microseconds: int) -> datetime:
+    """The instant, aware and in UTC."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def storable(text: str) -> str:
+    r"""
+    The text as every database can hold it: no NUL, no half of a surrogate pair.
+
+    >>> storable("zero \0, half \ud800")
+    'zero \ufffd, half ?'
+    """
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class StageMark:
+    """One stage as it was when the run began, to notice that the code has changed."""
+
+    name: str
+    version: str = "1"
+    checkpoint: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunCounts:
+    """`total` items were read; the others count those that are finished. `degraded` is part of `succeeded`."""
+
+    total: int = 0
+    succeeded: int = 0
+    skipped: int = 0
+    dlq: int = 0
+    failed: int = 0
+    degraded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run. `number` is its name inside the store, `passes` how often it was started or resumed, `wanted` what somebody asked it to do."""
+
+    id: str
+    number: int
+    pipeline: str
+    run_key: str
+    kind: RunKind
+    status: RunStatus
+    reason: str | None
+    why: str
+    stages: tuple[StageMark, ...]
+    counts: RunCounts
+    source_exhausted: bool
+    spent: Mapping[str, float]
+    passes: int
+    wanted: Wish | None
+    sink: str | None
+    started_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write for one shard, until somebody else takes it. `token` grows with every owner; every write carries it."""
+
+    run_number: int
+    shard: int
+    token: int
+    owner: str
+    until: datetime
+    ttl: float
+
+
+class ShardState(NamedTuple):
+    """How far a shard has come: items read, bytes of the sink that count, whether the source has ended."""
+
+    read: int
+    sink_offset: int | None
+    source_exhausted: bool
+
+
+class ItemRow(NamedTuple):
+    """A finished item. `stage` is the last it was in, by number; `took_us` is from its first attempt to its end."""
+
+    seq: int
+    key: str
+    status: ItemStatus
+    stage: int
+    attempts: int
+    degraded: bool
+    reason: str | None
+    warnings: tuple[str, ...]
+    spent: Mapping[str, float]
+    output: bytes | None
+    started_us: int
+    took_us: int
+
+
+class AttemptRow(NamedTuple):
+    """One attempt at one stage of one item. `pass_` is the token of the lease it ran under, so that no pass repeats another's rows."""
+
+    seq: int
+    stage: int
+    pass_: int
+    number: int
+    outcome: AttemptOutcome
+    started_us: int
+    took_us: int
+    error_class: str | None = None
+    error_type: str | None = None
+    error: str | None = None
+    delay_us: int | None = None
+    spent: Mapping[str, float] | None = None
+
+
+class Checkpoint(NamedTuple):
+    """What a stage made of an item that is not finished yet."""
+
+    seq: int
+    key: str
+    stage: int
+    version: str
+    output: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterRow:
+    """What could not be saved, with all that is needed to try again; it outlives its run. `original` is the payload before it was edited."""
+
+    id: str
+    run: str | None  # the run's id
+    seq: int | None
+    pipeline: str
+    stage: str
+    item_key: str
+    kind: str = "item"
+    payload: bytes = field(repr=False)
+    error: str
+    error_type: str
+    error_class: str
+    tier: str
+    fingerprint: str
+    attempts: int
+    first_failed_us: int
+    last_attempt_us: int
+    created_us: int
+    status: LetterStatus = "open"
+    replays: int = 0
+    reason: str | None = None  # why it was moved last
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    original: bytes | None = field(default=None, repr=False)
+
+    @property
+    def cursor(self) -> tuple[int, str]:
+        """Its place in the order of `Store.letters`."""
+        return self.created_us, self.id
+
+
+class LetterFilter(TypedDict, total=False):
+    """Which dead letters: what is not named is not asked about. `text` is looked for in the error and the item's key, in any case."""
+
+    pipeline: str | None
+    stage: str | None
+    group: str | None
+    status: LetterStatus | None
+    run: str | None
+    text: str | None
+    older_than: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class LetterGroup:
+    """Dead letters with one fingerprint at one stage; error and samples are those of the newest."""
+
+    id: str
+    pipeline: str
+    stage: str
+    error_class: str
+    error_type: str
+    message: str
+    count: int
+    sample_keys: tuple[str, ...]
+    first_seen_at: datetime
+    last_seen_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LetterStat:
+    """How many dead letters of one status a stage has, and when the oldest and the newest of them were made."""
+
+    pipeline: str
+    stage: str
+    status: LetterStatus
+    count: int
+    oldest_at: datetime
+    newest_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """An event on record. `id` makes writing it twice harmless; `number` is its place in the order, given by the store."""
+
+    id: str
+    name: str
+    at_us: int
+    run: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SharedState:
+    """What processes share under a name, such as a circuit. `version` grows with every change."""
+
+    name: str
+    version: int
+    data: Mapping[str, Any]
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """
+    What becomes true together. `read` and `sink_offset` are absolute, and only ever grow.
+
+    `resolved` ends replays: (dead letter, ``"resolved"``, None), or (dead letter, ``"open"``, what it failed with this time).
+    """
+
+    items: tuple[ItemRow, ...] | list[ItemRow] = ()
+    attempts: tuple[AttemptRow, ...] | list[AttemptRow] = ()
+    checkpoints: tuple[Checkpoint, ...] | list[Checkpoint] = ()
+    dead_letters: tuple[DeadLetterRow, ...] | list[DeadLetterRow] = ()
+    resolved: tuple[tuple[str, LetterStatus, str | None], ...] | list[tuple[str, LetterStatus, str | None]] = ()
+    events: tuple[EventRow, ...] | list[EventRow] = ()
+    read: int = 0
+    sink_offset: int | None = None
+    source_exhausted: bool = False

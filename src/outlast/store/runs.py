@@ -1,0 +1,264 @@
+"""
+Runs, their shards, and who may write for them.
+
+A shard's lease is one row: ``token`` grows with every owner, and ``until`` is on the database's own clock. The same token stands in the row of its
+progress, which every batch locks and checks. Whoever holds the newest token may write; whoever holds an older one gets `LeaseLost`, and nothing of what it wrote lands, however late it comes.
+
+    take_lease ──► beat, beat, beat ──► drop_lease
+         │             (expired)
+         └──────────────────► take_lease of another: token + 1, and all that the first still holds is worth nothing
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from outlast.clock import here
+from outlast.errors import LeaseLost
+from outlast.store.records import ENDED, Lease, RunCounts, RunRecord, ShardState, StageMark, from_us, storable, to_us
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from outlast.store.database import Database, Transaction
+    from outlast.store.records import RunKind, RunStatus, Wish
+
+_RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished"
+_SHARD = "run, passes, read, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
+_LEASED = "run = ? and shard = ? and token = ?"
+
+
+class Runs:
+    """The part of the store that knows runs and leases."""
+
+    _database: Database
+    app: str
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+
+    def open_run(
+        self,
+        pipeline: str,
+        run_key: str,
+        stages: Sequence[StageMark],
+        kind: RunKind = "run",
+        sink: str | None = None,
+    ) -> RunRecord:
+        """The run of this key: a new one, or the one that is there, as it is."""
+        world = here.get()
+        row = (
+            world.ids.new(),
+            self.app,
+            pipeline,
+            storable(run_key),
+            kind,
+            _stages(stages),
+            sink,
+            to_us(world.clock.now()),
+        )
+        with self._database.writing() as tx:
+            tx.execute(
+                "insert into outlast_runs (id, app, pipeline, run_key, kind, stages, sink, started, status, why) "
+                "values (?, ?, ?, ?, ?, ?, ?, ?, 'running', '') on conflict (app, pipeline, run_key) do nothing",
+                *row,
+            )
+            return self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, storable(run_key))[0]
+
+    def run(self, id: str, /) -> RunRecord | None:
+        """The run of this id."""
+        with self._database.reading() as tx:
+            return next(iter(self._runs(tx, "and id = ?", id)), None)
+
+    def find_run(self, pipeline: str, run_key: str) -> RunRecord | None:
+        """The run of this key."""
+        with self._database.reading() as tx:
+            return next(iter(self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, storable(run_key))), None)
+
+    def runs(
+        self,
+        pipeline: str | None = None,
+        status: RunStatus | None = None,
+        limit: int = 50,
+        before: RunRecord | None = None,
+    ) -> list[RunRecord]:
+        """The newest runs first; `before` is the last one of the page before."""
+        where, values = "", list[Any]()
+        for column, value in (("pipeline", pipeline), ("status", status)):
+            if value is not None:
+                where += f" and {column} = ?"
+                values.append(value)
+        if before is not None:
+            where += " and (started, number) < (?, ?)"
+            values += [to_us(before.started_at), before.number]
+        with self._database.reading() as tx:
+            return self._runs(tx, f"{where} order by started desc, number desc limit ?", *values, limit)
+
+    def set_run(
+        self,
+        lease: Lease | None,
+        id: str,
+        *,
+        status: RunStatus,
+        reason: str | None = None,
+        why: str = "",
+        expect: Sequence[RunStatus],
+        stages: Sequence[StageMark] | None = None,
+    ) -> bool:
+        """
+        Move a run to another status, if it is in one of those expected; whether it was. `LeaseLost` if the lease is not the newest.
+
+        A run that ends gets the time of its end, and one that goes on again loses it and what was wanted of it. `stages` replaces its stages.
+        """
+        finished = to_us(here.get().clock.now()) if status in ENDED else None
+        sets = "status = ?, reason = ?, why = ?, finished = ?"
+        values: list[Any] = [status, reason and storable(reason), storable(why), finished]
+        if status == "running":
+            sets += ", wanted = null"
+        if stages is not None:
+            sets += ", stages = ?"
+            values.append(_stages(stages))
+        with self._database.writing() as tx:
+            if lease is not None:
+                fenced(self._database, tx, lease)
+            among = self._database.among
+            done = tx.execute(
+                f"update outlast_runs set {sets} where app = ? and id = ? and status {among}",
+                *values,
+                self.app,
+                id,
+                self._database.passed(expect),
+            )
+            return done.rowcount == 1
+
+    def want(self, id: str, wish: Wish | None) -> bool:
+        """Ask a run to pause or to be cancelled; its next beat hears it. Whether there is such a run that has not ended."""
+        with self._database.writing() as tx:
+            done = tx.execute(
+                "update outlast_runs set wanted = ? where app = ? and id = ? and finished is null", wish, self.app, id
+            )
+            return done.rowcount == 1
+
+    def _runs(self, tx: Transaction, where: str, *values: Any) -> list[RunRecord]:
+        rows = tx.rows(f"select {_RUN} from outlast_runs where app = ? {where}", self.app, *values)
+        numbers = self._database.passed(row[0] for row in rows)
+        shards: dict[int, list[Any]] = {row[0]: [] for row in rows}
+        for shard in tx.rows(f"select {_SHARD} from outlast_progress where run {self._database.among}", numbers):
+            shards[shard[0]].append(shard[1:])
+        return [_record(row, shards[row[0]]) for row in rows]
+
+    # -- leases --------------------------------------------------------------------------------------------------------
+
+    def take_lease(self, run_number: int, shard: int, owner: str, ttl: float) -> Lease | None:
+        """The right to write for a shard, for `ttl` seconds; None if somebody has it (`lease_of` says who)."""
+        database = self._database
+        with database.writing() as tx:
+            for table in ("outlast_shards", "outlast_progress"):
+                tx.execute(f"insert into {table} (run, shard) values (?, ?) on conflict do nothing", run_number, shard)
+            found = tx.row(
+                f"update outlast_shards set token = token + 1, owner = ?, ttl = ?, until = {database.now} + ? "
+                f"where run = ? and shard = ? and until <= {database.now} returning token, until",
+                *(storable(owner), ttl, round(ttl * 1e6), run_number, shard),
+            )
+            if found is not None:
+                # Waits for a batch that is being written; from then on the old token is worth nothing.
+                database.evict(tx, run_number, shard)
+                tx.execute(
+                    "update outlast_progress set token = ?, passes = passes + 1 where run = ? and shard = ?",
+                    *(found[0], run_number, shard),
+                )
+        return None if found is None else Lease(run_number, shard, found[0], storable(owner), from_us(found[1]), ttl)
+
+    def lease_of(self, run_number: int, shard: int) -> Lease | None:
+        """Who may write for a shard now, and until when if no beat follows."""
+        with self._database.reading() as tx:
+            found = tx.row(
+                f"select token, owner, until, ttl from outlast_shards where run = ? and shard = ? and until > {self._database.now}",
+                *(run_number, shard),
+            )
+        return None if found is None else Lease(run_number, shard, found[0], found[1], from_us(found[2]), found[3])
+
+    def beat(self, lease: Lease) -> tuple[Lease, Wish | None]:
+        """Keep a lease for another `ttl` seconds, and hear what is wanted of the run. `LeaseLost` if somebody else has taken it."""
+        with self._database.writing() as tx:
+            found = tx.row(
+                f"update outlast_shards set until = {self._database.now} + ? where {_LEASED} returning until",
+                *(round(lease.ttl * 1e6), lease.run_number, lease.shard, lease.token),
+            )
+            if found is None:
+                raise lost(lease)
+            wanted = tx.row("select wanted from outlast_runs where number = ?", lease.run_number)
+        renewed = Lease(lease.run_number, lease.shard, lease.token, lease.owner, from_us(found[0]), lease.ttl)
+        return renewed, wanted and wanted[0]
+
+    def drop_lease(self, lease: Lease) -> None:
+        """Give a lease back: others may take it at once, and its token is worth nothing. One that was lost stays lost."""
+        with self._database.writing() as tx:
+            held = (lease.run_number, lease.shard, lease.token)
+            tx.execute(f"update outlast_shards set token = token + 1, until = 0, owner = '' where {_LEASED}", *held)
+            tx.execute(f"update outlast_progress set token = token + 1 where {_LEASED}", *held)
+
+    def shard_state(self, run_number: int, shard: int) -> ShardState:
+        """How far a shard has come."""
+        with self._database.reading() as tx:
+            found = tx.row(
+                "select read, sink_offset, exhausted from outlast_progress where run = ? and shard = ?",
+                run_number,
+                shard,
+            )
+        return ShardState(found[0], found[1], bool(found[2])) if found else ShardState(0, None, False)  # noqa: FBT003 - a row
+
+
+def fenced(database: Database, tx: Transaction, lease: Lease, columns: str = "token") -> Any:
+    """The shard's row, held until the transaction ends, so that nobody takes the lease before; `LeaseLost` if somebody has."""
+    row = tx.row(
+        f"select {columns}, {database.label} from outlast_progress where {_LEASED} {database.for_update}",
+        *(lease.run_number, lease.shard, lease.token),
+    )
+    if row is None:
+        raise lost(lease)
+    return row
+
+
+def lost(lease: Lease) -> LeaseLost:
+    message = (
+        f"the lease of {lease.owner} on shard {lease.shard} (token {lease.token}) was given back or taken over. "
+        "Nothing of this was written; whoever has the lease now goes on."
+    )
+    return LeaseLost(message)
+
+
+def _stages(stages: Sequence[StageMark]) -> str:
+    return json.dumps([[mark.name, mark.version, mark.checkpoint] for mark in stages])
+
+
+def _record(row: Any, shards: list[Any]) -> RunRecord:
+    passes, read, exhausted, *counts, spent = zip(*shards, strict=True) if shards else ((),) * 9
+    added: dict[str, float] = {}
+    for text in spent:
+        for name, value in json.loads(text).items():
+            added[name] = added.get(name, 0.0) + value
+    return RunRecord(
+        number=row[0],
+        id=row[1],
+        pipeline=row[2],
+        run_key=row[3],
+        kind=row[4],
+        status=row[5],
+        reason=row[6],
+        why=row[7],
+        stages=tuple(StageMark(name, version, checkpoint) for name, version, checkpoint in json.loads(row[8])),
+        wanted=row[9],
+        sink=row[10],
+        started_at=from_us(row[11]),
+        finished_at=_instant(row[12]),
+        counts=RunCounts(sum(read), *map(sum, counts)),
+        source_exhausted=bool(shards) and all(exhausted),
+        spent=added,
+        passes=max(passes, default=0),
+    )
+
+
+def _instant(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else from_us(microseconds)

@@ -1,0 +1,319 @@
+"""Processes that die at any moment, and stores that go away: nothing is lost, nothing is done twice in the output."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import outlast
+from outlast.store import Store, StoreRefused, StoreUnavailable
+from outlast.testing import virtual_time
+
+PROGRAM = """
+import os, sys, time
+import outlast
+from outlast.pipeline import journal, sinks
+from outlast.store import Store
+
+# As on a slow disk: the file grows in pieces, and the commit takes its time. Kills then hit the moments in between.
+journal.MOST_ITEMS = 60
+piecemeal, write = os.pwrite, Store.write
+
+def slow(file, data, at):
+    time.sleep(0.0003)
+    return piecemeal(file, data[:700], at)
+
+def late(store, lease, batch):
+    time.sleep(0.002)
+    write(store, lease, batch)
+    time.sleep(0.001)
+
+os.pwrite, Store.write = slow, late
+
+@outlast.stage
+def parse(item):
+    if item % 50 == 7:
+        raise outlast.Skip("seven")
+    return {"n": item, "text": "x" * 60}
+
+@outlast.stage(checkpoint=True)
+async def label(row):
+    return row
+
+@outlast.stage(retry=outlast.RetryPolicy(max_attempts=2, initial_delay=0.001, jitter=0))
+async def check(row):
+    if row["n"] % 50 == 9:
+        raise ConnectionResetError("nine")
+    return row
+
+app = outlast.App("a", store=sys.argv[1])
+pipeline = outlast.Pipeline("p", parse, label, check, app=app, min_success_rate=0.5, failure_budget=1.0)
+
+def source():
+    print("reading", flush=True)
+    yield from range(int(sys.argv[3]))
+
+result = pipeline.run(source(), run_key="k", sink=sys.argv[2])
+print(result.status, flush=True)
+"""
+ITEMS = 6000
+KILLS = 25
+
+
+def recorded(store):
+    """(How each finished item ended, how many attempts of it are on record, the bytes of the sink that count.)"""
+    run = store.find_run("p", "k")
+    if run is None:
+        return {}, Counter(), {}, 0
+    rows, after = [], None
+    while page := store.items(run.number, after=after, limit=5000):
+        rows += page
+        after = page[-1].seq
+    attempts, last = Counter(), None
+    while page := store.attempts(run.number, after=last, limit=20_000):
+        attempts.update(row.seq for row in page)
+        last = page[-1]
+    state = store.shard_state(run.number, 0)
+    return (
+        {row.seq: row.status for row in rows},
+        attempts,
+        {row.seq: row.attempts for row in rows},
+        state.sink_offset or 0,
+    )
+
+
+@pytest.mark.timeout(180)
+def test_a_process_may_be_killed_at_any_moment(tmp_path):
+    """C-22, D-15: after 25 kills every item is accounted for, the sink is exact, no end ever changed, no attempt of a finished item is lost."""
+    program, address, sink = tmp_path / "program.py", tmp_path / "s.db", tmp_path / "out.jsonl"
+    program.write_text(PROGRAM)
+    store = outlast.App("a", store=str(address)).store
+    dice = random.Random(7)  # reproducible moments
+    ended, torn, tail, unfinished = {}, 0, 0, 0
+    for _ in range(KILLS):
+        with subprocess.Popen(
+            [sys.executable, program, address, sink, str(ITEMS)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout.readline() == "reading\n"
+            try:
+                process.wait(0.01 + dice.random() * 0.12)
+            except subprocess.TimeoutExpired:
+                unfinished += 1
+            process.kill()
+        now, attempts, needed, offset = recorded(store)
+        assert {seq: now.get(seq) for seq in ended} == ended, "an end has changed"
+        assert all(attempts[seq] >= count for seq, count in needed.items())
+        ended = now
+        written = sink.read_bytes() if sink.exists() else b""
+        torn += bool(written) and not written.endswith(b"\n")
+        tail += len(written) > offset
+    assert unfinished == KILLS, "it was done before all kills: more items are needed"
+    assert torn >= 3, f"kills must hit torn lines to prove anything: {torn} torn, {tail} with a tail"
+    assert tail >= torn
+    done = subprocess.run(
+        [sys.executable, program, address, sink, str(ITEMS)], stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert done.stdout == "reading\ncompleted\n"
+    ended, attempts, needed, offset = recorded(store)
+    assert sorted(ended) == list(range(ITEMS))
+    assert Counter(ended.values()) == {"succeeded": 5760, "skipped": 120, "dlq": 120}
+    assert all(attempts[seq] >= count for seq, count in needed.items())
+    numbers = [json.loads(line)["n"] for line in sink.read_text().splitlines()]
+    assert sorted(numbers) == [seq for seq in range(ITEMS) if ended[seq] == "succeeded"]
+    assert sink.stat().st_size == offset
+    assert len(store.letters(limit=1000)) == 120
+    assert store.find_run("p", "k").counts.total == ITEMS
+    store.close()
+
+
+PAYING = """
+import asyncio, os, sys
+import outlast
+
+def line(file, item):
+    os.write(file, f"{item}\\n".encode())
+
+paid, used = (os.open(name, os.O_CREAT | os.O_APPEND | os.O_WRONLY) for name in sys.argv[2:4])
+crashes = int(sys.argv[4])
+
+@outlast.stage
+def parse(item):
+    return item
+
+@outlast.stage(checkpoint=True)
+async def pay(item):
+    line(paid, item)
+    return item
+
+@outlast.stage
+async def use(item):
+    line(used, item)
+    await asyncio.sleep(0.0005)
+    if item == crashes:
+        os.kill(os.getpid(), 9)
+    return item
+
+pipeline = outlast.Pipeline("p", parse, pay, use, app=outlast.App("a", store=sys.argv[1]))
+print(pipeline.run(range(10_000), run_key="k").status)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_checkpointed_stage_is_paid_once_although_the_next_one_kills_the_process(tmp_path):
+    """
+    D-15: an item passes such a stage only when its output is on record, so a crash behind it pays for nothing again but what was being
+    paid at that very moment.
+    """
+    program, paid, used = tmp_path / "program.py", tmp_path / "paid", tmp_path / "used"
+    program.write_text(PAYING)
+
+    def go(crashes):
+        command = [sys.executable, program, tmp_path / "s.db", paid, used, str(crashes)]
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+
+    def payments():
+        return Counter(map(int, paid.read_text().split()))
+
+    behind = {}  # items that have reached the last stage, and how often they were paid for until then
+    for crashes in (500, 3000, 8000):
+        assert go(crashes).returncode == -9
+        now = payments()
+        assert {item: now[item] for item in behind} == behind, "paid again although it was on record"
+        behind |= {item: now[item] for item in map(int, used.read_text().split())}
+    done = go(-1)
+    assert (done.returncode, done.stdout) == (0, "completed\n")
+    now = payments()
+    assert {item: now[item] for item in behind} == behind
+    assert sorted(now) == list(range(10_000))
+    assert sum(now.values()) - 10_000 <= 3 * 256  # at most a window at each crash
+
+
+# --- the store ---
+
+
+def doubled(app):
+    @outlast.stage
+    async def work(item):
+        return item * 2
+
+    return outlast.Pipeline("p", work, app=app)
+
+
+def test_a_store_that_goes_away_for_a_while_is_waited_for(app, monkeypatch):
+    """The run waits, with growing pauses, and completes with correct counts when the cause is gone."""
+    write, lost = Store.write, [StoreUnavailable("the server is restarting")] * 8
+
+    def unsteady(store, lease, batch):
+        if lost:
+            if len(lost) % 2:
+                write(store, lease, batch)  # committed, but nobody hears of it
+            raise lost.pop()
+        write(store, lease, batch)
+
+    monkeypatch.setattr(Store, "write", unsteady)
+    with virtual_time():
+        result = doubled(app).run(range(500), run_key="k")
+    assert (result.status, result.counts.succeeded) == ("completed", 500)
+    assert app.store.find_run("p", "k").counts.succeeded == 500
+
+
+def test_a_store_that_stays_away_ends_the_run_with_a_message_and_resume_completes_it(app, monkeypatch):
+    """What the store did not take is not reported as finished."""
+    write = Store.write
+    batches = []
+
+    def away(store, lease, batch):
+        batches.append(batch)
+        if len(batches) > 1:
+            raise StoreUnavailable("connection refused")
+        write(store, lease, batch)
+
+    monkeypatch.setattr(Store, "write", away)
+    with virtual_time():
+        result = doubled(app).run(range(9000), run_key="k", check=False)
+    assert (result.status, result.reason) == ("interrupted", "store_error")
+    assert "connection refused" in result.why
+    counts = result.counts
+    assert counts.succeeded == len(batches[0].items)
+    assert counts.total == counts.finished + counts.pending
+    monkeypatch.setattr(Store, "write", write)
+    result = doubled(app).run(range(9000), run_key="k")
+    assert (result.status, result.counts.succeeded) == ("completed", 9000)
+    assert list(result.outputs()) == [2 * item for item in range(9000)]
+
+
+def test_what_the_store_refuses_is_not_tried_again(app, monkeypatch):
+    """A contradiction is a defect: it ends the run at once, with the reason."""
+    monkeypatch.setattr(Store, "write", lambda *_: (_ for _ in ()).throw(StoreRefused("no such column")))
+    result = doubled(app).run(range(10), check=False)
+    assert (result.status, result.reason, result.counts.succeeded) == ("interrupted", "store_error", 0)
+    assert "no such column" in result.why
+
+
+def test_a_store_that_cannot_be_reached_at_the_start_is_said(tmp_path):
+    """No silent fallback: nothing runs without its record."""
+    place = tmp_path / "file"
+    place.write_text("not a folder")
+    seen = []
+
+    @outlast.stage
+    async def work(item):
+        seen.append(item)
+
+    app = outlast.App("a", store=str(place / "s.db"))
+    with virtual_time(), pytest.raises(outlast.OutlastError):
+        outlast.Pipeline("p", work, app=app).run([1])
+    assert seen == []
+
+
+def test_a_full_disk_under_the_sink_loses_nothing(app, tmp_path, monkeypatch):
+    """The run waits for room and then stops; a resume completes the file exactly."""
+    fdatasync = os.fdatasync
+    full = [True]
+
+    def sync(file):
+        if full:
+            raise OSError(28, "No space left on device")
+        fdatasync(file)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    sink = tmp_path / "out.jsonl"
+    with virtual_time():
+        result = doubled(app).run(range(100), run_key="k", sink=sink, check=False)
+    assert (result.status, result.counts.succeeded) == ("interrupted", 0)
+    assert "No space left" in result.why
+    full.clear()
+    doubled(app).run(range(100), run_key="k", sink=sink)
+    assert sorted(map(int, Path(sink).read_text().split())) == [2 * item for item in range(100)]
+
+
+def test_a_database_whose_connections_are_cut_again_and_again_is_waited_for(postgres):
+    """Every session is ended in the middle of the run, several times: the counts are right and nothing is doubled."""
+    app = outlast.App("cut", store=postgres.dsn)
+    cuts = []
+
+    def source():
+        for number in range(12_000):
+            if number and number % 3000 == 0:
+                with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+                    cuts.append(
+                        connection.execute(
+                            "select count(pg_terminate_backend(pid)) from pg_stat_activity "
+                            "where pid <> pg_backend_pid() and backend_type = 'client backend'"
+                        ).fetchone()[0]
+                    )
+            yield number
+
+    result = doubled(app).run(source(), run_key="k")
+    assert (result.status, result.counts.succeeded) == ("completed", 12_000)
+    assert sum(cuts) >= 3
+    assert list(result.outputs()) == [2 * item for item in range(12_000)]
+    app.store.close()

@@ -1,0 +1,176 @@
+"""Whatever happens to items, stages and runs: every item ends in exactly one state, and the books are right at every moment."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from unittest.mock import patch
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+import outlast
+from outlast.pipeline.ledger import Ledger
+from outlast.pipeline.runner import Runner
+from outlast.testing import virtual_time
+
+RETRY = outlast.RetryPolicy(max_attempts=3, initial_delay=1.0, on_errors=("transient",))
+FATES = ("fine", "fine", "fine", "transient", "permanent", "skip", "snooze", "degraded", "hopeless")
+ENDS = {"pause": "paused", "cancel": "cancelled", "source": "failed", "crash": "interrupted"}
+
+
+class Play:
+    """What is to happen: a fate for each item and stage, and how each pass is ended early, if it is."""
+
+    def __init__(self, fates, stops, *, sync):
+        self.fates = fates
+        self.stops = list(stops)
+        self.sync = sync
+        self.tried = Counter()
+        self.finals = {}
+        self.runner = None
+
+    def stages(self):
+        return [self.stage(number) for number in range(len(self.fates[0]) if self.fates else 2)]
+
+    def stage(self, number):
+        def work(item):
+            if self.stops and self.stops[0][0] in {"pause", "crash"} and (item, number) == (self.stops[0][1], 0):
+                kind, _ = self.stops.pop(0)
+                if kind == "crash":
+                    raise KeyboardInterrupt
+                self.runner.loop.call_soon_threadsafe(self.runner.end, "pause")
+            self.tried[item, number] += 1
+            tries = self.tried[item, number]
+            match self.fates[item][number]:
+                case "transient" if tries < 3:
+                    raise ConnectionResetError("once more")
+                case "permanent":
+                    raise ValueError("never")
+                case "hopeless":
+                    raise ConnectionResetError("always")
+                case "skip":
+                    raise outlast.Skip("unwanted")
+                case "snooze" if tries < 2:
+                    raise outlast.Snooze(30)
+                case "degraded":
+                    return outlast.Degraded(item, "so so")
+            return item
+
+        async def awork(item):
+            return work(item)
+
+        chosen = work if self.sync else awork
+        chosen.__name__ = f"stage_{number}"
+        return outlast.stage(retry=RETRY, concurrency=3, checkpoint=number == 0)(chosen)
+
+    def source(self):
+        for item in range(len(self.fates)):
+            if self.stops and self.stops[0] == ("source", item):
+                self.stops.pop(0)
+                raise OSError("the source broke")
+            yield item
+
+    def wanted(self, item):
+        """The states that the item may end in."""
+        for fate in self.fates[item]:
+            if fate in {"permanent", "hopeless"}:
+                return "dlq"
+            if fate == "skip":
+                return "skipped"
+        return "succeeded"
+
+
+def watched(play):
+    """Checks of the books at every step, while a run goes on."""
+    committed, take_in, give_back = Ledger.committed, Runner._take_in, Runner.give_back
+
+    def check(runner):
+        play.runner = runner
+        counts = runner.books.counts()
+        assert counts.total == counts.succeeded + counts.skipped + counts.dlq + counts.failed + counts.pending
+        assert counts.pending >= 0
+        assert 0 <= runner.in_hand <= runner.window
+
+    def after_commit(ledger, load):
+        committed(ledger, load)
+        check(ledger._runner)
+        for item in load.items:
+            assert item.seq not in play.finals, "a finished item changed"
+            play.finals[item.seq] = item.status
+
+    def after_reading(runner, chunk):
+        play.runner = runner
+        take_in(runner, chunk)
+        check(runner)
+
+    def after_return(runner, journey):
+        give_back(runner, journey)
+        check(runner)
+
+    return (
+        patch.object(Ledger, "committed", after_commit),
+        patch.object(Runner, "_take_in", after_reading),
+        patch.object(Runner, "give_back", after_return),
+    )
+
+
+fate = st.sampled_from(FATES)
+plays = st.integers(1, 3).flatmap(
+    lambda stages: st.lists(st.tuples(*[fate] * stages), max_size=40).flatmap(
+        lambda fates: st.tuples(
+            st.just(fates),
+            st.lists(
+                st.tuples(st.sampled_from(["pause", "crash", "source"]), st.integers(0, max(0, len(fates) - 1))),
+                max_size=3,
+            ),
+        )
+    )
+)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+@settings(max_examples=40)
+@given(play=plays)
+def test_every_item_ends_in_exactly_one_state_whatever_happens(sync, play):
+    """S3-06, D-13: over random stages, faults, stops and resumes; counts, rows, dead letters and outputs agree."""
+    play = Play(*play, sync=sync)
+    with tempfile.TemporaryDirectory() as folder, virtual_time():
+        app = outlast.App("tests", store=f"{folder}/s.db")
+        pipeline = outlast.Pipeline(
+            "p", *play.stages(), app=app, min_success_rate=0.0, min_partial_rate=0.0, failure_budget=1.0
+        )
+        one, two, three = watched(play)
+        with one, two, three:
+            for _ in range(6):
+                try:
+                    result = pipeline.run(play.source(), run_key="k", check=False)
+                except KeyboardInterrupt:
+                    continue
+                counts = result.counts
+                assert counts.total == counts.finished + counts.pending
+                record = app.store.find_run("p", "k")
+                assert (record.status, record.counts.total) == (result.status, counts.total)
+                if result.status == "completed":
+                    break
+                assert result.status in {"paused", "failed"}
+        assert result.status == "completed"
+        assert counts.pending == 0
+        assert counts.source_exhausted
+        rows = app.store.items(result._number, limit=1000)
+        assert [row.seq for row in rows] == list(range(len(play.fates)))
+        assert [row.status for row in rows] == [play.wanted(item) for item in range(len(play.fates))]
+        ended = Counter(row.status for row in rows)
+        assert (counts.succeeded, counts.skipped, counts.dlq) == (
+            ended["succeeded"],
+            ended["skipped"],
+            ended["dlq"],
+        )
+        assert list(result.outputs()) == [row.seq for row in rows if row.status == "succeeded"]
+        letters = app.store.letters(limit=1000)
+        assert sorted(letter.seq for letter in letters) == [row.seq for row in rows if row.status == "dlq"]
+        attempts = Counter(row.seq for row in app.store.attempts(result._number, limit=100_000))
+        assert all(attempts[row.seq] >= row.attempts for row in rows)
+        app.store.close()

@@ -1,0 +1,146 @@
+"""`map` and `amap`: one function over many items, whatever happens to some of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+
+import pytest
+
+import outlast
+from outlast.testing import capture_events, virtual_time
+
+
+def half(number):
+    if number % 2:
+        raise ValueError(f"odd {number}")
+    return number // 2
+
+
+async def ahalf(number):
+    return half(number)
+
+
+def drive(kind, fn, items, **options):
+    if kind == "map":
+        return outlast.map(fn, items, **options)
+
+    async def work(item):
+        return fn(item)
+
+    return asyncio.run(outlast.amap(work, items, **options))
+
+
+both = pytest.mark.parametrize("kind", ["map", "amap"])
+
+
+@both
+def test_failures_are_collected_beside_results_in_the_order_of_the_items(kind):
+    """S4-25, S4-29: every unit is processed, whatever happens to the others."""
+    result = drive(kind, half, range(5))
+    assert (result.status, result.total) == ("partial", 5)
+    assert result.succeeded == [(0, 0), (2, 1), (4, 2)]
+    assert [(item, str(error)) for item, error in result.failed] == [(1, "odd 1"), (3, "odd 3")]
+    assert result.values() == [0, 1, 2]
+    assert result.elapsed >= 0
+
+
+@both
+@pytest.mark.parametrize(
+    ("items", "status"), [([0, 2], "success"), ([1, 3], "failure"), ([0, 1], "partial"), ([], "success")]
+)
+def test_status_is_strict_and_nothing_to_do_is_a_success(kind, items, status):
+    """S4-26: all, none or some; an empty list is no partial result."""
+    assert drive(kind, half, items).status == status
+
+
+@both
+def test_each_item_is_told(kind):
+    """S4-27: item_failed with the error, item_succeeded otherwise; older names find them."""
+    with capture_events() as events:
+        drive(kind, half, ["x", 2])
+    assert sorted((event.name, event.item_id) for event in events) == [("item_failed", "x"), ("item_succeeded", "2")]
+    failed = next(event for event in events if event.name == "item_failed")
+    assert (failed.error_type, failed.level) == ("TypeError", "error")
+    canonical = outlast.observe.events.canonical
+    assert canonical("repo_processing_failed") == "item_failed"
+    assert canonical("repo_processing_success") == "item_succeeded"
+
+
+@both
+def test_a_guard_protects_each_call(kind):
+    """S4-28: retries of one item do not disturb the others, in virtual time too."""
+    tried = []
+
+    def flaky(item):
+        tried.append(item)
+        if tried.count(item) < 3:
+            raise ConnectionResetError("again")
+        return item
+
+    with virtual_time() as time:
+        result = drive(kind, flaky, range(4), guard=outlast.Guard(retry=outlast.RetryPolicy(jitter=0)))
+    assert (result.values(), len(tried)) == ([0, 1, 2, 3], 12)
+    assert sorted(time.sleeps) == [1.0] * 4 + [2.0] * 4
+
+
+@both
+def test_concurrency_is_a_bound_and_items_are_read_as_they_are_needed(kind):
+    """Memory stays bounded: no more is read than can be worked on."""
+    lock, now, most, ahead = threading.Lock(), [0], [0], []
+    done = []
+
+    def source():
+        for number in range(50):
+            ahead.append(number - len(done))
+            yield number
+
+    def work(item):
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        with lock:
+            now[0] -= 1
+            done.append(item)
+        return item
+
+    assert drive(kind, work, source(), concurrency=3).total == 50
+    assert most[0] <= 3
+    assert max(ahead) <= 4
+
+
+@both
+def test_context_variables_are_the_callers_and_do_not_leak(kind):
+    """Each item sees what the caller has set, and nothing of another item."""
+    variable = contextvars.ContextVar("variable", default=None)
+    seen = []
+
+    def work(item):
+        seen.append(variable.get())
+        variable.set(item)
+
+    variable.set("caller's")
+    drive(kind, work, range(5), concurrency=1)
+    assert seen == ["caller's"] * 5
+
+
+@both
+def test_control_flow_is_not_collected(kind):
+    """Ctrl-C ends it."""
+
+    def work(item):
+        raise KeyboardInterrupt
+
+    with pytest.raises((KeyboardInterrupt, BaseExceptionGroup)):
+        drive(kind, work, [1])
+
+
+def test_the_wrong_kind_of_function_is_named():
+    """A coroutine function goes to amap, a function to map; concurrency is at least 1."""
+    with pytest.raises(outlast.ConfigurationError, match="amap"):
+        outlast.map(ahalf, [1])
+    with pytest.raises(outlast.ConfigurationError, match=r"Use outlast\.map"):
+        asyncio.run(outlast.amap(half, [1]))
+    with pytest.raises(outlast.ConfigurationError, match="concurrency"):
+        outlast.map(half, [1], concurrency=0)

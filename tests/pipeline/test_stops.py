@@ -1,0 +1,235 @@
+"""When a run stops by itself: too many failures, always the same failure, an error that nobody survives, an outage; and when it does not."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import outlast
+from outlast.pipeline.accounting import Accounting, Bounds
+from outlast.testing import capture_events
+from outlast.testing import run as trial
+
+
+class TooManyRequests(Exception):
+    status_code = 429
+
+
+class Unauthorized(Exception):
+    status_code = 401
+
+
+class Unavailable(Exception):
+    status_code = 503
+
+
+def failing(share, *, error=lambda item: ValueError(f"bad {'abcdefghij'[item % 10]} row"), **options):
+    """A pipeline in which this share of the items fails, in ten different ways."""
+
+    @outlast.stage
+    async def work(item):
+        if item % 100 < share * 100:
+            raise error(item)
+        return item
+
+    return outlast.Pipeline("p", work, **options)
+
+
+def test_a_systematic_failure_stops_at_the_first_check():
+    """S3-29, S3-30, S3-31, S3-32, C-16, D-14: cumulative failures over cumulative finished; what is in flight may finish, nothing more is read."""
+    read = itertools.count()
+    with capture_events() as events:
+        result = trial(failing(1.0), read)
+    assert (result.status, result.reason) == ("failed", "failure_budget_exceeded")
+    counts = result.counts
+    assert 1000 <= counts.dlq <= 1000 + 256
+    assert counts.total == counts.finished + counts.pending
+    assert not counts.source_exhausted
+    (told,) = [event for event in events if event.name == "failure_budget_exceeded"]
+    assert (told.rate, told.budget, told.processed, told.failed, told.stopped) == (1.0, 0.1, 1000, 1000, True)
+    with pytest.raises(outlast.FailureBudgetExceeded, match="Aborting run to prevent resource waste") as caught:
+        result.raise_for_status()
+    error = caught.value
+    assert (error.rate, error.budget, error.processed, error.failed) == (1.0, 0.1, 1000, 1000)
+    assert error.result.counts == counts
+
+
+def test_the_budget_is_strict_and_waits_for_its_interval():
+    """C-16, D-14: exactly the budget is allowed; a smaller sample than the interval says nothing."""
+    assert trial(failing(0.10), range(3000)).reason is None
+    assert trial(failing(0.11, failure_check_interval=100), itertools.count()).reason == "failure_budget_exceeded"
+    assert trial(failing(0.5), range(900)).status == "partial_success"
+
+
+def test_a_run_whose_input_is_exhausted_is_not_aborted():
+    """C-16, D-14: at the end there is nothing to abort; thresholds decide, unless `final_check` is asked for."""
+    result = trial(failing(0.3, failure_check_interval=100), range(100))
+    assert (result.status, result.reason) == ("partial_success", None)
+    result = trial(failing(0.3, failure_check_interval=100, final_check=True), range(100))
+    assert (result.status, result.reason) == ("failed", "failure_budget_exceeded")
+
+
+def test_fifty_failures_of_one_kind_in_a_row_stop_it_earlier():
+    """D-14: one fingerprint, whatever numbers the messages hold."""
+    result = trial(failing(1.0, error=lambda item: ValueError(f"no column {item}")), itertools.count())
+    assert (result.status, result.reason) == ("failed", "same_failure")
+    assert 50 <= result.counts.dlq <= 50 + 256
+    assert "no column" in result.why
+
+
+def test_throttling_without_a_true_failure_does_not_stop_a_run():
+    """D-11, D-14: refusals behind a limit are not charged, and who ends by them counts neither way."""
+    calls = itertools.count()
+
+    @outlast.stage(guard=outlast.Guard("api", retry=outlast.presets.stage, limit=outlast.Limit("api", concurrency=16)))
+    async def work(item):
+        if next(calls) % 10 < 3:
+            raise TooManyRequests("slow down")
+        return item
+
+    result = trial(outlast.Pipeline("p", work, failure_check_interval=100), range(600))
+    assert (result.status, result.counts.succeeded) == ("completed", 600)
+
+
+def test_a_refusal_is_charged_after_a_quarter_of_an_hour():
+    """D-11: patience ends; the item then fails like any other, and the attempts before are on record."""
+
+    @outlast.stage(guard=outlast.Guard("api2", retry=outlast.presets.stage, limit=outlast.Limit("api2", concurrency=4)))
+    async def work(item):
+        raise TooManyRequests("slow down")
+
+    result = trial(outlast.Pipeline("p", work), ["a"])
+    (item,) = result.items()
+    assert item.status == "dlq"
+    rows = result._store().attempts(result._number)
+    assert [row.number for row in rows] == list(range(1, len(rows) + 1))
+    waited = sum(row.delay_us or 0 for row in rows) / 1e6
+    assert 900 <= waited <= 1300
+    books = Accounting(Bounds(failure_check_interval=1))
+    assert books.judge("dlq", fingerprint="x", throttled=True) is None
+    assert books.processed == 0
+
+
+def test_an_error_that_no_item_survives_stops_at_once():
+    """Bad credentials: nothing more is read, what waits is given back, the run failed."""
+
+    @outlast.stage(concurrency=4)
+    async def work(item):
+        if item >= 10:
+            raise Unauthorized("bad key")
+        return item
+
+    result = trial(outlast.Pipeline("p", work), itertools.count())
+    assert (result.status, result.reason) == ("failed", "fatal_error")
+    assert (result.counts.succeeded, result.counts.dlq) == (10, 1)
+    assert "bad key" in result.why
+
+
+def test_an_open_circuit_is_waited_for_off_the_slot_and_costs_no_attempt():
+    """D-10, C-13, S3-34: the outage passes, no item is lost to it, and no rejection counts as a failure."""
+    breaker = outlast.CircuitBreaker("svc", failure_threshold=3, reset_timeout=60)
+    down = [True] * 4
+
+    @outlast.stage(guard=outlast.Guard("svc", retry=outlast.presets.stage, breaker=breaker), concurrency=4)
+    async def work(item):
+        if down:
+            down.pop()
+            raise Unavailable("down")
+        return item
+
+    result = trial(outlast.Pipeline("p", work), range(50))
+    assert (result.status, result.counts.succeeded) == ("completed", 50)
+    rows = [row for row in result._store().attempts(result._number) if row.outcome != "success"]
+    assert len(rows) == 4
+    assert breaker.state == "closed"
+
+
+def test_three_failed_rounds_of_probes_stop_the_run_and_leave_items_pending():
+    """D-10: an outage that does not end is said, and costs no further item."""
+    breaker = outlast.CircuitBreaker("gone", failure_threshold=5, reset_timeout=60)
+
+    @outlast.stage(guard=outlast.Guard("gone", retry=outlast.presets.stage, breaker=breaker), concurrency=4)
+    async def work(item):
+        raise Unavailable("down")
+
+    result = trial(outlast.Pipeline("p", work), range(1000))
+    assert (result.status, result.reason) == ("failed", "breaker_open")
+    assert result.counts.pending > 0
+    assert result.counts.dlq + result.counts.failed <= 8
+    assert result.counts.total == result.counts.finished + result.counts.pending
+
+
+def test_an_empty_retry_budget_defers():
+    """D-12: the retry waits off its slot until deposits allow it; nobody fails for it."""
+    budget = outlast.RetryBudget("b", ratio=0.1, reserve=1)
+    failed = set()
+
+    @outlast.stage(guard=outlast.Guard("b", retry=outlast.presets.stage, retry_budget=budget), concurrency=4)
+    async def work(item):
+        if item < 4 and item not in failed:
+            failed.add(item)
+            raise ConnectionResetError("once")
+        return item
+
+    result = trial(outlast.Pipeline("p", work), range(200))
+    assert (result.counts.succeeded, result.counts.dlq) == (200, 0)
+
+
+def test_a_spend_limit_stops_reading():
+    """What was spent is added up over items, and the run says what was reached."""
+
+    @outlast.stage(concurrency=1)
+    async def work(item):
+        outlast.current().spend(usd=1.0)
+        return item
+
+    result = trial(outlast.Pipeline("p", work, spend_limit={"usd": 10}), itertools.count())
+    assert (result.status, result.reason) == ("failed", "spend_limit")
+    assert 10 <= result.spent["usd"] <= 12
+    assert "10 usd" in result.why
+
+
+@pytest.mark.parametrize(("how", "statuses"), [("collect", {"failed"}), ("stop", {"dlq"})])
+def test_on_item_error_collects_or_stops(how, statuses, app):
+    """C-17: collect keeps errors on items and makes no dead letters; stop reads nothing after the first failure."""
+
+    @outlast.stage(concurrency=1)
+    async def work(item):
+        if item % 2:
+            raise ValueError("odd")
+        return item
+
+    pipeline = outlast.Pipeline("p", work, app=app, min_success_rate=0.1, min_partial_rate=0.1)
+    result = pipeline.run(range(10), on_item_error=how, check=False)
+    bad = [item for item in result.items() if item.status != "succeeded"]
+    assert {item.status for item in bad} == statuses
+    assert {item.error for item in bad} == {"work: ValueError: odd"}
+    assert bool(app.store.letters()) is (how == "stop")
+    assert (result.reason == "item_error") is (how == "stop")
+    if how == "collect":
+        assert (result.counts.failed, result.counts.succeeded) == (5, 5)
+
+
+def test_thresholds_name_the_end():
+    """S3-07, S3-08, C-15, D-13: 95 % completed, 50 % partial success, below failed; skipped ones do not count; nothing to do is a success."""
+
+    def ended(succeeded, failed, skipped=0):
+        @outlast.stage
+        async def work(item):
+            if item < failed:
+                raise ValueError("x")
+            if item < failed + skipped:
+                raise outlast.Skip("no")
+            return item
+
+        result = trial(outlast.Pipeline("p", work), range(succeeded + failed + skipped))
+        return result.status, result.outcome
+
+    assert ended(95, 5) == ("completed", "partial")
+    assert ended(94, 6) == ("partial_success", "partial")
+    assert ended(20, 20) == ("partial_success", "partial")
+    assert ended(19, 21) == ("failed", "partial")
+    assert ended(0, 3) == ("failed", "failure")
+    assert ended(3, 0, 5) == ("completed", "success")
+    assert ended(0, 0) == ("completed", "success")

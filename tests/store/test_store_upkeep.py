@@ -1,0 +1,167 @@
+"""Events, shared states, and how long anything is kept."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outlast.store import StoreUnavailable
+from outlast.store.records import EventRow, from_us
+from stores import START, TABLES, Plan, batch, contents, sql, started
+
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def event(number, name="item_failed", run=None, **data):
+    return EventRow(f"{number:032x}", name, START + number, run, data)
+
+
+def test_events_are_read_in_order_in_pages(store):
+    """By run and by name; the number of the last one leads to the next page (D-18)."""
+    store.add_events([event(number, run="a" * 32 if number % 2 else None, n=number) for number in range(10)])
+    first = store.events(limit=4)
+    rest = store.events(after=first[-1].number)
+    assert [found.data["n"] for found in first + rest] == list(range(10))
+    assert [found.at_us for found in first] == [START + number for number in range(4)]
+    assert [found.data["n"] for found in store.events(run="a" * 32)] == [1, 3, 5, 7, 9]
+    assert store.events(name="run_started") == []
+
+
+def test_an_event_written_twice_is_there_once(store):
+    """Also within one call."""
+    store.add_events([event(1), event(1), event(2)])
+    store.add_events([event(2), event(3)])
+    assert [int(found.id, 16) for found in store.events()] == [1, 2, 3]
+    store.add_events([])
+
+
+def test_who_follows_the_events_misses_none(store):
+    """Eight threads add while one reads on from where it was: numbers become visible in order."""
+    done = threading.Event()
+
+    def add(writer):
+        for number in range(20):
+            store.add_events([event(writer * 1000 + number)])
+
+    threads = [threading.Thread(target=add, args=(writer,)) for writer in range(8)]
+    seen: list[EventRow] = []
+
+    def follow():
+        while True:
+            finished = done.is_set()
+            page = store.events(after=seen[-1].number if seen else None, limit=50)
+            seen.extend(page)
+            if finished and not page:
+                return
+
+    reader = threading.Thread(target=follow)
+    for thread in (*threads, reader):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    reader.join()
+    assert len({found.id for found in seen}) == len(seen) == 160
+
+
+def test_a_state_changes_only_from_the_version_that_was_seen(store):
+    """Compare and set, for circuits and limits apart (D-10)."""
+    assert store.state("breaker", "openai") is None
+    assert store.save_state("breaker", "openai", {"state": "open"}, expect=0)
+    assert not store.save_state("breaker", "openai", {"state": "closed"}, expect=0)
+    found = store.state("breaker", "openai")
+    assert (found.name, found.version, found.data) == ("openai", 1, {"state": "open"})
+    assert found.changed_at.tzinfo is UTC
+    assert store.save_state("breaker", "openai", {"state": "half_open"}, expect=1)
+    assert not store.save_state("breaker", "openai", {"state": "closed"}, expect=1)
+    assert not store.save_state("breaker", "other", {}, expect=3)
+    store.save_state("breaker", "anthropic", {}, expect=0)
+    assert [(state.name, state.version) for state in store.states("breaker")] == [("anthropic", 1), ("openai", 2)]
+    assert store.states("limit") == []
+
+
+def test_of_many_that_change_a_state_each_change_counts_once(store):
+    """Eight threads count to ten each, by compare and set."""
+    store.save_state("limit", "calls", {"n": 0}, expect=0)
+
+    def count():
+        done = 0
+        while done < 10:
+            seen = store.state("limit", "calls")
+            done += store.save_state("limit", "calls", {"n": seen.data["n"] + 1}, expect=seen.version)
+
+    threads = [threading.Thread(target=count) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.state("limit", "calls").data == {"n": 80}
+
+
+def test_a_run_that_ended_is_pruned_with_all_that_is_its_own(store, monkeypatch):
+    """In chunks; runs that can still be resumed stay, whatever their age."""
+    monkeypatch.setattr("outlast.store.upkeep._CHUNK", 7)
+    over, lease = started(store, "over")
+    kept, kept_lease = started(store, "kept")
+    store.write(lease, batch(*range(30)))
+    store.write(kept_lease, batch(*range(5)))
+    store.set_run(lease, over.id, status="completed", expect=("running",))
+    store.set_run(kept_lease, kept.id, status="interrupted", expect=("running",))
+    assert store.prune("runs", datetime.now(UTC) - timedelta(hours=1)) == 0
+    assert store.prune("runs", LATER) == 1
+    assert store.run(over.id) is None
+    assert store.run(kept.id).counts.succeeded == 5
+    assert {table: len(sql(store, f"select * from {table}")) for table in TABLES[:5]} == {
+        "outlast_runs": 1,
+        "outlast_shards": 1,
+        "outlast_progress": 1,
+        "outlast_items": 5,
+        "outlast_attempts": 10,
+    }
+    again = store.open_run("reviews", "over", ())
+    assert again.number not in {over.number, kept.number}
+
+
+def test_pruning_that_is_interrupted_anywhere_goes_on_the_next_time(store, monkeypatch):
+    """A run that is going is seen by nobody and can be opened anew; at the end nothing of it is left."""
+    monkeypatch.setattr("outlast.store.upkeep._CHUNK", 3)
+    plan = Plan(store, monkeypatch)
+    plan.fail(None)
+    empty = contents(store)
+    for at in range(1, 100):
+        run, lease = started(store, "over")
+        store.write(lease, batch(*range(5)))
+        store.set_run(lease, run.id, status="failed", expect=("running",))
+        plan.fail(at)
+        try:
+            store.prune("runs", LATER)
+        except StoreUnavailable:
+            plan.fail(None)
+            fresh = store.open_run("reviews", "over", ())
+            assert fresh.id == run.id or store.run(run.id) is None
+            store.set_run(None, fresh.id, status="failed", expect=("running",))
+            store.prune("runs", LATER)
+        else:
+            break
+        finally:
+            plan.fail(None)
+        assert contents(store) == empty
+    assert at > 10
+
+
+def test_events_are_pruned_by_their_age(store, monkeypatch):
+    """Whatever they tell."""
+    monkeypatch.setattr("outlast.store.upkeep._CHUNK", 4)
+    store.add_events([event(number) for number in range(20)])
+    assert store.prune("events", from_us(START + 15)) == 15
+    assert [int(found.id, 16) for found in store.events()] == [15, 16, 17, 18, 19]
+
+
+def test_what_cannot_be_pruned_is_an_error(store):
+    """A mistake in a name must not pass for "nothing to do"; nor may an instant without a zone."""
+    with pytest.raises(ValueError, match="one of runs, dead_letters, events, got: 'items'"):
+        store.prune("items", LATER)
+    with pytest.raises(ValueError, match="expected an aware instant"):
+        store.prune("events", datetime(2100, 1, 1))  # noqa: DTZ001 - the mistake

@@ -1,0 +1,575 @@
+"""Runs and dead letters from a shell, as a person uses them: what is printed, what comes next, and the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from outlast.cli.running import exit_code
+from servers.postgres import Postgres
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+APP = """
+import sys
+from dataclasses import dataclass
+import outlast
+
+once = outlast.RetryPolicy(max_attempts=1)
+
+
+@dataclass
+class Review:
+    id: int
+    text: str
+
+
+@outlast.stage(retry=once)
+def parse(row: dict) -> Review:
+    if not row["text"]:
+        raise outlast.Skip("empty review")
+    return Review(int(row["id"]), row["text"])
+
+
+@outlast.stage(retry=once, guard=None)
+def label(review: Review) -> dict:
+    if review.text == "wait":
+        print("waiting", flush=True)
+        sys.stdin.read()
+    if "bad" in review.text:
+        raise ValueError(f"cannot label {review.text!r}")
+    return {"id": review.id, "label": review.text.upper()}
+
+
+reviews = outlast.Pipeline("reviews", parse, label, failure_check_interval=20)
+strange = "no pipeline"
+"""
+
+
+class Shell:
+    """A folder with an app, some input, and a store of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "app.py").write_text(APP)
+        self.env = {key: value for key, value in os.environ.items() if key not in {"OUTLAST_STORE", "COLUMNS"}}
+        self.env |= {"NO_COLOR": "1", "PYTHONPATH": ""}
+
+    def write(self, *texts: str, name: str = "in.jsonl") -> None:
+        rows = [json.dumps({"id": number, "text": text}) for number, text in enumerate(texts)]
+        (self.folder / name).write_text("".join(f"{row}\n" for row in rows))
+
+    def start(self, line: str, **options: object) -> subprocess.Popen[str]:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        command = [sys.executable, "-m", "outlast.cli", *shlex.split(line)]
+        return subprocess.Popen(command, cwd=self.folder, env=self.env | options, text=True, **pipes)
+
+    def __call__(self, line: str, stdin: str = "", **options: str) -> subprocess.CompletedProcess[str]:
+        with self.start(line, **options) as process:
+            try:
+                out, err = process.communicate(stdin, timeout=40)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(line, process.returncode, out, err)
+
+    def json(self, line: str) -> object:
+        done = self(f"{line} --json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def shell(tmp_path):
+    return Shell(tmp_path)
+
+
+# --- run ---
+
+
+def test_a_run_reports_what_it_came_to_and_what_to_do_next(shell):
+    """S3-07, S3-08, D-13: completed with dead letters is completed, and says so; counts, groups, and the commands to go on."""
+    shell.write(*["good"] * 40, "", "bad 1", "bad 2")
+    done = shell("run app.py:reviews --input in.jsonl --output out.jsonl --run-key today --item-key id")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:3] == ["reviews", "today", "completed"]
+    assert "43 items read   40 succeeded   1 skipped   2 dead letters" in lines
+    (group,) = shell.json("dlq groups")
+    assert (group["count"], group["stage"], group["error_class"]) == (2, "label", "data_error")
+    assert done.stderr.splitlines() == [
+        f"Look at one: outlast dlq list --group {group['id']}",
+        f"Once it is mended: outlast dlq replay --group {group['id']}",
+    ]
+    assert len((shell.folder / "out.jsonl").read_text().splitlines()) == 40
+
+
+def test_a_run_as_json_is_one_document(shell):
+    """C-15: for programs: status, outcome, why, counts, groups and the exit code."""
+    shell.write("good", "bad", *["good"] * 40)
+    done = shell("run app.py:reviews --input in.jsonl --run-key today --json")
+    document = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert (document["status"], document["outcome"], document["exit_code"]) == ("completed", "partial", 0)
+    assert document["counts"] == {
+        "total": 42, "succeeded": 41, "skipped": 0, "dlq": 1, "failed": 0, "degraded": 0, "pending": 0, "source_exhausted": True,
+    }  # fmt: skip
+    assert [group["count"] for group in document["groups"]] == [1]
+    assert [stage["name"] for stage in document["stages"]] == ["parse", "label"]
+    assert document["why"]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "options", "code"),
+    [
+        (5, 0, "", 0),
+        (100, 1, "", 0),
+        (100, 1, "--strict", 3),
+        (5, 3, "", 3),
+        (2, 8, "", 1),
+    ],
+)
+def test_the_exit_code_says_what_a_run_came_to(shell, good, bad, options, code):
+    """C-15, D-13, D-14: 0 completed, 1 failed, 3 partial or dead letters under --strict, 4 budget exceeded."""
+    shell.write(*[f"bad {chr(65 + number)}" for number in range(bad)], *["good"] * good)
+    done = shell(f"run app.py:reviews --input in.jsonl {options}")
+    assert done.returncode == code, done.stdout + done.stderr
+
+
+def test_a_run_that_exceeds_its_failure_budget_exits_with_4(shell):
+    """D-14, C-16, S3-30: with input left it stops, and says the rate and the budget."""
+    shell.write(*["good", "bad"] * 1_000)
+    done = shell("run app.py:reviews --input in.jsonl")
+    assert done.returncode == 4
+    assert "exceeds the budget of 10.0%" in done.stdout
+
+
+def test_every_status_has_its_exit_code():
+    """D-13: also the ones that are hard to bring about."""
+
+    def code(status: str, reason: str | None = None) -> int:
+        counts = SimpleNamespace(dlq=0, failed=0)
+        return int(exit_code(SimpleNamespace(status=status, reason=reason, error=None, counts=counts)))
+
+    assert [
+        code(status) for status in ("completed", "partial_success", "failed", "interrupted", "paused", "cancelled")
+    ] == [0, 3, 1, 130, 130, 130]
+    assert code("failed", "failure_budget_exceeded") == 4
+
+
+def test_everything_that_is_wrong_is_said_at_once(shell):
+    """S0-29: target, input, output and options; exit code 2, nothing has run."""
+    done = shell(
+        "run app.py:reviws --input nothing.jsonl --output no/where.jsonl --on-change perhaps --on-item-error hide --run-key ' '"
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    problems = done.stderr.splitlines()
+    assert len(problems) == 6
+    for expected in (
+        "expected --on-item-error to be dlq, collect or stop, got: 'hide'.",
+        "expected --on-change to be stop, keep or redo, got: 'perhaps'.",
+        "--input: expected files at 'nothing.jsonl', got: none.",
+        "Make it first: mkdir -p no",
+        "expected --run-key to be a name",
+        "expected app.py to have 'reviws'. Did you mean 'reviews'? It has the pipeline reviews.",
+    ):
+        assert any(expected in problem for problem in problems), expected
+    assert not (shell.folder / ".outlast").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("ap.py:reviews", "to be a Python file, but there is none in"),
+        ("ap.py:reviews", "Did you mean 'app.py'?"),
+        ("app.py:strange", "expected app.py:strange to be a Pipeline, got: a str. It has the pipeline reviews."),
+        ("app.py:Review", "got: the class Review."),
+        ("app.py:parse", "got: a Stage."),
+        ("nowhere.at.all:reviews", "there is no nowhere."),
+        ("app:nothing", "expected app to have 'nothing'."),
+        ("broken.py:reviews", "broken.py cannot be loaded: ZeroDivisionError: division by zero (line 2 of broken.py)."),
+        ("needs.py:reviews", "needs.py cannot be loaded: ModuleNotFoundError: No module named 'not_installed'"),
+        ("syntax.py:reviews", "syntax.py cannot be loaded: SyntaxError:"),
+        ("two.py", "expected two.py to say which pipeline, as in two.py:"),
+        ("not a module", "expected a file or a module with the name of a pipeline"),
+    ],
+)
+def test_a_target_that_cannot_be_found_is_explained(shell, target, message):
+    """S0-29: missing files and names with the nearest right one, other things than pipelines, code that does not load."""
+    shell.write("good")
+    (shell.folder / "broken.py").write_text("x = 1\nx / 0\n")
+    (shell.folder / "needs.py").write_text("import not_installed\n")
+    (shell.folder / "syntax.py").write_text("def (:\n")
+    (shell.folder / "two.py").write_text(
+        "from app import reviews, parse, label\nimport outlast\nother = outlast.Pipeline('other', parse)\n"
+    )
+    done = shell(f"run {shlex.quote(target)} --input in.jsonl")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("target", ["app.py:reviews", "app:reviews", "app.py", "./app.py:reviews"])
+def test_a_target_is_a_file_or_a_module(shell, target):
+    """D-15: with its neighbours importable; without a name if there is only one pipeline."""
+    shell.write("good")
+    assert shell(f"run {target} --input in.jsonl").returncode == 0
+
+
+def test_the_store_is_an_option_or_the_environment(shell):
+    """C-28: --store wins over OUTLAST_STORE, and a program that names its own store is not overruled in silence."""
+    shell.write("good")
+    assert shell("run app.py:reviews --input in.jsonl --store sqlite:///a.db", OUTLAST_STORE="b.db").returncode == 0
+    assert shell("run app.py:reviews --input in.jsonl", OUTLAST_STORE="b.db").returncode == 0
+    assert [len(shell.json(f"runs list --store {name}")) for name in ("a.db", "b.db")] == [1, 1]
+    (shell.folder / "own.py").write_text(
+        APP.replace("label, failure", 'label, app=outlast.App("shop", store="own.db"), failure')
+    )
+    done = shell("run own.py:reviews --input in.jsonl --store a.db")
+    assert (done.returncode, "leave one of them out" in done.stderr) == (2, True)
+    assert shell("run own.py:reviews --input in.jsonl").returncode == 0
+    assert shell.json("runs list --store own.db")[0]["pipeline"] == "reviews", (
+        "the only app of a store need not be named"
+    )
+
+
+def test_all_of_it_works_on_postgresql_by_changing_one_address(shell):
+    """C-28: run, groups, edit, replay and runs; and no password in what is printed."""
+    with Postgres() as server:
+        shell.env["OUTLAST_STORE"] = server.dsn
+        (letter,) = failed(shell, "bad")
+        assert shell.json("dlq groups")[0]["count"] == 1
+        assert (
+            shell(f'dlq edit {letter["id"]} --payload \'{{"id": 40, "text": "good"}}\' --reason typo').returncode == 0
+        )
+        assert shell(f"dlq replay {letter['id'][:9]}").returncode == 0
+        assert shell.json("dlq stats")[0]["status"] == "resolved"
+        assert [run["status"] for run in shell.json("runs list")] == ["completed", "completed"]
+
+
+def test_a_password_in_the_address_is_not_printed(shell):
+    """S0-41: not when the store cannot be reached."""
+    done = shell("runs list --store postgresql://ann:hunter2@127.0.0.1:1/shop?connect_timeout=1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "127.0.0.1" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+def test_a_terminal_without_line_drawing_still_gets_its_report(shell):
+    """S3-05: what it cannot show becomes a question mark, and nothing breaks."""
+    shell.write("good")
+    done = shell("run app.py:reviews --input in.jsonl --run-key today", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 item read   1 succeeded" in done.stdout
+
+
+def test_progress_in_a_pipe_is_plain_lines(shell):
+    """S3-05: no escape codes where nobody can see them."""
+    shell.write(*["good"] * 200)
+    done = shell("run app.py:reviews --input in.jsonl --run-key today --progress")
+    assert "\x1b" not in done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+# --- interrupted, resumed, paused, cancelled ---
+
+
+def interrupted(shell: Shell, key: str = "two words") -> subprocess.CompletedProcess[str]:
+    """A run that was interrupted by Ctrl-C while its last item was under way."""
+    shell.write(*["good"] * 30, "bad", "wait")
+    with shell.start(
+        f"run app.py:reviews --input in.jsonl --output out.jsonl --run-key '{key}' --item-key id"
+    ) as process:
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate("", timeout=50)
+    return subprocess.CompletedProcess("", process.returncode, out, err)
+
+
+def test_ctrl_c_leaves_a_resumable_run_and_says_how(shell):
+    """D-13, D-17: exit code 130, the exact command, and that command finishes the run: every item once."""
+    done = interrupted(shell)
+    assert done.returncode == 130
+    assert "interrupted" in done.stdout
+    (command,) = [
+        line.removeprefix("Go on: outlast ") for line in done.stderr.splitlines() if line.startswith("Go on: ")
+    ]
+    assert command == "resume 'two words'"
+    shell.folder.joinpath("app.py").write_text(APP.replace('review.text == "wait"', "False"))
+    resumed = shell(command)
+    assert resumed.returncode == 0, resumed.stderr
+    ids = [json.loads(line)["id"] for line in (shell.folder / "out.jsonl").read_text().splitlines()]
+    assert sorted(ids) == [*range(30), 31]
+    (run,) = shell.json("runs list")
+    assert (run["status"], run["passes"], run["counts"]["dlq"]) == ("completed", 2, 1)
+
+
+def test_resume_knows_how_the_run_was_started_from_anywhere(shell, tmp_path):
+    """D-13: also in another folder; an unknown run and a program's own run are explained."""
+    interrupted(shell, "today")
+    shell.folder.joinpath("app.py").write_text(APP.replace('review.text == "wait"', "False"))
+    store = f"--store {shell.folder}/.outlast/outlast.db"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    other = Shell(elsewhere)
+    unknown = other(f"resume yesterday {store}")
+    assert (unknown.returncode, "expected the id or the key of a run, got: 'yesterday'" in unknown.stderr) == (2, True)
+    (elsewhere / "program.py").write_text(APP + "reviews.run([{'id': 1, 'text': 'good'}], run_key='mine')\n")
+    subprocess.run([sys.executable, "program.py"], cwd=elsewhere, env=other.env, check=True, timeout=30)
+    mine = other("resume mine")
+    assert mine.returncode == 2
+    assert "was not started by `outlast run`: name --target and --input too" in mine.stderr
+    assert other(f"resume today {store}").returncode == 0
+
+
+def test_pause_reaches_a_run_under_way(shell):
+    """D-13: the run hears it with its next beat, lets the item under way end, begins no other, exits with 130, and can be resumed."""
+    (shell.folder / "app.py").write_text(APP.replace("guard=None", "concurrency=1"))
+    shell.write("wait", *["good"] * 5)
+    with shell.start("run app.py:reviews --input in.jsonl --run-key today") as process:
+        assert process.stdout.readline() == "waiting\n"
+        assert "process" in shell.json("runs show today")["running_at"]
+        assert shell.json("pause today")["wanted"] == "pause"
+        out, _ = finish_after_beat(process)
+    assert process.returncode == 130
+    assert "paused" in out
+    (run,) = shell.json("runs list")
+    assert (run["status"], run["counts"]["succeeded"] < 6) == ("paused", True)
+    assert shell("resume today").returncode == 0
+
+
+def finish_after_beat(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Let the waiting item end once the process has had a beat: it has one every 5 seconds, and nothing tells of it from outside."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(7)
+    return process.communicate("", timeout=30)
+
+
+def test_a_run_that_nobody_runs_is_cancelled_at_once_and_not_paused(shell):
+    """D-13: there is nobody to ask; what has ended cannot be cancelled."""
+    interrupted(shell, "today")
+    assert "nobody is running it now" in shell("pause today").stderr
+    assert shell("cancel today").stdout == "Cancelled today of reviews.\n"
+    again = shell("cancel today")
+    assert (again.returncode, again.stderr) == (2, "today of reviews is cancelled: there is nothing to cancel.\n")
+    assert shell("resume today").returncode == 2
+
+
+# --- what is on record ---
+
+
+def test_runs_items_and_attempts_are_listed(shell):
+    """S3-20, S3-22, S3-23: every item with why it ended so, every attempt with its outcome and error."""
+    shell.write("good", "", "bad", "good")
+    shell("run app.py:reviews --input in.jsonl --run-key today --item-key id")
+    (run,) = shell.json("runs list --status partial_success")
+    assert (run["run_key"], run["counts"]["total"]) == ("today", 4)
+    assert shell.json("runs list --status failed") == []
+    items = shell.json(f"runs items {run['id'][:8]}")
+    assert [(item["key"], item["status"], item["stage"], item["reason"]) for item in items] == [
+        ("0", "succeeded", "label", None),
+        ("1", "skipped", "parse", "empty review"),
+        ("2", "dlq", "label", "label: ValueError: cannot label 'bad'"),
+        ("3", "succeeded", "label", None),
+    ]
+    assert [item["key"] for item in shell.json("runs items today --status succeeded --after 0 --limit 5")] == ["3"]
+    attempts = shell.json("runs attempts today --item 2")
+    assert [(row["stage"], row["number"], row["outcome"], row["error_class"]) for row in attempts] == [
+        ("parse", 1, "success", None),
+        ("label", 1, "failed", "data_error"),
+    ]
+    outputs = shell("runs outputs today").stdout.splitlines()
+    assert [json.loads(line)["id"] for line in outputs] == [0, 3]
+    shown = shell("runs show today").stdout
+    assert "2 succeeded   1 skipped   1 dead letter" in shown
+    events = shell.json("events --run today")
+    assert [event["name"] for event in events if event["name"].startswith("run")] == [
+        "run_command",
+        "run_started",
+        "run_finished",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (80, "run pipeline key status items succeeded dead"),
+        (200, "run pipeline key status items succeeded skipped dead started took"),
+    ],
+)
+def test_tables_fit_the_terminal(shell, width, columns):
+    """S3-05: columns that matter less go first; no line is longer than the terminal."""
+    shell.write("good", "bad", *["good"] * 40)
+    shell("run app.py:reviews --input in.jsonl --run-key today --item-key id")
+    listed = shell("runs list", COLUMNS=str(width)).stdout.splitlines()
+    assert listed[0].split() == columns.split()
+    for line in (
+        "runs list",
+        "runs show today",
+        "runs items today",
+        "runs attempts today",
+        "dlq list",
+        "dlq groups",
+        "dlq stats",
+        "events",
+    ):
+        done = shell(line, COLUMNS=str(width))
+        assert done.returncode == 0
+        assert max(len(row) for row in done.stdout.splitlines()) <= width, line
+
+
+def test_without_a_store_nothing_is_made_by_looking(shell):
+    """C-28: it says that nothing has run here, and how to begin."""
+    done = shell("runs list")
+    assert done.returncode == 2
+    assert "nothing has run here yet" in done.stderr
+    assert not (shell.folder / ".outlast").exists()
+    wrong = shell("runs list --store mysql://root:hunter2@db/x")
+    assert (wrong.returncode, "hunter2" in wrong.stderr) == (2, False)
+
+
+# --- dead letters ---
+
+
+def failed(shell: Shell, *texts: str) -> list[dict]:
+    shell.write(*["good"] * 40, *texts)
+    shell("run app.py:reviews --input in.jsonl --run-key today --item-key id")
+    return shell.json("dlq list")[::-1]
+
+
+def test_a_dead_letter_is_shown_masked_and_revealed_on_demand(shell):
+    """S0-41, C-14: payloads are the user's own; what looks like a secret is not printed unless asked for."""
+    (letter,) = failed(shell, "bad password=hunter2")
+    for line in (
+        "dlq list --json",
+        f"dlq show {letter['id']}",
+        f"dlq show {letter['id']} --json",
+        "dlq list",
+        "dlq groups",
+    ):
+        done = shell(line)
+        assert (done.returncode, "hunter2" in done.stdout) == (0, False), line
+    revealed = json.loads(shell(f"dlq show {letter['id'][:10]} --reveal --json").stdout)
+    assert revealed["payload"] == {"id": 40, "text": "bad password=hunter2"}
+    assert [row["outcome"] for row in revealed["history"]] == ["success", "failed"]
+    text = shell(f"dlq show {letter['id'][:10]}")
+    assert "failed at label" in text.stdout
+    assert text.stderr == f"Send it again: outlast dlq replay {letter['id'][:12]}\n"
+
+
+def test_edit_and_replay_from_a_shell(shell):
+    """S3-27, S4-23: mend one payload, send it again; the code is where the run found it."""
+    first, second = failed(shell, "bad 1", "bad 2")
+    wrong = shell(f"dlq edit {first['id']} --payload '{{' --reason typo")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    edited = shell(f"dlq edit {first['id'][:8]} --file - --reason typo", stdin='{"id": 40, "text": "good"}')
+    assert edited.returncode == 0, edited.stderr
+    done = shell(f"dlq replay {first['id'][:8]} --json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["counts"]["succeeded"] == 1
+    again = shell(f"dlq replay {second['id']}")
+    assert again.returncode == 1
+    assert {stat["status"]: stat["count"] for stat in shell.json("dlq stats")} == {"open": 1, "resolved": 1}
+    assert shell.json("dlq list --status all --text 'bad 2'")[0]["replays"] == 1
+
+
+def test_a_failing_canary_is_told(shell):
+    """S3-27: how many failed again, how many were left; then the code is mended and all of them follow."""
+    failed(shell, *(f"bad {letter}" for letter in "abcdef"))
+    (group,) = shell.json("dlq groups")
+    stopped = shell(f"dlq replay --group {group['id']} --canary 2")
+    assert stopped.returncode == 1
+    assert "canary: 2 of 2 failed again, so the other 4 were left as they are" in stopped.stdout
+    shell.folder.joinpath("app.py").write_text(APP.replace('"bad" in review.text', "False"))
+    done = shell("dlq reprocess app.py:reviews --stage label --canary 2")
+    assert done.returncode == 0, done.stderr
+    assert "6 items read   6 succeeded" in done.stdout
+    assert shell("dlq list").stdout == "No dead letters.\n"
+    none = shell("dlq reprocess app.py:reviews")
+    assert (none.returncode, none.stderr) == (2, "there are no open dead letters to replay here.\n")
+
+
+def test_archive_export_and_import_from_a_shell(shell):
+    """S4-19, S4-23, S4-24: put away and back, out and in again."""
+    first, second = failed(shell, "bad 1", "bad 2")
+    assert shell(f"dlq archive {first['id']} --reason known").stdout == "Archived 1.\n"
+    assert [letter["id"] for letter in shell.json("dlq list")] == [second["id"]]
+    assert shell(f"dlq archive {first['id']} --undo --reason 'not known'").stdout == "Opened 1.\n"
+    assert shell("dlq archive --older-than 1 --reason old").stdout == "Archived 0.\n"
+    assert shell.json("dlq export letters") == {"exported": 2, "folder": "letters"}
+    assert shell.json("dlq import letters --store other.db") == {"imported": 2, "known": 0}
+    assert shell.json("dlq import letters --store other.db") == {"imported": 0, "known": 2}
+    assert {letter["id"] for letter in shell.json("dlq list --store other.db")} == {first["id"], second["id"]}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("dlq show zzzz", "or at least its first 4 digits"),
+        ("dlq show abcd", "Entry not found: abcd"),
+        ("dlq show 00000000000000000000000000000000", "Entry not found: 00000000000000000000000000000000"),
+        ("dlq replay", "which dead letters are meant?"),
+        ("dlq archive --reason x", "which dead letters are meant?"),
+        ("dlq list --status odd", "expected status to be open, replaying, resolved, archived"),
+        ("dlq edit abcd --reason x", "expected either --payload or --file"),
+        ("dlq edit abcd --file nothing.json --reason x", "expected --file to be a file that can be read"),
+        ("runs items today --status odd", "expected --status to be succeeded, skipped, dlq or failed"),
+        ("runs list --status odd", "expected --status to be one of running"),
+        ("runs show nothing", "expected the id or the key of a run, got: 'nothing'"),
+        ("breaker reset nothing", "There is no breaker 'nothing'"),
+        ("dlq import nothing", "expected nothing to be a folder"),
+    ],
+)
+def test_what_is_wrong_is_explained_without_a_traceback(shell, line, message):
+    """S0-29: exit code 2, one sentence, nothing on stdout."""
+    failed(shell, "bad")
+    done = shell(line)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# --- breakers ---
+
+
+def test_a_breaker_is_seen_and_steered_from_another_shell(shell):
+    """S4-17: its state is on record while a run uses it; isolate and reset reach the run."""
+    (shell.folder / "app.py").write_text(
+        APP.replace("guard=None", "guard=outlast.Guard('shop', retry=once, breaker=outlast.CircuitBreaker('shop'))")
+    )
+    shell.write("good", "wait", "good")
+    with shell.start("run app.py:reviews --input in.jsonl --run-key today") as process:
+        assert process.stdout.readline() == "waiting\n"
+        seen = wait_for(lambda: shell.json("breaker list"))
+        assert (seen[0]["name"], seen[0]["state"]) == ("shop", "closed")
+        assert shell("breaker isolate shop --reason maintenance").returncode == 0
+        wait_for(
+            lambda: [
+                row for row in shell.json("breaker list") if row["state"] == "open" and row["reason"] == "maintenance"
+            ]
+        )
+        assert "Did you mean 'shop'?" in shell("breaker reset shp").stderr
+        assert shell("breaker reset shop").returncode == 0
+        wait_for(lambda: [row for row in shell.json("breaker list") if row["state"] == "closed"])
+        process.communicate("", timeout=50)
+    assert process.returncode == 0
+
+
+def wait_for(ask):
+    """What `ask` answers, once it answers anything; each question is a process of its own, so this is no busy loop."""
+    for _ in range(40):
+        answer = ask()
+        if answer:
+            return answer
+    raise AssertionError("it did not come true")

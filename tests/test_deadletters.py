@@ -1,0 +1,843 @@
+"""Dead letters: grouped by problem, kept until they are resolved, and never lost on the way back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import outlast
+from outlast import compat, deadletters
+from outlast.deadletters import DeadLetterEntry, Directory, fingerprint, normalised
+from outlast.store import open_store
+from outlast.store.records import to_us
+from outlast.testing import capture_events
+from servers.postgres import Postgres
+from stores import TABLES, sql
+from stores import letter as row
+
+# --- one problem, many messages ---
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("Item 42 failed: HTTP 503 after 3.5 s, row 1,234", "Item <n> failed: HTTP <n> after <n> s, row <n>"),
+        ("cannot reach https://ann:x@api.example/v1/items?id=7 now", "cannot reach <url> now"),
+        ("[Errno 2] No such file or directory: '/data/in/7.json'", "[Errno <n>] No such file or directory: <text>"),
+        ("cannot open /data/in/7.json or C:\\data\\7.json", "cannot open <path> or <path>"),
+        ("<Review object at 0x7f3ab2c4d5e6>", "<Review object at <n>>"),
+        ("commit 4b825dc642cb6eb9 is gone", "commit <n> is gone"),
+        ("blob deadbeef01 is gone", "blob <n> is gone"),
+        ("request 7f0c2f0e-7f42-4c5b-9b44-0a3c8f6b1e55 timed out", "request <n> timed out"),
+        ("req_011CSHoEeqs5C35K2UUqR7Fy was refused", "<n> was refused"),
+        ("no account for ann.b+c@mail.example", "no account for <email>"),
+        ("stale since 2026-11-15T09:30:00.123+01:00 and 09:30:00", "stale since <time> and <time>"),
+        ('field "name" of `user` is “odd”', "field <text> of <text> is <text>"),
+        ("don't know what 'it''s' is, can't say", "don't know what <text><text> is, can't say"),
+        ("invalid token 'abc and then the text was cut…", "invalid token <text>"),
+        ("the read/write lock and/or the file", "the read/write lock and/or the file"),
+        ("two\nlines\t and   spaces", "two lines and spaces"),
+    ],
+)
+def test_what_differs_from_item_to_item_is_left_out(message, expected):
+    """S3-05: numbers, ids, hex, instants, paths, addresses and quoted text; words stay."""
+    assert normalised(message) == expected
+
+
+values = st.one_of(
+    st.integers(0, 10**12).map(str),
+    st.floats(0, 1e6).map(lambda x: f"{x:.3f}"),
+    st.uuids().map(str),
+    st.integers(0, 2**64).map(hex),
+    st.text(alphabet=st.characters(blacklist_characters="'\\", blacklist_categories=("Cs",)), max_size=40).map(
+        lambda t: f"'{t}'"
+    ),
+    st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
+    st.lists(st.text(alphabet="abcdefghij", min_size=1, max_size=8), min_size=1, max_size=4).map(
+        lambda parts: "/" + "/".join(parts)
+    ),
+    st.text(alphabet="abcdefghij", min_size=1, max_size=12).map(lambda name: f"https://{name}.example/{name}"),
+)
+KINDS = 8
+
+
+@given(st.integers(0, KINDS - 1), st.data())
+def test_messages_that_differ_in_one_value_are_one_problem(kind, data):
+    """S3-05: two messages made from one template with values of one kind have one fingerprint."""
+    one, other = (data.draw(values.branches[kind]) for _ in range(2))
+    found = {fingerprint("label", "timeout", "ReadTimeout", f"no answer for {value} in time") for value in (one, other)}
+    assert len(found) == 1
+
+
+@given(st.text(max_size=400), st.text(max_size=20), st.text(max_size=20))
+def test_every_message_has_a_fingerprint(message, stage, error_type):
+    """S3-06: whatever an exception says, half a surrogate pair included, it belongs to a group."""
+    found = fingerprint(stage, "unknown", error_type, message + "\ud800")
+    assert len(found) == 16
+    assert set(found) <= set("0123456789abcdef")
+
+
+def test_stage_class_type_and_words_tell_problems_apart():
+    """S3-05: one fingerprint for each combination."""
+    cases = [
+        ("a", "timeout", "E", "no"),
+        ("b", "timeout", "E", "no"),
+        ("a", "data_error", "E", "no"),
+        ("a", "timeout", "F", "no"),
+        ("a", "timeout", "E", "yes"),
+    ]
+    assert len({fingerprint(*case) for case in cases}) == len(cases)
+
+
+HOSTILE = [
+    "'",
+    "a-",
+    "'\\",
+    "/",
+    "a/",
+    "0",
+    "a.b@",
+    "a.",
+    "1-1-1",
+    "2026-11-15T",
+    "http://",
+    "abcdef0",
+    "b'",
+    "C:\\",
+    "\u201c",
+    "x",
+    "1,",
+    "~/",
+    "::",
+]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_no_message_makes_it_slow(piece, monkeypatch):
+    """S0-41: eight times the text takes at most about eight times as long, whatever it repeats; far from the square."""
+    monkeypatch.setattr(deadletters, "_READ", 10**9)
+
+    def seconds(repeats: int) -> float:
+        text = piece * repeats
+        best = float("inf")
+        for _ in range(3):
+            begin = time.process_time()
+            normalised(text)
+            best = min(best, time.process_time() - begin)
+        return best
+
+    assert seconds(40_000) < 8 * 3.5 * max(seconds(5_000), 0.0005)
+
+
+# --- a directory of entries ---
+
+
+def entry(**changes: object) -> DeadLetterEntry:
+    fields = {
+        "id": str(uuid4()),
+        "workflow_id": "w-1",
+        "task": {"type": "sweep"},
+        "repos": ["a", "b"],
+        "adapter": "git",
+        "error": "boom",
+        "error_type": "ValueError",
+        "timestamp": "2026-11-15T09:30:00+00:00",
+        "metadata": {},
+    }
+    return DeadLetterEntry(**{**fields, **changes})
+
+
+def test_an_entry_is_one_indented_json_file_named_after_its_id(tmp_path):
+    """S4-18, S4-19: nine fields; folders are made; only the owner can read what may hold anything."""
+    kept = entry()
+    path = Directory(tmp_path / "deep" / "er").write(kept)
+    assert path == tmp_path / "deep" / "er" / f"{kept.id}.json"
+    assert json.loads(path.read_text()) == vars(kept)
+    assert path.read_text().startswith('{\n  "id"')
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [found.name for found in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "bad", ["../../etc/passwd", "", "x", "/abs", "..", "a\0b", "7f0c2f0e-7f42-4c5b-9b44-0a3c8f6b1e5z"]
+)
+def test_only_uuids_become_file_names(bad, tmp_path):
+    """S4-19, S0-41: an id that is no UUID is never part of a path."""
+    directory = Directory(tmp_path)
+    assert directory.path(bad) is None
+    assert directory.read(bad) is None
+    with pytest.raises(ValueError, match="UUID"):
+        directory.write(entry(id=bad))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    """S4-22: a file is there as a whole or as it was."""
+    directory = Directory(tmp_path)
+    kept = entry()
+    directory.write(kept)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        directory.write(entry(id=kept.id, error="another"))
+    monkeypatch.undo()
+    assert directory.read(kept.id) == kept
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_broken_files_are_named_and_left_alone(tmp_path):
+    """S3-06: nothing is skipped in silence, and one bad file hides no other entry."""
+    directory = Directory(tmp_path)
+    good = entry()
+    directory.write(good)
+    (tmp_path / "no-json.json").write_text("{")
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / f"{uuid4()}.json").write_text(json.dumps(vars(entry())))
+    (tmp_path / f"{uuid4()}.json").write_text(json.dumps({"id": 1}))
+    (tmp_path / ".half.tmp").write_text("{")
+    entries, problems = directory.entries()
+    assert entries == [good]
+    assert len(problems) == 4
+    assert any("named after its id" in problem for problem in problems)
+    assert any("workflow_id (str), task (dict)" in problem for problem in problems)
+
+
+def test_entries_are_listed_newest_first_across_time_zones(tmp_path):
+    """S4-21, S4-30: by instant, not by spelling; what has no time comes last."""
+    directory = Directory(tmp_path)
+    for number, when in enumerate(
+        ["2026-11-15T10:00:00+02:00", "2026-11-15T09:00:00+00:00", "never", "2026-11-15T09:30:00+01:00"]
+    ):
+        directory.write(entry(timestamp=when, workflow_id=str(number)))
+    assert [found.workflow_id for found in directory.entries()[0]] == ["1", "3", "0", "2"]
+
+
+# --- the queue under its older name ---
+
+
+def test_enqueue_writes_the_entry_and_tells_of_it(tmp_path):
+    """S4-18, S4-20, S4-30: the id comes back, the event is an error, the time is aware, the message has no secret."""
+    queue = compat.DeadLetterQueue(tmp_path / "q")
+    with capture_events() as events:
+        entry_id = asyncio.run(
+            queue.enqueue(
+                "w-1",
+                {"type": "sweep", "when": datetime(2026, 1, 1, tzinfo=UTC)},
+                ["a"],
+                "git",
+                ValueError("password=hunter2 is wrong"),
+            )
+        )
+    data = json.loads((tmp_path / "q" / f"{entry_id}.json").read_text())
+    assert UUID(entry_id).version == 4
+    assert datetime.fromisoformat(data.pop("timestamp")).tzinfo is not None
+    assert data == {
+        "id": entry_id,
+        "workflow_id": "w-1",
+        "task": {"type": "sweep", "when": "2026-01-01 00:00:00+00:00"},
+        "repos": ["a"],
+        "adapter": "git",
+        "error": "password=*** is wrong",
+        "error_type": "ValueError",
+        "metadata": {},
+    }
+    assert [(event.name, event.level, event.letter_id, event.run_id, event.error) for event in events] == [
+        ("dead_letter_enqueue", "error", entry_id, "w-1", "password=*** is wrong")
+    ]
+
+
+def test_the_default_folder_is_the_one_it_always_was(tmp_path, monkeypatch):
+    """S4-19: .mahavishnu/dead_letter, made with its parents."""
+    monkeypatch.chdir(tmp_path)
+    assert compat.DeadLetterQueue().queue_dir == Path(".mahavishnu/dead_letter")
+    assert (tmp_path / ".mahavishnu" / "dead_letter").is_dir()
+
+
+def test_replay_does_the_same_work_and_then_lets_the_entry_go(tmp_path):
+    """S4-22: same task, repos and adapter; the result comes back; the entry is removed after that and not before."""
+    there = []
+
+    async def execute(*, task: dict, repos: list, adapter_name: str) -> dict:
+        there.append(len(list(tmp_path.glob("*.json"))))
+        return {"status": "success", "did": (task, repos, adapter_name)}
+
+    async def story() -> dict:
+        queue = compat.DeadLetterQueue(tmp_path, execute=execute)
+        entry_id = await queue.enqueue("w-1", {"type": "sweep"}, ["a"], "git", ValueError("boom"))
+        return await queue.replay(entry_id)
+
+    with capture_events() as events:
+        result = asyncio.run(story())
+    assert result["did"] == ({"type": "sweep"}, ["a"], "git")
+    assert there == [1]
+    assert list(tmp_path.iterdir()) == []
+    assert [(event.name, getattr(event, "status", None)) for event in events] == [
+        ("dead_letter_enqueue", None),
+        ("dead_letter_replay", "success"),
+    ]
+
+
+@pytest.mark.parametrize("ending", ["raises", "failure"])
+def test_a_replay_that_fails_keeps_the_entry(ending, tmp_path):
+    """S4-22, C-14: replay never deletes first."""
+
+    async def execute(**_: object) -> dict:
+        if ending == "raises":
+            raise ConnectionResetError("again")
+        return {"status": "failure"}
+
+    queue = compat.DeadLetterQueue(tmp_path, execute=execute)
+    entry_id = asyncio.run(queue.enqueue("w-1", {}, [], "git", ValueError("boom")))
+    if ending == "raises":
+        with pytest.raises(ConnectionResetError):
+            asyncio.run(queue.replay(entry_id))
+    else:
+        asyncio.run(queue.replay(entry_id))
+    assert [found.id for found in asyncio.run(queue.list_entries())] == [entry_id]
+
+
+@pytest.mark.parametrize("unknown", ["7f0c2f0e-7f42-4c5b-9b44-0a3c8f6b1e55", "../secret", "nonsense"])
+def test_replay_of_an_unknown_entry_says_so(unknown, tmp_path):
+    """S4-22: ValueError, in these words."""
+    with pytest.raises(ValueError) as caught:
+        asyncio.run(compat.DeadLetterQueue(tmp_path).replay(unknown))
+    assert str(caught.value) == f"Entry not found: {unknown}"
+
+
+def test_without_anything_that_does_the_work_replay_says_what_to_pass(tmp_path):
+    """S4-22: and the entry stays."""
+    queue = compat.DeadLetterQueue(tmp_path)
+    entry_id = asyncio.run(queue.enqueue("w-1", {}, [], "git", ValueError("boom")))
+    with pytest.raises(outlast.ConfigurationError, match="execute=function"):
+        asyncio.run(queue.replay(entry_id))
+    assert len(asyncio.run(queue.list_entries())) == 1
+
+
+def test_files_that_are_no_entries_are_named_in_the_log(tmp_path, caplog):
+    """S4-21, S3-06: listing goes on, and says what it left alone."""
+    (tmp_path / "odd.json").write_text("nonsense")
+    assert asyncio.run(compat.DeadLetterQueue(tmp_path).list_entries()) == []
+    assert "odd.json" in caplog.text
+
+
+# --- graceful degradation under its older name ---
+
+
+class Sweeper:
+    """Fails for the repositories it is told to."""
+
+    def __init__(self, *bad: str) -> None:
+        self.bad = bad
+        self.seen: list[tuple[dict, list[str]]] = []
+
+    async def execute(self, task: dict, repos: list[str]) -> str:
+        self.seen.append((task, repos))
+        if repos[0] in self.bad:
+            raise PermissionError("token=abcd1234efgh is not allowed")
+        return "done"
+
+
+@pytest.mark.parametrize(
+    ("repos", "bad", "status"),
+    [
+        (["a", "b"], (), "success"),
+        (["a", "b"], ("b",), "partial"),
+        (["a", "b"], ("a", "b"), "failure"),
+        ([], (), "success"),
+    ],
+)
+def test_a_failing_repository_stops_no_other(repos, bad, status):
+    """S4-25, S4-26, S4-27, S4-29: all are tried, one event each, and the strict word for the whole; nothing to do is a success."""
+    adapter = Sweeper(*bad)
+    with capture_events() as events:
+        result = asyncio.run(compat.execute_with_graceful_degradation({"type": "sweep"}, repos, adapter))
+    assert (result.status, result.total_repos) == (status, len(repos))
+    assert result.successful_repos == [repo for repo in repos if repo not in bad]
+    assert result.failed_repos == [(repo, "token=*** is not allowed") for repo in bad]
+    assert result.metadata == {"task": {"type": "sweep"}, "adapter": "Sweeper"}
+    assert result.execution_time_seconds >= 0
+    assert adapter.seen == [({"type": "sweep"}, [repo]) for repo in repos]
+    assert [(event.name, event.item_id) for event in events] == [
+        ("item_failed" if repo in bad else "item_succeeded", repo) for repo in repos
+    ]
+
+
+# --- dead letters in a store ---
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def address(request, tmp_path):
+    """An empty store on each of the databases."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    server = request.getfixturevalue("postgres")
+    with open_store(server.dsn):
+        pass
+    server.execute(*(f"delete from {table}" for table in TABLES))
+    return server.dsn
+
+
+class Shop:
+    """An app with one pipeline: parse, then label, which fails for texts that are in `bad`."""
+
+    def __init__(self, address: str) -> None:
+        self.bad: set[str] = set()
+        self.labelled: list[str] = []
+        self.parsed: list[str] = []
+        self.app = outlast.App("shop", store=address)
+
+        @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+        def parse(row: dict) -> Review:
+            self.parsed.append(row["id"])
+            return Review(row["id"], row["text"])
+
+        @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1), concurrency=1)
+        def label(review: Review) -> str:
+            self.labelled.append(review.id)
+            if review.text in self.bad:
+                raise ValueError(f"cannot label {review.text!r}")
+            return review.text.upper()
+
+        self.reviews = outlast.Pipeline("reviews", parse, label, app=self.app, failure_budget=1.0)
+        self.letters = self.app.dead_letters
+
+    def fail(self, *texts: str) -> list[outlast.DeadLetter]:
+        """Run these texts, all of them bad; their dead letters, oldest first."""
+        self.bad |= set(texts)
+        rows = [{"id": f"i{number}", "text": text} for number, text in enumerate(texts)]
+        self.reviews.run(rows, item_key="id", check=False)
+        self.labelled.clear()
+        self.parsed.clear()
+        return list(self.letters.find())[::-1]
+
+    def statuses(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for letter in self.letters.find(status=None):
+            found[letter.status] = found.get(letter.status, 0) + 1
+        return found
+
+
+@dataclass
+class Review:
+    id: str
+    text: str
+
+
+@pytest.fixture
+def shop(address):
+    made = Shop(address)
+    yield made
+    made.app.store.close()
+
+
+def test_a_failed_item_becomes_a_dead_letter_with_all_that_is_needed(shop):
+    """C-14, S3-24: what, where, why, how often and when, with the input of the stage that failed."""
+    before = datetime.now(UTC)
+    (letter,) = shop.fail("odd")
+    assert (letter.pipeline, letter.stage, letter.item_key, letter.kind, letter.status) == (
+        "reviews",
+        "label",
+        "i0",
+        "item",
+        "open",
+    )
+    assert (letter.error, letter.error_type, letter.error_class, letter.tier) == (
+        "cannot label 'odd'",
+        "ValueError",
+        "data_error",
+        "data",
+    )
+    assert letter.payload == {"id": "i0", "text": "odd"}
+    assert (letter.attempts, letter.replays, letter.edited) == (1, 0, False)
+    assert before <= letter.first_failed_at <= letter.last_attempt_at <= letter.created_at
+    assert letter.group == fingerprint("label", "data_error", "ValueError", "cannot label 'odd'")
+    assert "odd'}" not in repr(letter)
+    assert shop.letters.show(str(UUID(letter.id))) == letter
+
+
+def test_letters_are_found_newest_first_by_what_is_asked(shop):
+    """S3-26: pipeline, stage, group, status, run and text."""
+    first, second = shop.fail("odd", "strange")
+    found = shop.letters.find
+    assert [letter.id for letter in found()] == [second.id, first.id]
+    assert [letter.id for letter in found(text="STRANGE")] == [second.id]
+    assert len(list(found(pipeline="reviews", stage="label", group=first.group, run=first.run_id))) == 2
+    for nothing in (
+        {"pipeline": "other"},
+        {"stage": "parse"},
+        {"group": "0" * 16},
+        {"status": "resolved"},
+        {"run": "x"},
+    ):
+        assert list(found(**nothing)) == []
+    with pytest.raises(outlast.ConfigurationError, match="expected status"):
+        found(status="odd")
+
+
+def test_forty_thousand_dead_letters_read_as_five_problems(shop):
+    """S3-05, S3-27: one line for each problem, the largest first, with its share and samples."""
+    kinds = [
+        ("label", "ReadTimeout", "timeout", "no answer in {n}.5 s"),
+        ("label", "HTTPError", "client_error", "HTTP 422 for http://service/{n}: text 'row {n}' is empty"),
+        ("parse", "ValueError", "data_error", "invalid literal for int() with base 10: 'x{n}'"),
+        ("store", "OSError", "resource_exhausted", "cannot write /data/out/{n}.json"),
+        ("label", "HTTPError", "server_error", "HTTP 500: request 00000000-0000-4000-8000-{n:012x} failed"),
+    ]
+    store, rows = shop.app.store, []
+    for number in range(40_000):
+        stage, kind, error_class, template = kinds[min(number % 7, 4)]
+        error = template.format(n=number)
+        mark = fingerprint(stage, error_class, kind, error)
+        rows.append(row(number, stage=stage, error=error, error_type=kind, error_class=error_class, fingerprint=mark))
+    for start in range(0, len(rows), 4_000):
+        store.add_letters(rows[start : start + 4_000])
+    groups = shop.letters.groups()
+    assert [(group.stage, group.error_class) for group in groups[:1]] == [("label", "server_error")]
+    assert {(group.stage, group.error_class) for group in groups} == {
+        (stage, error_class) for stage, _, error_class, _ in kinds
+    }
+    assert len(groups) == 5
+    assert sum(group.count for group in groups) == 40_000
+    assert sum(group.share for group in groups) == pytest.approx(1)
+    assert all(len(group.sample_keys) == 3 for group in groups)
+    assert sum(stat.count for stat in shop.letters.stats()) == 40_000
+
+
+def test_a_replay_begins_at_the_stage_that_failed_and_resolves(shop):
+    """S3-28, D-15, S4-22: parse is not paid again; the letter stays on record as resolved."""
+    (letter,) = shop.fail("odd")
+    shop.bad.clear()
+    with capture_events() as events:
+        result = shop.letters.replay(ids=[letter.id])
+    assert (result.status, result.counts.succeeded, list(result.outputs())) == ("completed", 1, ["ODD"])
+    assert (shop.parsed, shop.labelled) == ([], ["i0"])
+    assert shop.letters.show(letter.id).status == "resolved"
+    assert [(event.letter_id, event.status) for event in events if event.name == "dead_letter_replay"] == [
+        (letter.id, "resolved")
+    ]
+
+
+def test_a_replay_from_the_start_begins_with_what_the_item_was_at_first(shop):
+    """D-15: from_start goes through every stage."""
+    (letter,) = shop.fail("odd")
+    shop.bad.clear()
+    shop.letters.replay(ids=[letter.id], from_start=True)
+    assert (shop.parsed, shop.labelled) == (["i0"], ["i0"])
+
+
+def test_a_letter_that_fails_again_is_open_again_and_counted(shop):
+    """C-14: open, with one replay more and no second letter."""
+    (letter,) = shop.fail("odd")
+    result = shop.letters.replay(group=letter.group)
+    assert result.status == "failed"
+    (after,) = shop.letters.find(status=None)
+    assert (after.id, after.status, after.replays) == (letter.id, "open", 1)
+
+
+def test_a_failing_canary_stops_the_rest(shop):
+    """S3-27: the others are not even tried, and the result says so."""
+    shop.fail(*(f"odd {number}" for number in range(9)))
+    (group,) = shop.letters.groups()
+    shop.bad -= {"odd 0", "odd 3"}  # two of the canaries are mended, the third is not
+    result = shop.letters.replay(group=group.id, canary=3)
+    assert result.why == "canary: 1 of 3 failed again, so the other 6 were left as they are"
+    assert sorted(shop.labelled) == ["i0", "i3", "i6"]
+    assert shop.statuses() == {"resolved": 2, "open": 7}
+    assert sorted(letter.replays for letter in shop.letters.find()) == [0, 0, 0, 0, 0, 0, 1]
+
+
+def test_after_a_good_canary_the_rest_follow_once(shop):
+    """S3-27: every letter is replayed once, and one result counts them all."""
+    shop.fail(*(f"odd {number}" for number in range(9)))
+    shop.bad.clear()
+    result = shop.letters.replay(pipeline="reviews", canary=3)
+    assert (result.status, result.counts.total, result.counts.succeeded) == ("completed", 9, 9)
+    assert shop.labelled[:3] == ["i0", "i3", "i6"]
+    assert sorted(shop.labelled) == sorted(f"i{number}" for number in range(9))
+    assert shop.statuses() == {"resolved": 9}
+
+
+def test_reprocess_replays_a_stage_of_a_pipeline(shop):
+    """S3-28: the pipeline's own door."""
+    shop.fail("odd", "strange")
+    shop.bad.clear()
+    assert shop.reviews.reprocess(stage="label", canary=1).counts.succeeded == 2
+    with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
+        shop.reviews.reprocess(stage="label")
+
+
+def test_an_edited_letter_is_replayed_with_its_new_payload_and_its_old_type(shop):
+    """S3-27: who edits writes fields; the stage gets the class it expects; the first payload and the reason stay on record."""
+    (letter,) = shop.fail("odd")
+    edited = shop.letters.edit(letter.id, {"id": "i0", "text": "even"}, reason="a typo, password=hunter2")
+    assert (edited.payload, edited.edited) == ({"id": "i0", "text": "even"}, True)
+    assert edited.metadata["edits"][0]["reason"] == "a typo, password=***"
+    assert json.loads(shop.app.store.letter(letter.id).original)["d"]["d"] == {"id": "i0", "text": "odd"}
+    assert list(shop.letters.replay(ids=[letter.id]).outputs()) == ["EVEN"]
+
+
+def test_only_an_open_letter_can_be_edited(shop):
+    """C-14: whoever claims it first has it; an edit never reaches a replay that is under way."""
+    (letter,) = shop.fail("odd")
+    store = shop.app.store
+    assert store.claim_letters([letter.id], reason="replayed by x") == [letter.id]
+    with pytest.raises(ValueError, match="to be open, got: replaying"):
+        shop.letters.edit(letter.id, {}, reason="too late")
+    assert shop.letters.show(letter.id).payload == {"id": "i0", "text": "odd"}
+
+
+def test_of_an_edit_and_many_claims_at_a_time_each_letter_has_one_owner(shop):
+    """C-14: compare-and-set: eight claims, one winner for each letter, and edits only before."""
+    letters = shop.fail(*(f"odd {number}" for number in range(20)))
+    store, won, ready = shop.app.store, [], threading.Barrier(9)
+
+    def claim(name: str) -> None:
+        ready.wait(10)
+        won.extend(
+            (id_, name) for id_ in store.claim_letters([letter.id for letter in letters], reason=f"replayed by {name}")
+        )
+
+    def edit() -> None:
+        ready.wait(10)
+        for letter in letters:
+            with contextlib.suppress(ValueError):
+                shop.letters.edit(letter.id, {"id": letter.item_key, "text": "even"}, reason="race")
+
+    threads = [threading.Thread(target=claim, args=(f"c{number}",)) for number in range(8)] + [
+        threading.Thread(target=edit)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(id_ for id_, _ in won) == sorted(letter.id for letter in letters)
+    for id_, name in won:
+        assert store.letter(id_).reason == f"replayed by {name}"
+
+
+def test_two_replays_at_a_time_share_the_letters(address):
+    """S4-22: no letter is replayed twice, whoever asks for it."""
+    shop, other = Shop(address), Shop(address)
+    shop.fail(*(f"odd {number}" for number in range(30)))
+    shop.bad.clear()
+    ready, results = threading.Barrier(2), []
+
+    def replay(one: Shop) -> None:
+        ready.wait(10)
+        with contextlib.suppress(outlast.ConfigurationError):  # the other one may have been faster with all of them
+            results.append(one.letters.replay(pipeline="reviews").counts.succeeded)
+
+    threads = [threading.Thread(target=replay, args=(one,)) for one in (shop, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sum(results) == 30
+    assert len(shop.labelled) + len(other.labelled) == 30
+    assert shop.statuses() == {"resolved": 30}
+    for one in (shop, other):
+        one.app.store.close()
+
+
+KILLED = """
+import sys
+import outlast
+
+app = outlast.App("shop", store=sys.argv[1])
+
+@outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+def parse(row: dict) -> dict:
+    return row
+
+@outlast.stage(retry=outlast.RetryPolicy(max_attempts=1), concurrency=1)
+def label(row: dict) -> str:
+    if sys.argv[2] == "fail":
+        raise ValueError("not yet")
+    if row["id"] == 5:
+        print("working", flush=True)
+        sys.stdin.read()  # until it is killed
+    print("done", row["id"], flush=True)
+    return "x"
+
+reviews = outlast.Pipeline("reviews", parse, label, app=app, failure_budget=1.0)
+if sys.argv[2] == "fail":
+    reviews.run([{"id": number} for number in range(12)], item_key="id", check=False)
+else:
+    reviews.reprocess()
+"""
+
+
+def test_kill_9_in_the_middle_of_a_replay_loses_nothing(address, tmp_path):
+    """C-14, S4-22: what was finished is resolved, everything else is open again, and the next replay does just that."""
+    script = tmp_path / "shop.py"
+    script.write_text(KILLED)
+    subprocess.run([sys.executable, script, address, "fail"], check=True, timeout=30)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    replay = subprocess.Popen([sys.executable, script, address, "replay"], **pipes)
+    with replay:
+        for line in replay.stdout:
+            if line == "working\n":
+                break
+        replay.kill()
+    shop = Shop(address)
+    store = shop.app.store
+    assert sum(stat.count for stat in store.stats()) == 12
+    # The dead cannot give their lease back: it ends by itself within seconds, which no test waits for.
+    sql(store, "update outlast_shards set until = 0")
+    found = {letter.item_key: letter.status for letter in shop.letters.find(status=None)}
+    assert len(found) == 12
+    assert found["5"] == "open"
+    assert set(found.values()) <= {"open", "resolved"}
+    left = {key for key, status in found.items() if status == "open"}
+    again = subprocess.run(
+        [sys.executable, script, address, "replay"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert {line.split()[1] for line in again.stdout.splitlines() if line.startswith("done")} == left
+    assert shop.statuses() == {"resolved": 12}
+    store.close()
+
+
+def test_archived_letters_are_kept_and_not_replayed(shop):
+    """C-14, S4-24: put away with a reason, and back again."""
+    first, second = shop.fail("odd", "strange")
+    assert shop.letters.archive(ids=[first.id], reason="known, see the tracker") == 1
+    assert shop.letters.archive(ids=[first.id], reason="again") == 0
+    assert [letter.id for letter in shop.letters.find()] == [second.id]
+    shop.bad.clear()
+    assert shop.letters.replay(pipeline="reviews").counts.total == 1
+    with pytest.raises(outlast.ConfigurationError, match="Unarchive it first"):
+        shop.letters.replay(ids=[first.id])
+    assert shop.letters.unarchive(ids=[first.id], reason="was wrong") == 1
+    assert shop.letters.replay(ids=[first.id]).counts.succeeded == 1
+
+
+def test_old_letters_are_put_away_by_themselves(address):
+    """S4-24: after so many days, or as the app's retention says."""
+    shop = Shop(address)
+    store = shop.app.store
+    now = to_us(datetime.now(UTC))
+    store.add_letters([row(number, created_us=now - number * 86_400_000_000) for number in range(10)])
+    assert shop.letters.auto_archive() == 0
+    assert shop.letters.auto_archive(older_than_days=6.5) == 3
+    assert {letter.reason for letter in shop.letters.find(status="archived")} == {
+        "older than 6.5 days, archived by itself"
+    }
+    app = outlast.App("shop", store=address, retention_days={"open_dead_letters": 2})
+    assert app.dead_letters.auto_archive() == 5
+    assert len(list(app.dead_letters.find())) == 2
+    for opened in (store, app.store):
+        opened.close()
+
+
+def test_too_many_open_letters_are_told(shop):
+    """S4-23, S4-24: an event with the number, the threshold and the age of the oldest; nothing is refused."""
+    shop.fail("odd", "strange", "weird")
+    with capture_events() as events:
+        assert shop.letters.check_size(most=3) is False
+        assert shop.letters.check_size(most=2) is True
+    assert [(event.name, event.level, event.count, event.threshold) for event in events] == [
+        ("dead_letters_over_threshold", "warning", 3, 2)
+    ]
+    assert events[0].oldest_at == min(letter.created_at for letter in shop.letters.find())
+
+
+def test_what_is_meant_must_be_said(shop):
+    """S0-29: no forgotten option empties or replays the whole queue; wrong values are refused before anything happens."""
+    (letter,) = shop.fail("odd")
+    letters = shop.letters
+    for call, message in [
+        (letters.replay, "which dead letters are meant"),
+        (lambda: letters.archive(reason="x"), "which dead letters are meant"),
+        (lambda: letters.archive(group=letter.group, reason=" "), "reason to say why"),
+        (lambda: letters.edit(letter.id, {}, reason=""), "reason to say why"),
+        (lambda: letters.replay(group=letter.group, canary=0), "canary to be an integer of at least 1"),
+        (lambda: letters.replay(ids=letter.id), "list of ids"),
+        (lambda: letters.replay(group="0" * 16), "no open dead letters"),
+    ]:
+        with pytest.raises(outlast.ConfigurationError, match=message):
+            call()
+    with pytest.raises(ValueError, match="Entry not found: nothing"):
+        letters.show("nothing")
+    assert shop.statuses() == {"open": 1}
+
+
+def test_export_and_import_bring_the_same_letters_back(shop, address, tmp_path):
+    """C-14, S4-18, S4-19, D-15: nine fields a file; importing twice adds nothing; a replay of what came back works."""
+    shop.fail("odd", "strange")
+    before = {letter.id: letter for letter in shop.letters.find()}
+    assert shop.letters.export(tmp_path / "out") == 2
+    assert shop.letters.import_(tmp_path / "out") == (0, 2)
+    files = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}
+    assert {UUID(name).hex for name in files} == set(before)
+    assert set(next(iter(files.values()))) == set(DeadLetterEntry.__annotations__)
+    sql(shop.app.store, "delete from outlast_dead_letters")
+    assert shop.letters.import_(tmp_path / "out") == (2, 0)
+    after = {letter.id: letter for letter in shop.letters.find()}
+    same = (
+        "pipeline",
+        "stage",
+        "item_key",
+        "payload",
+        "error",
+        "error_type",
+        "error_class",
+        "tier",
+        "group",
+        "attempts",
+        "run_id",
+        "created_at",
+    )
+    for id_, letter in before.items():
+        assert [getattr(letter, name) for name in same] == [getattr(after[id_], name) for name in same]
+    shop.bad.clear()
+    assert sorted(shop.letters.replay(pipeline="reviews").outputs()) == ["ODD", "STRANGE"]
+
+
+def test_entries_of_another_program_are_taken_in(shop, tmp_path):
+    """S4-18: task, repos and adapter of an entry that Outlast did not write; a broken file stops the import before anything is taken."""
+    foreign = entry(error="no such host: password=hunter2", error_type="ConnectionError")
+    Directory(tmp_path).write(foreign)
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(outlast.ConfigurationError, match=r"broken\.json"):
+        shop.letters.import_(tmp_path)
+    assert shop.statuses() == {}
+    (tmp_path / "broken.json").unlink()
+    assert shop.letters.import_(tmp_path) == (1, 0)
+    (letter,) = shop.letters.find()
+    assert (letter.id, letter.pipeline, letter.item_key, letter.kind) == (UUID(foreign.id).hex, "git", "w-1", "job")
+    assert (letter.payload, letter.error, letter.error_class) == (
+        {"type": "sweep"},
+        "no such host: password=***",
+        "network_error",
+    )
+    with pytest.raises(outlast.ConfigurationError, match="folder with one JSON file"):
+        shop.letters.import_(tmp_path / "nothing")
