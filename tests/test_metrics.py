@@ -71,6 +71,7 @@ SAMPLES[:0] = [
     told.ItemFailed(**RUN, **ITEM, **ERROR, attempts=3),
     told.DeadLetterEnqueue(**RUN, **ITEM, **ERROR, letter_id="d"),
     told.DeadLetterReplay(**RUN, **ITEM, letter_id="d", status="resolved"),
+    told.DeadLettersOverThreshold(count=12, threshold=10, oldest_at=AT),
 ]
 
 
