@@ -58,6 +58,7 @@ class Run:
         self._crowded = crowded
         self._asked: str | None = None
         self._items: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.runner: Runner | None = None
 
     def ask(self, wish: str) -> None:
@@ -70,9 +71,15 @@ class Run:
         else:
             self.runner.end(wish)
 
+    def ask_soon(self, wish: str) -> None:
+        """As `ask`, from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.ask, wish)
+
     async def go(self) -> RunResult[Any]:
         """Work on it until nothing more can be done."""
         plan = self._plan
+        self._loop = asyncio.get_running_loop()
         # What is wrong with these is said before anything is begun.
         sink, self._items = open_sink(plan.sink), open_source(self._source)
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))

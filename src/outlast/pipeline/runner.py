@@ -53,7 +53,6 @@ _CHUNK = 256
 _LOW = 128  # items that are read and not begun, below which more are read
 _ROOM = 64  # free places in the window that are worth reading for while there is other work
 _ROUNDING = 1e-9
-_PROBE_ROUNDS = 3
 _GO, _END, _WAIT, _LINE, _HOLD, _BACK = Next.GO, Next.END, Next.WAIT, Next.LINE, Next.HOLD, Next.BACK
 
 
