@@ -64,7 +64,7 @@ RUN = {"run_id": "r", "pipeline": "reviews"}
 ITEM = {"item_id": "i", "step_id": "label"}
 ERROR = {"error": "gone", "error_type": "ConnectionResetError", "error_class": "connection_reset"}
 COUNTS = dict.fromkeys(("total", "succeeded", "skipped", "dlq", "failed", "pending"), 1)
-SAMPLES[:0] = [
+SAMPLES[6:6] = [
     told.RunStarted(**RUN, run_key="k", finished=0),
     told.RunPaused(**RUN, run_key="k"),
     told.RunFinished(**RUN, run_key="k", status="completed", outcome="success", reason=None, why="done", **COUNTS),
@@ -74,6 +74,7 @@ SAMPLES[:0] = [
     told.ItemFailed(**RUN, **ITEM, **ERROR, attempts=3),
     told.DeadLetterEnqueue(**RUN, **ITEM, **ERROR, letter_id="d"),
     told.DeadLetterReplay(**RUN, **ITEM, letter_id="d", status="resolved"),
+    told.DeadLettersOverThreshold(count=12, threshold=10, oldest_at=AT),
 ]
 
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from outlast.observe.events import Event
     from outlast.pipeline import Pipeline, RunResult
 
-I = TypeVar("I")  # noqa: E741 - what goes in
-O = TypeVar("O")  # noqa: E741 - what comes out
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 _GRACE = 0.05  # real seconds that a body may be busy elsewhere before a virtual timeout strikes
@@ -318,13 +318,13 @@ def capture_events() -> Iterator[list[Any]]:
 
 
 def run(
-    pipeline: Pipeline[I, O],
-    items: Iterable[I],
+    pipeline: Pipeline[_In, _Out],
+    items: Iterable[_In],
     /,
     *,
     faults: Sequence[Faults] = (),
     provide: Mapping[Any, Any] = _NOTHING,
-) -> RunResult[O]:
+) -> RunResult[_Out]:
     """
     A run in virtual time and in a store of its own, which is gone when the result is. `faults` are those of the stages, in the order of their
     attempts; `provide` has what stages would `use`, by the function that would open it. It never raises for how the run ends.

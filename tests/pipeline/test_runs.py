@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import itertools
 import json
 import pickle
 import signal
@@ -380,6 +381,32 @@ def test_a_run_works_inside_of_a_running_loop(app):
         return result.counts.succeeded, sorted(item.value for item in pipeline.stream(range(5)))
 
     assert asyncio.run(cell()) == (5, [0, 1, 2, 3, 4])
+
+
+def test_a_run_inside_of_a_running_loop_is_wound_down_when_it_is_interrupted(app, monkeypatch):
+    """Ctrl-C in a notebook: the cell ends when the run has, and the run can be resumed."""
+    join, reached = threading.Thread.join, threading.Event()
+
+    def interrupted(thread, timeout=None):
+        if thread.name == "outlast-run" and not reached.is_set():
+            assert reached.wait(20)
+            raise KeyboardInterrupt
+        join(thread, timeout)
+
+    def source():
+        for number in itertools.count():
+            if number == 1000:
+                reached.set()
+            yield number
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+
+    async def cell():
+        outlast.Pipeline("p", counted([]), app=app).run(source(), run_key="k")
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(cell())
+    assert app.store.find_run("p", "k").status == "interrupted"
 
 
 def test_a_stream_hands_out_results_as_they_finish(app):

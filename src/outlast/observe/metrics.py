@@ -93,6 +93,12 @@ LETTERS = Metric(
     ("pipeline", "status"),
     "Dead letters that were made (open), and those that were replayed (resolved, or open again as reopened).",
 )
+OPEN_LETTERS = Metric(
+    "outlast_dead_letters_open",
+    ("threshold",),
+    "Open dead letters, when they were last found to be more than the threshold.",
+    "gauge",
+)
 TRANSITIONS = Metric(
     "outlast_breaker_transitions_total",
     ("breaker", "state"),
@@ -117,6 +123,7 @@ METRICS: Final = (
     ITEMS,
     RUNS,
     LETTERS,
+    OPEN_LETTERS,
     TRANSITIONS,
     STATE,
 )
@@ -174,6 +181,8 @@ class Samples:
             case told.DeadLetterReplay():
                 status = "reopened" if event.status == "open" else event.status
                 yield self._one(LETTERS, event.pipeline or "", status)
+            case told.DeadLettersOverThreshold():
+                yield self._one(OPEN_LETTERS, str(event.threshold), value=event.count)
             case told.RunFinished():
                 yield self._one(RUNS, event.pipeline or "", event.status)
             case told.RunEvent():

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from outlast.clock import here
-from outlast.errors import ConfigurationError, LeaseLost, RunFailed
+from outlast.errors import ConfigurationError
 from outlast.log import logger
 from outlast.observe import emit, listening
 from outlast.pipeline.accounting import Accounting
@@ -58,6 +58,7 @@ class Run:
         self._crowded = crowded
         self._asked: str | None = None
         self._items: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.runner: Runner | None = None
 
     def ask(self, wish: str) -> None:
@@ -70,9 +71,15 @@ class Run:
         else:
             self.runner.end(wish)
 
+    def ask_soon(self, wish: str) -> None:
+        """As `ask`, from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.ask, wish)
+
     async def go(self) -> RunResult[Any]:
         """Work on it until nothing more can be done."""
         plan = self._plan
+        self._loop = asyncio.get_running_loop()
         # What is wrong with these is said before anything is begun.
         sink, self._items = open_sink(plan.sink), open_source(self._source)
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
@@ -81,9 +88,10 @@ class Run:
             if sink is not None:
                 await _aside(lambda: _ready(sink, store, record, lease))
             return await self._work(store, record, lease, sink)
-        except BaseException:
+        except BaseException as error:
             if self.runner is None:  # it never began: nobody has to wait for the lease to end
-                await _aside(lambda: _let_go(store, lease))
+                why = error_text(error)
+                await _aside(lambda: _not_begun(store, lease, record, why))
             raise
         finally:
             if sink is not None:
@@ -339,6 +347,14 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
     _let_go(store, lease)
 
 
+def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
+    try:
+        store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}", expect=("running",))
+    except Exception as error:  # noqa: BLE001 - what kept it from beginning is raised
+        logger().warning("the end of the run could not be written: %s", error_text(error))
+    _let_go(store, lease)
+
+
 def _let_go(store: Store, lease: Lease) -> None:
     try:
         store.drop_lease(lease)
@@ -404,13 +420,6 @@ def _why(status: str, reason: str | None, runner: Runner) -> str:
             return f"cancelled: {said}"
         case _:
             return f"interrupted: {said}{again}"
-
-
-def lost(result: RunResult[Any]) -> Exception:
-    """What is raised when another process has taken the run over."""
-    error = RunFailed(f"run {result.run_key} of {result.pipeline}: {result.why}", result=result)
-    error.__cause__ = result.error if isinstance(result.error, LeaseLost) else None
-    return error
 
 
 def announce(result: RunResult[Any]) -> None:

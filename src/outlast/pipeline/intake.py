@@ -72,11 +72,12 @@ class Intake:
 
     async def close(self) -> None:
         """Nothing more is read: a generator may clean up."""
+        source: Any = self._items if self._more is None else self._more
         try:
-            if self._more is not None and hasattr(self._more, "aclose"):
-                await self._more.aclose()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
-            elif hasattr(self._items, "close"):
-                self._items.close()  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]
+            if hasattr(source, "aclose"):
+                await source.aclose()
+            elif hasattr(source, "close"):
+                source.close()
         except Exception as error:  # noqa: BLE001 - everything that was read is taken care of
             logger().warning("the source could not be closed: %s", type(error).__name__)
 

@@ -405,7 +405,12 @@ def _blocking(run: Run) -> RunResult[Any]:
 
     thread = threading.Thread(target=copy_context().run, args=(work,), name="outlast-run")
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    except BaseException:  # Ctrl-C in a notebook: the run winds down before the cell ends
+        run.ask_soon("interrupted")
+        thread.join()
+        raise
     if errors:
         raise errors.pop()
     return outcome.pop()

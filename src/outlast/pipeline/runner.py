@@ -14,14 +14,13 @@ import itertools
 from collections import deque
 from contextvars import copy_context
 from inspect import iscoroutinefunction
-from types import CoroutineType, coroutine
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from outlast.call import latest, running, standing
-from outlast.callables import PLAIN, awaitable
 from outlast.clock import Clock, Signal, Stop, here, stopping
-from outlast.drivers import ISOLATED, Deadline
-from outlast.errors import LeaseLost, PermanentFailure
+from outlast.errors import LeaseLost
+from outlast.pipeline.attempts import Attempts, inside, rest, scripted
 from outlast.pipeline.crew import Crew
 from outlast.pipeline.journal import Journal, as_row, persist
 from outlast.pipeline.journey import UNDERWAY, Bearings, Next, Post
@@ -31,8 +30,7 @@ from outlast.pipeline.tenure import Heart
 from outlast.store.records import to_us
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
-    from contextvars import Context as Variables
+    from collections.abc import Callable
 
     from outlast.observe.events import Event
     from outlast.pipeline.accounting import Accounting
@@ -55,11 +53,10 @@ _CHUNK = 256
 _LOW = 128  # items that are read and not begun, below which more are read
 _ROOM = 64  # free places in the window that are worth reading for while there is other work
 _ROUNDING = 1e-9
-_PROBE_ROUNDS = 3
 _GO, _END, _WAIT, _LINE, _HOLD, _BACK = Next.GO, Next.END, Next.WAIT, Next.LINE, Next.HOLD, Next.BACK
 
 
-class Runner:
+class Runner(Attempts):
     """
     One pass over one shard. `run` returns when everything that could be done is done and on record; then `reason`, `error` and the books say
     how it went. All of it belongs to its event loop; `end` may be called from anywhere.
@@ -97,7 +94,7 @@ class Runner:
         last = len(plan.stages) - 1
         self.posts = [Post(self.bearings, stage, i, last=i == last) for i, stage in enumerate(plan.stages)]
         for post in self.posts:
-            post.work = _scripted(post.work, post.name)
+            post.work = scripted(post.work, post.name)
         self._async_posts = [post for post in reversed(self.posts) if post.is_async]
         self._stop = Stop()
         # What every attempt finds: the context of whoever started the run, and a way to be told that it ends.
@@ -130,7 +127,7 @@ class Runner:
         self.resources = Resources(plan.provided)
         self.intake = intake(self)
         self.ledger = ledger(self)
-        self.crew = Crew(self.posts, self._attempt_in_thread, self._safely(self._came_back), Next.GO, self.loop)
+        self.crew = Crew(self.posts, self.attempt_in_thread, self._safely(self._came_back), Next.GO, self.loop)
         self.journal: Journal
 
     # -- from the beginning to the end ------------------------------------------------------------------------------------------
@@ -426,7 +423,7 @@ class Runner:
             post = posts[journey.at]
             try:
                 if journey.call is None and not post.full and not journey.falling:
-                    # As `_attempt`, for a first attempt that nothing has to be asked for: nearly all of them.
+                    # As `attempt`, for a first attempt that nothing has to be asked for: nearly all of them.
                     context = self._base.copy()
                     journey.post, journey.seen = post, latest[0]
                     run = context.run
@@ -441,20 +438,20 @@ class Runner:
                                 result = end.value
                             else:
                                 self._relieve()
-                                result = await _rest(context, work, wanted)
+                                result = await rest(context, work, wanted)
                         else:
                             self._relieve()
-                            result = await _inside(context, work)
+                            result = await inside(context, work)
                     except Exception as error:  # noqa: BLE001 - told to the journey
                         after = run(journey.failed, post, error, began)
                     except asyncio.CancelledError as cancelled:
-                        after = self._cancelled_inside(journey, post, cancelled, began)
+                        after = self.cancelled_inside(journey, post, cancelled, began)
                     else:
                         after = journey.passed(post, result, began)
                         result = None
                 else:
                     self._relieve()
-                    after = await self._attempt(journey, post)
+                    after = await self.attempt(journey, post)
             except BaseException:
                 self.give_back(journey)
                 raise
@@ -508,106 +505,6 @@ class Runner:
                 self.feed_more()
         elif self.in_hand == 0:
             self._check_done()
-
-    # -- attempts ---------------------------------------------------------------------------------------------------------------
-
-    async def _attempt(self, journey: Journey, post: Post) -> Next:
-        """One attempt at an async stage."""
-        base, clock = self._base, self.bearings.monotonic
-        context = base.copy()
-        journey.post = post
-        if journey.falling:
-            context.run(standing.set, journey)
-            try:
-                answer = context.run(post.guard.fallback, journey.value, **post.kwargs)  # type: ignore[arg-type]
-                if hasattr(type(answer), "__await__"):
-                    answer = await _inside(context, answer)
-            except Exception as error:  # noqa: BLE001 - the item's end
-                return journey.fell_back(post, error=error)
-            return journey.fell_back(post, answer)
-        begun = base.run(journey.begin, post)
-        if begun is not None:
-            return self._held_up(journey, post, begun)
-        call = journey.call
-        assert call is not None  # noqa: S101 - `begin` has made it
-        context.run(journey.enter, call)
-        limit = call.limit() if post.full else None
-        began = clock()
-        try:
-            if post.guard.hedge is not None and call.world.retries:
-                from outlast.hedge import race
-
-                work: Awaitable[Any] = race(call, lambda: context.run(post.work, journey.value, **post.kwargs))
-            else:
-                work = context.run(post.work, journey.value, **post.kwargs)
-            if limit is None:
-                result = await _inside(context, work)
-            else:
-                call.timer = Deadline(call.number, *limit)
-                with call.timer:
-                    result = await _inside(context, work)
-        except Exception as error:  # noqa: BLE001 - told to the journey
-            return context.run(journey.failed, post, error, began)
-        except asyncio.CancelledError as cancelled:
-            return self._cancelled_inside(journey, post, cancelled, began)
-        return context.run(journey.succeeded, post, result, began)
-
-    def _cancelled_inside(self, journey: Journey, post: Post, cancelled: BaseException, began: float) -> Next:
-        """A cancellation that is not ours came out of a stage: one of its own tasks was cancelled, and that concerns this item only."""
-        task = asyncio.current_task()
-        if self._cancelling or (task is not None and task.cancelling()):
-            raise cancelled
-        error = RuntimeError("the stage was cancelled from inside")
-        return self._base.copy().run(journey.failed, post, error, began)
-
-    def _held_up(self, journey: Journey, post: Post, begun: Next) -> Next:
-        breaker = post.guard.breaker
-        if (
-            begun is _WAIT
-            and breaker is not None
-            and breaker.memory.circuit.rounds >= _PROBE_ROUNDS  # tried in vain so often
-        ):
-            journey.reason = "breaker_open"
-            return _BACK
-        return begun
-
-    def _attempt_in_thread(self, journey: Journey, post: Post) -> Next:
-        """One attempt at a blocking stage, in a thread of the crew."""
-        if self._dropping:
-            return _BACK
-        context = self._base.copy()
-        journey.post = post
-        if journey.falling:
-            context.run(standing.set, journey)
-            try:
-                answer = context.run(post.guard.fallback, journey.value, **post.kwargs)  # type: ignore[arg-type]
-            except Exception as error:  # noqa: BLE001 - the item's end
-                return journey.fell_back(post, error=error)
-            return journey.fell_back(post, answer)
-        call = journey.call
-        if call is not None or post.full:
-            begun = context.run(journey.begin, post)
-            if begun is not None:
-                return self._held_up(journey, post, begun)
-            call = journey.call
-        if call is None:
-            context.run(standing.set, journey)
-        else:
-            context.run(journey.enter, call)
-        journey.seen = latest[0]
-        began = self.bearings.monotonic()
-        try:
-            if call is not None and post.guard.isolation is not None and call.world.retries:
-                result = context.run(ISOLATED[post.guard.isolation], call, post.work, (journey.value,), post.kwargs)
-            else:
-                result = context.run(post.work, journey.value, **post.kwargs)
-            if result.__class__ not in PLAIN and awaitable(result):
-                _refuse_awaitable(result, post)
-        except Exception as error:  # noqa: BLE001 - told to the journey
-            return context.run(journey.failed, post, error, began)
-        if call is None:
-            return journey.passed(post, result, began)
-        return context.run(journey.succeeded, post, result, began)
 
     def _came_back(self, burst: list[tuple[Journey, Next | BaseException]]) -> None:
         for journey, after in burst:
@@ -696,63 +593,3 @@ def _unless_closed(soon: Callable[..., Any], *args: Any) -> None:
         soon(*args)
     except RuntimeError:  # the run is over
         return
-
-
-def _refuse_awaitable(result: Any, post: Post) -> None:
-    close = getattr(result, "close", None)
-    if close is not None:
-        close()
-    message = (
-        f"the stage {post.name} is no coroutine function, but returned something to await: declare it with `async def`"
-    )
-    raise PermanentFailure(message, error_class="code_error")
-
-
-def _scripted(work: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The function with the faults that a test has scripted for the stage in front."""
-    faults = here.get().faults
-    script = None if faults is None else faults.get(name)
-    if script is None:
-        return work
-
-    def attempt(*args: Any, **kwargs: Any) -> Any:
-        fault = next(script, None)
-        if fault is not None:
-            raise fault
-        return work(*args, **kwargs)
-
-    return attempt
-
-
-@coroutine
-def _inside(variables: Variables, work: Any) -> Generator[Any, Any, Any]:
-    """Await with every step run in other context variables: what an attempt sets there is nobody else's."""
-    steps = work if hasattr(work, "send") else work.__await__()
-    try:
-        wanted = variables.run(steps.send, None)
-    except StopIteration as end:
-        return end.value
-    return (yield from _steps(variables, steps, wanted))
-
-
-@coroutine
-def _rest(variables: Variables, steps: Any, wanted: Any) -> Generator[Any, Any, Any]:
-    """As `_inside`, for work that has begun and waits for something."""
-    return (yield from _steps(variables, steps, wanted))
-
-
-def _steps(variables: Variables, steps: Any, wanted: Any) -> Generator[Any, Any, Any]:
-    run = variables.run
-    try:
-        while True:
-            try:
-                value = yield wanted
-            except GeneratorExit:
-                run(steps.close)
-                raise
-            except BaseException as thrown:  # noqa: BLE001 - thrown into the work itself
-                wanted = run(steps.throw, thrown)
-            else:
-                wanted = run(steps.send, value)
-    except StopIteration as end:
-        return end.value

@@ -1,0 +1,194 @@
+"""
+One attempt at a stage: in the event loop, or in a thread.
+
+Each attempt has a copy of the run's context: what it sets there is nobody else's. The journey is told how it went, and answers what is next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import coroutine
+from typing import TYPE_CHECKING, Any
+
+from outlast.call import latest, standing
+from outlast.callables import PLAIN, awaitable
+from outlast.clock import here
+from outlast.drivers import ISOLATED, Deadline
+from outlast.errors import PermanentFailure
+from outlast.pipeline.journey import Next
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator
+    from contextvars import Context as Variables
+
+    from outlast.pipeline.journey import Bearings, Journey, Post
+
+_PROBE_ROUNDS = 3  # that failed, without one success, before an outage is believed to last
+_WAIT, _BACK = Next.WAIT, Next.BACK
+
+
+class Attempts:
+    """How a runner makes attempts; it gives each of them a copy of its context."""
+
+    bearings: Bearings
+    _base: Variables
+    _dropping: bool
+    _cancelling: bool
+
+    async def attempt(self, journey: Journey, post: Post) -> Next:
+        """One attempt at an async stage."""
+        clock = self.bearings.monotonic
+        context = self._base.copy()
+        journey.post = post
+        if journey.falling:
+            context.run(standing.set, journey)
+            try:
+                answer = context.run(post.guard.fallback, journey.value, **post.kwargs)  # type: ignore[arg-type]
+                if hasattr(type(answer), "__await__"):
+                    answer = await inside(context, answer)
+            except Exception as error:  # noqa: BLE001 - the item's end
+                return journey.fell_back(post, error=error)
+            return journey.fell_back(post, answer)
+        begun = context.run(journey.begin, post)
+        if begun is not None:
+            return self._held_up(journey, post, begun)
+        call = journey.call
+        assert call is not None  # noqa: S101 - `begin` has made it
+        context.run(journey.enter, call)
+        limit = call.limit() if post.full else None
+        began = clock()
+        try:
+            if post.guard.hedge is not None and call.world.retries:
+                from outlast.hedge import race
+
+                work: Awaitable[Any] = race(call, lambda: context.run(post.work, journey.value, **post.kwargs))
+            else:
+                work = context.run(post.work, journey.value, **post.kwargs)
+            if limit is None:
+                result = await inside(context, work)
+            else:
+                call.timer = Deadline(call.number, *limit)
+                with call.timer:
+                    result = await inside(context, work)
+        except Exception as error:  # noqa: BLE001 - told to the journey
+            return context.run(journey.failed, post, error, began)
+        except asyncio.CancelledError as cancelled:
+            return self.cancelled_inside(journey, post, cancelled, began)
+        return context.run(journey.succeeded, post, result, began)
+
+    def cancelled_inside(self, journey: Journey, post: Post, cancelled: BaseException, began: float) -> Next:
+        """A cancellation that is not ours came out of a stage: one of its own tasks was cancelled, and that concerns this item only."""
+        task = asyncio.current_task()
+        if self._cancelling or (task is not None and task.cancelling()):
+            raise cancelled
+        error = RuntimeError("the stage was cancelled from inside")
+        return self._base.copy().run(journey.failed, post, error, began)
+
+    def _held_up(self, journey: Journey, post: Post, begun: Next) -> Next:
+        breaker = post.guard.breaker
+        if (
+            begun is _WAIT
+            and breaker is not None
+            and breaker.memory.circuit.rounds >= _PROBE_ROUNDS  # tried in vain so often
+        ):
+            journey.reason = "breaker_open"
+            return _BACK
+        return begun
+
+    def attempt_in_thread(self, journey: Journey, post: Post) -> Next:
+        """One attempt at a blocking stage, in a thread of the crew."""
+        if self._dropping:
+            return _BACK
+        context = self._base.copy()
+        journey.post = post
+        if journey.falling:
+            context.run(standing.set, journey)
+            try:
+                answer = context.run(post.guard.fallback, journey.value, **post.kwargs)  # type: ignore[arg-type]
+            except Exception as error:  # noqa: BLE001 - the item's end
+                return journey.fell_back(post, error=error)
+            return journey.fell_back(post, answer)
+        call = journey.call
+        if call is not None or post.full:
+            begun = context.run(journey.begin, post)
+            if begun is not None:
+                return self._held_up(journey, post, begun)
+            call = journey.call
+        if call is None:
+            context.run(standing.set, journey)
+        else:
+            context.run(journey.enter, call)
+        journey.seen = latest[0]
+        began = self.bearings.monotonic()
+        try:
+            if call is not None and post.guard.isolation is not None and call.world.retries:
+                result = context.run(ISOLATED[post.guard.isolation], call, post.work, (journey.value,), post.kwargs)
+            else:
+                result = context.run(post.work, journey.value, **post.kwargs)
+            if result.__class__ not in PLAIN and awaitable(result):
+                _refuse_awaitable(result, post)
+        except Exception as error:  # noqa: BLE001 - told to the journey
+            return context.run(journey.failed, post, error, began)
+        if call is None:
+            return journey.passed(post, result, began)
+        return context.run(journey.succeeded, post, result, began)
+
+
+def _refuse_awaitable(result: Any, post: Post) -> None:
+    close = getattr(result, "close", None)
+    if close is not None:
+        close()
+    message = (
+        f"the stage {post.name} is no coroutine function, but returned something to await: declare it with `async def`"
+    )
+    raise PermanentFailure(message, error_class="code_error")
+
+
+def scripted(work: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The function with the faults that a test has scripted for the stage in front."""
+    faults = here.get().faults
+    script = None if faults is None else faults.get(name)
+    if script is None:
+        return work
+
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        fault = next(script, None)
+        if fault is not None:
+            raise fault
+        return work(*args, **kwargs)
+
+    return attempt
+
+
+@coroutine
+def inside(variables: Variables, work: Any) -> Generator[Any, Any, Any]:
+    """Await with every step run in other context variables: what an attempt sets there is nobody else's."""
+    steps = work if hasattr(work, "send") else work.__await__()
+    try:
+        wanted = variables.run(steps.send, None)
+    except StopIteration as end:
+        return end.value
+    return (yield from _steps(variables, steps, wanted))
+
+
+@coroutine
+def rest(variables: Variables, steps: Any, wanted: Any) -> Generator[Any, Any, Any]:
+    """As `inside`, for work that has begun and waits for something."""
+    return (yield from _steps(variables, steps, wanted))
+
+
+def _steps(variables: Variables, steps: Any, wanted: Any) -> Generator[Any, Any, Any]:
+    run = variables.run
+    try:
+        while True:
+            try:
+                value = yield wanted
+            except GeneratorExit:
+                run(steps.close)
+                raise
+            except BaseException as thrown:  # noqa: BLE001 - thrown into the work itself
+                wanted = run(steps.throw, thrown)
+            else:
+                wanted = run(steps.send, value)
+    except StopIteration as end:
+        return end.value
