@@ -509,10 +509,11 @@ class StageCall(Call):
     def context(self) -> Context:
         context = super().context()
         context.attempt = max(1, self.tries)
-        context._key = self._idempotency_key  # noqa: SLF001 - known at every stage, also with a plain guard
+        context._key = self._ask_key  # noqa: SLF001 - known at every stage, also with a plain guard
         return context
 
-    def _idempotency_key(self) -> str:
+    def key(self) -> str:
+        """The idempotency key: the item's own, at this stage."""
         if self._key is None:
             self._key = self.journey.idempotency_key()
         return self._key
