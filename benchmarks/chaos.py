@@ -46,7 +46,7 @@ pwrite, write = os.pwrite, Store.write
 
 def in_pieces(file, data, at):
     time.sleep(0.001)
-    return pwrite(file, data[:300], at)
+    return pwrite(file, data[:307], at)
 
 def slowly(store, lease, batch):
     time.sleep(0.002)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from outlast.store.faults import StoreError
 
 _PATIENCE = 30.0  # seconds that a writer waits for its turn
-_ROWS = 500  # in one statement: more gain nothing and make its text long
+# Rows in one statement. More gain nothing; and a few sizes only, for every other one would be a statement of its own to keep.
+_ROWS = (500, 100, 20, 4, 1)
 _OLDEST = (3, 35)  # knows "returning"
 _REMOTE = frozenset("afs beegfs ceph cifs fuse.glusterfs fuse.sshfs gpfs lustre ncpfs nfs nfs4 smb3 smbfs".split())
 
@@ -61,7 +62,7 @@ class Sqlite(Database):
     def connect(self, *, batches: bool) -> sqlite3.Connection:
         self.present()
         connection = sqlite3.connect(
-            self.path, timeout=self._patience, isolation_level=None, check_same_thread=False, cached_statements=256
+            self.path, timeout=self._patience, isolation_level=None, check_same_thread=False, cached_statements=64
         )
         try:
             mode = self._write_ahead(connection)
@@ -69,7 +70,7 @@ class Sqlite(Database):
                 message = f"expected {self.path} to be on a disk that can share memory, got: journal mode {mode!r}."
                 raise StoreRefused(message)
             connection.execute(f"pragma synchronous = {'normal' if batches else 'full'}")
-            connection.execute("pragma cache_size = -16384")
+            connection.execute("pragma cache_size = -4096")
         except BaseException:
             connection.close()
             raise
@@ -94,9 +95,12 @@ class Sqlite(Database):
 
     def bulk(self, connection: Connection, table: str, columns: str, rows: Sequence[tuple[Any, ...]]) -> None:
         try:
-            for first in range(0, len(rows), _ROWS):
-                part = rows[first : first + _ROWS]
-                connection.execute(_insert(table, columns, len(part)), list(chain.from_iterable(part)))
+            first = 0
+            while (left := len(rows) - first) > 0:
+                count = next(size for size in _ROWS if size <= left)
+                part = rows[first : first + count]
+                connection.execute(_insert(table, columns, count), list(chain.from_iterable(part)))
+                first += count
         except sqlite3.IntegrityError as error:
             raise _integrity(error) from None
 
