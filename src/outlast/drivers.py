@@ -46,6 +46,7 @@ __all__ = [
     "rest",
     "run",
     "running",
+    "same",
 ]
 
 
@@ -214,7 +215,7 @@ async def arun(
     delay: float | None = None,
 ) -> Any:
     """As `run`; `before` is the caller's context, `first` an awaitable that already is an attempt (that has `begun`, or not yet)."""
-    unchanged = _same(copy_context(), before)
+    unchanged = same(copy_context(), before)
     token = running.set(call)
     # What an attempt must find: the caller's context, and the call in it. None if an earlier attempt has changed it for good.
     clean = copy_context() if unchanged else None
@@ -239,7 +240,7 @@ async def arun(
                 if hedged:
                     first = _hedged(call, fn, args, kwargs)
                 elif first is None:
-                    if call.number == 1 or (clean is not None and _same(copy_context(), clean)):
+                    if call.number == 1 or (clean is not None and same(copy_context(), clean)):
                         first = fn(*args, **kwargs)
                     else:  # an earlier attempt left something behind; this one must not see it
                         first = _apart(call, fn, args, kwargs, before.copy())
@@ -295,7 +296,7 @@ async def arest(call: Call, seconds: float) -> None:
         call.waited(how)
 
 
-def _same(one: Variables, other: Variables) -> bool:
+def same(one: Variables, other: Variables) -> bool:
     """Whether two contexts hold the same; at once if nothing was set in between, as nearly always."""
     try:
         return one == other

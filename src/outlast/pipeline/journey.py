@@ -63,6 +63,7 @@ class Post:
         "kwargs",
         "last",
         "name",
+        "native",
         "onward",
         "ready",
         "run",
@@ -83,6 +84,7 @@ class Post:
         self.work: Callable[..., Any] = stage.fn
         self.kwargs: dict[str, Any] = {}
         self.direct = False  # calling it makes a coroutine and runs no code yet
+        self.native = False  # and it has left the context variables of its task as they were
         self.onward = Next.HOLD if stage.checkpoint else Next.GO  # for an item that came through
         # Anything but retries has to be asked before an attempt.
         self.full = not stage.guard.plain
