@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -14,8 +16,11 @@ import psycopg
 import pytest
 
 import outlast
+from outlast.pipeline import journal
 from outlast.store import Store, StoreRefused, StoreUnavailable
 from outlast.testing import virtual_time
+from servers.disk import Disk
+from servers.postgres import Postgres
 
 PROGRAM = """
 import os, sys, time
@@ -316,4 +321,76 @@ def test_a_database_whose_connections_are_cut_again_and_again_is_waited_for(post
     assert (result.status, result.counts.succeeded) == ("completed", 12_000)
     assert sum(cuts) >= 3
     assert list(result.outputs()) == [2 * item for item in range(12_000)]
+    app.store.close()
+
+
+@pytest.mark.timeout(120)
+def test_a_database_that_is_restarted_in_mid_run_is_waited_for(tmp_path):
+    """C-22, D-13: killed and started again twice while batches are on their way; the counts are right and the file is exact."""
+    with Postgres() as server:
+        app, sink = outlast.App("restarted", store=server.dsn), tmp_path / "out.jsonl"
+
+        def source():
+            for number in range(9000):
+                if number in {3000, 6000}:
+                    server.stop("immediate")
+                    server.start()
+                yield number
+
+        result = doubled(app).run(source(), run_key="k", sink=sink)
+        assert (result.status, result.counts.succeeded, result.counts.pending) == ("completed", 9000, 0)
+        assert app.store.find_run("p", "k").counts.succeeded == 9000
+        app.store.close()
+    assert sorted(map(int, sink.read_text().split())) == [2 * item for item in range(9000)]
+
+
+@pytest.fixture
+def disk():
+    small = Disk("1m")
+    yield small
+    small.close()
+
+
+@pytest.mark.timeout(120)
+def test_a_full_disk_stops_the_run_with_a_message_and_resume_completes_it(disk, monkeypatch):
+    """C-14, D-13: store and sink on one small disk; nothing that was not stored counts, and with room again all of it comes true."""
+    monkeypatch.setattr(journal, "PATIENCE", 0.3)
+    store, sink = disk.folder / "store.db", disk.folder / "out.jsonl"
+    app = outlast.App("full", store=str(store))
+    result = doubled(app).run(range(20_000), run_key="k", sink=sink, check=False)
+    counts = result.counts
+    assert (result.status, result.reason) == ("interrupted", "store_error")
+    assert "Make room on that disk" in result.why or "No space left" in result.why
+    assert counts.total == counts.finished + counts.pending
+    assert counts.pending > 0
+    disk.grow()
+    result = doubled(app).run(range(20_000), run_key="k", sink=sink)
+    assert (result.status, result.counts.succeeded, result.counts.pending) == ("completed", 20_000, 0)
+    assert sorted(map(int, sink.read_text().split())) == [2 * item for item in range(20_000)]
+    app.store.close()
+
+
+@pytest.mark.timeout(120)
+def test_a_disk_that_gets_room_again_in_time_is_waited_for(disk):
+    """The run goes on by itself, and was never stopped."""
+    app, sink = outlast.App("waits", store=str(disk.folder / "store.db")), disk.folder / "out.jsonl"
+    told = threading.Event()
+
+    class Heard(logging.Handler):
+        def emit(self, record):
+            if "the run waits for it" in record.getMessage():
+                told.set()
+
+    heard = Heard()
+    logging.getLogger("outlast").addHandler(heard)
+    rescue = threading.Thread(target=lambda: told.wait(60) and disk.grow())
+    rescue.start()
+    try:
+        result = doubled(app).run(range(20_000), run_key="k", sink=sink)
+    finally:
+        told.set()
+        rescue.join()
+        logging.getLogger("outlast").removeHandler(heard)
+    assert (result.status, result.counts.succeeded) == ("completed", 20_000)
+    assert sorted(map(int, sink.read_text().split())) == [2 * item for item in range(20_000)]
     app.store.close()

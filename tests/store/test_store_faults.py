@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import subprocess
-import tempfile
 import threading
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +15,7 @@ from outlast.store import Store, StoreError, StoreUnavailable, open_store
 from outlast.store.records import Batch, RunCounts
 from outlast.store.runs import fenced
 from outlast.store.sqlite import Sqlite
+from servers.disk import Disk
 from servers.postgres import Postgres
 from servers.proxy import Proxy
 from stores import STAGES, batch, contents, item, letter, started
@@ -31,26 +29,6 @@ def transient(error, *classes):
 
 
 # -- a full disk -----------------------------------------------------------------------------------------------------------
-
-
-class Disk:
-    """A small disk of our own, in memory."""
-
-    def __init__(self, size):
-        self.folder = Path(tempfile.mkdtemp(prefix="outlast-disk-"))
-        self._mount("-t", "tmpfs", "-o", f"size={size},mode=0777", "outlast-test", str(self.folder))
-
-    def grow(self):
-        self._mount("-o", "remount,size=64m", str(self.folder))
-
-    def close(self):
-        subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
-        self.folder.rmdir()
-
-    def _mount(self, *arguments):
-        done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            pytest.fail(f"this test needs a small disk and may not mount one (run it as root): {done.stderr.strip()}")
 
 
 @contextmanager

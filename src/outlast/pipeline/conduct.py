@@ -13,6 +13,7 @@ from outlast.clock import here
 from outlast.errors import ConfigurationError
 from outlast.log import logger
 from outlast.observe import emit, listening
+from outlast.pipeline import tenure
 from outlast.pipeline.accounting import Accounting
 from outlast.pipeline.intake import Intake
 from outlast.pipeline.journal import as_row, persist
@@ -22,7 +23,6 @@ from outlast.pipeline.results import Counts, RunResult
 from outlast.pipeline.runner import Runner
 from outlast.pipeline.sinks import open_sink
 from outlast.pipeline.sources import open_source
-from outlast.pipeline.tenure import myself, take
 from outlast.redact import error_text
 from outlast.store.records import Batch
 from outlast.verdicts import classify
@@ -245,7 +245,7 @@ def _opened(store: Store, plan: Plan) -> tuple[RunRecord, Lease]:
             'on_change="keep" goes on with the checkpoints of the old stages, on_change="redo" without them.'
         )
         raise ConfigurationError(message)
-    lease = take(store, record)
+    lease = tenure.take(store, record)
     try:
         persist(
             lambda: store.set_run(
@@ -310,10 +310,12 @@ def _tell_start(record: RunRecord, before: Counts) -> Event:
 def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any], *, lost: bool) -> None:
     from outlast.observe import events
 
+    tenure.ended(lease)
+
     identity: dict[str, Any] = {"run_id": record.id, "pipeline": record.pipeline, "run_key": record.run_key}
     told: list[Event] = []
     if lost:
-        told.append(events.LeaseLost(**identity, owner=myself()))
+        told.append(events.LeaseLost(**identity, owner=lease.owner))
     elif result.status == "paused":
         told.append(events.RunPaused(**identity))
     counts = result.counts
@@ -356,6 +358,7 @@ def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
 
 
 def _let_go(store: Store, lease: Lease) -> None:
+    tenure.ended(lease)
     try:
         store.drop_lease(lease)
     except Exception as error:  # noqa: BLE001 - it ends by itself

@@ -4,6 +4,7 @@ The right to work on a run: a lease, kept by a thread that beats as long as the 
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import threading
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.records import Lease, RunRecord
 
+_tenures = itertools.count(1)
+_alive: set[str] = set()  # owners of this process that still work; who is missing here could not give back its lease
 TTL = 20.0
 _BEATS = 4  # in a ttl
 
@@ -51,9 +54,12 @@ def _started(pid: int) -> str | None:
 
 
 def certainly_dead(owner: str) -> bool:
-    """Whether that was a process of this machine that is gone."""
+    """Whether that was a process of this machine that is gone, or a run of this process that has ended."""
     host, _, rest = owner.partition(":")
-    pid, _, started = rest.partition(":")
+    pid, _, rest = rest.partition(":")
+    started, _, tenure = rest.partition(":")
+    if tenure and owner.startswith(f"{myself()}:"):
+        return owner not in _alive
     if host != _host() or host.endswith("/") or not pid.isdigit() or started in {"", "None"}:
         return False
     return _started(int(pid)) != started
@@ -63,12 +69,13 @@ def take(store: Store, run: RunRecord, shard: int = 0) -> Lease:
     """
     The lease on a shard of a run. Who had it and is dead is not waited for; of anybody else it is seen by the next beat whether they live.
     """
-    owner, clock = myself(), here.get().clock
+    owner, clock = f"{myself()}:{next(_tenures)}", here.get().clock
     seen: Lease | None = None
     waited = 0.0
     while True:
         lease = persist(lambda: store.take_lease(run.number, shard, owner, TTL), "the store")
         if lease is not None:
+            _alive.add(owner)
             return lease  # type: ignore[no-any-return]
         other: Lease | None = persist(lambda: store.lease_of(run.number, shard), "the store")
         if other is None:
@@ -78,7 +85,7 @@ def take(store: Store, run: RunRecord, shard: int = 0) -> Lease:
             continue
         if seen is not None and (other.token, other.until) != (seen.token, seen.until):
             raise _taken(run, other)
-        if other.owner == owner or waited > other.ttl + 1:
+        if other.owner.startswith(myself()) or waited > other.ttl + 1:
             raise _taken(run, other)
         if seen is None:
             logger().warning(
@@ -87,6 +94,11 @@ def take(store: Store, run: RunRecord, shard: int = 0) -> Lease:
         seen = other
         clock.sleep(1.0)
         waited += 1.0
+
+
+def ended(lease: Lease) -> None:
+    """Nobody works on it any more, whether the store could be told or not."""
+    _alive.discard(lease.owner)
 
 
 def _drop(store: Store, lease: Lease) -> None:
