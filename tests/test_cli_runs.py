@@ -573,3 +573,23 @@ def wait_for(ask):
         if answer:
             return answer
     raise AssertionError("it did not come true")
+
+
+def test_a_store_that_cannot_be_reached_is_waited_for_aloud_and_the_wait_can_be_interrupted(tmp_path):
+    """D-13: what the run waits for is said at once, without the password, and Ctrl-C ends the wait."""
+    (tmp_path / "app.py").write_text(
+        "import outlast\n\n\n@outlast.stage\ndef same(item: dict) -> dict:\n    return item\n\n\n"
+        'pipeline = outlast.Pipeline("p", same)\n'
+    )
+    (tmp_path / "in.jsonl").write_text('{"id": 1}\n')
+    store = "postgresql://user:hunter2@127.0.0.1:1/x"
+    command = [sys.executable, "-m", "outlast.cli", "run", "app.py:pipeline", "--input", "in.jsonl", "--store", store]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        said = process.stderr.readline()
+        assert said.startswith("outlast: the store cannot be used, the run waits for it: ")
+        assert "hunter2" not in said
+        while process.poll() is None:  # one that comes just before the process sleeps is noticed with the next one only
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+        assert process.returncode == 130

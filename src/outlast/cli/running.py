@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +21,8 @@ from outlast.errors import ConfigurationError, FailureBudgetExceeded, OutlastErr
 from outlast.redact import mask
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from outlast.pipeline import Pipeline, RunResult
     from outlast.pipeline.runner import Runner
     from outlast.store import Store
@@ -269,7 +273,7 @@ def _started(
 
     how = None if as_json else way_to_show(wanted=progress)
     expected = expected_items(command["input"]) if how else None
-    with Watch(how, expected, started) as watch:
+    with _waits_said(), Watch(how, expected, started) as watch:
         result = pipeline.run(
             command["input"],
             run_key=command["run_key"],
@@ -282,6 +286,23 @@ def _started(
         )
     again = shlex.join(["outlast", "resume", command["run_key"], *(("--store", mask(store)) if store else ())])
     _tell(pipeline, result, resume=again, strict=strict, as_json=as_json)
+
+
+@contextmanager
+def _waits_said() -> Iterator[None]:
+    """Tell on standard error when a run waits for its store or its sink: nothing else would be seen of it."""
+
+    class Waits(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if hasattr(record, "outlast_waits"):
+                typer.echo(f"outlast: {record.getMessage()}", err=True)
+
+    logger, handler = logging.getLogger("outlast"), Waits(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _record(store: Store, run_id: str, command: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import base64
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from outlast.clock import here
+from outlast.clock import Stop, here
 from outlast.errors import ConfigurationError
 from outlast.log import logger
 from outlast.observe import emit, listening
@@ -52,11 +52,12 @@ class Run:
         deliver: Callable[[ItemResult[Any]], None] | None = None,
         crowded: Callable[[], bool] | None = None,
     ) -> None:
-        self._plan = plan
+        self.plan = plan
         self._source = source
         self._deliver = deliver
         self._crowded = crowded
         self._asked: str | None = None
+        self._stop = Stop()  # ends the waits before the first item
         self._items: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.runner: Runner | None = None
@@ -65,6 +66,7 @@ class Run:
         """Wind down (pause, cancel or interrupted); when asked twice, without waiting for running attempts. In the run's own loop only."""
         again, self._asked = self._asked is not None, self._asked or wish
         if self.runner is None:
+            self._stop.set()
             return
         if again:
             self.runner.cancel()
@@ -78,8 +80,12 @@ class Run:
 
     async def go(self) -> RunResult[Any]:
         """Work on it until nothing more can be done."""
-        plan = self._plan
+        plan = self.plan
         self._loop = asyncio.get_running_loop()
+        with self._stop:
+            return await self._go(plan)
+
+    async def _go(self, plan: Plan) -> RunResult[Any]:
         # What is wrong with these is said before anything is begun.
         sink, self._items = open_sink(plan.sink), open_source(self._source)
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
@@ -98,7 +104,7 @@ class Run:
                 sink.close()
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
-        plan = self._plan
+        plan = self.plan
         state = await _aside(lambda: persist(lambda: store.shard_state(lease.run_number, lease.shard), "the store"))
         before = Counts(
             total=record.counts.total,
@@ -155,19 +161,21 @@ class Run:
 
     def _admit(self, codec: Any, types: dict[str, type]) -> Callable[[Journey], None]:
         """How an item of a replay begins: at the stage that failed, with the input it had there."""
-        places = {stage.name: place for place, stage in enumerate(self._plan.stages)}
+        places = {stage.name: place for place, stage in enumerate(self.plan.stages)}
 
         def admit(journey: Journey) -> None:
             letter = cast("DeadLetterRow", journey.source)
             journey.letter = letter
             first = letter.stage == SOURCE
             data = letter.payload
-            if self._plan.from_start and "source" in letter.metadata:
+            if self.plan.from_start and "source" in letter.metadata:
                 data, first = base64.b64decode(letter.metadata["source"]), True
             elif not first and letter.stage not in places:
-                message = f"the pipeline {self._plan.name} has no stage {letter.stage!r} any more: replay with from_start=True"
+                message = (
+                    f"the pipeline {self.plan.name} has no stage {letter.stage!r} any more: replay with from_start=True"
+                )
                 raise ConfigurationError(message)
-            journey.at = 0 if first or self._plan.from_start else places[letter.stage]
+            journey.at = 0 if first or self.plan.from_start else places[letter.stage]
             journey.source = journey.input = journey.value = codec.decode(data, types)
 
         return admit
@@ -175,7 +183,7 @@ class Run:
     # -- the end
 
     def _result(self, runner: Runner, types: dict[str, type]) -> RunResult[Any]:
-        plan, books, record = self._plan, runner.books, runner.record
+        plan, books, record = self.plan, runner.books, runner.record
         status, reason = self._called(runner)
         codec, home = plan.home.codec, plan.home
         return RunResult(

@@ -12,7 +12,7 @@ import threading
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from outlast.clock import Stop, here
+from outlast.clock import Stop, here, stopping
 from outlast.errors import LeaseLost
 from outlast.log import logger
 from outlast.policy import RetryPolicy
@@ -216,6 +216,7 @@ def as_row(event: Event) -> EventRow:
 def persist(do: Callable[[], Any], what: str, give_up: Stop | None = None) -> Any:
     """Do it, again and again as long as the error is one that may pass and the patience lasts; the last error is raised."""
     clock, dice, number = here.get().clock, here.get().dice, 0
+    give_up = give_up or stopping.get()
     since: float | None = None
     while True:
         try:
@@ -229,7 +230,10 @@ def persist(do: Callable[[], Any], what: str, give_up: Stop | None = None) -> An
             if classify(error).category == "permanent" or now + delay - since > PATIENCE:
                 raise
             if number == 1:
-                logger().warning("%s cannot be used, the run waits for it: %s", what, error_text(error))
+                text = error_text(error)
+                logger().warning(
+                    "%s cannot be used, the run waits for it: %s", what, text, extra={"outlast_waits": what}
+                )
         if clock.sleep(delay, give_up):
             message = f"asked to stop while {what} could not be used"
             raise InterruptedError(message)

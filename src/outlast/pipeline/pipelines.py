@@ -418,8 +418,13 @@ def _blocking(run: Run) -> RunResult[Any]:
 
 def _drive(run: Run) -> RunResult[Any]:
     with asyncio.Runner() as runner, _signals(runner.get_loop(), run) as signalled:
-        result = runner.run(run.go())
-    if signalled:
+        try:
+            result = runner.run(run.go())
+        except InterruptedError:
+            if signalled and run.runner is None:  # nothing was begun
+                raise KeyboardInterrupt from None
+            raise
+    if signalled and run.plan.watch is None:  # who watches tells it in its own way
         announce(result)
     return result
 

@@ -12,7 +12,7 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outlast.clock import here
+from outlast.clock import here, stopping
 from outlast.errors import LeaseLost
 from outlast.log import logger
 from outlast.pipeline.journal import persist
@@ -92,7 +92,9 @@ def take(store: Store, run: RunRecord, shard: int = 0) -> Lease:
                 "run %s of %s is held by %s; waiting to see whether it lives", run.run_key, run.pipeline, other.owner
             )
         seen = other
-        clock.sleep(1.0)
+        if clock.sleep(1.0, stopping.get()):
+            message = "asked to stop while waiting to see whether another process lives"
+            raise InterruptedError(message)
         waited += 1.0
 
 
