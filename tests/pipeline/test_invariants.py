@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from unittest.mock import patch
+from uuid import uuid4
 
 import hypothesis.strategies as st
 import pytest
@@ -132,13 +133,15 @@ plays = st.integers(1, 3).flatmap(
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
 @settings(max_examples=40)
 @given(play=plays)
-def test_every_item_ends_in_exactly_one_state_whatever_happens(sync, play):
+def test_every_item_ends_in_exactly_one_state_whatever_happens(request, database, sync, play):
     """S3-06, D-13: over random stages, faults, stops and resumes; counts, rows, dead letters and outputs agree."""
     play = Play(*play, sync=sync)
     with tempfile.TemporaryDirectory() as folder, virtual_time():
-        app = outlast.App("tests", store=f"{folder}/s.db")
+        store = f"{folder}/s.db" if database == "sqlite" else request.getfixturevalue("postgres").dsn
+        app = outlast.App(f"tests-{uuid4().hex}", store=store)
         pipeline = outlast.Pipeline(
             "p", *play.stages(), app=app, min_success_rate=0.0, min_partial_rate=0.0, failure_budget=1.0
         )
