@@ -792,9 +792,10 @@ def test_a_program_that_is_killed_leaves_no_worker(tmp_path, watch):
 def test_ctrl_c_ends_the_program_and_its_workers(tmp_path, watch):
     """D-9, semantics 45: the program gets KeyboardInterrupt at once, and nothing is left."""
     program = """
-    import sys
+    import signal, sys
     import hostile
     from outlast import Guard
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have had it ignored
     try:
         Guard(isolation="process").call(hostile.have_a_daemon, sys.argv[1])
     except KeyboardInterrupt:
