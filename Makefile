@@ -35,7 +35,7 @@ SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
 help:
 	@echo "make demo     three thousand items outlast a misbehaving service"
 	@echo "make test     the whole suite, with lint and docs"
-	@echo "make servers  MariaDB, Redis and Azurite for the tests, where they are missing"
+	@echo "make servers  MariaDB, Redis, Chromium and Azurite for the tests, where they are missing"
 	@echo "make lint     style, import order, types"
 	@echo "make bench    ours and the peers, one table"
 	@echo "make pacing   a shared limit against services that say too many, into docs/pacing.md"
@@ -108,10 +108,10 @@ $(TEST_ENV): | $(VENV)/bin/pip
 # The servers that no wheel brings. Debian's packages must not start theirs: the tests start their own.
 # Root gets what is missing installed, anyone else is told; the tests that need a missing one fail and say so too.
 servers: $(AZURITE_ENV)
-	@command -v redis-server >/dev/null && PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || { \
+	@command -v redis-server >/dev/null && command -v chromium >/dev/null && PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || { \
 		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
-		DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -qq -y --no-install-recommends mariadb-server redis-server; } || \
-		echo "The tests need MariaDB and Redis. On Debian and Ubuntu: apt-get install mariadb-server redis-server" >&2
+		DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -qq -y --no-install-recommends mariadb-server redis-server chromium; } || \
+		echo "The tests need MariaDB, Redis and Chromium. On Debian and Ubuntu: apt-get install mariadb-server redis-server chromium" >&2
 
 $(AZURITE_ENV): | $(TEST_ENV)
 	@mkdir -p $(AZURITE) && cp requirements/azurite/*.json $(AZURITE)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from outlast.cli.display import Pace, Snapshot, StageLine, counted, duration, lines, per_second, percent, picture
+from outlast.cli.display import Pace, Snapshot, StageLine, lines, picture
+from outlast.words import counted, duration, per_second, percent
 
 RUN = Snapshot(
     pipeline="reviews",

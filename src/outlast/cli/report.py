@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from outlast.cli.display import COLOURS, STATUS_COLOURS, WIDEST_BAR, counted, duration, percent
+from outlast.cli.display import COLOURS, STATUS_COLOURS, WIDEST_BAR
 from outlast.cli.output import console, print_table
+from outlast.words import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

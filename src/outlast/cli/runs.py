@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from outlast.cli.display import STATUS_COLOURS, duration
+from outlast.cli.display import STATUS_COLOURS
 from outlast.cli.output import AppName, AsJson, Limit, StoreUrl, hint, print_json, print_table, refuse, say  # noqa: TC001 - typer reads the annotations
 from outlast.cli.stores import Shell, dead_letters, found_run, opened, worker_of
 from outlast.observe.events import canonical
 from outlast.redact import mask
 from outlast.store.records import from_us
+from outlast.words import duration
 
 if TYPE_CHECKING:
     from outlast.store.records import AttemptRow, ItemRow, ItemStatus, RunRecord, RunStatus, SharedState

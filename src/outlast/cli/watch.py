@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.live import Live
 
 from outlast.breaker import CircuitState
-from outlast.cli.display import Pace, Snapshot, StageLine, lines, picture, whole
+from outlast.cli.display import Pace, Snapshot, StageLine, lines, picture
 from outlast.clock import here
 from outlast.store import StoreError
+from outlast.words import whole
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -1,0 +1,70 @@
+"""
+Numbers, shares and times for a person's eye: one way to say them, wherever they are shown.
+"""
+
+from __future__ import annotations
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """
+    A number with its noun.
+
+    >>> counted(1, "dead letter"), counted(12345, "dead letter"), counted(2, "retry", "retries")
+    ('1 dead letter', '12,345 dead letters', '2 retries')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """
+    Time for a person's eye.
+
+    >>> [duration(s) for s in (0.0123, 0.5, 8.2, 75, 3_725, 200_000)]
+    ['12 ms', '0.5 s', '8.2 s', '1 min 15 s', '1 h 02 min', '2 d 7 h']
+    """
+    if seconds < 0.1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f}".removesuffix(".0") + " s" if seconds < 10 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
+    if days:
+        return f"{days:,} d {hours % 24} h"
+    return f"{hours} h {minutes % 60:02} min" if hours else f"{minutes} min {whole % 60:02} s"
+
+
+def whole(seconds: float) -> str:
+    """
+    Time in whole seconds, for what changes while it is read.
+
+    >>> whole(0.2), whole(8.4), whole(75.5)
+    ('1 s', '8 s', '1 min 16 s')
+    """
+    return duration(max(1, round(seconds)))
+
+
+def per_second(rate: float) -> str:
+    """
+    A rate for a person's eye.
+
+    >>> [per_second(r) for r in (12_345.6, 12.34, 0.5, 0.01, 0)]
+    ['12,346 items/s', '12 items/s', '0.5 items/s', '36 items/h', '0 items/s']
+    """
+    if 0 < rate < 0.1:
+        return f"{rate * 3600:.0f} items/h"
+    return f"{rate:,.0f} items/s" if rate >= 10 or rate == 0 else f"{rate:.2g} items/s"
+
+
+def percent(part: int, whole: int) -> str:
+    """
+    A share; never 100 % while something is missing, nor 0 % of something.
+
+    >>> percent(999_999, 1_000_000), percent(1, 1_000_000), percent(2, 2), percent(0, 0)
+    ('99.9 %', '0.1 %', '100 %', '0 %')
+    """
+    if not whole or not part:
+        return "0 %"
+    if part == whole:
+        return "100 %"
+    share = min(99.9, max(0.1, 100 * part / whole))
+    return f"{share:.0f} %" if 1 <= share <= 99 else f"{share:.1f} %"
