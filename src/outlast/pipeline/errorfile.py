@@ -14,6 +14,7 @@ import json
 import os
 import re
 from dataclasses import fields
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ _SPACE = '\\s"\ufeff\u200b-\u200f\u2060'  # what may stand before a sign and is 
 _FORMULA = re.compile(rf"[\t\r\n]|[{_SPACE}]*[{_SIGNS}]")
 _BEHIND = re.compile(rf"([;\t\r\n][{_SPACE}]*)(?=[{_SIGNS}])")
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:[.,]\d+)*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 def defused(text: str) -> str:
@@ -66,9 +67,11 @@ def append_errors(path: str | Path, lines: Iterable[ErrorLine], *, reveal: bool 
     file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o644)
     try:
         _take_turn(file)
-        known, end = _read(file, path)
+        waiting = iter(lines)
+        first = list(islice(waiting, 1))
+        known, end = _read(file, path, first[0].run_id if first else "")
         try:
-            written = _write(file, end, known, lines, reveal=reveal)
+            written = _write(file, end, known, chain(first, waiting), reveal=reveal)
             os.fsync(file)
         except BaseException:
             os.ftruncate(file, end)  # a full disk leaves the file as it was
@@ -86,11 +89,14 @@ def _take_turn(file: int) -> None:
     fcntl.flock(file, fcntl.LOCK_EX)
 
 
-def _read(file: int, path: Path) -> tuple[set[tuple[str, ...]], int]:
-    """What is in the file already, and where the next line goes: behind the last whole one, for a crash may have left half a line."""
+def _read(file: int, path: Path, run: str) -> tuple[set[tuple[str, ...]], int]:
+    """
+    What is in the file already, and where the next line goes: behind the last whole one, for a crash may have left half a line. One without a
+    newline may be whole, if an editor has saved it so; if it is of this run, it is written anew and so need not be believed.
+    """
     with os.fdopen(os.dup(file), "rb") as stream:
         data = stream.read()
-    if not data:
+    if f"{_BOM}{','.join(HEADER)}\r\n".encode().startswith(data):  # nothing, or part of the header
         return set(), 0
     known: set[tuple[str, ...]] = set()
     end = 0
@@ -101,11 +107,13 @@ def _read(file: int, path: Path) -> tuple[set[tuple[str, ...]], int]:
                 "Choose another name."
             )
             raise ConfigurationError(message)
-        if len(record) < len(HEADER):
+        open_end = behind == len(data) and not data.endswith(b"\n")
+        if len(record) < len(HEADER) or (open_end and record[0] == run):
             break
         known.add(_identity(record))
         end = behind
-    if end == len(data) and not data.endswith(b"\n"):  # somebody's editor has saved it without
+    if end == len(data) and not data.endswith(b"\n"):
+        end -= data.endswith(b"\r")
         os.lseek(file, end, os.SEEK_SET)
         end += os.write(file, b"\r\n")
     return known, end
@@ -178,15 +186,16 @@ def _cell(name: str, value: Any, *, reveal: bool) -> str:
         return ""
     if name == "timestamp":
         return str(value.isoformat(timespec="seconds"))
+    longest = _LONGEST.get(name, 300)
     as_json = name == "raw_row" and not isinstance(value, str)
-    text = _as_json(value) if as_json else str(value)
+    # Twice as long, so that what is masked is whole when the rest is cut.
+    text = (_as_json(value) if as_json else str(value))[: 2 * longest]
     if name in _OPEN and not reveal:
         text = mask(text)
     text = _UNSEEN.sub(lambda odd: visible(odd[0]), text)
-    longest = _LONGEST.get(name, 300)
     text = text if len(text) <= longest else text[: longest - 1] + "…"
     if as_json:  # JSON can spell a character so that nobody takes it for a sign
-        return _BEHIND_IN_JSON.sub(lambda found: f"{found[1]}\\u{ord(found[2]):04x}", text)
+        text = _BEHIND_IN_JSON.sub(lambda found: f"{found[1]}\\u{ord(found[2]):04x}", text)
     return defused(text)
 
 
@@ -194,7 +203,10 @@ _BEHIND_IN_JSON = re.compile(rf"([;\t\r\n][{_SPACE}]*)([{_SIGNS}])")
 
 
 def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_plain)
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError):  # names of columns that JSON does not know
+        return str(value)
 
 
 def _plain(value: Any) -> Any:

@@ -76,9 +76,9 @@ class FieldStep(RowTransformStep):
         return StepResult(row, errors=[error])
 
 
-def missing_column(field: str, row: Mapping[str, Any]) -> RowError:
-    """A column is not there; perhaps it is, under a name that was misspelt."""
-    near = nearest(field, [str(name) for name in row])
+def missing_column(field: str, row: Mapping[str, Any], name: str | None = None) -> RowError:
+    """A column is not there; perhaps it is, under a name that was misspelt. `name` is the field's own, if it is inside of another."""
+    near = nearest(name or field, [str(other) for other in row])
     return RowError(f"Field '{field}': The column is missing.{near.replace('Did you mean', 'Is it')}", field, "missing")
 
 

@@ -5,6 +5,7 @@ A pydantic model as a row step. pydantic speaks to programmers; what it complain
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from outlast.checks import show
@@ -14,8 +15,6 @@ from outlast.rows.fields import missing_column, unexpected_column
 from outlast.rows.steps import RowTransformStep, StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from outlast.model import Context
 
 # What is wrong, what is expected, an example, by the beginning of pydantic's own name for it. Longer beginnings first.
@@ -80,14 +79,21 @@ class _Model(RowTransformStep):
         place, kind = error["loc"], error["type"]
         where = _where(place)
         if kind == "missing":
-            return missing_column(where, row)
+            inside = error["input"]
+            return missing_column(where, inside if isinstance(inside, Mapping) else row, str(place[-1]))
         if kind == "extra_forbidden":
             return unexpected_column(where, self._names)
         word, wrong, expected, example = _sentence(kind, error.get("ctx") or {}, error["msg"])
-        examples = getattr(self._fields.get(str(place[0]) if place else ""), "examples", None)
+        field = self._fields.get(str(place[0])) if len(place) == 1 else None
+        examples, description = getattr(field, "examples", None), getattr(field, "description", None)
         example = str(examples[0]) if examples else example
+        if kind == "string_pattern_mismatch" and description:  # a regular expression is no explanation
+            expected = description.rstrip(".")
         value = error["input"]
-        said = f"{wrong}, got '{shown(value)}'." if wrong[:1].isupper() else f"'{shown(value)}' {wrong}."
+        if not where:
+            said = f"{wrong}."
+        else:
+            said = f"'{shown(value)}' {wrong}." if wrong[:1].islower() else f"{wrong}, got '{shown(value)}'."
         said += f" Expected: {expected}." if expected else ""
         said += f" Example: {example}" if example else ""
         return RowError(f"Field '{where}': {said}" if where else said, where or None, word, shown(value, 200))
