@@ -146,7 +146,7 @@ def test_empty_month_may_be_allowed():
     """Not every row has a date."""
     step = year_month("d", optional=True)
     assert [read(step, value)[2] for value in (None, "", float("nan"), pd.NaT)] == [[]] * 4
-    assert step.apply({}, outlast.current()).errors == ()
+    assert step.apply({}, outlast.current()).errors == []
     assert read(step, "x")[2] != []
 
 

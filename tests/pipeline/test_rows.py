@@ -72,6 +72,26 @@ def test_anything_with_apply_is_a_step_and_one_that_awaits_makes_the_stage_async
     assert only(run(stage, [{"a": 0}])).value == {"a": 0, "b": 1, "c": 2}
 
 
+def test_step_is_called_by_its_class_or_as_it_says():
+    """S2-23: a name may be given on the class, in __init__ or by a property; records and messages use it."""
+
+    class Plain(outlast.RowTransformStep):
+        def apply(self, row, context):
+            raise StepSkipped("no")
+
+    class Given(Plain):
+        def __init__(self):
+            self.name = "given"
+
+    class Told(Plain):
+        @property
+        def name(self):
+            return "told"
+
+    item = only(run(row_stage(Plain(), Given(), Told()), [{}]))
+    assert item.warnings == tuple(f"Step {name} was skipped: no" for name in ("Plain", "given", "told"))
+
+
 def test_step_that_returns_no_row_is_the_programmers_mistake():
     """A forgotten return must not make an empty row."""
     item = only(run(row_stage(lambda row: None), [{"a": 1}]))
@@ -275,6 +295,17 @@ def test_rows_with_one_problem_are_one_group_and_fields_are_told_apart():
     """Values differ from row to row; fields and kinds are the problem."""
     rows = [GOOD | {"report_date": f"bad {place}"} for place in range(3)] + [GOOD | {"plan_code": ""}] * 2
     result = run(row_stage(*CHECKS), rows)
+    assert [group.count for group in result.groups] == [3, 2]
+
+
+def test_sentences_of_ones_own_are_grouped_by_what_they_say():
+    """Two rules for one field are two problems, whatever the values are."""
+
+    def check(row):
+        said = f"Field 'a': '{row['a']}' is odd" if row["a"] % 2 else f"No {row['a']} here"
+        return outlast.StepResult(row, errors=[said])
+
+    result = run(row_stage(check), [{"a": value} for value in (1, 2, 3, 4, 5)])
     assert [group.count for group in result.groups] == [3, 2]
 
 

@@ -82,8 +82,9 @@ class InvalidRow(PermanentFailure):
 
     @property
     def problem(self) -> str:
-        """What rows with the same problem have in common: which fields are wrong in which way."""
-        return ", ".join(sorted({f"{error.field}: {error.kind}" for error in self.errors}))
+        """What rows with the same problem have in common: which fields are wrong in which way; where that says nothing, the sentence."""
+        ways = {f"{error.field} {error.message if error.kind == 'invalid' else error.kind}" for error in self.errors}
+        return ", ".join(sorted(ways))
 
 
 def particulars(stage: str, error: Exception, error_class: str) -> dict[str, Any]:

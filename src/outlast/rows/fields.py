@@ -46,15 +46,12 @@ class FieldStep(RowTransformStep):
 
     despite_errors = True
 
-    def __init__(self, field: str, *, optional: bool = False) -> None:
+    def __init__(self, word: str, field: str, *, optional: bool = False) -> None:
         check = Check()
         self.field = check.name("field", field)
+        self.name = f"{word}({self.field})"
         self.optional = optional
         check.raise_if_any()
-
-    @property
-    def name(self) -> str:
-        return f"{type(self).__name__}({self.field})"
 
     def concerns(self) -> str | None:
         return self.field
@@ -97,13 +94,9 @@ class _Cleanse(FieldStep):
         example: str,
         optional: bool,
     ) -> None:
-        super().__init__(field, optional=optional)
+        super().__init__("cleanse", field, optional=optional)
         self._ways = ((parse, None), *fallbacks)
         self._sentence = f"as {what}. Expected format: {expected}. Example: {example}"
-
-    @property
-    def name(self) -> str:
-        return f"cleanse({self.field})"
 
     def read(self, row: dict[str, Any], value: Any) -> StepResult:
         for parse, warning in self._ways:
@@ -150,12 +143,8 @@ def cleanse(
 
 class _Required(FieldStep):
     def __init__(self, field: str, example: str | None) -> None:
-        super().__init__(field)
+        super().__init__("required", field)
         self._example = "" if example is None else f" Example: {example}"
-
-    @property
-    def name(self) -> str:
-        return f"required({self.field})"
 
     def read(self, row: dict[str, Any], value: Any) -> StepResult:
         if is_empty(value):
@@ -170,7 +159,7 @@ def required(field: str, *, example: str | None = None) -> RowTransformStep:
 
 class _Number(FieldStep):
     def __init__(self, field: str, *, low: float | None, high: float | None, whole: bool, optional: bool) -> None:
-        super().__init__(field, optional=optional)
+        super().__init__("number", field, optional=optional)
         self._low, self._high, self._whole = low, high, whole
         bounds = (
             f" from {low:g} to {high:g}"
@@ -184,10 +173,6 @@ class _Number(FieldStep):
         example = 0 if (low is None or low <= 0) and (high is None or high >= 0) else low if low is not None else high
         kind = "a whole number" if whole else "a number"
         self._expected = f"Expected: {kind}{bounds}. Example: {example:g}"
-
-    @property
-    def name(self) -> str:
-        return f"number({self.field})"
 
     def read(self, row: dict[str, Any], value: Any) -> StepResult:
         warnings: list[str] = []
@@ -258,15 +243,11 @@ def number(
 
 class _OneOf(FieldStep):
     def __init__(self, field: str, choices: tuple[Any, ...], *, optional: bool) -> None:
-        super().__init__(field, optional=optional)
+        super().__init__("one_of", field, optional=optional)
         self._choices = choices
         listed = ", ".join(shown(choice) for choice in choices[:_MOST_CHOICES])
         rest = f" and {len(choices) - _MOST_CHOICES} more" if len(choices) > _MOST_CHOICES else ""
         self._expected = f"Expected: {listed}{rest}. Example: {shown(choices[0])}" if choices else ""
-
-    @property
-    def name(self) -> str:
-        return f"one_of({self.field})"
 
     def read(self, row: dict[str, Any], value: Any) -> StepResult:
         if any(value is choice or (type(value) is type(choice) and value == choice) for choice in self._choices):
@@ -295,13 +276,9 @@ def one_of(field: str, choices: Iterable[Any], *, optional: bool = False) -> Row
 
 class _Matching(FieldStep):
     def __init__(self, field: str, pattern: re.Pattern[str], expected: str, example: str, *, optional: bool) -> None:
-        super().__init__(field, optional=optional)
+        super().__init__("matching", field, optional=optional)
         self._pattern = pattern
         self._expected = f"Expected: {expected}. Example: {example}"
-
-    @property
-    def name(self) -> str:
-        return f"matching({self.field})"
 
     def read(self, row: dict[str, Any], value: Any) -> StepResult:
         if isinstance(value, str) and self._pattern.fullmatch(value):
@@ -329,15 +306,12 @@ def matching(field: str, pattern: str, *, expected: str, example: str, optional:
 
 
 class _Columns(RowTransformStep):
+    name = "columns"
     despite_errors = True
 
     def __init__(self, names: tuple[str, ...], *, extra: bool) -> None:
         self._names = names
         self._extra = extra
-
-    @property
-    def name(self) -> str:
-        return "columns"
 
     def apply(self, row: dict[str, Any], context: Context) -> StepResult:  # noqa: ARG002 - the names are enough
         errors = [missing_column(name, row) for name in self._names if name not in row]

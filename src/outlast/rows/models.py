@@ -51,12 +51,9 @@ class _Model(RowTransformStep):
 
     def __init__(self, model: Any) -> None:
         self._model = model
+        self.name = str(model.__name__)
         self._fields: Mapping[str, Any] = model.model_fields
         self._names = [field.alias or name for name, field in self._fields.items()]
-
-    @property
-    def name(self) -> str:
-        return str(self._model.__name__)
 
     def apply(self, row: dict[str, Any], context: Context) -> StepResult:  # noqa: ARG002 - the model knows all it needs
         from pydantic import ValidationError

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outlast.call import current
@@ -42,8 +42,8 @@ class StepResult:
     """What a step made of a row: the row, what a person should know about it, and what is wrong with it (sentences, or `RowError` values)."""
 
     row: Mapping[str, Any] | None = None
-    warnings: Sequence[str] = ()
-    errors: Sequence[RowError | str] = ()
+    warnings: Sequence[str] = field(default_factory=list)
+    errors: Sequence[RowError | str] = field(default_factory=list)
 
 
 class StepSkipped(Exception):
@@ -58,12 +58,13 @@ class RowTransformStep:
     reads everything that is wrong with it at once.
     """
 
+    name: str = "step"  # in messages and records; that of its class unless given
     despite_errors: bool = False
 
-    @property
-    def name(self) -> str:
-        """What it is called in messages and records."""
-        return type(self).__name__
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
 
     def apply(self, row: Row, context: Context) -> StepResult | Awaitable[StepResult]:
         """The row as it should be, with warnings and errors."""
@@ -79,12 +80,8 @@ class _Plain(RowTransformStep):
 
     def __init__(self, fn: Callable[..., Any], name: str) -> None:
         self.fn = fn
-        self._name = name
+        self.name = name
         self._alone = not _takes_context(fn)
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def apply(self, row: Row, context: Context) -> Any:
         return self.fn(row) if self._alone else self.fn(row, context)
