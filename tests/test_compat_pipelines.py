@@ -309,6 +309,9 @@ def test_table_comes_out_as_a_table_with_its_labels():
     pd.testing.assert_frame_equal(frame, before)
     assert [row["row_index"] for row in result.error_rows] == [1, 4, 8]
     assert result.error_rows[0]["row_data"]["when"] == pd.Timestamp("2025-01-15")
+    assert [line.raw_row for line in result.run.errors()][:1] == [
+        '{"a": -1, "when": "2025-01-15T00:00:00", "note": "x"}'
+    ]
 
 
 def test_empty_tables_and_lists_come_out_empty():

@@ -134,6 +134,15 @@ def test_odd_values_are_refused_and_crash_nothing(value, text):
     assert errors == [f"Field 'd': Cannot parse '{text}' as date. Expected format: YYYYMM. Example: 202501"]
 
 
+@pytest.mark.parametrize(
+    "text", ["1" * 10**6, "2025-01" + " " * 10**6 + "x", "2025年" * 10**5, " " * 10**6, "㍻" * 10**5]
+)
+def test_hostile_text_does_not_stall_a_step(text):
+    """Nothing that long is a date, a number or a choice."""
+    for step in (MONTH, number("d"), one_of("d", ["a"])):
+        assert read(step, text)[2] != []
+
+
 def test_missing_column_of_a_month_is_told_in_the_same_words():
     """S2-24: a sample that crashed on a missing value must not come back."""
     result = MONTH.apply({"other": 1}, outlast.current())

@@ -40,7 +40,9 @@ _BOM = "\ufeff"
 _SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u207c\u207a\u207b\u208c\u208a\u208b"  # and those that some programs take for them
 _SPACE = '\\s"\ufeff\u200b-\u200f\u2060'  # what may stand before a sign and is not seen
 _FORMULA = re.compile(rf"[\t\r\n]|[{_SPACE}]*[{_SIGNS}]")
-_BEHIND = re.compile(rf"([;\t\r\n][{_SPACE}]*)(?=[{_SIGNS}])")
+# A sign behind separators; a run of them is looked at once, or a hostile text would take for ever.
+_BEHIND = re.compile(rf"(?<![;{_SPACE}])([;{_SPACE}]++)([{_SIGNS}])")
+_SEPARATORS = frozenset(";\t\r\n")
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:[.,]\d+)*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
@@ -54,7 +56,15 @@ def defused(text: str) -> str:
     """
     if _NUMBER.fullmatch(text):
         return text
-    return ("'" if _FORMULA.match(text) else "") + _BEHIND.sub(r"\1'", text)
+    return ("'" if _FORMULA.match(text) else "") + _BEHIND.sub(_quoted, text)
+
+
+def _quoted(found: re.Match[str]) -> str:
+    return found[0] if _SEPARATORS.isdisjoint(found[1]) else f"{found[1]}'{found[2]}"
+
+
+def _spelt(found: re.Match[str]) -> str:
+    return found[0] if _SEPARATORS.isdisjoint(found[1]) else f"{found[1]}\\u{ord(found[2]):04x}"
 
 
 def append_errors(path: str | Path, lines: Iterable[ErrorLine], *, reveal: bool = False) -> int:
@@ -187,22 +197,20 @@ def _cell(name: str, value: Any, *, reveal: bool) -> str:
     if name == "timestamp":
         return str(value.isoformat(timespec="seconds"))
     longest = _LONGEST.get(name, 300)
-    as_json = name == "raw_row" and not isinstance(value, str)
+    json_cell = name == "raw_row" and not isinstance(value, str)
     # Twice as long, so that what is masked is whole when the rest is cut.
-    text = (_as_json(value) if as_json else str(value))[: 2 * longest]
+    text = (as_json(value) if json_cell else str(value))[: 2 * longest]
     if name in _OPEN and not reveal:
         text = mask(text)
     text = _UNSEEN.sub(lambda odd: visible(odd[0]), text)
     text = text if len(text) <= longest else text[: longest - 1] + "…"
-    if as_json:  # JSON can spell a character so that nobody takes it for a sign
-        text = _BEHIND_IN_JSON.sub(lambda found: f"{found[1]}\\u{ord(found[2]):04x}", text)
+    if json_cell:  # JSON can spell a character so that nobody takes it for a sign
+        text = _BEHIND.sub(_spelt, text)
     return defused(text)
 
 
-_BEHIND_IN_JSON = re.compile(rf"([;\t\r\n][{_SPACE}]*)([{_SIGNS}])")
-
-
-def _as_json(value: Any) -> str:
+def as_json(value: Any) -> str:
+    """A row as a person may read it; what JSON does not know is told as it looks."""
     try:
         return json.dumps(value, ensure_ascii=False, default=_plain)
     except (TypeError, ValueError):  # names of columns that JSON does not know

@@ -12,6 +12,7 @@ from outlast.clock import here
 from outlast.deadletters import fingerprint
 from outlast.errors import FailureBudgetExceeded, PermanentFailure
 from outlast.observe import emit, listening
+from outlast.pipeline.errorfile import as_json
 from outlast.pipeline.results import ItemResult
 from outlast.pipeline.rowerrors import InvalidRow, particulars
 from outlast.redact import error_text
@@ -216,7 +217,7 @@ class Ledger:
         try:
             return self._codec.encode(told | {"input": journey.source})
         except Exception:  # noqa: BLE001 - the failure itself must be on record all the same
-            return self._codec.encode(told | {"input": repr(journey.source)[:10_000]})
+            return self._codec.encode(told | {"input": as_json(journey.source)[:100_000]})
 
     def _letter(self, letter_id: str, journey: Journey, stage: str, text: str, kind: str, mark: str) -> DeadLetterRow:
         bearings, verdict = self._runner.bearings, journey.verdict

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Six digits of another meaning (day, month and a short year) must not pass for a year far away. 9999 stands for "no end" in many tables.
 _YEARS = range(1900, 2200)
 _NO_END = 9999
+_LONGEST = 100  # characters of what may be a date
 
 _MONTH = re.compile(r"(\d{4})(\d{2})", re.ASCII)
 _DAY = re.compile(r"(\d{4})(\d{2})(\d{2})", re.ASCII)
@@ -85,6 +86,8 @@ def _in_order(text: str) -> str:
 
 def chinese(value: Any) -> str:
     """2025年01月, with a day or without, in digits of any width or in Chinese numerals; and full-width spellings of the others."""
+    if len(value) > _LONGEST:
+        raise ValueError
     text = unicodedata.normalize("NFKC", value).strip()
     found = _CHINESE.fullmatch(text)
     if found is None:

@@ -218,7 +218,7 @@ def _finite(value: Any) -> Any:
 
 def _tidied_number(value: Any) -> Any:
     """Digits of full width, space around, and commas between thousands; not "1.234,5", which means something else elsewhere."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) > 300:
         raise TypeError
     text = unicodedata.normalize("NFKC", value).strip().replace("\u2212", "-")
     if _GROUPED.fullmatch(text):
