@@ -6,11 +6,23 @@ import pickle
 import threading
 from dataclasses import dataclass
 
+import pydantic
 import pytest
 
 import outlast
 from outlast import testing
-from outlast.rows import InvalidRow, RowError, StepSkipped, cleanse, columns, number, required, row_stage, year_month
+from outlast.rows import (
+    InvalidRow,
+    RowError,
+    StepSkipped,
+    cleanse,
+    columns,
+    from_model,
+    number,
+    required,
+    row_stage,
+    year_month,
+)
 
 GOOD = {"report_date": "202501", "plan_code": "P-1", "scale": 3}
 CHECKS = (required("plan_code"), year_month("report_date"), number("scale", low=0))
@@ -245,6 +257,20 @@ def test_a_field_is_complained_about_once():
     result = run(row_stage(*steps), [{"report_date": "", "scale": "x"}])
     assert [(line.field, line.error_type) for line in result.errors()] == [
         ("report_date", "missing"),
+        ("scale", "format"),
+    ]
+
+
+def test_a_model_adds_what_is_not_known_yet():
+    """Steps of several kinds make one list."""
+
+    class Plan(pydantic.BaseModel):
+        plan_code: str = pydantic.Field(min_length=1)
+        scale: float
+
+    result = run(row_stage(required("plan_code"), from_model(Plan)), [{"plan_code": "", "scale": "x"}])
+    assert [(line.field, line.error_type) for line in result.errors()] == [
+        ("plan_code", "missing"),
         ("scale", "format"),
     ]
 

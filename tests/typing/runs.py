@@ -146,6 +146,10 @@ class LookUp(outlast.RowTransformStep):
         return outlast.StepResult(row)
 
 
-clean = outlast.rows.row_stage(Trim(), LookUp(), outlast.rows.required("text"), dict, name="tidy", retry=None)
+def shout(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+clean = outlast.rows.row_stage(Trim(), LookUp(), outlast.rows.required("text"), shout, name="tidy", retry=None)
 assert_type(outlast.Pipeline("rows", clean, parse), "outlast.Pipeline[Mapping[str, Any], Review]")
 assert_type(run.write_errors("errors.csv", reveal=True), int)

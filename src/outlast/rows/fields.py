@@ -53,9 +53,6 @@ class FieldStep(RowTransformStep):
         self.optional = optional
         check.raise_if_any()
 
-    def concerns(self) -> str | None:
-        return self.field
-
     def apply(self, row: dict[str, Any], context: Context) -> StepResult:  # noqa: ARG002 - a field needs nothing else
         if self.field not in row and not self.optional:
             return StepResult(row, errors=[missing_column(self.field, row)])

@@ -70,10 +70,6 @@ class RowTransformStep:
         """The row as it should be, with warnings and errors."""
         raise NotImplementedError
 
-    def concerns(self) -> str | None:
-        """The one field it looks at, if it is only one: what is known to be wrong is not complained about twice."""
-        return None
-
 
 class _Plain(RowTransformStep):
     """A function of a row, or of a row and its context."""
@@ -198,17 +194,16 @@ class _Walk:
         self._warnings: list[str] = []
 
     def wants(self, step: RowTransformStep) -> bool:
-        if not self.errors:
-            return True
-        concerned = step.concerns()
-        return step.despite_errors and (concerned is None or all(error.field != concerned for error in self.errors))
+        return step.despite_errors or not self.errors
 
     def take(self, step: RowTransformStep, result: Any) -> None:
         if isinstance(result, Mapping):
             self.row = dict(result)
         elif isinstance(result, StepResult):
             self._warnings += map(str, _listed(result.warnings))
-            self.errors += map(RowError.of, _listed(result.errors))
+            # What is known to be wrong is not complained about by another step too.
+            known = {error.field for error in self.errors if error.field is not None}
+            self.errors += [error for error in map(RowError.of, _listed(result.errors)) if error.field not in known]
             if result.row is not None:
                 self.row = dict(result.row)
         else:
