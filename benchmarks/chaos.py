@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import re
 import subprocess
 import sys
 import tempfile
@@ -24,14 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from report import renew
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAGE = ROOT / "docs" / "reliability.md"
-START, END = "<!-- items: start -->", "<!-- items: end -->"
 LOOK = 10  # kills after which everything on record is compared with what was there before
 
 PROGRAM = """
@@ -218,9 +217,8 @@ def main() -> None:
             stories.append(torment(label, address, items=options.items, kills=options.kills, seed=options.seed))
     text = table(stories)
     print(text)
-    if options.items == 100_000 and options.kills == 200 and len(stories) == 2 and PAGE.exists():
-        page = re.sub(f"{START}.*{END}", lambda _: f"{START}\n\n{text}\n\n{END}", PAGE.read_text(), flags=re.DOTALL)
-        PAGE.write_text(page)
+    if options.items == 100_000 and options.kills == 200 and len(stories) == 2:
+        renew("reliability.md", text, name="items")
     if any(story.faults for story in stories):
         sys.exit("something was lost, doubled or wrong")
 
