@@ -191,14 +191,16 @@ def once(peer: Peer, story: Story, *, items: int, repeats: int, database: str) -
             if figures is None and (figures := figures_in(output)):
                 until = min(until, time.time() + GOODBYE)
             time.sleep(POLL)
+        late = process.poll() is None
         end(spare)
         code = process.wait(10)
         figures = figures or figures_in(output)
         if figures is None:
             said = Path(folder, "errors").read_text(errors="replace").strip().splitlines() or ["it said nothing"]
             print("\n".join(said[-20:]), file=sys.stderr)
-            late = time.time() >= until
-            story.fault = f"not done in {PATIENCE:.0f} s" if late else f"failed: {said[-1][:120] or code}"
+            story.fault = (
+                f"not done in {PATIENCE:.0f} s" if late else f"failed, exit code {code}"
+            )  # no words of its own: a page gets them
             return
     story.version = figures["version"]
     story.starts.append(figures["ready"] - began)
@@ -253,7 +255,12 @@ def bars(stories: dict[Peer, Story]) -> str:
     rivals = [peer for peer in there if peer.folder != OURS]
     goals = {
         "ahead of every tool that tracks items": [peer for peer in rivals if peer.tracks],
-        "ahead of Dagster's loop, which tracks nothing": [peer for peer in rivals if peer.case == "retried"],
+        "ahead of a loop in one op of Dagster, its stages tried again": [
+            peer for peer in rivals if peer.case == "retried"
+        ],
+        "ahead of a loop in one op of Dagster, plain": [
+            peer for peer in rivals if (peer.folder, peer.case) == ("dagster", "loop")
+        ],
     }
     lines = [
         [
@@ -262,8 +269,8 @@ def bars(stories: dict[Peer, Story]) -> str:
             "holds" if seconds(peer) < seconds(best) else "**missed**",
         ]
         for peer in mine
-        for goal, field in goals.items()
-        for best in sorted(field, key=seconds)[:1]
+        for goal, group in goals.items()
+        for best in sorted(group, key=seconds)[:1]
     ]
     return grid(["bar", "measured", ""], lines) if lines else ""
 
@@ -303,6 +310,7 @@ def main(*, quick: bool, rounds: int, only: list[str]) -> None:
             except Exception as error:  # noqa: BLE001 - the others can be measured all the same
                 story.fault = f"could not be run: {type(error).__name__}"
                 traceback.print_exc()
+            reap(below(os.getpid()))  # the server that has been stopped
             print(f"{time.monotonic() - began:4.0f} s  {peer.name}: {story}", file=sys.stderr, flush=True)
     text = report(stories, items)
     print(text)
