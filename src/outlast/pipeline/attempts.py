@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.call import latest, standing
 from outlast.callables import PLAIN, awaitable
 from outlast.clock import here
-from outlast.drivers import ISOLATED, Deadline
+from outlast.drivers import ISOLATED, Deadline, Scripted
 from outlast.errors import PermanentFailure
 from outlast.pipeline.journey import Next
 
@@ -148,16 +148,7 @@ def scripted(work: Callable[..., Any], name: str) -> Callable[..., Any]:
     """The function with the faults that a test has scripted for the stage in front."""
     faults = here.get().faults
     script = None if faults is None else faults.get(name)
-    if script is None:
-        return work
-
-    def attempt(*args: Any, **kwargs: Any) -> Any:
-        fault = next(script, None)
-        if fault is not None:
-            raise fault
-        return work(*args, **kwargs)
-
-    return attempt
+    return work if script is None else Scripted(work, script)
 
 
 @coroutine

@@ -82,7 +82,7 @@ class Crew:
     def unstarted(self) -> list[Journey]:
         """Take back the items that no thread has begun with."""
         found: list[Journey] = []
-        for waiting in (self._inbox, *(post.ready for post in self._posts if not post.is_async)):
+        for waiting in (self._inbox, *(post.ready for post in self._posts if not post.is_async and post.alone)):
             while True:
                 try:
                     found.append(waiting.popleft())
@@ -135,6 +135,8 @@ class Crew:
     def _carry(self, journey: Journey) -> Next | None:
         while True:
             post = self._posts[journey.at]
+            if not post.alone:  # a convoy, whose slot the loop has taken and gives back
+                return self._attempt(journey, post)
             try:
                 post.free.pop()
             except IndexError:
@@ -147,7 +149,10 @@ class Crew:
                 post.free.append(None)
                 if post.ready:
                     self._look(post)
-            if after is not self._go or self._posts[journey.at].is_async or self._closed:
+            if after is not self._go or self._closed:
+                return after
+            following = self._posts[journey.at]
+            if following.is_async or not following.alone:
                 return after
 
     def _look(self, post: Post) -> None:

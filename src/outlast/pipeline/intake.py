@@ -152,8 +152,20 @@ class Intake:
             if seq in there or seq >= self._known:  # its place is taken, or nobody has been here before
                 seq, self._next = self._next, self._next + 1
             left.append(Journey(seq, key, item))
+        await self._remember(left)
         await self._set_ahead(left)
         return left
+
+    async def _remember(self, journeys: list[Journey]) -> None:
+        """What earlier passes have tried with an item and spent on it counts as its own."""
+        seqs = [journey.seq for journey in journeys if journey.seq < self._known]
+        if not seqs:
+            return
+        before = await self._aside(lambda: self._store.attempted(self._run.number, seqs))
+        for journey in journeys:
+            count, spent = before.get(journey.seq, (0, None))
+            journey.attempts += count
+            journey.spent = spent or None
 
     async def _set_ahead(self, journeys: list[Journey]) -> None:
         """Items with a checkpoint go on behind it."""
