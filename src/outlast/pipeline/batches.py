@@ -89,7 +89,10 @@ class Gathering:
             return self._convoys.popleft()
         count = min(self._size, len(self._loose))
         self._released = max(0, self._released - count)
-        return Convoy(self._post, [self._loose.popleft() for _ in range(count)])
+        convoy = Convoy(self._post, [self._loose.popleft() for _ in range(count)])
+        if not self.lingering:
+            self.due = None
+        return convoy
 
     def __iter__(self) -> Iterator[Journey | Convoy]:
         yield from self._convoys
@@ -98,7 +101,7 @@ class Gathering:
     def clear(self) -> None:
         self._convoys.clear()
         self._loose.clear()
-        self._released = 0
+        self._released, self.due = 0, None
 
 
 class Convoy:
@@ -237,12 +240,13 @@ class Convoy:
             gate.interrupted(NEUTRAL)
         else:
             gate.came_back([error], all_of_them=True)
-        verdict, dice, bare = classify(error), _Once(gate.world.dice), dict[int, dict[str, Any]]()
+        verdict, dice, bare = classify(error), _Once(gate.world.dice), {id(error): dict(error.__dict__)}
         together: list[Journey] = []
         bad: list[Journey] = []
         for journey, said in zip(self.journeys, self._told(), strict=True):
             journey.post = post
             share = self._tried(journey, began, said, dice)
+            _bare(error, bare)
             if divisible and len(self.journeys) > 1 and share.may_divide(error, verdict):
                 bad.append(journey)
                 journey.parted(post, error, verdict, began)
@@ -289,7 +293,7 @@ class Convoy:
 
     def _apart(self) -> Next:
         """Those for whom the fallback answers next go there together."""
-        falling = [one for one, after in self._outcome if not isinstance(one, Convoy) and one.falling]
+        falling = [one for one, _ in self._outcome if not isinstance(one, Convoy) and one.falling]
         if falling:
             self._outcome = [pair for pair in self._outcome if isinstance(pair[0], Convoy) or not pair[0].falling]
             self._outcome.append((Convoy(self.post, falling, falling=True), Next.GO))
@@ -431,11 +435,16 @@ def _share_of(journey: Journey) -> Share | None:
 
 
 def _fail(journey: Journey, post: Post, error: Exception, began: float, bare: dict[int, dict[str, Any]]) -> Next:
-    """Tell the item of an error that others may be told of too: it must not find on it what the flow has told about them."""
+    """Tell the item of an error that others may be told of too."""
+    _bare(error, bare)
+    return journey.failed(post, error, began)
+
+
+def _bare(error: Exception, bare: dict[int, dict[str, Any]]) -> None:
+    """An item must not find on an error what the flow has told about another one."""
     known = bare.setdefault(id(error), dict(error.__dict__))
     error.__dict__.clear()
     error.__dict__.update(known)
-    return journey.failed(post, error, began)
 
 
 def _slot(one: Any) -> Any:

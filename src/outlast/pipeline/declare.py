@@ -181,7 +181,7 @@ def stage(
     retry: RetryPolicy | None = ...,
     timeout: Seconds | None = None,
     concurrency: int = 16,
-    batch: int | None = None,
+    batch: None = None,
     isolation: Literal["thread", "process"] | None = None,
     checkpoint: bool = False,
     repairs: Sequence[Callable[[Any, Exception], Any]] = (),

@@ -270,7 +270,7 @@ class Runner(Attempts):
         if not self._reading and self.in_hand == 0 and not self._done.done():
             self._done.set_result(None)
 
-    def _drop(self, journeys: deque[Journey] | list[Journey | Convoy] | Gathering) -> None:
+    def _drop(self, journeys: Any) -> None:
         dropped = [*journeys]
         journeys.clear()
         for journey in dropped:
@@ -364,17 +364,17 @@ class Runner(Attempts):
         gathering: Gathering = post.ready
         if gathering.loose and not self._reading and gathering.loose >= self.in_hand:
             gathering.release()  # nobody else is left to come
-        elif gathering.lingering and gathering.due is None:
-            gathering.due = self.bearings.monotonic() + LINGER
-            if self._alarm is not None:
-                self._alarm.set()
         if post.is_async:
             if gathering:
                 self._wake(1)
-            return
-        while gathering and post.free and not self._dropping:
-            post.free.pop()
-            self.crew.put(gathering.popleft())
+        else:
+            while gathering and post.free and not self._dropping:
+                post.free.pop()
+                self.crew.put(gathering.popleft())
+        if gathering.lingering and gathering.due is None:
+            gathering.due = self.bearings.monotonic() + LINGER
+            if self._alarm is not None:
+                self._alarm.set()
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._idle:
@@ -425,7 +425,7 @@ class Runner(Attempts):
         self.stop("aborted", error, drop=True)
         self.cancel()
 
-    def _pick(self) -> Journey | Convoy | None:
+    def _pick(self) -> Any:
         """The most advanced item whose stage has a free slot; the slot is taken."""
         for post in self._async_posts:
             if post.ready and post.free:
