@@ -189,7 +189,7 @@ def test_one_exception_object_in_several_places_is_each_items_own_failure(sync):
         (lambda items: None, "a value of type NoneType"),
         (lambda items: {"a": 1, "b": 2, "c": 3}, "a value of type dict"),
         (lambda items: "abc", "a value of type str"),
-        (lambda items: iter(items), "a value of type list_iterator"),
+        (iter, "a value of type list_iterator"),
     ],
 )
 def test_an_answer_that_cannot_be_told_apart_is_a_defect_of_the_code(sync, answer, got):
