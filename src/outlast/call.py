@@ -745,11 +745,19 @@ class Elsewhere:
     """A call as another process knows it: what `current` says there, and the deadline of the calls inside of it."""
 
     def __init__(self, call: Call) -> None:
-        self._number = call.number
+        self._number = call.context().attempt
         self._max_attempts = call.guard.retry.max_attempts
         self._key = call.key()
         self._asked = False
         self._notes: Notes | None = None
+        self._place: dict[str, Any] = {}  # of the item or the job, as the place itself would say it
+        place = standing.get()
+        if place is not None:
+            from outlast.model import Context
+
+            place.fill(there := Context())
+            names = ("run_id", "item_key", "item_keys", "stage", "job_id")
+            self._place = {name: getattr(there, name) for name in names}
         left = call.left()
         # On the real monotonic clock, which is the same one in every process.
         self.deadline = None if left is None else REAL.clock.monotonic() + left
@@ -775,7 +783,7 @@ class Elsewhere:
         """What `current` says during the attempt."""
         from outlast.model import Context
 
-        return Context(
+        context = Context(
             attempt=self._number,
             max_attempts=self._max_attempts,
             deadline=self.deadline,
@@ -783,6 +791,9 @@ class Elsewhere:
             key=self._ask_key,
             notes=self._take_notes,
         )
+        for name, value in self._place.items():
+            setattr(context, name, value)
+        return context
 
     def _ask_key(self) -> str:
         self._asked = True
