@@ -132,6 +132,11 @@ class Convoy:
         """The item's key, if there is only one."""
         return self.journeys[0].key if len(self.journeys) == 1 else None
 
+    @property
+    def started(self) -> float | None:
+        """When the first of its items began, if one has."""
+        return next((journey.started for journey in self.journeys if journey.started is not None), None)
+
     def enter(self, call: StageCall) -> None:
         running.set(call)
         standing.set(self)

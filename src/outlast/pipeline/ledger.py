@@ -176,9 +176,8 @@ class Ledger:
         runner.finished()
         if stop is not None:
             self._stop(stop, journey)
-        elif runner.books.bounds.spend_limit and runner.reading and (what := runner.books.overspent) is not None:
-            runner.detail = what
-            runner.stop("spend_limit")
+        elif runner.books.bounds.spend_limit and (what := runner.books.overspent) is not None:
+            runner.stop_spending(what)
 
     def _failed(self, journey: Journey, load: Load, status: str) -> str | None:
         runner, bearings = self._runner, self._runner.bearings

@@ -113,6 +113,9 @@ class Runner(Attempts):
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
         self._fresh: deque[Journey] = deque()
+        # Before blocking stages whose spending is limited: threads must not run far ahead of the books.
+        self._metered: deque[Journey] = deque()
+        self._meters = bool(plan.bounds.spend_limit) and not self.posts[0].is_async and self.posts[0].alone
         self._timers: list[tuple[float, int, Journey | Convoy]] = []
         self._order = itertools.count()
         self._lines: dict[asyncio.Task[None], Journey | Convoy] = {}
@@ -210,7 +213,7 @@ class Runner(Attempts):
         if self.reason is None:
             self.reason, self.error = reason, error
         self._reading = False
-        self._drop(self._fresh)
+        self._drop(self._unbegun())
         if drop:
             self._dropping = True
             for post in self.posts:
@@ -270,6 +273,31 @@ class Runner(Attempts):
         if not self._reading and self.in_hand == 0 and not self._done.done():
             self._done.set_result(None)
 
+    def stop_spending(self, what: str) -> None:
+        """The limit of what may be spent is reached; if nothing is left to begin, that stops nobody."""
+        unbegun = self._unbegun() if self.reason is None else []
+        if unbegun or self.reading:
+            self.reason, self.detail = "spend_limit", what
+            self._drop(unbegun)
+            self.stop("spend_limit")
+
+    def _unbegun(self) -> list[Journey | Convoy]:
+        """Take out those that wait for a slot, for a thread or for others of their batch, and for whom nothing was done in this pass."""
+        unbegun: list[Journey | Convoy] = [*self._fresh, *self._metered]
+        self._fresh.clear()
+        self._metered.clear()
+        waiting = [*self.crew.unstarted()]
+        for post in self.posts:
+            if post.is_async or not post.alone:
+                waiting += post.ready
+                post.ready.clear()
+        for traveller in waiting:
+            if traveller.started is None:
+                unbegun.append(traveller)
+            else:
+                self._set_ready(traveller)
+        return unbegun
+
     def _drop(self, journeys: Any) -> None:
         dropped = [*journeys]
         journeys.clear()
@@ -319,6 +347,8 @@ class Runner(Attempts):
 
     def _take_in(self, chunk: list[Journey]) -> None:
         self.books.total = self.journal.read = self.intake.read
+        if chunk and self.books.bounds.spend_limit and (what := self.books.overspent) is not None:
+            self.stop_spending(what)
         if not self._reading:
             return  # asked to stop meanwhile: they are read, and pending
         self.in_hand += len(chunk)
@@ -327,12 +357,19 @@ class Runner(Attempts):
         for journey in chunk:
             if isinstance(journey.value, Unreadable):
                 self.ledger.unreadable(journey)
+            elif self._meters and not journey.at:
+                self._metered.append(journey)
             elif journey.at or not first_async:
                 self._set_ready(journey)
             else:
                 self._fresh.append(journey)
         if self._fresh:
             self._wake(1)
+        self._meter()
+
+    def _meter(self) -> None:
+        while self._metered and self.crew.held < 2 * self.posts[0].stage.concurrency:
+            self.crew.put(self._metered.popleft())
 
     def feed_more(self) -> None:
         if self._hungry is not None and not self._hungry.done():
@@ -587,6 +624,8 @@ class Runner(Attempts):
                 self._abort(after)
             else:
                 self._go_on(journey, after)
+        if self._metered:
+            self._meter()
         if self.crew.held < _ROOM:
             self.feed_more()
         if self.crew.held == 0:
