@@ -37,7 +37,7 @@ LINGER = 0.05  # seconds that an item waits for others to go with
 _DIVISIBLE = frozenset(
     {"permanent", "unclear", "not_listed", "skipped", "exhausted", "tier_exhausted", "nested_exhausted"}
 )
-_WHOLE = 2.0**53  # below it, every whole number is a float
+_WHOLE = 2.0**53  # up to here every whole number is a float
 
 
 class Gathering:
@@ -485,7 +485,7 @@ def portions(amount: float, count: int) -> list[float]:
     >>> portions(100.0, 3), sum(portions(0.1, 7)) == 0.1
     ([34.0, 33.0, 33.0], True)
     """
-    if amount.is_integer() and amount < _WHOLE:
+    if amount.is_integer() and amount <= _WHOLE:
         whole, exponent = int(amount), 0
     else:
         fraction, power = frexp(amount)
