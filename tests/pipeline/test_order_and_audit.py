@@ -6,8 +6,8 @@ import random
 import subprocess
 import sys
 import textwrap
-import threading
 from collections import Counter
+from contextlib import suppress
 from unittest.mock import patch
 
 import pytest
@@ -105,44 +105,25 @@ def test_order_survives_retries_skips_dead_letters_and_pauses(app, tmp_path, syn
 @both
 def test_a_slow_first_item_holds_no_more_than_the_window(tmp_path, sync, app):
     """What has ended and waits for its turn is in hand: nothing more is read than the window has room for."""
-    read, late = [], threading.Event()
-
-    def source():
-        for n in range(5000):
-            read.append(n)
-            yield n
-
-    ended = Counter()
+    tried = Counter()
 
     def work(item):
-        if item == 0 and not late.is_set():
+        tried[item] += 1
+        if item == 0 and tried[item] == 1:
             raise outlast.Snooze(1000)
-        ended["all"] += 1
         return item
 
     def look(runner, chunk):
         take_in(runner, chunk)
-        assert 0 <= runner.in_hand <= runner.window
-        seen.append((len(read), runner.in_hand))
+        seen.append(runner.in_hand)
 
     seen, take_in = [], Runner._take_in
     job = outlast.Pipeline("p", made(work, sync=sync, concurrency=4), app=app)
     with virtual_time() as time, patch.object(Runner, "_take_in", look):
-
-        def ready(runner):
-            late.set()
-
-        wait = Runner._wait
-
-        def waiting(runner, journey):
-            wait(runner, journey)
-            late.set()
-
-        with patch.object(Runner, "_wait", waiting):
-            job.run(source(), sink=str(tmp_path / "out.jsonl"), ordered=True)
+        job.run(range(5000), sink=str(tmp_path / "out.jsonl"), ordered=True)
         assert time.now >= 1000
     assert numbers(tmp_path / "out.jsonl") == [*range(5000)]
-    assert max(held for _, held in seen) <= 256
+    assert max(seen) == 256
 
 
 PROGRAM = """
@@ -181,10 +162,8 @@ def test_order_survives_kill_9(tmp_path):
     for _ in range(8):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout.readline() == "reading\n"
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(0.05 + dice.random() * 0.2)
-            except subprocess.TimeoutExpired:
-                pass
             process.kill()
         complete = sink.read_text().rpartition("\n")[0].split() if sink.exists() else []
         assert [int(line) for line in complete] == wanted[: len(complete)]
