@@ -23,7 +23,7 @@ from outlast.clock import Dice, World, stopping
 from outlast.errors import PermanentFailure
 from outlast.model import Context, Notes
 from outlast.pipeline.declare import Skip, Snooze
-from outlast.pipeline.journey import NEUTRAL, NOT_OURS, Next, StageCall, added
+from outlast.pipeline.journey import NEUTRAL, NOT_OURS, Next, StageCall, sum_of
 from outlast.verdicts import classify, refusal, surely_undone
 
 if TYPE_CHECKING:
@@ -93,6 +93,10 @@ class Gathering:
         if not self.lingering:
             self.due = None
         return convoy
+
+    def __len__(self) -> int:
+        """How many items are here."""
+        return len(self._loose) + sum(len(convoy.journeys) for convoy in self._convoys)
 
     def __iter__(self) -> Iterator[Journey | Convoy]:
         yield from self._convoys
@@ -511,5 +515,5 @@ def _both(old: Notes | None, new: Notes | None) -> Notes:
     for notes in (old, new):
         if notes is not None:
             made.warnings += notes.warnings
-            made.spent = added(made.spent, notes.spent)
+            made.spent = sum_of(made.spent, notes.spent)
     return made

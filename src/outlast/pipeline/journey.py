@@ -360,7 +360,7 @@ class Journey:
         if self.notes is not None:
             self._keep(self.notes)
             if self.notes.spent and self.rows:
-                self.rows[-1] = self.rows[-1]._replace(spent=added(self.rows[-1].spent, self.notes.spent))
+                self.rows[-1] = self.rows[-1]._replace(spent=sum_of(self.rows[-1].spent, self.notes.spent))
         if error is None:
             self._warn(f"the fallback of {post.name} answered after {type(self.error).__name__}")
             return self.came_out(post, result)
@@ -445,7 +445,7 @@ class Journey:
         if notes.warnings:
             self.warnings = (self.warnings or []) + notes.warnings
         if notes.spent:
-            self.spent = added(self.spent, notes.spent)
+            self.spent = sum_of(self.spent, notes.spent)
 
     def _failure(
         self,
@@ -507,7 +507,7 @@ class Journey:
         )
 
 
-def added(some: Mapping[str, float] | None, more: Mapping[str, float]) -> dict[str, float]:
+def sum_of(some: Mapping[str, float] | None, more: Mapping[str, float]) -> dict[str, float]:
     """What was spent, and what was spent besides."""
     total = dict(some or {})
     for name, amount in more.items():
