@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from dataclasses import dataclass
 from unittest.mock import patch
 
 import hypothesis.strategies as st
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 
 import outlast
+from outlast.clock import here
 from outlast.pipeline.batches import portions
 from outlast.pipeline.runner import Runner
 from outlast.testing import Faults, capture_events, virtual_time
@@ -358,6 +360,40 @@ def test_concurrency_counts_batches(sync):
     assert sizes == [4] * 8
 
 
+@both
+def test_a_skip_or_a_snooze_that_is_raised_is_said_of_all(sync):
+    """Of the whole list: all wait together, then none is wanted."""
+    calls = []
+
+    def work(items):
+        calls.append([*items])
+        if len(calls) == 1:
+            raise outlast.Snooze(60)
+        raise outlast.Skip("not today")
+
+    with virtual_time() as time:
+        result = pipeline(made(work, sync=sync, batch=4, retry=ONCE)).run(range(4))
+    assert calls == [[0, 1, 2, 3]] * 2
+    assert time.now == 60
+    assert {(item.status, item.error, item.attempts) for item in result.items()} == {("skipped", "not today", 1)}
+
+
+@both
+def test_a_function_may_do_with_its_list_what_it_wants(sync):
+    """The list is the function's own: emptied by one attempt, it is whole again for the next."""
+
+    def work(items):
+        answers = []
+        while items:
+            answers.append(items.pop(0))
+        if outlast.current().attempt == 1:
+            raise ConnectionResetError
+        return answers
+
+    result = trial(pipeline(made(work, sync=sync, batch=4, retry=THRICE)), range(4))
+    assert list(result.outputs()) == [0, 1, 2, 3]
+
+
 # -- what protects the call ---------------------------------------------------------------------------------------------------------
 
 
@@ -470,6 +506,33 @@ def test_the_total_timeout_ends_waits_for_all_of_a_batch():
     assert result.counts.dlq == 4
     assert calls == [4, 4]
     assert time.now <= 2.5
+
+
+def test_the_time_of_one_item_is_not_the_time_of_those_it_goes_with():
+    """An item that was tried before goes with new ones; when its time is up in mid-call, it alone has failed."""
+    calls = []
+
+    async def work(items):
+        calls.append([*items])
+        if len(calls) == 1:
+            return [ConnectionResetError("once more") for _ in items]
+        if "old" in items:
+            await asyncio.Event().wait()
+        return items
+
+    async def source():
+        yield "old"
+        await clock.asleep(1.02)  # it gathers for 50 ms, and comes back a second after its failure
+        yield "new"
+
+    guard = outlast.Guard(
+        "g", retry=outlast.RetryPolicy(max_attempts=5, initial_delay=1.0, jitter=0.0), total_timeout=5
+    )
+    with virtual_time():
+        clock = here.get().clock
+        result = pipeline(outlast.stage(guard=guard, batch=4)(work)).run(source())
+    assert [sorted(items) for items in calls] == [["old"], ["new", "old"], ["new"]]
+    assert [(item.status, item.attempts) for item in result.items()] == [("dlq", 2), ("succeeded", 2)]
 
 
 def test_a_blocking_batch_that_still_runs_is_not_started_again():
@@ -668,6 +731,32 @@ def test_a_batch_stage_has_checkpoints_resumes_and_replays_item_by_item(app, syn
     assert replay.counts.succeeded == 1
     assert embedded[-1] == [3]
     assert app.store.letters(status="resolved")[0].id == letter.id
+
+
+@dataclass
+class Vector:
+    """What an item becomes."""
+
+    values: list[float]
+
+
+def test_outputs_of_annotated_batches_come_back_from_the_store_as_they_were(app):
+    """The classes that a list's annotation names are found again, behind a checkpoint and in a replay."""
+    fail = [True]
+
+    @outlast.stage(batch=2, checkpoint=True)
+    def embed(items: list[int]) -> list[Vector]:
+        return [Vector([float(item)]) for item in items]
+
+    @outlast.stage(batch=2)
+    def check(vectors: list[Vector]) -> list[float | Exception]:
+        assert all(isinstance(vector, Vector) for vector in vectors)
+        return [ValueError("bad") if fail and vector.values == [1.0] else vector.values[0] for vector in vectors]
+
+    job = outlast.Pipeline("p", embed, check, app=app, failure_budget=1.0, min_success_rate=0.0, min_partial_rate=0.0)
+    assert job.run(range(3)).counts.dlq == 1
+    fail.clear()
+    assert list(job.reprocess().outputs()) == [1.0]
 
 
 @both

@@ -137,9 +137,11 @@ embed([Review("a")])
 outlast.Pipeline("wrong", embed, weigh)  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
-@outlast.stage(batch=8)  # type: ignore[arg-type]
-def wrong(reviews: list[Review]) -> int:  # pyright: ignore
+def count(reviews: list[Review]) -> int:
     return len(reviews)
+
+
+outlast.stage(batch=8)(count)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def take(outputs: Sequence[Label]) -> None: ...

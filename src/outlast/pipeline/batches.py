@@ -406,7 +406,8 @@ class Share(StageCall):
         answer = (self._before_policy(error) if told else None) or self.guard.retry.answer(
             error, verdict, self.number, self.world.dice.roll, self.previous
         )
-        if answer not in _DIVISIBLE or self._too_late(0.0):
+        # A call may have been cut short because the time of another item was up.
+        if (answer not in _DIVISIBLE and answer != "total_timeout") or self._too_late(0.0):
             return False
         self.number -= 1
         self.parted += 1

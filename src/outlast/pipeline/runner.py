@@ -108,7 +108,9 @@ class Runner(Attempts):
         self._base = copy_context()
         self._base.run(stopping.set, self._stop)
         self._base.run(running.set, UNDERWAY)
-        self.window = max(LEAST_WINDOW, *(4 * stage.concurrency * (stage.batch or 1) for stage in plan.stages))
+        # Twice what can be under way at a batch stage: one batch is worked on while the next one gathers.
+        most = (4 * one.concurrency if one.batch is None else 2 * one.concurrency * one.batch for one in plan.stages)
+        self.window = max(LEAST_WINDOW, *most)
         self._most_tasks = min(MOST_TASKS, sum(post.stage.concurrency for post in self._async_posts))
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
