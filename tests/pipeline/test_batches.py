@@ -53,7 +53,7 @@ def rows_of(result, seq):
 
 @both
 def test_a_batch_stage_gets_lists_and_each_item_goes_on_by_itself(sync):
-    """U-12: full lists as long as items come, the rest at the end, each output to its own item, each attempt on record."""
+    """S3-01: full lists as long as items come, the rest at the end, each output to its own item, each attempt on record."""
     sizes = []
 
     def double(items):
