@@ -75,6 +75,16 @@ def report_together(items):
     return [f"{here.stage} {here.item_keys}" for _ in items]
 
 
+def put_off_once(item):
+    here = outlast.current()
+    here.spend(tokens=3)
+    mark = Path(item)
+    if not mark.exists():
+        mark.touch()
+        raise outlast.Snooze(0)
+    return here.attempt
+
+
 def unpicklable(item):
     return threading.Lock() if item == "output" else item
 

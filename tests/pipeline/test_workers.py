@@ -103,6 +103,13 @@ def test_what_the_code_says_in_a_worker_is_on_record():
     assert result.spent == {"tokens": 9.0, "usd": 1.5}
 
 
+def test_an_attempt_that_was_put_off_in_a_worker_has_cost_something(tmp_path):
+    """Snooze costs no attempt, and what was spent before it is not forgotten."""
+    result = pipeline(laborious.put_off_once, retry=ONCE).run([str(tmp_path / "mark")])
+    assert list(result.outputs()) == [1]
+    assert result.spent == {"tokens": 6.0}
+
+
 def test_a_batch_in_a_worker_knows_its_items_and_splits_what_it_spends():
     """As in this process."""
     stage = outlast.stage(isolation="process", batch=3)(laborious.report_together)
