@@ -22,6 +22,7 @@ from outlast.testing import run as trial
 ONCE = outlast.RetryPolicy(max_attempts=1)
 THRICE = outlast.RetryPolicy(max_attempts=3, initial_delay=1.0, jitter=0.0, on_errors=("transient", "unclear"))
 both = pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
 def made(fn, *, sync, **options):
@@ -34,12 +35,6 @@ def made(fn, *, sync, **options):
 
     work.__name__ = fn.__name__
     return outlast.stage(**options)(work)
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path, monkeypatch):
-    """Runs without an app keep their store in the current folder."""
-    monkeypatch.chdir(tmp_path)
 
 
 def pipeline(*stages, **options):

@@ -14,12 +14,7 @@ from outlast.testing import virtual_time
 from servers.http import MisbehavingServer
 
 TWICE = outlast.RetryPolicy(max_attempts=2, initial_delay=0.01, on_errors=("transient", "unclear"))
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path, monkeypatch):
-    """Runs without an app keep their store in the current folder."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
 def lenient(name, *stages, **options):
@@ -148,12 +143,14 @@ def test_a_hundred_thousand_items_give_usable_partial_results(tmp_path):
     first = job.run(broken(), run_key="k", sink="out.jsonl", audit="failures", check=False)
     assert (first.status, first.reason) == ("failed", "source_error")
     written = (tmp_path / "out.jsonl").read_text().split()
-    assert sorted(map(int, written)) == [*range(60_000)]
-    assert first.counts.succeeded == 60_000
+    done = first.counts.succeeded
+    assert done > 59_000  # what was read and not begun is pending
+    assert (len({*written}), len(written), runs) == (done, done, [done])
     runs.append(0)
     result = job.run(range(100_000), run_key="k", sink="out.jsonl", audit="failures")
     assert result.counts.succeeded == 100_000
-    assert runs == [60_000, 40_000]
+    assert runs == [done, 100_000 - done]
+    assert len({*(tmp_path / "out.jsonl").read_text().split()}) == 100_000
 
 
 @pytest.mark.parametrize("batch", [None, 10], ids=["single", "batch"])

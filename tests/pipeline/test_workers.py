@@ -16,22 +16,18 @@ import pytest
 
 import laborious
 import outlast
+from outlast.pipeline.home import DEFAULT
 from outlast.testing import Faults
 from outlast.testing import run as trial
 
 ONCE = outlast.RetryPolicy(max_attempts=1)
 TWICE = outlast.RetryPolicy(max_attempts=2, initial_delay=0.0, jitter=0.0)
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
 def pipeline(fn, **options):
     stage = outlast.stage(isolation="process", **options)(fn)
     return outlast.Pipeline("p", stage, failure_budget=1.0, min_success_rate=0.0, min_partial_rate=0.0)
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path, monkeypatch):
-    """Runs without an app keep their store in the current folder."""
-    monkeypatch.chdir(tmp_path)
 
 
 def ended(worker, seconds=10.0):
@@ -224,5 +220,5 @@ def test_ctrl_c_winds_down_and_a_second_one_ends_at_once(tmp_path):
         os.killpg(process.pid, signal.SIGINT)
         process.wait(20)
         assert all(ended(worker) for worker in workers)
-    record = outlast.App().store.find_run("p", "k")
+    record = DEFAULT.store.find_run("p", "k")
     assert (record.status, record.counts.total, record.counts.succeeded) == ("interrupted", 2, 0)
