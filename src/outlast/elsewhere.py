@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextvars import copy_context
 
-from outlast.call import renumber, running
+from outlast.call import renumber, running, standing
 from outlast.clock import REAL
 
 TYPE_CHECKING = False
@@ -21,17 +21,25 @@ if TYPE_CHECKING:
     Said: TypeAlias = tuple[bool, dict[str, float], list[str]]  # asked for the key, spent, warnings
 
 _SAID = "__outlast_said__"  # on an error that travels
+_PLACE = ("run_id", "item_key", "item_keys", "stage", "job_id")  # what is known of the item or the job
 
 
 class Elsewhere:
     """A call as another process knows it: what `current` says there, and the deadline of the calls inside of it."""
 
     def __init__(self, call: Call) -> None:
-        self._number = call.number
+        self._number = call.context().attempt
         self._max_attempts = call.guard.retry.max_attempts
         self._key = call.key()
         self._asked = False
         self._notes: Notes | None = None
+        self._place: dict[str, Any] = {}
+        place = standing.get()
+        if place is not None:
+            from outlast.model import Context
+
+            place.fill(there := Context())
+            self._place = {name: getattr(there, name) for name in _PLACE}
         left = call.left()
         # On the real monotonic clock, which is the same one in every process.
         self.deadline = None if left is None else REAL.clock.monotonic() + left
@@ -57,7 +65,7 @@ class Elsewhere:
         """What `current` says during the attempt."""
         from outlast.model import Context
 
-        return Context(
+        context = Context(
             attempt=self._number,
             max_attempts=self._max_attempts,
             deadline=self.deadline,
@@ -65,6 +73,9 @@ class Elsewhere:
             key=self._ask_key,
             notes=self._take_notes,
         )
+        for name, value in self._place.items():
+            setattr(context, name, value)
+        return context
 
     def _ask_key(self) -> str:
         self._asked = True
@@ -84,7 +95,8 @@ def hear(call: Call, said: Said) -> None:
     call.asked = call.asked or asked
     if spent or warnings:
         notes = call.notes_of(call.number)
-        notes.spent.update(spent)
+        for name, amount in spent.items():  # the one before may have been the same attempt, that was put off
+            notes.spent[name] = notes.spent.get(name, 0.0) + amount
         notes.warnings += warnings
 
 

@@ -100,6 +100,7 @@ class Context:
         "_notes",
         "attempt",
         "item_key",
+        "item_keys",
         "job_id",
         "last_error",
         "max_attempts",
@@ -120,6 +121,9 @@ class Context:
     ) -> None:
         self.run_id: str | None = None
         self.item_key: str | None = None
+        self.item_keys: tuple[
+            str, ...
+        ] = ()  # of all items that the running code works on, in a batch stage and elsewhere
         self.stage: str | None = None
         self.job_id: str | None = None
         self.attempt = attempt

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 import outlast
+from outlast.pipeline.home import DEFAULT
 from servers.postgres import Postgres
 
 
@@ -24,3 +25,13 @@ def app(request, tmp_path):
     made = outlast.App(f"tests-{uuid4().hex}", store=str(address))
     yield made
     made.store.close()
+
+
+@pytest.fixture
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    """For pipelines without an app: their store is in the current folder, and closed afterwards."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    if DEFAULT._store is not None:
+        DEFAULT._store[1].close()
+        DEFAULT._store = None

@@ -427,13 +427,13 @@ class Review:
 
 
 def test_mistakes_in_a_stage_are_all_reported_at_once():
-    """Every problem with its name; batch stages are announced as missing."""
+    """Every problem with its name."""
 
     def work(item):
         return item
 
     with pytest.raises(outlast.ConfigurationError) as caught:
-        outlast.stage(concurrency=0, batch=10, retires=3)(work)
+        outlast.stage(concurrency=0, batch=0, retires=3)(work)
     assert len(caught.value.problems) == 3
     with pytest.raises(outlast.ConfigurationError, match="at least one stage"):
         outlast.Pipeline("p")

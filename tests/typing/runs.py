@@ -116,6 +116,34 @@ outlast.stage(concurency=3)  # type: ignore[call-overload]  # pyright: ignore[re
 outlast.Snooze("soon")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+@outlast.stage(batch=64)
+async def embed(reviews: list[Review]) -> list[list[float]]:
+    return [[0.0] for _ in reviews]
+
+
+@outlast.stage(batch=8, guard=llm, concurrency=2)
+def judge(vectors: list[list[float]], model: int = outlast.use(open_model)) -> list[Label | Exception]:
+    return [Label("x") if vector else ValueError("empty") for vector in vectors]
+
+
+@outlast.stage(batch=8)
+def weigh(labels: Sequence[Label]) -> list[float | outlast.Degraded[float] | outlast.Skip]:
+    return [outlast.Degraded(1.0, "guessed") for _ in labels]
+
+
+batches = outlast.Pipeline("batches", embed, judge, weigh)
+assert_type(batches, outlast.Pipeline[Review, float])
+embed([Review("a")])
+outlast.Pipeline("wrong", embed, weigh)  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def count(reviews: list[Review]) -> int:
+    return len(reviews)
+
+
+outlast.stage(batch=8)(count)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
 def take(outputs: Sequence[Label]) -> None: ...
 
 

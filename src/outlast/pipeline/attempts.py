@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING, Any
 from outlast.call import latest, standing
 from outlast.callables import PLAIN, awaitable
 from outlast.clock import here
-from outlast.drivers import ISOLATED, Deadline
+from outlast.drivers import ISOLATED, Deadline, Scripted
 from outlast.errors import PermanentFailure
 from outlast.pipeline.journey import Next
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
     from contextvars import Context as Variables
+    from typing import TypeAlias
 
+    from outlast.pipeline.batches import Convoy
     from outlast.pipeline.journey import Bearings, Journey, Post
+
+    Traveller: TypeAlias = "Journey | Convoy"
 
 _PROBE_ROUNDS = 3  # that failed, without one success, before an outage is believed to last
 _WAIT, _BACK = Next.WAIT, Next.BACK
@@ -35,7 +39,7 @@ class Attempts:
     _dropping: bool
     _cancelling: bool
 
-    async def attempt(self, journey: Journey, post: Post) -> Next:
+    async def attempt(self, journey: Traveller, post: Post) -> Next:
         """One attempt at an async stage."""
         clock = self.bearings.monotonic
         context = self._base.copy()
@@ -76,7 +80,7 @@ class Attempts:
             return self.cancelled_inside(journey, post, cancelled, began)
         return context.run(journey.succeeded, post, result, began)
 
-    def cancelled_inside(self, journey: Journey, post: Post, cancelled: BaseException, began: float) -> Next:
+    def cancelled_inside(self, journey: Traveller, post: Post, cancelled: BaseException, began: float) -> Next:
         """A cancellation that is not ours came out of a stage: one of its own tasks was cancelled, and that concerns this item only."""
         task = asyncio.current_task()
         if self._cancelling or (task is not None and task.cancelling()):
@@ -84,7 +88,7 @@ class Attempts:
         error = RuntimeError("the stage was cancelled from inside")
         return self._base.copy().run(journey.failed, post, error, began)
 
-    def _held_up(self, journey: Journey, post: Post, begun: Next) -> Next:
+    def _held_up(self, journey: Traveller, post: Post, begun: Next) -> Next:
         breaker = post.guard.breaker
         if (
             begun is _WAIT
@@ -95,7 +99,7 @@ class Attempts:
             return _BACK
         return begun
 
-    def attempt_in_thread(self, journey: Journey, post: Post) -> Next:
+    def attempt_in_thread(self, journey: Traveller, post: Post) -> Next:
         """One attempt at a blocking stage, in a thread of the crew."""
         if self._dropping:
             return _BACK
@@ -130,7 +134,7 @@ class Attempts:
         except Exception as error:  # noqa: BLE001 - told to the journey
             return context.run(journey.failed, post, error, began)
         if call is None:
-            return journey.passed(post, result, began)
+            return journey.passed(post, result, began)  # type: ignore[union-attr]  # a convoy has a call
         return context.run(journey.succeeded, post, result, began)
 
 
@@ -148,16 +152,7 @@ def scripted(work: Callable[..., Any], name: str) -> Callable[..., Any]:
     """The function with the faults that a test has scripted for the stage in front."""
     faults = here.get().faults
     script = None if faults is None else faults.get(name)
-    if script is None:
-        return work
-
-    def attempt(*args: Any, **kwargs: Any) -> Any:
-        fault = next(script, None)
-        if fault is not None:
-            raise fault
-        return work(*args, **kwargs)
-
-    return attempt
+    return work if script is None else Scripted(work, script)
 
 
 @coroutine

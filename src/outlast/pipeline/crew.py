@@ -16,8 +16,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
+    from outlast.pipeline.batches import Convoy
     from outlast.pipeline.journey import Journey, Next, Post
+
+    Traveller: TypeAlias = "Journey | Convoy"
 
 MOST_THREADS = 256
 _PATIENCE = 0.002  # seconds that items may wait for a thread before there are more of them
@@ -29,8 +33,8 @@ class Crew:
     def __init__(
         self,
         posts: Sequence[Post],
-        attempt: Callable[[Journey, Post], Next],
-        came_back: Callable[[list[tuple[Journey, Next | BaseException]]], None],
+        attempt: Callable[[Traveller, Post], Next],
+        came_back: Callable[[list[tuple[Traveller, Next | BaseException]]], None],
         go: Next,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -41,15 +45,15 @@ class Crew:
         self._loop = loop
         self._most = min(MOST_THREADS, sum(post.stage.concurrency for post in posts if not post.is_async))
         self._threads = 0
-        self._inbox: deque[Journey] = deque()
+        self._inbox: deque[Traveller] = deque()
         self._work = threading.Semaphore(0)
-        self._done: deque[tuple[Journey, Next | BaseException]] = deque()
+        self._done: deque[tuple[Traveller, Next | BaseException]] = deque()
         self._told = False
         self._growing = False
         self._closed = False
         self.held = 0  # items in here: on their way to a thread, in one, or parked
 
-    def put(self, journey: Journey) -> None:
+    def put(self, journey: Traveller) -> None:
         """Have the item's stage attempted by a thread."""
         self.held += 1
         self._inbox.append(journey)
@@ -79,10 +83,10 @@ class Crew:
             self._growing = True
             self._loop.call_later(_PATIENCE, self._grow)
 
-    def unstarted(self) -> list[Journey]:
+    def unstarted(self) -> list[Traveller]:
         """Take back the items that no thread has begun with."""
-        found: list[Journey] = []
-        for waiting in (self._inbox, *(post.ready for post in self._posts if not post.is_async)):
+        found: list[Traveller] = []
+        for waiting in (self._inbox, *(post.ready for post in self._posts if not post.is_async and post.alone)):
             while True:
                 try:
                     found.append(waiting.popleft())
@@ -98,7 +102,7 @@ class Crew:
 
     def _collect(self) -> None:
         self._told = False
-        burst: list[tuple[Journey, Next | BaseException]] = []
+        burst: list[tuple[Traveller, Next | BaseException]] = []
         while True:
             try:
                 burst.append(self._done.popleft())
@@ -132,9 +136,11 @@ class Crew:
                         return
             del journey, after
 
-    def _carry(self, journey: Journey) -> Next | None:
+    def _carry(self, journey: Traveller) -> Next | None:
         while True:
             post = self._posts[journey.at]
+            if not post.alone:  # a convoy, whose slot the loop has taken and gives back
+                return self._attempt(journey, post)
             try:
                 post.free.pop()
             except IndexError:
@@ -147,7 +153,10 @@ class Crew:
                 post.free.append(None)
                 if post.ready:
                     self._look(post)
-            if after is not self._go or self._posts[journey.at].is_async or self._closed:
+            if after is not self._go or self._closed:
+                return after
+            following = self._posts[journey.at]
+            if following.is_async or not following.alone:
                 return after
 
     def _look(self, post: Post) -> None:

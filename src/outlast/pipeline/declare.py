@@ -67,6 +67,8 @@ class Degraded(Generic[Out_co]):
 class Stage(Generic[P, In_contra, Out_co]):
     """
     One step of a pipeline, made by `stage`. Calling it calls the function as it is, without any protection, as a test would.
+
+    `batch` is how many items the function gets at a time, in a list; None for one item.
     """
 
     def __init__(
@@ -79,11 +81,13 @@ class Stage(Generic[P, In_contra, Out_co]):
         repairs: tuple[Callable[[Any, Exception], Any], ...],
         version: str,
         is_async: bool,
+        batch: int | None = None,
     ) -> None:
         self.fn = fn
         self.name = str(getattr(fn, "__name__", None) or name_of(fn))
         self.guard = guard
         self.concurrency = concurrency
+        self.batch = batch
         self.checkpoint = checkpoint
         self.repairs = repairs
         self.version = version
@@ -111,6 +115,33 @@ def _resources(fn: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
     return {name: found.default.factory for name, found in parameters.items() if isinstance(found.default, Use)}
 
 
+class BatchStage(Stage[P, In_contra, Out_co]):
+    """A stage whose function gets a list of items and returns a list with what becomes of each."""
+
+    def __call__(self, items: Sequence[In_contra], /, *args: P.args, **kwargs: P.kwargs) -> Any:  # type: ignore[override]
+        """Call the function itself; what it would `use` must be given."""
+        return super().__call__(items, *args, **kwargs)  # type: ignore[arg-type]
+
+
+class BatchStageDecorator:
+    """What ``stage(batch=...)`` returns."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[list[A], P], Coroutine[Any, Any, Sequence[B | Degraded[B] | Exception]]], /
+    ) -> BatchStage[P, A, B]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[list[A], P], Sequence[B | Degraded[B] | Exception]], /
+    ) -> BatchStage[P, A, B]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Stage[..., Any, Any]:
+        """Make the function a stage."""
+        return _made(fn, **self._options)
+
+
 class StageDecorator:
     """What ``stage(...)`` returns."""
 
@@ -133,11 +164,24 @@ def stage(fn: Callable[Concatenate[A, P], B | Degraded[B]], /) -> Stage[P, A, B]
 @overload
 def stage(
     *,
+    batch: int,
     guard: Guard | None = None,
     retry: RetryPolicy | None = ...,
     timeout: Seconds | None = None,
     concurrency: int = 16,
-    batch: int | None = None,
+    isolation: Literal["thread", "process"] | None = None,
+    checkpoint: bool = False,
+    repairs: Sequence[Callable[[Any, Exception], Any]] = (),
+    version: str = "1",
+) -> BatchStageDecorator: ...
+@overload
+def stage(
+    *,
+    guard: Guard | None = None,
+    retry: RetryPolicy | None = ...,
+    timeout: Seconds | None = None,
+    concurrency: int = 16,
+    batch: None = None,
     isolation: Literal["thread", "process"] | None = None,
     checkpoint: bool = False,
     repairs: Sequence[Callable[[Any, Exception], Any]] = (),
@@ -165,6 +209,9 @@ def stage(
     items may be in it at a time. ``checkpoint=True`` stores its output, so that neither resume nor replay pays for it again. `repairs` change
     the input of an item that failed with an error that is not retried, one after the other, at most two. `version` says that the code has
     changed; what that means for a run that is resumed, its ``on_change`` decides.
+
+    With `batch` the function gets a list of up to so many items and returns a list of the same length, in the same order. In it an exception
+    says that this item has failed, a `Skip` or a `Snooze` says that of this item, and a `Degraded` is an output. `concurrency` counts calls.
     """
     options: dict[str, Any] = {
         "guard": guard,
@@ -178,7 +225,9 @@ def stage(
         "version": version,
         "unknown": unknown,
     }
-    return StageDecorator(options) if fn is None else _made(fn, **options)
+    if fn is not None:
+        return _made(fn, **options)
+    return StageDecorator(options) if batch is None else BatchStageDecorator(options)
 
 
 def _made(
@@ -211,7 +260,7 @@ def _made(
     version = check.name("version", version)
     checkpoint = check.maybe_bool("checkpoint", checkpoint) is True
     if batch is not None:
-        check.add("batch", "None", batch, "Stages over many items at a time are not in this version.")
+        batch = check.integer("batch", batch, low=1, default=1)
     if isinstance(repairs, str) or not all(callable(repair) for repair in repairs) or len(repairs) > _MOST_REPAIRS:
         check.add(
             "repairs", f"at most {_MOST_REPAIRS} functions of an item and an error", Shown(f"{len(repairs)} of them")
@@ -225,8 +274,16 @@ def _made(
         made = _stage_guard(fn, guard, retry, timeout, isolation, is_async=kind == "async")
     except ConfigurationError as wrong:
         check.problems += wrong.problems
+    shared = ", ".join(_resources(fn))
+    if made.isolation == "process" and shared:
+        check.add(
+            "isolation",
+            "None or 'thread' in a stage with use()",
+            Shown(f"'process' with use() for {shared}"),
+            "What the run opens lives in its own process: open it in the function instead, once for a worker with functools.cache.",
+        )
     check.raise_if_any()
-    return Stage(
+    return (Stage if batch is None else BatchStage)(
         fn,
         guard=made,
         concurrency=concurrency,
@@ -234,6 +291,7 @@ def _made(
         repairs=tuple(repairs),
         version=version,
         is_async=kind == "async",
+        batch=batch,
     )
 
 

@@ -4,6 +4,7 @@ From a source to items that have something left to do: numbered, with their keys
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from itertools import islice
 from time import perf_counter
@@ -64,6 +65,13 @@ class Intake:
         self._admit = admit
         self._broken: Exception | None = None
         self.exhausted = False
+        # Of an async source: its reader, what that has read, whether it has come to an end, and how the two sides wake each other.
+        self._pump: asyncio.Task[None] | None = None
+        self._here: list[Any] = []
+        self._ended = False
+        self._wanted = 0
+        self._signal: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
 
     @property
     def read(self) -> int:
@@ -73,6 +81,9 @@ class Intake:
     async def close(self) -> None:
         """Nothing more is read: a generator may clean up."""
         source: Any = self._items if self._more is None else self._more
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.wait([self._pump])
         try:
             if hasattr(source, "aclose"):
                 await source.aclose()
@@ -83,7 +94,7 @@ class Intake:
 
     async def chunk(self, most: int) -> list[Journey]:
         """Some of the next items, at most so many; none left to do among them if the list is empty."""
-        if self._broken is not None:
+        if self._broken is not None and not self._here:
             raise self._broken
         resuming = self._position < self._known or self._shuffled
         if resuming:
@@ -122,17 +133,43 @@ class Intake:
         return items
 
     async def _several(self, most: int) -> list[Any]:
+        """What an async source has given by now, at most so many; only if that is nothing, it is waited for."""
+        self._wanted, self._signal = most, asyncio.get_running_loop().create_future()
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._read_on())
+        elif self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        if not self._here and not self._ended:
+            await self._signal
+        items, self._here = self._here, []
+        if self._ended and not items:
+            self.exhausted = self._broken is None
+        return items
+
+    async def _read_on(self) -> None:
+        """Reads an async source in a task of its own: what is here need not wait for what is still to come."""
         assert self._more is not None  # noqa: S101 - an async source
-        items: list[Any] = []
         until = perf_counter() + _SLICE
         try:
-            while len(items) < most and perf_counter() < until:
-                items.append(await anext(self._more))
+            while True:
+                if len(self._here) >= self._wanted or perf_counter() > until:
+                    self._tell()
+                    self._room = asyncio.get_running_loop().create_future()
+                    await self._room
+                    until = perf_counter() + _SLICE
+                item = await anext(self._more)
+                self._here.append(item)
+                self._tell()
         except StopAsyncIteration:
-            self.exhausted = True
+            pass
         except Exception as error:  # noqa: BLE001 - raised when those before it are taken care of
             self._broken = error
-        return items
+        self._ended = True
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._signal is not None and not self._signal.done():
+            self._signal.set_result(None)
 
     def _key(self, item: Any, seq: int) -> str:
         return Keys(None).of(item.raw, seq) if isinstance(item, Unreadable) else self._keys.of(item, seq)
@@ -152,8 +189,20 @@ class Intake:
             if seq in there or seq >= self._known:  # its place is taken, or nobody has been here before
                 seq, self._next = self._next, self._next + 1
             left.append(Journey(seq, key, item))
+        await self._remember(left)
         await self._set_ahead(left)
         return left
+
+    async def _remember(self, journeys: list[Journey]) -> None:
+        """What earlier passes have tried with an item and spent on it counts as its own."""
+        seqs = [journey.seq for journey in journeys if journey.seq < self._known]
+        if not seqs:
+            return
+        before = await self._aside(lambda: self._store.attempted(self._run.number, seqs))
+        for journey in journeys:
+            count, spent = before.get(journey.seq, (0, None))
+            journey.attempts += count
+            journey.spent = spent or None
 
     async def _set_ahead(self, journeys: list[Journey]) -> None:
         """Items with a checkpoint go on behind it."""

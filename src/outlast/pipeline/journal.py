@@ -71,7 +71,7 @@ class Load:
 
     @property
     def empty(self) -> bool:
-        return not (self.items or self.checkpoints or self.letters or self.resolved or self.events)
+        return not (self.items or self.checkpoints or self.letters or self.resolved or self.events or self.attempts)
 
 
 class Journal:

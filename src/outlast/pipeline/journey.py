@@ -34,9 +34,9 @@ PATIENCE = 900.0  # seconds for which an item's refusals are not charged, and fo
 _DEFERRED = 1.0  # seconds; how soon an empty budget is asked again, at least
 _UNTOLD = (None,) * 5
 _row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
-_NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
+NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
 _REPAIRABLE = frozenset({"permanent", "unclear", "not_listed", "skipped"})
-_NOT_OURS = frozenset({"breaker_open", "shutdown"})  # reasons that leave an item unfinished
+NOT_OURS = frozenset({"breaker_open", "shutdown"})  # reasons that leave an item unfinished
 
 
 class Next(Enum):
@@ -48,12 +48,14 @@ class Next(Enum):
     LINE = "line"  # until its turn at the limit has come
     END = "end"  # it has a status
     BACK = "back"  # it stays unfinished
+    APART = "apart"  # a convoy: each of its items has its own `outcome`
 
 
 class Post:
     """One stage in one run: the function as it is called there, and its slots."""
 
     __slots__ = (
+        "alone",
         "direct",
         "free",
         "full",
@@ -86,11 +88,12 @@ class Post:
         self.direct = False  # calling it makes a coroutine and runs no code yet
         self.native = False  # and it has left the context variables of its task as they were
         self.onward = Next.HOLD if stage.checkpoint else Next.GO  # for an item that came through
+        self.alone = stage.batch is None  # items come one by one
         # Anything but retries has to be asked before an attempt.
-        self.full = not stage.guard.plain
+        self.full = not stage.guard.plain or not self.alone
         # A slot is a token: taking one out and putting it back is one step each, which needs no lock between threads.
         self.free: deque[None] = deque([None] * stage.concurrency)
-        self.ready: deque[Journey] = deque()  # items that wait for a slot
+        self.ready: Any = deque()  # items that wait for a slot; for a batch stage, the runner puts a `Gathering` here
 
 
 class Bearings:
@@ -164,6 +167,7 @@ class Journey:
     def fill(self, context: Context) -> None:
         """What `current` says in a stage, and in any call that is made there."""
         context.run_id, context.item_key, context.stage = self.post.run.run_id, self.key, self.post.name
+        context.item_keys = (self.key,)
 
     def _take_notes(self) -> Notes:
         if self.notes is None:
@@ -209,18 +213,21 @@ class Journey:
         number = 1 + self.numbered
         if call is not None:
             number = call.tries + self.numbered
-            again = call.succeeded(result)
-            if again is not None:
-                self.attempts += 1
-                self._row(post, number, "retrying", began, now, error="retry_if wants another result", delay=again)
-                self.wait = again
-                return Next.WAIT
-        self.attempts += 1
-        notes = self.notes if call is None else (call.notes or {}).get(call.number)
+        notes = self._said()
         if notes is not None:
             self._keep(notes)
-            self._row(post, number, "success", began, now, spent=notes.spent or None)
-        elif run.audit_all:
+        again = None if call is None else call.succeeded(result)
+        self.attempts += 1
+        if again is not None:
+            if self.first_failed is None:
+                self.first_failed = now
+            why = "retry_if wants another result"
+            self._row(post, number, "retrying", began, now, error=why, delay=again, spent=_spent(notes))
+            self.wait = again
+            return Next.WAIT
+        if notes is not None or not run.audit_all:
+            self._row(post, number, "success", began, now, spent=_spent(notes))
+        else:
             self.rows.append(
                 _row(
                     AttemptRow,
@@ -246,7 +253,7 @@ class Journey:
         if self.started is None:
             self.started = began
         self.attempts += 1
-        if run.audit_all:
+        if run.audit_all or self.first_failed is not None:
             took, base = int((run.monotonic() - began) * 1e6), run.base_us
             start = int(began * 1e6) + base
             self.rows.append(_row(AttemptRow, (self.seq, post.index, run.pass_, 1, "success", start, took, *_UNTOLD)))
@@ -294,7 +301,12 @@ class Journey:
         call = self.call
         stop = stopping.get()
         if stop is not None and stop.is_set():
-            # It may have failed because of that: what ended early in it says nothing about the item.
+            # It may have failed because of that: what ended early in it says nothing about the item. What it has cost stays on record.
+            notes = self._said()
+            if notes is not None and notes.spent:
+                self._keep(notes)
+                self._failure(post, error, classify(error), self._number(), began, now, 0.0, notes)
+                self.attempts += 1
             self.reason = "shutdown"
             return Next.BACK
         if call is None:
@@ -320,7 +332,7 @@ class Journey:
         """No further attempt at this stage; `attempt` is the one that has just failed, if that is what ended it."""
         call = self.call
         reason = None if call is None else call.reason
-        if reason in _NOT_OURS:
+        if reason in NOT_OURS:
             self.reason = reason
             return Next.BACK
         verdict = classify(error)
@@ -343,8 +355,12 @@ class Journey:
         return Next.END
 
     def fell_back(self, post: Post, result: Any = None, error: Exception | None = None) -> Next:
-        """The fallback has answered, or failed too; it is no attempt."""
+        """The fallback has answered, or failed too; it is no attempt, and what it spends is booked with the last one."""
         self.falling = False
+        if self.notes is not None:
+            self._keep(self.notes)
+            if self.notes.spent and self.rows:
+                self.rows[-1] = self.rows[-1]._replace(spent=sum_of(self.rows[-1].spent, self.notes.spent))
         if error is None:
             self._warn(f"the fallback of {post.name} answered after {type(self.error).__name__}")
             return self.came_out(post, result)
@@ -365,19 +381,19 @@ class Journey:
     # -- what may be said instead of an output
 
     def _skipped(self, post: Post, skip: Skip, began: float, now: float) -> Next:
-        number = self.numbered + (1 if self.call is None else self.call.tries)
+        number, notes = self._number(), self._said()
         if self.call is not None:
-            self.call.interrupted(_NEUTRAL)
-        if self.notes is not None:
-            self._keep(self.notes)
+            self.call.interrupted(NEUTRAL)
+        if notes is not None:
+            self._keep(notes)
         self.attempts += 1
-        self._row(post, number, "success", began, now)
+        self._row(post, number, "success", began, now, spent=_spent(notes))
         self.status, self.reason = "skipped", sanitise(str(skip.reason))
         return Next.END
 
     def _snoozed(self, snooze: Snooze) -> Next:
         if self.call is not None:
-            self.call.interrupted(_NEUTRAL)
+            self.call.interrupted(NEUTRAL)
             self.call.number -= 1
         self.wait = snooze.delay
         return Next.WAIT
@@ -398,6 +414,27 @@ class Journey:
 
     # -- the record
 
+    def parted(self, post: Post, error: Exception, verdict: Verdict, began: float) -> None:
+        """The attempt failed for all who were in it, and is made again in halves: on record, and not charged."""
+        now, call = post.run.monotonic(), self.call
+        notes = None if call is None or call.notes is None else call.notes.pop(call.number + 1, None)
+        if notes is not None:
+            self._keep(notes)
+        if self.started is None:
+            self.started = began
+        if self.first_failed is None:
+            self.first_failed = now
+        self.attempts += 1
+        self._failure(post, error, verdict, self._number(), began, now, 0.0, notes)
+
+    def _number(self) -> int:
+        """Which attempt this is of those at this stage."""
+        return self.numbered + (1 if self.call is None else self.call.tries)
+
+    def _said(self) -> Notes | None:
+        """What the code of this attempt has said."""
+        return self.notes if self.call is None else (self.call.notes or {}).get(self.call.number)
+
     def _warn(self, message: str) -> None:
         if self.warnings is None:
             self.warnings = []
@@ -408,9 +445,7 @@ class Journey:
         if notes.warnings:
             self.warnings = (self.warnings or []) + notes.warnings
         if notes.spent:
-            self.spent = self.spent or {}
-            for name, amount in notes.spent.items():
-                self.spent[name] = self.spent.get(name, 0.0) + amount
+            self.spent = sum_of(self.spent, notes.spent)
 
     def _failure(
         self,
@@ -433,7 +468,7 @@ class Journey:
             error_type=type(error).__name__,
             error=error_text(error),
             delay=delay,
-            spent=None if notes is None else notes.spent or None,
+            spent=_spent(notes),
         )
 
     def _row(
@@ -451,7 +486,8 @@ class Journey:
         spent: Mapping[str, float] | None = None,
     ) -> None:
         run = post.run
-        if outcome == "success" and not run.audit_all:
+        # What was spent is needed in case the item is not finished in this pass; the ledger leaves it out otherwise.
+        if outcome == "success" and not (run.audit_all or spent or self.first_failed is not None):
             return
         self.rows.append(
             AttemptRow(
@@ -469,6 +505,18 @@ class Journey:
                 spent,
             )
         )
+
+
+def sum_of(some: Mapping[str, float] | None, more: Mapping[str, float]) -> dict[str, float]:
+    """What was spent, and what was spent besides."""
+    total = dict(some or {})
+    for name, amount in more.items():
+        total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def _spent(notes: Notes | None) -> dict[str, float] | None:
+    return None if notes is None else notes.spent or None
 
 
 class _Underway:
@@ -567,6 +615,8 @@ class StageCall(Call):
             self._tell_retry(error, verdict, wait)
         error.with_traceback(None)
         self.last_error = error
+        if self.notes is not None:
+            self.notes.pop(self.number, None)  # on record; the next attempt has the same number, and says its own
         self.number -= 1
         self.uncharged += 1
         return wait

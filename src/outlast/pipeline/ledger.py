@@ -61,19 +61,29 @@ class Ledger:
             self._write(journey)
             return
         if self._gap:  # one before it stays unfinished, so this cannot be written in order: a resume does it again
+            self._keep_attempts(journey)
             self._runner.finished()
             return
         self._ended[journey.seq] = journey
         while self._queue and self._queue[0].seq in self._ended:
             self._write(self._ended.pop(self._queue.popleft().seq))
 
-    def given_back(self, journey: Journey) -> None:  # noqa: ARG002 - which one it is does not matter
+    def given_back(self, journey: Journey) -> None:
         """The item stays unfinished; those behind it that have ended already cannot be written in order."""
+        self._keep_attempts(journey)
         if self._queue is not None and not self._gap:
             self._gap = True
-            for _ in range(len(self._ended)):
+            for ended in self._ended.values():
+                self._keep_attempts(ended)
                 self._runner.finished()
             self._ended.clear()
+
+    def _keep_attempts(self, journey: Journey) -> None:
+        """What was tried in vain stays on record, and so does what it has cost: the pass that finishes the item adds it up."""
+        if journey.rows:
+            self._runner.journal.load.attempts += journey.rows
+            journey.rows = []
+            self._runner.journal.added()
 
     def unreadable(self, journey: Journey) -> None:
         """The item could not even be read."""
@@ -154,7 +164,7 @@ class Ledger:
                 ),
             )
         )
-        if journey.rows:
+        if journey.rows and (bearings.audit_all or journey.first_failed is not None):
             load.attempts += journey.rows
         if journey.letter is not None:
             self._settle_letter(journey, load)
@@ -172,9 +182,8 @@ class Ledger:
         runner.finished()
         if stop is not None:
             self._stop(stop, journey)
-        elif runner.books.bounds.spend_limit and runner.reading and (what := runner.books.overspent) is not None:
-            runner.detail = what
-            runner.stop("spend_limit")
+        elif runner.books.bounds.spend_limit and (what := runner.books.overspent) is not None:
+            runner.stop_spending(what)
 
     def _failed(self, journey: Journey, load: Load, letter_id: str | None) -> str | None:
         runner, bearings = self._runner, self._runner.bearings

@@ -22,6 +22,7 @@ from outlast.clock import Clock, Signal, Stop, here, stopping
 from outlast.drivers import same
 from outlast.errors import LeaseLost
 from outlast.pipeline.attempts import Attempts, inside, rest, scripted
+from outlast.pipeline.batches import LINGER, Convoy, Gathering
 from outlast.pipeline.crew import Crew
 from outlast.pipeline.journal import Journal, as_row, persist
 from outlast.pipeline.journey import UNDERWAY, Bearings, Next, Post
@@ -55,6 +56,7 @@ _LOW = 128  # items that are read and not begun, below which more are read
 _ROOM = 64  # free places in the window that are worth reading for while there is other work
 _ROUNDING = 1e-9
 _GO, _END, _WAIT, _LINE, _HOLD, _BACK = Next.GO, Next.END, Next.WAIT, Next.LINE, Next.HOLD, Next.BACK
+_APART = Next.APART
 
 
 class Runner(Attempts):
@@ -94,22 +96,31 @@ class Runner(Attempts):
         )
         last = len(plan.stages) - 1
         self.posts = [Post(self.bearings, stage, i, last=i == last) for i, stage in enumerate(plan.stages)]
+        self._gatherings: list[Gathering] = []
         for post in self.posts:
             post.work = scripted(post.work, post.name)
+            if not post.alone:
+                post.ready = Gathering(post, post.stage.batch or 1)
+                self._gatherings.append(post.ready)
         self._async_posts = [post for post in reversed(self.posts) if post.is_async]
         self._stop = Stop()
         # What every attempt finds: the context of whoever started the run, and a way to be told that it ends.
         self._base = copy_context()
         self._base.run(stopping.set, self._stop)
         self._base.run(running.set, UNDERWAY)
-        self.window = max(LEAST_WINDOW, 4 * max(stage.concurrency for stage in plan.stages))
+        # Twice what can be under way at a batch stage: one batch is worked on while the next one gathers.
+        most = (4 * one.concurrency if one.batch is None else 2 * one.concurrency * one.batch for one in plan.stages)
+        self.window = max(LEAST_WINDOW, *most)
         self._most_tasks = min(MOST_TASKS, sum(post.stage.concurrency for post in self._async_posts))
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
         self._fresh: deque[Journey] = deque()
-        self._timers: list[tuple[float, int, Journey]] = []
+        # Before blocking stages whose spending is limited: threads must not run far ahead of the books.
+        self._metered: deque[Journey] = deque()
+        self._meters = bool(plan.bounds.spend_limit) and not self.posts[0].is_async and self.posts[0].alone
+        self._timers: list[tuple[float, int, Journey | Convoy]] = []
         self._order = itertools.count()
-        self._lines: dict[asyncio.Task[None], Journey] = {}
+        self._lines: dict[asyncio.Task[None], Journey | Convoy] = {}
         self._hungry: asyncio.Future[None] | None = None
         self._relieving = False
         self._alarm: Signal | None = None
@@ -204,11 +215,11 @@ class Runner(Attempts):
         if self.reason is None:
             self.reason, self.error = reason, error
         self._reading = False
-        self._drop(self._fresh)
+        self._drop(self._unbegun())
         if drop:
             self._dropping = True
             for post in self.posts:
-                if post.is_async:
+                if post.is_async or not post.alone:
                     self._drop(post.ready)
             waiting = [journey for _, _, journey in self._timers]
             self._timers.clear()
@@ -264,7 +275,32 @@ class Runner(Attempts):
         if not self._reading and self.in_hand == 0 and not self._done.done():
             self._done.set_result(None)
 
-    def _drop(self, journeys: deque[Journey] | list[Journey]) -> None:
+    def stop_spending(self, what: str) -> None:
+        """The limit of what may be spent is reached; if nothing is left to begin, that stops nobody."""
+        unbegun = self._unbegun() if self.reason is None else []
+        if unbegun or self.reading:
+            self.reason, self.detail = "spend_limit", what
+            self._drop(unbegun)
+            self.stop("spend_limit")
+
+    def _unbegun(self) -> list[Journey | Convoy]:
+        """Take out those that wait for a slot, for a thread or for others of their batch, and for whom nothing was done in this pass."""
+        unbegun: list[Journey | Convoy] = [*self._fresh, *self._metered]
+        self._fresh.clear()
+        self._metered.clear()
+        waiting = [*self.crew.unstarted()]
+        for post in self.posts:
+            if post.is_async or not post.alone:
+                waiting += post.ready
+                post.ready.clear()
+        for traveller in waiting:
+            if traveller.started is None:
+                unbegun.append(traveller)
+            else:
+                self._set_ready(traveller)
+        return unbegun
+
+    def _drop(self, journeys: Any) -> None:
         dropped = [*journeys]
         journeys.clear()
         for journey in dropped:
@@ -306,24 +342,36 @@ class Runner(Attempts):
             raise
         except Exception as error:  # noqa: BLE001 - the source's own
             self.stop("source_error", error)
+        for post in self.posts:
+            if not post.alone:
+                self._gathered(post)
         self._check_done()
 
     def _take_in(self, chunk: list[Journey]) -> None:
         self.books.total = self.journal.read = self.intake.read
+        if chunk and self.books.bounds.spend_limit and (what := self.books.overspent) is not None:
+            self.stop_spending(what)
         if not self._reading:
             return  # asked to stop meanwhile: they are read, and pending
         self.in_hand += len(chunk)
         self.ledger.taken_in(chunk)
-        first_async = self.posts[0].is_async
+        first_async = self.posts[0].is_async and self.posts[0].alone
         for journey in chunk:
             if isinstance(journey.value, Unreadable):
                 self.ledger.unreadable(journey)
+            elif self._meters and not journey.at:
+                self._metered.append(journey)
             elif journey.at or not first_async:
                 self._set_ready(journey)
             else:
                 self._fresh.append(journey)
         if self._fresh:
             self._wake(1)
+        self._meter()
+
+    def _meter(self) -> None:
+        while self._metered and self.crew.held < 2 * self.posts[0].stage.concurrency:
+            self.crew.put(self._metered.popleft())
 
     def feed_more(self) -> None:
         if self._hungry is not None and not self._hungry.done():
@@ -336,16 +384,36 @@ class Runner(Attempts):
 
     # -- tasks for async stages ---------------------------------------------------------------------------------------------------
 
-    def _set_ready(self, journey: Journey, *, front: bool = False) -> None:
+    def _set_ready(self, journey: Journey | Convoy, *, front: bool = False) -> None:
         post = self.posts[journey.at]
-        if not post.is_async:
+        if not post.is_async and post.alone:
             self.crew.put(journey)
             return
         if front:
             post.ready.appendleft(journey)
         else:
             post.ready.append(journey)
-        self._wake(1)
+        if post.alone:
+            self._wake(1)
+        else:
+            self._gathered(post)
+
+    def _gathered(self, post: Post) -> None:
+        """Send off who need not wait for others at a batch stage, and see to it that nobody waits for ever."""
+        gathering: Gathering = post.ready
+        if gathering.loose and not self._reading and gathering.loose >= self.in_hand:
+            gathering.release()  # nobody else is left to come
+        if post.is_async:
+            if gathering:
+                self._wake(1)
+        else:
+            while gathering and post.free and not self._dropping:
+                post.free.pop()
+                self.crew.put(gathering.popleft())
+        if gathering.lingering and gathering.due is None:
+            gathering.due = self.bearings.monotonic() + LINGER
+            if self._alarm is not None:
+                self._alarm.set()
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._idle:
@@ -396,7 +464,7 @@ class Runner(Attempts):
         self.stop("aborted", error, drop=True)
         self.cancel()
 
-    def _pick(self) -> Journey | None:
+    def _pick(self) -> Any:
         """The most advanced item whose stage has a free slot; the slot is taken."""
         for post in self._async_posts:
             if post.ready and post.free:
@@ -432,7 +500,7 @@ class Runner(Attempts):
                 turns = 0
                 await asyncio.sleep(0)
 
-    async def _carry(self, journey: Journey) -> bool:
+    async def _carry(self, journey: Any) -> bool:
         """From stage to stage as long as slots are free; the slot of the first is held already. Whether the task's context was changed."""
         posts, monotonic, enter = self.posts, self.bearings.monotonic, standing.set
         changed = False
@@ -496,17 +564,21 @@ class Runner(Attempts):
                 self._go_on(journey, after)
                 return changed
             following = posts[journey.at]
-            if not following.is_async or not following.free or following.ready:
+            if not following.is_async or not following.free or following.ready or not following.alone:
                 self._set_ready(journey)
                 return changed
             following.free.pop()
 
-    def _go_on(self, journey: Journey, after: Next) -> None:
+    def _go_on(self, journey: Any, after: Next) -> None:
         """What follows an attempt."""
         if self._cancelling:
             self.give_back(journey)
         elif after is _END:
             self.ledger.finish(journey)
+        elif after is _APART:
+            for traveller, then in journey.outcome():
+                self._go_on(traveller, then)
+            self._gathered(self.posts[journey.at])
         elif after is _BACK or self._dropping:
             if after is _BACK and journey.reason == "breaker_open":
                 self.stop("breaker_open", drop=True)
@@ -523,11 +595,15 @@ class Runner(Attempts):
             self._lines[task] = journey
             task.add_done_callback(self._out_of_line)
 
-    def give_back(self, journey: Journey) -> None:
+    def give_back(self, journey: Journey | Convoy) -> None:
         """The item stays unfinished: it is pending, and a resume goes on with it."""
         call = journey.call
         if call is not None:
             call.interrupted(GeneratorExit())
+        if isinstance(journey, Convoy):
+            for one in journey.disband():
+                self.give_back(one)
+            return
         self.in_hand -= 1
         self.ledger.given_back(journey)
         self._check_done()
@@ -541,13 +617,17 @@ class Runner(Attempts):
         elif self.in_hand == 0:
             self._check_done()
 
-    def _came_back(self, burst: list[tuple[Journey, Next | BaseException]]) -> None:
+    def _came_back(self, burst: list[tuple[Any, Next | BaseException]]) -> None:
         for journey, after in burst:
+            if journey.__class__ is Convoy:
+                self.posts[journey.at].free.append(None)
             if isinstance(after, BaseException):
                 self.give_back(journey)
                 self._abort(after)
             else:
                 self._go_on(journey, after)
+        if self._metered:
+            self._meter()
         if self.crew.held < _ROOM:
             self.feed_more()
         if self.crew.held == 0:
@@ -558,7 +638,7 @@ class Runner(Attempts):
 
     # -- waiting ----------------------------------------------------------------------------------------------------------------
 
-    def _wait(self, journey: Journey) -> None:
+    def _wait(self, journey: Journey | Convoy) -> None:
         due = self.bearings.monotonic() + journey.wait
         heapq.heappush(self._timers, (due, next(self._order), journey))
         if self._alarm is not None and self._timers[0][2] is journey:
@@ -569,13 +649,20 @@ class Runner(Attempts):
         clock, timers = self.clock, self._timers
         while True:
             self._alarm = signal = Signal()
-            seconds = None if not timers else max(0.0, timers[0][0] - clock.monotonic())
+            due = [gathering.due for gathering in self._gatherings if gathering.due is not None]
+            if timers:
+                due.append(timers[0][0])
+            seconds = max(0.0, min(due) - clock.monotonic()) if due else None
             await clock.wait_signal(signal, seconds, bounds=self.crew.held > 0 or self._held > 0)
             now = clock.monotonic() + _ROUNDING
             while timers and timers[0][0] <= now:
                 self._set_ready(heapq.heappop(timers)[2])
+            for post in self.posts:
+                if not post.alone and post.ready.due is not None and post.ready.due <= now:
+                    post.ready.release()
+                    self._gathered(post)
 
-    async def _stand_in_line(self, journey: Journey) -> None:
+    async def _stand_in_line(self, journey: Journey | Convoy) -> None:
         """Wait for the turn at a limit; the place there is kept when the item goes on to its slot."""
         call = journey.call
         assert call is not None  # noqa: S101 - it has lined up

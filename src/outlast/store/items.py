@@ -221,6 +221,21 @@ class Items:
             )
         return {row[0]: Checkpoint(*row) for row in rows}
 
+    def attempted(self, run_number: int, seqs: Iterable[int]) -> dict[int, tuple[int, dict[str, float]]]:
+        """How often these items were attempted, and what that has cost; those that never were are not in it."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                f"select seq, spent from outlast_attempts where run = ? and seq {self._database.among}",
+                *(run_number, self._database.passed(seqs)),
+            )
+        found: dict[int, tuple[int, dict[str, float]]] = {}
+        for seq, text in rows:
+            count, spent = found.get(seq, (0, {}))
+            if text:
+                _add(spent, json.loads(text))
+            found[seq] = (count + 1, spent)
+        return found
+
     # -- what people read ----------------------------------------------------------------------------------------------
 
     def items(

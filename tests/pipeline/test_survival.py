@@ -1,0 +1,180 @@
+"""The failures that a run must survive, from the things that really fail so, and the sizes that it must be good for."""
+
+from __future__ import annotations
+
+import json
+import queue
+import urllib.error
+import urllib.request
+
+import pytest
+
+import outlast
+from outlast.testing import virtual_time
+from servers.http import MisbehavingServer
+
+TWICE = outlast.RetryPolicy(max_attempts=2, initial_delay=0.01, on_errors=("transient", "unclear"))
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
+
+
+def lenient(name, *stages, **options):
+    return outlast.Pipeline(name, *stages, failure_budget=1.0, min_success_rate=0.0, min_partial_rate=0.0, **options)
+
+
+# What happens to an item at a service: its error class, and how often it is tried with two attempts allowed.
+KINDS = {
+    "/status/429": ("rate_limited", 2),
+    "/status/503": ("unavailable", 2),
+    "/status/504": ("server_error", 2),
+    "/reset": ("connection_reset", 2),
+    "/close": ("connection_reset", 2),
+    "/cut?then=close": ("connection_reset", 2),
+    "/cut?then=reset": ("connection_reset", 2),
+    "/hang": ("timeout", 2),
+    "http://nowhere.invalid/": ("dns_error", 2),
+    "/status/400": ("client_error", 1),
+    "/ok?body={broken": ("data_error", 1),
+}
+
+
+@pytest.mark.parametrize("batch", [None, 16], ids=["single", "batch"])
+def test_each_kind_of_failure_concerns_its_item_and_has_its_class(batch):
+    """S3-38: throttling, timeouts, DNS, resets, partial reads, malformed answers: tried again if it may pass, and the others succeed."""
+    with MisbehavingServer() as server:
+
+        def fetch(path):
+            url = path if path.startswith("http") else server.url + path
+            try:
+                with urllib.request.urlopen(url, timeout=0.3) as answer:
+                    return json.loads(answer.read())
+            except urllib.error.HTTPError as refused:
+                refused.close()
+                raise
+
+        def place(path):
+            try:
+                return fetch(path)
+            except Exception as error:  # noqa: BLE001 - it stands for its item
+                return error
+
+        def fetch_all(paths):
+            return [place(path) for path in paths]
+
+        stage = outlast.stage(retry=TWICE, batch=batch)(fetch if batch is None else fetch_all)
+        fine = [f"/ok?body={n}" for n in range(20)]
+        result = lenient("p", stage).run([*KINDS, *fine])
+    assert sorted(result.outputs()) == [*range(20)]
+    letters = {result._decode(letter.payload): letter for letter in result._store().letters()}
+    assert {path: (letter.error_class, letter.attempts) for path, letter in letters.items()} == KINDS
+
+
+def test_a_full_queue_and_a_lack_of_memory_may_pass():
+    """S3-38: compute saturation and out of memory on one large item are tried again, and stop nobody."""
+
+    @outlast.stage(retry=TWICE)
+    def work(item):
+        if item == "full":
+            line = queue.Queue(1)
+            line.put(1)
+            line.put_nowait(2)
+        if item == "large":
+            return bytearray(1 << 60)
+        return item
+
+    with virtual_time():
+        result = lenient("p", work).run(["a", "full", "large", "b"])
+    assert list(result.outputs()) == ["a", "b"]
+    assert {letter.error_type: (letter.error_class, letter.attempts) for letter in result._store().letters()} == {
+        "Full": ("resource_exhausted", 2),
+        "MemoryError": ("resource_exhausted", 2),
+    }
+
+
+def test_what_cannot_be_read_of_a_source_is_a_dead_letter_each(tmp_path):
+    """S3-38: malformed JSON and broken encoding in source items are permanent, and the lines around them come through."""
+    lines = [b'{"n": 1}', b'{"n": ', b'{"n": "\xff\xfe"}', b"", b'{"n": 2}']
+    (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+
+    @outlast.stage
+    def work(row):
+        return row["n"]
+
+    result = lenient("p", work).run("in.jsonl")
+    assert list(result.outputs()) == [1, 2]
+    assert {(letter.error_class, letter.attempts) for letter in result._store().letters()} == {("validation_error", 1)}
+    assert result.counts.dlq == 2
+
+
+def test_ten_thousand_items_of_which_one_in_a_hundred_fails_finish():
+    """S3-39: the run is completed, every failure is a dead letter, and everybody else has an output."""
+
+    @outlast.stage
+    async def parse(item):
+        if item % 100 == 50:
+            raise ValueError("bad row")
+        return item
+
+    @outlast.stage(batch=100, concurrency=4)
+    async def load(items):
+        return items
+
+    result = outlast.Pipeline("p", parse, load).run(range(10_000))
+    assert result.status == "completed"
+    assert (result.counts.succeeded, result.counts.dlq) == (9_900, 100)
+    assert sum(1 for _ in result.outputs()) == 9_900
+
+
+def test_a_hundred_thousand_items_give_usable_partial_results(tmp_path):
+    """S3-39: stopped in the middle, what is finished is there to use, and the next pass does only the rest."""
+    runs = []
+
+    @outlast.stage
+    async def work(item):
+        runs[-1] += 1
+        return item
+
+    job = outlast.Pipeline("p", work)
+    runs.append(0)
+
+    def broken():
+        yield from range(60_000)
+        raise OSError("the file system is gone")
+
+    first = job.run(broken(), run_key="k", sink="out.jsonl", audit="failures", check=False)
+    assert (first.status, first.reason) == ("failed", "source_error")
+    written = (tmp_path / "out.jsonl").read_text().split()
+    done = first.counts.succeeded
+    assert done > 59_000  # what was read and not begun is pending
+    assert (len({*written}), len(written), runs) == (done, done, [done])
+    runs.append(0)
+    result = job.run(range(100_000), run_key="k", sink="out.jsonl", audit="failures")
+    assert result.counts.succeeded == 100_000
+    assert runs == [done, 100_000 - done]
+    assert len({*(tmp_path / "out.jsonl").read_text().split()}) == 100_000
+
+
+@pytest.mark.parametrize("batch", [None, 10], ids=["single", "batch"])
+def test_one_item_that_is_delayed_for_a_minute_holds_up_nobody(batch):
+    """S3-39: it waits 30 s and again 60 s of virtual time; all others have ended before its first wait is over."""
+    ended = {}
+    policy = outlast.RetryPolicy(delays=[30, 60], jitter=0.0)
+
+    def fate(item):
+        ended[item] = clock.now
+        return ConnectionResetError("busy") if item == 7 and outlast.current().attempt < 3 else item
+
+    def work(item):
+        answer = fate(item)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def many(items):
+        return [fate(item) for item in items]
+
+    stage = outlast.stage(retry=policy, concurrency=2, batch=batch)(work if batch is None else many)
+    with virtual_time() as clock:
+        result = outlast.Pipeline("p", stage).run(range(2000))
+    assert result.counts.succeeded == 2000
+    assert ended.pop(7) >= 90
+    assert max(ended.values()) < 30
