@@ -242,7 +242,7 @@ def test_an_older_program_refuses_a_newer_schema(fresh):
         sql(store, "update outlast_schema set version = 99")
         before = contents(store)
         with pytest.raises(
-            StoreRefused, match=r"has schema 99, made by a newer Outlast; this one knows schema 1. Upgrade"
+            StoreRefused, match=r"has schema 99, made by a newer Outlast; this one knows schema \d+. Upgrade"
         ):
             open_store(fresh)
         assert contents(store) == before
@@ -276,7 +276,7 @@ def test_a_migration_that_fails_leaves_the_schema_as_it_was(fresh, monkeypatch):
         open_store(fresh)
     monkeypatch.setattr(database, "_migrations", known)
     with open_store(fresh) as store:
-        assert sql(store, "select version from outlast_schema") == [(1,)]
+        assert sql(store, "select version from outlast_schema") == [(len(known(store._database.name)),)]
         started(store)
 
 

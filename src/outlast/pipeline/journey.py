@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 900.0  # seconds for which an item's refusals are not charged, and for which an empty retry budget defers
 _DEFERRED = 1.0  # seconds; how soon an empty budget is asked again, at least
-_UNTOLD = (None,) * 5
+_UNTOLD = (None,) * 6
 _row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
 _NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
 _REPAIRABLE = frozenset({"permanent", "unclear", "not_listed", "skipped"})
@@ -126,6 +126,10 @@ class Journey:
     started: float | None = None
     attempts = 0
     wait = 0.0
+    why = ""  # what it waits for: a kind and, where there are several, a name; see `AttemptRow`
+    since = 0.0  # when that began
+    waits: dict[str, int] | None = None  # what it has waited for since its last row, in microseconds
+    unplaced: dict[str, int] | None = None  # and before attempts that have no row
     seen = 0  # what the flow's `latest` was when the attempt began
     repaired = numbered = 0  # repairs tried at this stage, and the attempts before the newest of them
     falling = False  # the fallback answers next
@@ -193,10 +197,17 @@ class Journey:
             return self.over(post, error)
         if wait is None:
             return None
+        self.why = call.held_up_by()
         if call.turn is not None:
             return Next.LINE
         self.wait = wait
         return Next.WAIT
+
+    def waited(self, now: float) -> None:
+        """What it waited for `since` then has come, or will not come."""
+        waits = self.waits or {}
+        waits[self.why] = waits.get(self.why, 0) + int((now - self.since) * 1e6 + 0.5)
+        self.waits = waits
 
     # -- after an attempt
 
@@ -213,13 +224,15 @@ class Journey:
             if again is not None:
                 self.attempts += 1
                 self._row(post, number, "retrying", began, now, error="retry_if wants another result", delay=again)
-                self.wait = again
+                self.wait, self.why = again, "result"
                 return Next.WAIT
         self.attempts += 1
         notes = self.notes if call is None else (call.notes or {}).get(call.number)
         if notes is not None:
             self._keep(notes)
             self._row(post, number, "success", began, now, spent=notes.spent or None)
+        elif self.waits is not None:
+            self._row(post, number, "success", began, now)
         elif run.audit_all:
             self.rows.append(
                 _row(
@@ -240,7 +253,7 @@ class Journey:
 
     def passed(self, post: Post, result: Any, began: float) -> Next:
         """As `succeeded`, for a first attempt that needed no call and said nothing: nearly all of them, so in one piece."""
-        if self.notes is not None or result.__class__ is Degraded or self.repaired:
+        if self.notes is not None or result.__class__ is Degraded or self.repaired or self.waits is not None:
             return self.succeeded(post, result, began)
         run = post.run
         if self.started is None:
@@ -306,13 +319,18 @@ class Journey:
         notes = (call.notes or {}).get(call.number)
         if notes is not None:
             self._keep(notes)
+        uncharged = call.uncharged
         wait = call.failed(error)
         if self.first_failed is None:
             self.first_failed = now
         if wait is not None and call.reason is None:
             self.attempts += 1
-            self._failure(post, error, call.rows[-1][4], number, began, now, wait, notes)
+            verdict = call.rows[-1][4]
+            self._failure(post, error, verdict, number, began, now, wait, notes)
             self.wait = wait
+            self.why = "retry" if verdict is None or verdict.retry_after is None else "retry_after"
+            if call.uncharged != uncharged:
+                self.why = call.at_limit("throttled")
             return Next.WAIT
         return self.over(post, error, (number, began, now, notes))
 
@@ -379,7 +397,7 @@ class Journey:
         if self.call is not None:
             self.call.interrupted(_NEUTRAL)
             self.call.number -= 1
-        self.wait = snooze.delay
+        self.wait, self.why = snooze.delay, "snooze"
         return Next.WAIT
 
     def _repair(self, post: Post, error: Exception) -> bool:
@@ -451,7 +469,10 @@ class Journey:
         spent: Mapping[str, float] | None = None,
     ) -> None:
         run = post.run
+        waits, self.waits = self.waits, None
         if outcome == "success" and not run.audit_all:
+            if waits is not None:
+                self.unplaced = added(self.unplaced, waits)
             return
         self.rows.append(
             AttemptRow(
@@ -467,8 +488,16 @@ class Journey:
                 error,
                 None if delay is None else int(delay * 1e6),
                 spent,
+                waits,
             )
         )
+
+
+def added(one: dict[str, int] | None, other: dict[str, int] | None) -> dict[str, int] | None:
+    """The waits of both."""
+    if one is None or other is None:
+        return one or other
+    return one | {why: one.get(why, 0) + waited for why, waited in other.items()}
 
 
 class _Underway:
@@ -519,6 +548,17 @@ class StageCall(Call):
         if self._key is None:
             self._key = self.journey.idempotency_key()
         return self._key
+
+    def held_up_by(self) -> str:
+        """What `begin` asked to wait for."""
+        if self.owing and self.guard.retry_budget is not None:
+            return f"retry_budget {self.guard.retry_budget.name}"
+        if self.turn is not None:
+            return self.at_limit("throttled" if self.turn.limit.paused else "limit")
+        return "breaker" if self.guard.breaker is None else f"breaker {self.guard.breaker.name}"
+
+    def at_limit(self, kind: str) -> str:
+        return kind if self.guard.limit is None else f"{kind} {self.guard.limit.name}"
 
     def begin(self) -> float | None:
         if self.owing:

@@ -12,6 +12,7 @@ from outlast.clock import here
 from outlast.deadletters import fingerprint
 from outlast.errors import FailureBudgetExceeded, PermanentFailure
 from outlast.observe import emit, listening
+from outlast.pipeline.journey import added
 from outlast.pipeline.results import ItemResult
 from outlast.redact import error_text
 from outlast.store.records import Checkpoint, DeadLetterRow, ItemRow
@@ -145,6 +146,7 @@ class Ledger:
                     output,
                     int(started * 1e6) + bearings.base_us,
                     int((now - started) * 1e6),
+                    None if journey.waits is None and journey.unplaced is None else added(journey.unplaced, journey.waits),
                 ),
             )
         )
