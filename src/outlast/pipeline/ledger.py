@@ -146,7 +146,9 @@ class Ledger:
                     output,
                     int(started * 1e6) + bearings.base_us,
                     int((now - started) * 1e6),
-                    None if journey.waits is None and journey.unplaced is None else added(journey.unplaced, journey.waits),
+                    None
+                    if journey.waits is None and journey.unplaced is None
+                    else added(journey.unplaced, journey.waits),
                 ),
             )
         )

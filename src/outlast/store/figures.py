@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from outlast.store.database import Database, Transaction
-    from outlast.store.records import AttemptOutcome, Checkpoint, ItemStatus, LetterStatus, RunRecord
+    from outlast.store.records import AttemptOutcome, ItemStatus, LetterStatus, RunRecord
 
 MOST = 3  # retries that are counted apart; the last class has all that needed more
 _CLASSES = "case when took < 1000 then took {} else took / 10000000000 * 10000000000 end".format(
-    " ".join(f"when took < {10**digits} then took / {10 ** (digits - 3)} * {10 ** (digits - 3)}" for digits in range(4, 13))
+    " ".join(
+        f"when took < {10**digits} then took / {10 ** (digits - 3)} * {10 ** (digits - 3)}" for digits in range(4, 13)
+    )
 )
 # What attempts are sorted by, in one number: that is a third quicker than four columns, and it is most of what a report costs.
 _OUTCOMES: tuple[AttemptOutcome, ...] = ("success", "retrying", "failed")
-_CODE = (
-    "stage * 6 + case outcome when 'success' then 0 when 'retrying' then 2 else 4 end + case when number > 1 then 1 else 0 end"
-)
+_CODE = "stage * 6 + case outcome when 'success' then 0 when 'retrying' then 2 else 4 end + case when number > 1 then 1 else 0 end"
 _ROOM = 100_000_000_000_000  # more microseconds than anything takes
 _SOURCE = "case when reason like 'source: %' and status in ('dlq', 'failed') then 1 else 0 end"  # could not be read
-_DEAD = "i.status in ('dlq', 'failed') and i.stage = t.stage"
+# An item that is not finished has rows up to its last checkpoint only: it came through those stages.
+_DEAD = "(i.seq is not null and i.status in ('dlq', 'failed') and i.stage = t.stage)"
 
 
 class AttemptFigure(NamedTuple):
@@ -40,7 +41,7 @@ class AttemptFigure(NamedTuple):
     stage: int
     outcome: AttemptOutcome
     again: bool
-    count: int
+    number: int
     took: int
     longest: int
 
@@ -51,7 +52,7 @@ class ItemFigure(NamedTuple):
     stage: int
     status: ItemStatus
     unread: bool
-    count: int
+    number: int
     attempts: int
     took: int
     first_us: int
@@ -66,7 +67,7 @@ class ErrorFigure(NamedTuple):
     error_class: str | None
     error_type: str | None
     error: str | None
-    count: int
+    number: int
     first_us: int
     last_us: int
     saved: int
@@ -78,7 +79,7 @@ class WaitFigure(NamedTuple):
 
     stage: int
     why: str
-    count: int
+    number: int
     waited: int
     longest: int
 
@@ -110,6 +111,9 @@ class Sums:
     attempts: list[AttemptFigure] = field(default_factory=list)
     items: list[ItemFigure] = field(default_factory=list)
     retries: list[tuple[int | None, int, int]] = field(default_factory=list)
+    skipped_again: dict[int, int] = field(
+        default_factory=dict
+    )  # by stage: items skipped there, not at the first attempt
     waits: list[WaitFigure] = field(default_factory=list)
     spent_in_vain: dict[str, tuple[float, float]] = field(default_factory=dict)  # failed attempts; dead items
     wasted: dict[str, float] = field(default_factory=dict)  # without counting anything twice
@@ -145,7 +149,8 @@ class Figures:
             stages = tx.rows(
                 "select stage from outlast_checkpoints where run = ? and seq = ? order by stage", run_number, found[0]
             )
-        return Trail(*found, tuple(stage for (stage,) in stages))
+        seq, key, status = found
+        return Trail(seq, key, status, tuple(stage for (stage,) in stages))
 
 
 class Count:
@@ -178,6 +183,13 @@ class Count:
             )
         ]
         sums.retries = self._retries()
+        sums.skipped_again = dict(
+            tx.rows(
+                "select i.stage, count(*) from outlast_items i join outlast_attempts a on a.run = i.run and a.seq = i.seq "
+                "and a.stage = i.stage where i.run = ? and i.status = 'skipped' and a.outcome = 'success' and a.number > 1 group by 1",
+                run,
+            )
+        )
         sums.waits = self._waits()
         sums.spent_in_vain, sums.wasted = self._spent_in_vain()
         sums.slowest = [
@@ -217,7 +229,7 @@ class Count:
         for row in self._database.stream(
             self._tx,
             "select t.stage, error_class, error_type, error, count(*), min(t.started), max(t.started), "
-            f"sum(case when later is null and i.seq is not null and not ({_DEAD}) then 1 else 0 end), "
+            f"sum(case when later is null and not {_DEAD} then 1 else 0 end), "
             f"sum(case when later is null and {_DEAD} then 1 else 0 end) "
             f"from ({troubled}) t left join outlast_items i on i.run = ? and i.seq = t.seq group by 1, 2, 3, 4",
             *(self._run.number, self._run.number),
