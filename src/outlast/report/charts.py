@@ -107,7 +107,7 @@ def clock(at: datetime, *, days: bool, seconds: bool) -> str:
 
 def over_time(throughput: Throughput) -> str:
     """Finished items in each span, and below them those that ended dead, on a scale of their own."""
-    buckets = throughput.buckets
+    buckets, first = throughput.buckets, throughput.buckets[0]
     wide = 100 / len(buckets)
     seconds = throughput.width < 60
     days = len(buckets) * throughput.width > 86_400
@@ -142,7 +142,7 @@ def over_time(throughput: Throughput) -> str:
         body += f'<text x="{x:.2f}%" y="{foot + 17:.1f}" text-anchor="{anchor}">{at}</text>'
     most = max(buckets, key=lambda bucket: bucket.finished)
     told = (
-        f"{len(buckets)} spans of {precise(throughput.width)}, from {buckets[0].at:%Y-%m-%d %H:%M:%S} UTC; the most items, {most.finished:,}, "
+        f"{len(buckets)} spans of {precise(throughput.width)}, from {first.at:%Y-%m-%d %H:%M:%S} UTC; the most items, {most.finished:,}, "
         f"ended in the one from {most.at:%H:%M:%S}; {sum(bucket.dead for bucket in buckets):,} ended dead."
     )
     return drawing(int(foot + 24), "Finished items over time", told, body)

@@ -407,7 +407,7 @@ def _errors(figures: Iterable[ErrorFigure], run: RunRecord) -> tuple[tuple[Error
         known[6], known[7] = min(known[6], figure.first_us), max(known[7], figure.last_us)
         known[8] += figure.saved
         known[9] += figure.dead
-    ranked = sorted(found.items(), key=lambda each: (-each[1][5], each[1][0], each[0]))
+    ranked = sorted(found.items(), key=lambda each: (-each[1][5], -each[1][9], each[1][0], each[0]))
     listed = tuple(
         ErrorGroup(
             group=mark,

@@ -274,7 +274,7 @@ class Count:
             for table in ("outlast_attempts", "outlast_items")
         )
         rows = self._tx.rows(
-            f"select stage, why, sum(count), sum(waited), max(longest) from ({parts}) both group by 1, 2 order by 1, 2",
+            f"select stage, why, sum(count), sum(waited), max(longest) from ({parts}) every group by 1, 2 order by 1, 2",
             *(self._run.number, self._run.number),
         )
         return [WaitFigure(stage, why, *(int(number) for number in numbers)) for stage, why, *numbers in rows]

@@ -298,7 +298,8 @@ def _attempt(row: Any) -> AttemptRow:
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), default=dict)
+    text = json.dumps(value, separators=(",", ":"), default=dict, ensure_ascii=False)
+    return text if text.isascii() else storable(text)  # half of a surrogate pair, even escaped, is no JSON to PostgreSQL
 
 
 def _advanced(shard: Any, batch: Batch) -> tuple[Any, ...]:
