@@ -15,55 +15,20 @@ from hypothesis import strategies as st
 import outlast
 from outlast import report
 from outlast.report.gather import spread
-from outlast.store.records import Batch, ItemRow, StageMark
+from outlast.store.records import Batch, StageMark
 from outlast.testing import virtual_time
-from stores import START, attempt, item, letter
-
-STEADY = outlast.RetryPolicy(max_attempts=3, initial_delay=1.0, jitter=0.0, on_errors=("transient", "unclear"))
-LENIENT = {"failure_budget": 1.0, "min_success_rate": 0.0, "min_partial_rate": 0.0}
-
-
-def shorten(text, error):
-    return "repaired"
-
-
-def scripted(app, *, audit="all"):
-    """One run in virtual time, one item at a time: each attempt at label takes a quarter of a second and a hundred tokens."""
-    with virtual_time() as time:
-        tries = Counter()
-
-        @outlast.stage(concurrency=1)
-        async def parse(text):
-            time.advance(1 / 64)
-            if text == "empty":
-                raise outlast.Skip("nothing to do")
-            return text
-
-        @outlast.stage(retry=STEADY, concurrency=1, version="2", repairs=[shorten])
-        async def label(text):
-            time.advance(0.25)
-            outlast.current().spend(tokens=100)
-            tries[text] += 1
-            if text == "long":
-                raise outlast.PermanentFailure("26 characters are too long", error_class="validation_error")
-            if text == "once" and tries[text] == 1:
-                raise TimeoutError("no answer in 5 s")
-            if text == "twice" and tries[text] <= 2:
-                raise TimeoutError(f"no answer in {tries[text]} s")
-            if text == "never":
-                raise ConnectionResetError("reset by peer")
-            return text
-
-        pipeline = outlast.Pipeline("reviews", parse, label, app=app, **LENIENT)
-        texts = ["fine", "empty", "once", "twice", "long", "never"]
-        return pipeline.run(texts, run_key="night", item_key=str, audit=audit)
+from reports import EVIL, LENIENT, STEADY, hostile, scripted
+from stores import attempt, item
 
 
 def test_a_scripted_run_is_reported_exactly(app):
     """S3-22, S3-23, U-15: retries needed, errors by rank, reliability of stages, time, cost, amplification: every number."""
     result = scripted(app)
     found = report.of(result)
-    assert found.verdict == "4 of 6 items came through, 1 became a dead letter. It failed at label with ConnectionResetError."
+    assert (
+        found.verdict
+        == "4 of 6 items came through, 1 became a dead letter. It failed at label with ConnectionResetError."
+    )
     assert found.run.pipeline == "reviews"
     assert found.complete
     assert found.unknown == ()
@@ -128,7 +93,13 @@ def test_with_failures_only_on_record_the_report_says_what_is_not_known(app):
     assert not found.complete
     assert "Attempts that succeeded are not on record" in found.unknown[0]
     parse, label = found.stages
-    assert (parse.entered, parse.attempts, parse.took, parse.first_try, parse.after_retry) == (6, None, None, None, None)
+    assert (parse.entered, parse.attempts, parse.took, parse.first_try, parse.after_retry) == (
+        6,
+        None,
+        None,
+        None,
+        None,
+    )
     assert (label.entered, label.dead, label.failures) == (5, 1, 7)
     assert label.retries == report.model.Retries(none=2, one=1, two=2, more=0)
     assert (found.amplification.calls, found.amplification.ratio) == (None, None)
@@ -167,7 +138,7 @@ def test_the_numbers_agree_with_the_rows(request, database, plays, audit):
                 raise outlast.Skip("unwanted")
             if fate == "snooze" and tried == 1:
                 raise outlast.Snooze(3)
-            if fate in {"once", "late_skip"} and tried == 1 or fate == "twice" and tried <= 2 or fate == "never":
+            if (fate in {"once", "late_skip"} and tried == 1) or (fate == "twice" and tried <= 2) or fate == "never":
                 raise TimeoutError(f"no answer from {number}")
             if fate == "permanent":
                 raise ValueError(f"bad {number}")
@@ -319,7 +290,9 @@ def test_an_items_story_has_every_attempt_and_every_wait(app):
     ]
     assert told.spent == {"tokens": 300.0}
     assert told.worked == pytest.approx(0.765625)
-    assert told.took == pytest.approx(sum(moment.seconds or 0 for moment in told.moments))  # nothing is left unexplained
+    assert told.took == pytest.approx(
+        sum(moment.seconds or 0 for moment in told.moments)
+    )  # nothing is left unexplained
     lines = [line[14:] for line in told.lines()]
     assert lines[0] == "read from the source, at position 3"
     assert (
@@ -332,7 +305,9 @@ def test_an_items_story_has_every_attempt_and_every_wait(app):
     assert (never.key, never.status) == ("never", "dlq")
     assert f"outlast dlq show {never.letter[:12]}" in never.lines()[-1]
     repaired = report.story(app, "night", "long")
-    assert "warning: input of label repaired by shorten after PermanentFailure" in [line[14:] for line in repaired.lines()]
+    assert "warning: input of label repaired by shorten after PermanentFailure" in [
+        line[14:] for line in repaired.lines()
+    ]
     skipped = report.story(app, "night", "empty")
     assert skipped.lines()[-1].endswith("skipped at parse: nothing to do")
 
@@ -375,28 +350,6 @@ def test_an_item_that_ended_while_it_waited_tells_the_wait(app):
 
 # -- hostile texts ----------------------------------------------------------------------------------------------------------------------
 
-EVIL = "</title><script>alert(1)</script><img src=x onerror=alert(2)> \"' & \u202egnp.exe \x00\x1b[31m \ud800 密码"
-SECRET = "password=hunter2hunter2"
-
-
-def hostile(store):
-    """A run whose every name and text is an attack."""
-    run = store.open_run(EVIL.replace("\x00", "").replace("\ud800", ""), EVIL, (StageMark("<b>stage</b>", "<i>2</i>"),))
-    lease = store.take_lease(run.number, 0, "me", 60)
-    wrong = {"error_class": "<u>", "error_type": "<Evil>", "error": f"{EVIL} {SECRET}"}
-    rows = [
-        attempt(0, outcome="retrying", delay_us=5, spent={"<usd>": 1.0}, **wrong),
-        attempt(0, number=2, outcome="failed", waits={f"limit {EVIL}": 1_000_000}, **wrong),
-    ]
-    texts = (f"{EVIL} {SECRET}", "zero \x00")
-    dead = ItemRow(0, EVIL, "dlq", 0, 2, False, f"{EVIL} {SECRET}", texts, {"<usd>": 1.0}, b'"<payload>"', START, 2_000_000)
-    letters = [
-        letter(1, run=run.id, seq=0, stage="<b>stage</b>", item_key=EVIL, **wrong, payload=b'{"v":1,"d":"<payload>"}')
-    ]
-    store.write(lease, Batch(items=[dead], attempts=rows, dead_letters=letters, read=1, source_exhausted=True))
-    store.set_run(lease, run.id, status="failed", why=f"{EVIL} {SECRET}", expect=("running",))
-    return run
-
 
 def test_hostile_texts_are_texts_and_secrets_stay_inside(app):
     """Nothing on record can become markup, and what looks like a secret is masked; payloads are not there at all."""
@@ -404,7 +357,13 @@ def test_hostile_texts_are_texts_and_secrets_stay_inside(app):
     found = report.read(app, run.id)
     told = report.story(app, run.id, 0)
     page = found.html()
-    for text in (page, json.dumps(found.to_dict()), json.dumps(told.to_dict()), "\n".join(told.lines()), found._repr_html_()):
+    for text in (
+        page,
+        json.dumps(found.to_dict()),
+        json.dumps(told.to_dict()),
+        "\n".join(told.lines()),
+        found._repr_html_(),
+    ):
         assert "hunter2" not in text
         assert "payload" not in text
     for text in (page, found._repr_html_()):

@@ -181,7 +181,9 @@ def test_with_failures_only_on_record_waits_before_successes_go_to_the_item(app)
     async def last(item):
         raise ValueError("no")
 
-    pipeline = outlast.Pipeline("p", work, last, app=app, failure_budget=1.0, min_partial_rate=0.0, min_success_rate=0.0)
+    pipeline = outlast.Pipeline(
+        "p", work, last, app=app, failure_budget=1.0, min_partial_rate=0.0, min_success_rate=0.0
+    )
     with virtual_time():
         result = pipeline.run(["a"], audit="failures")
     (item,) = app.store.items(result._number)

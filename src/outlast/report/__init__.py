@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 
 def of(result: RunResult[Any]) -> Report:
     """The report of a run that has just ended, from its result."""
-    if result._store is None:  # noqa: SLF001 - rooms of one package
-        message = "expected a result that knows its store, got: one that came from another process. Use outlast.report.read(app, run)."
-        raise ConfigurationError(message)
-    return read(result._store(), result.id)  # noqa: SLF001 - as above
+    return read(_known(result), result.id)
+
+
+def story_of(result: RunResult[Any], item: str | int) -> Story:
+    """One item's way through a run that has just ended, by its key or its position in the source."""
+    return story(_known(result), result.id, item)
 
 
 def read(where: Keeper | Store, run: str, *, pipeline: str | None = None) -> Report:
@@ -53,6 +55,13 @@ def story(where: Keeper | Store, run: str, item: str | int, *, pipeline: str | N
 
     store = _store(where)
     return told(store, _found(store, run, pipeline), item)
+
+
+def _known(result: RunResult[Any]) -> Store:
+    if result._store is None:  # noqa: SLF001 - rooms of one package
+        message = "expected a result that knows its store, got: one that came from another process. Use outlast.report.read(app, run)."
+        raise ConfigurationError(message)
+    return result._store()  # noqa: SLF001 - as above
 
 
 def _store(where: Any) -> Store:
