@@ -75,7 +75,7 @@ def precise(seconds: float) -> str:
     Time as `duration` says it, with more digits for what is short.
 
     >>> [precise(s) for s in (0, 0.000_404, 0.002_98, 0.0162, 0.1625, 5.1)]
-    ['0', '404 µs', '2.98 ms', '16.2 ms', '163 ms', '5.1 s']
+    ['0', '404 µs', '2.98 ms', '16.2 ms', '162 ms', '5.1 s']
     """
     if seconds <= 0:
         return "0"

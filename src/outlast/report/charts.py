@@ -112,16 +112,15 @@ def over_time(throughput: Throughput) -> str:
     seconds = throughput.width < 60
     days = len(buckets) * throughput.width > 86_400
     top = nice(max(bucket.finished for bucket in buckets))
-    high, base = 150.0, 172.0
-    body = labels = ""
+    high, base = 150.0, 160.0
+    body = scale = ""
     for share in (0.0, 0.5, 1.0):
-        y = base - high * share
-        body += f'<line class="{"grid" if share else "axis"}" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>'
-        if share:
-            labels += f'<text x="0" y="{y - 4:.1f}">{top * share:,.{1 if top < 10 else 0}f}</text>'
+        y, value = base - high * share, top * share
+        if value == int(value):
+            body += f'<line class="{"grid" if share else "axis"}" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>'
+            scale += f'<text x="8" y="{y + 4:.1f}">{value:,.0f}</text>'
     for place, bucket in enumerate(buckets):
         body += _column(place * wide, wide, bucket, base, high / top, clock(bucket.at, days=days, seconds=seconds))
-    body += labels
     marks = (
         [(0, "start"), (len(buckets) // 2, "middle"), (len(buckets) - 1, "end")] if len(buckets) > 2 else [(0, "start")]
     )
@@ -145,7 +144,9 @@ def over_time(throughput: Throughput) -> str:
         f"{len(buckets)} spans of {precise(throughput.width)}, from {first.at:%Y-%m-%d %H:%M:%S} UTC; the most items, {most.finished:,}, "
         f"ended in the one from {most.at:%H:%M:%S}; {sum(bucket.dead for bucket in buckets):,} ended dead."
     )
-    return drawing(int(foot + 24), "Finished items over time", told, body)
+    high = int(foot + 24)
+    beside = f'<svg class="scale" height="{high}" aria-hidden="true">{scale}</svg>'
+    return f'<div class="plot">{drawing(high, "Finished items over time", told, body)}{beside}</div>'
 
 
 def _column(x: float, wide: float, bucket: Bucket, base: float, scale: float, at: str) -> str:
@@ -173,7 +174,7 @@ def ranges(rows: Sequence[tuple[str, Spread]]) -> str:
     last = max(last, first + 1)
 
     def place(seconds: float) -> float:
-        share = (math.log10(max(seconds, low)) - first) / (last - first)
+        share = (math.log10(max(seconds, 10.0**first)) - first) / (last - first)
         return 2 + 96 * min(1.0, max(0.0, share))
 
     step, body = 46, ""

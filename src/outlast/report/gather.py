@@ -386,8 +386,9 @@ def _errors(figures: Iterable[ErrorFigure], run: RunRecord) -> tuple[tuple[Error
     found: dict[str, list[Any]] = {}
     beyond: set[str] | None = None
     whole = 0
+    names = {place: _stage(run, place) for place in range(len(run.stages))}
     for figure in figures:
-        stage, text = _stage(run, figure.stage), figure.error or ""
+        stage, text = names.get(figure.stage, str(figure.stage)), figure.error or ""
         kind, name = figure.error_class or "unknown", figure.error_type or "no error"
         if figure.error_type is None:
             kind = "unwanted_result"

@@ -178,9 +178,14 @@ def _problems(report: Report) -> str:
             f'<p class="meta">{escaped(group.error_class)} · from {moment(group.first_seen_at)} to {moment(group.last_seen_at)}</p></div></li>'
             for group in ended
         )
+        kept = (
+            "Their dead letters are not on record any more."
+            if report.counts.dlq
+            else "They are not kept as dead letters."
+        )
         return section(
             "What went wrong",
-            "What items failed with. This run made no dead letters.",
+            f"What items failed with. {kept}",
             f'<ol class="problems">{rows}</ol>',
         )
     return ""
@@ -199,7 +204,7 @@ def _progress(report: Report) -> str:
         if bucket.finished
     ]
     table = tabled(("from", "succeeded", "skipped", "dead"), rows)
-    figure = f"<figure><figcaption>finished items in spans of {precise(throughput.width)}</figcaption>{charts.over_time(throughput)}</figure>"
+    figure = f"<figure><figcaption>finished items in spans of {precise(throughput.width).removesuffix(' 00 s')}</figcaption>{charts.over_time(throughput)}</figure>"
     return section("Progress", "", figure, numbers("the numbers", table))
 
 
@@ -409,7 +414,7 @@ def _cost(report: Report) -> str:
         ]
         for cost in report.cost
     ]
-    table = tabled(("what", "spent", "for each success", "in vain", "share", ""), rows)
+    table = tabled(("what", "spent", "each success", "in vain", "share", ""), rows)
     return section("Cost", "In vain: on attempts that failed, and on items that ended dead.", table)
 
 

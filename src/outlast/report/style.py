@@ -35,16 +35,19 @@ bdi{unicode-bidi:isolate}
 .note p+p{margin-top:6px}
 svg{display:block;width:100%;overflow:visible}
 svg text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","Liberation Sans",sans-serif;fill:var(--soft);paint-order:stroke;stroke:var(--bg);stroke-width:3px;stroke-linejoin:round}
+.plot{display:flex}
+.plot svg{flex:1;min-width:0}
+.plot svg.scale{flex:none;width:58px}
 .counts{margin-top:28px}
 .legend{display:flex;flex-wrap:wrap;gap:6px 22px;margin-top:10px;font-size:14px;color:var(--soft)}
 .legend b{color:var(--ink);font-weight:600}
 .legend li{display:flex;gap:8px;align-items:baseline}
 .key{flex:none;width:10px;height:10px;border-radius:3px;display:inline-block}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:1px;background:var(--line);border:1px solid var(--line);
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(158px,1fr));gap:1px;background:var(--line);border:1px solid var(--line);
 border-radius:10px;overflow:hidden;margin-top:28px}
 .tiles div{background:var(--card);padding:12px 16px;display:flex;flex-direction:column}
 .tiles dt{font-size:13px;color:var(--soft)}
-.tiles dd{font-size:22px;font-weight:620;letter-spacing:-.01em;line-height:1.3}
+.tiles dd{font-size:21px;overflow-wrap:normal;font-weight:620;letter-spacing:-.01em;line-height:1.3}
 .tiles dd small{display:block;font-size:13px;font-weight:400;letter-spacing:0;color:var(--soft)}
 section{margin-top:48px}
 section>header{margin-bottom:16px}
@@ -60,12 +63,13 @@ section>header p{color:var(--soft);max-width:52em;margin-top:2px}
 .cmds code{background:var(--well);border:1px solid var(--line);border-radius:6px;padding:3px 9px;user-select:all}
 .flow{display:flex;flex-wrap:wrap;gap:12px 0;align-items:stretch}
 .flow>li{flex:1 1 190px;display:flex;min-width:0}
-.flow>li.edge{flex:0 1 128px}
+.flow>li.edge{flex:0 1 auto;min-width:118px}
 .flow>li+li::before{content:"\\2192";align-self:center;flex:none;width:28px;text-align:center;color:var(--soft);font-size:17px}
 .card{flex:1;min-width:0;background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}
 .edge .card{background:transparent;border-style:dashed}
+.edge .big small{display:block;line-height:1.2}
 .card .tag{color:var(--soft);font-size:13px;font-weight:400}
-.card .big{font-size:20px;font-weight:620;letter-spacing:-.01em;line-height:1.4}
+.card .big{font-size:20px;overflow-wrap:normal;font-weight:620;letter-spacing:-.01em;line-height:1.4}
 .card .big small{font-size:13px;font-weight:400;color:var(--soft);letter-spacing:0}
 .card p.tag{min-height:1.5em}
 .card svg{margin:8px 0}
@@ -84,7 +88,7 @@ th:last-child,td:last-child{padding-right:0}
 tbody th{color:var(--ink);font-size:14px;font-weight:500;vertical-align:top;overflow-wrap:normal;padding:7px 14px 7px 0}
 thead th{white-space:nowrap;overflow-wrap:normal}
 td.name,th.name{overflow-wrap:anywhere;min-width:84px}
-td.bar{width:30%;min-width:90px;vertical-align:middle}
+td.bar{width:24%;min-width:64px;vertical-align:middle}
 td small{color:var(--soft);font-size:13px}
 details{margin-top:12px}
 summary{cursor:pointer;color:var(--soft);font-size:13.5px;width:fit-content}

@@ -299,7 +299,8 @@ def _attempt(row: Any) -> AttemptRow:
 
 def _json(value: object) -> str:
     text = json.dumps(value, separators=(",", ":"), default=dict, ensure_ascii=False)
-    return text if text.isascii() else storable(text)  # half of a surrogate pair, even escaped, is no JSON to PostgreSQL
+    # Half of a surrogate pair is no JSON to PostgreSQL, even escaped.
+    return text if text.isascii() else storable(text)
 
 
 def _advanced(shard: Any, batch: Batch) -> tuple[Any, ...]:
