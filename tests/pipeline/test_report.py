@@ -257,6 +257,26 @@ def test_an_empty_run_and_one_that_is_not_over_are_reported(app):
         json.dumps(each.to_dict())
 
 
+def test_a_report_of_a_run_under_way_is_of_one_instant(app):
+    """Whatever is written meanwhile, its numbers agree with each other."""
+    seen = []
+
+    @outlast.stage(concurrency=2)
+    def work(number):
+        if number % 50 == 0:
+            seen.append(report.read(app, "k"))
+        return number
+
+    outlast.Pipeline("p", work, app=app).run(range(1000), run_key="k", item_key=str)
+    assert len(seen) == 20
+    for found in seen:
+        counts, retries = found.counts, found.retries
+        finished = counts.succeeded + counts.dlq
+        assert found.run.status == "running"
+        assert finished == retries.none == sum(bucket.finished for bucket in found.throughput.buckets)
+        assert finished == found.stages[0].first_try
+
+
 def test_a_run_or_an_item_that_is_not_there_is_named(app):
     """Bad input gets a clear error."""
     with pytest.raises(outlast.ConfigurationError, match=r"expected the id or the key of a run, got: 'nope'"):

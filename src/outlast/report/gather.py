@@ -63,6 +63,7 @@ _TEXTS = {
 def gathered(store: Store, run: RunRecord) -> Report:
     """The report of a run."""
     with store.counting(run) as count:
+        run = count.run
         sums = count.sums()
         errors, more_errors = _errors(count.errors(), run)
         warnings, more_warnings = _warnings(count.warnings())

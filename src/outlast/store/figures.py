@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from outlast.store.records import storable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from outlast.store.database import Database, Transaction
     from outlast.store.records import AttemptOutcome, ItemStatus, LetterStatus, RunRecord
@@ -126,12 +126,14 @@ class Figures:
 
     _database: Database
     app: str
+    _runs: Callable[..., list[RunRecord]]
 
     @contextmanager
     def counting(self, run: RunRecord) -> Iterator[Count]:
-        """Everything that is asked inside is of one instant."""
+        """Everything that is asked inside is of one instant, the run itself included."""
         with self._database.snapshot() as tx:
-            yield Count(self._database, tx, run, self.app)
+            found = self._runs(tx, "and id = ?", run.id)
+            yield Count(self._database, tx, found[0] if found else run, self.app)
 
     def trail(self, run_number: int, item: int | str) -> Trail | None:
         """The item with this key or at this position, if anything is on record of it; the first of those with one key."""
@@ -157,11 +159,11 @@ class Count:
     """A run in one snapshot."""
 
     def __init__(self, database: Database, tx: Transaction, run: RunRecord, app: str) -> None:
-        self._database, self._tx, self._run, self._app = database, tx, run, app
+        self._database, self._tx, self.run, self._app = database, tx, run, app
 
     def sums(self, *, slowest: int = 10) -> Sums:
         """All that is counted in whole."""
-        tx, run = self._tx, self._run.number
+        tx, run = self._tx, self.run.number
         sums = Sums()
         sums.attempts = [
             AttemptFigure(code // 6, _OUTCOMES[code % 6 // 2], code % 2 == 1, count, int(took), int(longest))
@@ -204,7 +206,7 @@ class Count:
             for row in tx.rows(
                 "select fingerprint, stage, status, count(*) from outlast_dead_letters where app = ? and run = ? "
                 "group by 1, 2, 3 order by 4 desc, 1, 2, 3 limit 1000",
-                *(self._app, self._run.id),
+                *(self._app, self.run.id),
             )
         ]
         return sums
@@ -215,7 +217,7 @@ class Count:
             tuple(row)
             for row in self._tx.rows(
                 "select (started + took - ?) / ?, status, count(*) from outlast_items where run = ? group by 1, 2 order by 1, 2",
-                *(first_us, width_us, self._run.number),
+                *(first_us, width_us, self.run.number),
             )
         ]
 
@@ -232,7 +234,7 @@ class Count:
             f"sum(case when later is null and not {_DEAD} then 1 else 0 end), "
             f"sum(case when later is null and {_DEAD} then 1 else 0 end) "
             f"from ({troubled}) t left join outlast_items i on i.run = ? and i.seq = t.seq group by 1, 2, 3, 4",
-            *(self._run.number, self._run.number),
+            *(self.run.number, self.run.number),
         ):
             yield ErrorFigure(*row[:4], *(int(number) for number in row[4:]))
 
@@ -242,7 +244,7 @@ class Count:
             self._tx,
             f"select element.value, count(*) from outlast_items i cross join {self._database.elements.format('i.warnings')} "
             "where i.run = ? and i.warnings is not null group by 1",
-            self._run.number,
+            self.run.number,
         )
 
     def passes(self) -> list[tuple[str, int, dict[str, Any]]]:
@@ -250,7 +252,7 @@ class Count:
         rows = self._tx.rows(
             "select name, at, data from outlast_events where app = ? and run = ? "
             "and name in ('run_started', 'run_finished') order by number limit 1000",
-            *(self._app, self._run.id),
+            *(self._app, self.run.id),
         )
         return [(name, at, json.loads(data)) for name, at, data in rows]
 
@@ -262,7 +264,7 @@ class Count:
             f"select stage, {few}, count(*) from units group by 1, 2 union all "
             f"select null, {few}, count(*) from (select u.seq, sum(n) as n from units u "
             "join outlast_items i on i.run = ? and i.seq = u.seq group by u.seq) whole group by 2",
-            *(self._run.number, self._run.number),
+            *(self.run.number, self.run.number),
         )
         return sorted(((stage, int(n), count) for stage, n, count in rows), key=lambda row: (row[0] is None, *row[1:]))
 
@@ -275,7 +277,7 @@ class Count:
         )
         rows = self._tx.rows(
             f"select stage, why, sum(count), sum(waited), max(longest) from ({parts}) every group by 1, 2 order by 1, 2",
-            *(self._run.number, self._run.number),
+            *(self.run.number, self.run.number),
         )
         return [WaitFigure(stage, why, *(int(number) for number in numbers)) for stage, why, *numbers in rows]
 
@@ -287,13 +289,13 @@ class Count:
             "then cast(pair.value as double precision) else 0 end) from outlast_attempts t "
             f"left join outlast_items i on i.run = t.run and i.seq = t.seq cross join {pairs.format('t.spent')} "
             "where t.run = ? and t.outcome <> 'success' and t.spent is not null group by 1 order by 1",
-            self._run.number,
+            self.run.number,
         )
         dead = dict(
             self._tx.rows(
                 f"select pair.key, {amount} from outlast_items t cross join {pairs.format('t.spent')} "
                 "where t.run = ? and t.status in ('dlq', 'failed') and t.spent is not null group by 1 order by 1",
-                self._run.number,
+                self.run.number,
             )
         )
         attempts = {name: (whole, extra) for name, whole, extra in failed}
