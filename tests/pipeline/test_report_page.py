@@ -31,9 +31,9 @@ FAINT = """() => {
 }"""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Chromium, without which nobody knows what the page looks like."""
+    """Chromium, without which nobody knows what the page looks like. No longer than here: it has an event loop running in this thread."""
     found = shutil.which("chromium")
     if found is None:
         pytest.fail("these tests need Chromium, and there is none on the PATH: make servers brings it.")
