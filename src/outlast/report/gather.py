@@ -84,7 +84,7 @@ def gathered(store: Store, run: RunRecord) -> Report:
         letters=letters,
         retries=_retries(sums, None, sum(figure.number for figure in sums.items)),
         stages=stages,
-        amplification=_amplification(sums, stages, complete=complete),
+        amplification=_amplification(stages, complete=complete),
         time=_time(sums, complete=complete),
         errors=errors,
         throughput=throughput,
@@ -316,8 +316,8 @@ def _retries(sums: Sums, place: int | None, units: int) -> Retries:
     return Retries(none=max(0, units - sum(needed)), one=needed[1], two=needed[2], more=needed[3])
 
 
-def _amplification(sums: Sums, stages: Sequence[StageReport], *, complete: bool) -> Amplification:
-    calls, units = sum(figure.number for figure in sums.attempts), sum(stage.entered for stage in stages)
+def _amplification(stages: Sequence[StageReport], *, complete: bool) -> Amplification:
+    calls, units = sum(stage.attempts or 0 for stage in stages), sum(stage.entered for stage in stages)
     if not complete:
         return Amplification(calls=None, units=units, ratio=None)
     return Amplification(calls=calls, units=units, ratio=calls / units if units else None)
