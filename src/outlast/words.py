@@ -88,7 +88,9 @@ def amount(number: float) -> str:
     """
     What was spent, with as many digits as a person reads.
 
-    >>> amount(792_044_000.0), amount(1980.11), amount(0.002), amount(0)
-    ('792,044,000', '1,980.11', '0.002', '0')
+    >>> amount(792_044_000.0), amount(1980.11), amount(0.002), amount(0), amount(3e15)
+    ('792,044,000', '1,980.11', '0.002', '0', '3e+15')
     """
+    if abs(number) >= 1e12:
+        return f"{number:.4g}"
     return f"{number:,.0f}" if abs(number) >= 100_000 or number == int(number) else f"{number:,.6g}"

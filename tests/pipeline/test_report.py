@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections import Counter, defaultdict
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 import outlast
 from outlast import report
 from outlast.report.gather import spread
+from outlast.report.story import Moment
 from outlast.store.records import Batch, StageMark
 from outlast.testing import virtual_time
 from reports import EVIL, LENIENT, STEADY, hostile, scripted
@@ -85,6 +89,15 @@ def test_a_report_is_json_with_the_same_names(app):
     assert datetime.fromisoformat(read["run"]["started_at"]).tzinfo == UTC
     assert read["stages"][1]["took"]["p95"] == 0.25
     assert read == json.loads(json.dumps(report.read(app, "night", pipeline="reviews").to_dict()))
+
+
+def test_every_field_is_in_the_reference():
+    """Programs that read the JSON have a page to look it up in."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "runs.md").read_text()
+    shown = set(re.findall(r"`(\w+)`", page))
+    values = [thing for thing in (*vars(report.model).values(), report.Story, Moment) if is_dataclass(thing)]
+    assert len(values) > 15
+    assert {field.name for value in values for field in fields(value)} - shown == set()
 
 
 def test_with_failures_only_on_record_the_report_says_what_is_not_known(app):

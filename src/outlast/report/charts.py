@@ -190,7 +190,7 @@ def ranges(rows: Sequence[tuple[str, Spread]]) -> str:
         y = number * step + 36
         p50, p95, p99, most = (place(value) for value in (spread.p50, spread.p95, spread.p99, spread.max))
         hint = f"{name}: half within {precise(spread.p50)}, 95 % within {precise(spread.p95)}, 99 % within {precise(spread.p99)}, at most {precise(spread.max)}"
-        body += f'<g><title>{escaped(hint)}</title><text x="0" y="{y - 12}">{escaped(name)}</text>'
+        body += f'<g><title>{escaped(hint)}</title><text x="0" y="{y - 12}">{escaped(name[:40])}</text>'
         body += f'<line class="s-thin" x1="{p50:.2f}%" x2="{most:.2f}%" y1="{y}" y2="{y}"/>'
         body += f'<line class="s-ok" x1="{p50:.2f}%" x2="{max(p95, p50 + 0.01):.2f}%" y1="{y}" y2="{y}"/>'
         body += f'<line class="s-thin" x1="{p99:.2f}%" x2="{p99:.2f}%" y1="{y - 6}" y2="{y + 6}"/>'

@@ -178,7 +178,7 @@ def _verdict(run: RunRecord, counts: CountFacts, letters: Sequence[LetterGroup],
         first = causes[0]
         number = first.count if isinstance(first, LetterGroup) else first.dead
         much = "all" if number >= dead else "most" if number * 2 > dead else f"{number:,}"
-        cause = f"failed at {first.stage} with {first.error_type}."
+        cause = f"failed at {sanitise(first.stage, 60)} with {sanitise(first.error_type, 60)}."
         said += f" Of those {dead:,}, {much} {cause}" if dead > 1 else f" It {cause}"
     begun = {
         "failed": "The run failed. ",

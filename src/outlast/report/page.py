@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.report import charts
 from outlast.report.charts import escaped
-from outlast.report.pieces import legend_of, moment, num, numbers, section, share, tabled, text
+from outlast.report.pieces import legend_of, moment, named, num, numbers, section, share, tabled, text
 from outlast.report.style import SHEET
 from outlast.words import amount, counted, duration, per_second, percent, precise
 
@@ -154,11 +154,11 @@ def _problems(report: Report) -> str:
         rows = ""
         for group in report.letters[:5]:
             left = f"{group.open:,} open" if group.open != group.count else "all open"
-            keys = ", ".join(text(key) for key in group.sample_keys)
+            keys = ", ".join(named(key) for key in group.sample_keys)
             commands = f"<code>{escaped(group.look)}</code><code>{escaped(group.replay)}</code>" if group.open else ""
             rows += (
                 f'<li><div class="n">{group.count:,}<small>{share(group.share)}</small></div><div>'
-                f'<h3>{text(group.error_type)} at {text(group.stage)}</h3><p class="msg">{text(group.message)}</p>'
+                f'<h3>{named(group.error_type)} at {named(group.stage)}</h3><p class="msg">{text(group.message)}</p>'
                 f'<p class="meta">{escaped(group.error_class)} · {left} · from {moment(group.first_seen_at)} to {moment(group.last_seen_at)}'
                 f' · for example {keys}</p><div class="cmds">{commands}</div></div></li>'
             )
@@ -174,7 +174,7 @@ def _problems(report: Report) -> str:
         ended = [group for group in report.errors if group.dead][:5]
         rows = "".join(
             f'<li><div class="n">{group.dead:,}<small>{percent(group.dead, dead)}</small></div><div>'
-            f'<h3>{text(group.error_type)} at {text(group.stage)}</h3><p class="msg">{text(group.message)}</p>'
+            f'<h3>{named(group.error_type)} at {named(group.stage)}</h3><p class="msg">{text(group.message)}</p>'
             f'<p class="meta">{escaped(group.error_class)} · from {moment(group.first_seen_at)} to {moment(group.last_seen_at)}</p></div></li>'
             for group in ended
         )
@@ -215,7 +215,7 @@ def _flow(report: Report) -> str:
     cards.append(_edge("done", counts.succeeded, "succeeded"))
     rows = [
         [
-            (text(stage.name), ""),
+            (named(stage.name), ""),
             num(stage.entered),
             num(stage.attempts),
             num(stage.failures),
@@ -264,7 +264,7 @@ def _card(stage: StageReport) -> str:
         + (["checkpoint"] if stage.checkpoint else [])
     )
     return (
-        f'<li><div class="card"><h3>{text(stage.name)}</h3><p class="tag">{tags}</p>'
+        f'<li><div class="card"><h3>{named(stage.name)}</h3><p class="tag">{tags}</p>'
         f'<div class="big">{stage.entered:,} <small>entered</small></div>{bar}<ul>{lines}</ul></div></li>'
     )
 
@@ -294,7 +294,7 @@ def _retries(report: Report) -> str:
     ]
     table = tabled(
         ("stage", "none", "one", "two", "three or more"),
-        [row(text(stage.name), stage.retries) for stage in report.stages],
+        [row(named(stage.name), stage.retries) for stage in report.stages],
     )
     return section(
         "Retries needed",
@@ -344,7 +344,7 @@ def _durations(report: Report) -> str:
         return ""
     rows = [
         [
-            (text(name), ""),
+            (named(name), ""),
             *((precise(value), "num") for value in (took.p50, took.p95, took.p99, took.max)),
             (duration(took.total), "num"),
         ]
@@ -367,7 +367,7 @@ def _errors(report: Report) -> str:
     rows = [
         [
             num(group.count),
-            (f"{text(group.error_type)}<br><small>{escaped(group.error_class)} at {text(group.stage)}</small>", ""),
+            (f"{named(group.error_type)}<br><small>{escaped(group.error_class)} at {named(group.stage)}</small>", ""),
             (
                 f"{text(group.message)}<br><small>{moment(group.first_seen_at)} to {moment(group.last_seen_at)}</small>",
                 "text",
@@ -405,7 +405,7 @@ def _cost(report: Report) -> str:
         return ""
     rows = [
         [
-            (text(cost.name), ""),
+            (named(cost.name), ""),
             (amount(cost.total), "num"),
             ("\N{EN DASH}" if cost.per_succeeded is None else amount(cost.per_succeeded), "num"),
             (amount(cost.wasted), "num"),
@@ -423,9 +423,9 @@ def _slowest(report: Report) -> str:
         return ""
     rows = [
         [
-            (text(item.key), "name"),
+            (named(item.key), "name"),
             (escaped("dead letter" if item.status == "dlq" else item.status), ""),
-            (text(item.stage), ""),
+            (named(item.stage), ""),
             num(item.attempts),
             (precise(item.took), "num"),
         ]
@@ -486,7 +486,7 @@ def summary_html(report: Report) -> str:
     told = " · ".join(f"{number:,} {word}" for _, number, word in parts)
     groups: list[Any] = [*report.letters[:3]] or [group for group in report.errors if group.dead][:3]
     problems = "".join(
-        f"<li>{(group.count if hasattr(group, 'open') else group.dead):,} \N{MULTIPLICATION SIGN} {text(group.error_type)} at {text(group.stage)}: {text(group.message)}</li>"
+        f"<li>{(group.count if hasattr(group, 'open') else group.dead):,} \N{MULTIPLICATION SIGN} {named(group.error_type)} at {named(group.stage)}: {text(group.message)}</li>"
         for group in groups
     )
     return (

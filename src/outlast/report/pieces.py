@@ -13,10 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
+_NAME = 64  # characters
+
 
 def text(value: object) -> str:
     """Somebody else's text: it may run from right to left, and must not turn the page around."""
     return f"<bdi>{escaped(value)}</bdi>"
+
+
+def named(value: str) -> str:
+    """A name in a table or a heading: one that would fill the page is cut."""
+    return text(value if len(value) <= _NAME else f"{value[: _NAME - 1]}…")
 
 
 def section(title: str, lead: str, *body: str) -> str:
