@@ -131,8 +131,9 @@ class ShardState(NamedTuple):
 
 class ItemRow(NamedTuple):
     """
-    A finished item. `stage` is the last it was in, by number; `took_us` is from its first attempt to its end. `waits` is what it waited for
-    without an attempt on record that followed: it ended while it waited, or attempts that succeed are not recorded.
+    A finished item. `stage` is the last it was in, by number; `took_us` is from its first attempt to its end. `output` is what it became; of one
+    that failed, what went wrong. `waits` is what it waited for without an attempt on record that followed: it ended while it waited, or
+    attempts that succeed are not recorded.
     """
 
     seq: int
