@@ -6,6 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from outlast import observe as observe
     from outlast import presets as presets
+    from outlast import report as report
     from outlast import rows as rows
     from outlast import testing as testing
     from outlast.app import App as App
@@ -90,7 +91,7 @@ _ROOMS = {
     "shapes": "Category ErrorSpec Jitter Seconds StopReason",
     "verdicts": "Verdict classify register",
 }
-_MODULES = ("observe", "presets", "rows", "testing")
+_MODULES = ("observe", "presets", "report", "rows", "testing")
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 __all__ = sorted([*_HOME, *_MODULES])  # pyright: ignore[reportUnsupportedDunderAll]  # noqa: PLE0605 - loaded by __getattr__
 

@@ -225,6 +225,11 @@ class Limit:
         """How many calls may be under way now: `concurrency`, or fewer after the service refused some; None if any number."""
         return None if self._room == inf else int(self._room)
 
+    @property
+    def paused(self) -> bool:
+        """Whether the service has asked for a pause that is not over: nobody may start before."""
+        return self._gate > here.get().clock.monotonic()
+
     def __repr__(self) -> str:
         width = "any number" if self.width is None else self.width
         return f"<Limit {self.name!r} {self.under_way} of {width} under way, {len(self._line)} waiting>"

@@ -68,3 +68,29 @@ def percent(part: int, whole: int) -> str:
         return "100 %"
     share = min(99.9, max(0.1, 100 * part / whole))
     return f"{share:.0f} %" if 1 <= share <= 99 else f"{share:.1f} %"
+
+
+def precise(seconds: float) -> str:
+    """
+    Time as `duration` says it, with more digits for what is short.
+
+    >>> [precise(s) for s in (0, 0.000_404, 0.002_98, 0.0162, 0.1625, 5.1)]
+    ['0', '404 µs', '2.98 ms', '16.2 ms', '162 ms', '5.1 s']
+    """
+    if seconds <= 0:
+        return "0"
+    if seconds < 0.000_999_5:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else duration(seconds)
+
+
+def amount(number: float) -> str:
+    """
+    What was spent, with as many digits as a person reads.
+
+    >>> amount(792_044_000.0), amount(1980.11), amount(0.002), amount(0), amount(3e15)
+    ('792,044,000', '1,980.11', '0.002', '0', '3e+15')
+    """
+    if abs(number) >= 1e12:
+        return f"{number:.4g}"
+    return f"{number:,.0f}" if abs(number) >= 100_000 or number == int(number) else f"{number:,.6g}"

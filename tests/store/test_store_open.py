@@ -13,8 +13,9 @@ import pytest
 
 from outlast import ConfigurationError, classify
 from outlast.store import StoreError, StoreRefused, StoreUnavailable, database, open_store
+from outlast.store.records import Batch
 from outlast.store.sqlite import _refuse_network
-from stores import STAGES, contents, sql, started
+from stores import STAGES, attempt, contents, item, sql, started
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -242,7 +243,7 @@ def test_an_older_program_refuses_a_newer_schema(fresh):
         sql(store, "update outlast_schema set version = 99")
         before = contents(store)
         with pytest.raises(
-            StoreRefused, match=r"has schema 99, made by a newer Outlast; this one knows schema 1. Upgrade"
+            StoreRefused, match=r"has schema 99, made by a newer Outlast; this one knows schema \d+. Upgrade"
         ):
             open_store(fresh)
         assert contents(store) == before
@@ -265,6 +266,22 @@ def test_a_newer_program_brings_an_older_schema_up_to_date(fresh, monkeypatch):
             assert store.run(run.id) == run
 
 
+def test_a_store_from_before_waits_were_on_record_is_brought_up_to_date(fresh, monkeypatch):
+    """S3-22: what was there has no waits, and what comes now has."""
+    known = database._migrations
+    monkeypatch.setattr(database, "_migrations", lambda name: known(name)[:1])
+    with open_store(fresh) as store:
+        run, lease = started(store)
+        old = (run.number, 0, 0, 1, 1, "success", 1, 1)
+        with store._database.writing() as tx:
+            tx.insert("outlast_attempts", "run, seq, stage, pass, number, outcome, started, took", [old])
+    monkeypatch.setattr(database, "_migrations", known)
+    with open_store(fresh) as store:
+        store.write(lease, Batch(attempts=[attempt(1, waits={"retry": 7})], items=[item(1, waits={"snooze": 8})]))
+        assert [row.waits for row in store.attempts(run.number)] == [None, {"retry": 7}]
+        assert [row.waits for row in store.items(run.number)] == [{"snooze": 8}]
+
+
 def test_a_migration_that_fails_leaves_the_schema_as_it_was(fresh, monkeypatch):
     """Half of one is worse than none."""
     known = database._migrations
@@ -276,7 +293,7 @@ def test_a_migration_that_fails_leaves_the_schema_as_it_was(fresh, monkeypatch):
         open_store(fresh)
     monkeypatch.setattr(database, "_migrations", known)
     with open_store(fresh) as store:
-        assert sql(store, "select version from outlast_schema") == [(1,)]
+        assert sql(store, "select version from outlast_schema") == [(len(known(store._database.name)),)]
         started(store)
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from outlast import __version__
+from outlast.cli.figures import report_run
 from outlast.cli.letters import dlq
 from outlast.cli.running import resume, run
 from outlast.cli.runs import breaker, cancel, events, pause, runs
@@ -54,6 +55,7 @@ app.command("run")(run)
 app.command("resume")(resume)
 app.command("pause")(pause)
 app.command("cancel")(cancel)
+runs.command("report")(report_run)
 app.add_typer(runs)
 app.add_typer(dlq)
 app.add_typer(breaker)

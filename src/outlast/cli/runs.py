@@ -286,6 +286,7 @@ def _item(item: ItemRow, run: RunRecord, *, reveal: bool) -> dict[str, Any]:
         "output": shown,
         "started_at": from_us(item.started_us),
         "took": item.took_us / 1e6,
+        "waits": _waits(item),
     }
     return {name: value for name, value in item._asdict().items() if name not in {"started_us", "took_us"}} | changed
 
@@ -298,7 +299,12 @@ def _attempt(attempt: AttemptRow, run: RunRecord) -> dict[str, Any]:
         "started_at": from_us(attempt.started_us),
         "took": attempt.took_us / 1e6,
         "delay": None if attempt.delay_us is None else attempt.delay_us / 1e6,
+        "waits": _waits(attempt),
     }
+
+
+def _waits(row: ItemRow | AttemptRow) -> dict[str, float]:
+    return {why: waited / 1e6 for why, waited in (row.waits or {}).items()}
 
 
 # --- wishes to what is running --------------------------------------------------------------------------------------------

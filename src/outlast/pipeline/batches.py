@@ -113,6 +113,8 @@ class Convoy:
 
     reason: str | None = None
     wait = 0.0
+    why = ""  # what they all wait for
+    since = 0.0  # when that began
     seen = 0  # what the flow's `latest` was when the attempt began
 
     def __init__(
@@ -183,10 +185,17 @@ class Convoy:
             return self.over(post, error)
         if wait is None:
             return None
+        self.why = gate.held_up_by()
         if gate.turn is not None:
             return Next.LINE
         self.wait = wait
         return Next.WAIT
+
+    def waited(self, now: float) -> None:
+        """What they waited for `since` then has come, or will not come."""
+        for journey in self.journeys:
+            journey.why, journey.since = self.why, self.since
+            journey.waited(now)
 
     def over(self, post: Post, error: Exception) -> Next:
         """The call cannot be made: those that have tried before end as their last attempt did."""
@@ -267,7 +276,7 @@ class Convoy:
                 self._then(journey, after)
         if together:
             rest = Convoy(post, together, gate)
-            rest.wait = max(journey.wait for journey in together)
+            rest.wait, rest.why = max((journey.wait, journey.why) for journey in together)
             self._outcome.append((rest, Next.WAIT))
         middle = (len(bad) + 1) // 2
         for part in (bad[:middle], bad[middle:]):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 900.0  # seconds for which an item's refusals are not charged, and for which an empty retry budget defers
 _DEFERRED = 1.0  # seconds; how soon an empty budget is asked again, at least
-_UNTOLD = (None,) * 5
+_UNTOLD = (None,) * 6
 _row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
 NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
 _REPAIRABLE = frozenset({"permanent", "unclear", "not_listed", "skipped"})
@@ -129,6 +129,10 @@ class Journey:
     started: float | None = None
     attempts = 0
     wait = 0.0
+    why = ""  # what it waits for: a kind and, where there are several, a name; see `AttemptRow`
+    since = 0.0  # when that began
+    waits: dict[str, int] | None = None  # what it has waited for since its last row, in microseconds
+    unplaced: dict[str, int] | None = None  # and before attempts that have no row
     seen = 0  # what the flow's `latest` was when the attempt began
     repaired = numbered = 0  # repairs tried at this stage, and the attempts before the newest of them
     falling = False  # the fallback answers next
@@ -197,10 +201,17 @@ class Journey:
             return self.over(post, error)
         if wait is None:
             return None
+        self.why = call.held_up_by()
         if call.turn is not None:
             return Next.LINE
         self.wait = wait
         return Next.WAIT
+
+    def waited(self, now: float) -> None:
+        """What it waited for `since` then has come, or will not come."""
+        waits = self.waits or {}
+        waits[self.why] = waits.get(self.why, 0) + int((now - self.since) * 1e6 + 0.5)
+        self.waits = waits
 
     # -- after an attempt
 
@@ -223,9 +234,9 @@ class Journey:
                 self.first_failed = now
             why = "retry_if wants another result"
             self._row(post, number, "retrying", began, now, error=why, delay=again, spent=_spent(notes))
-            self.wait = again
+            self.wait, self.why = again, "result"
             return Next.WAIT
-        if notes is not None or not run.audit_all:
+        if notes is not None or self.waits is not None or not run.audit_all:
             self._row(post, number, "success", began, now, spent=_spent(notes))
         else:
             self.rows.append(
@@ -247,7 +258,7 @@ class Journey:
 
     def passed(self, post: Post, result: Any, began: float) -> Next:
         """As `succeeded`, for a first attempt that needed no call and said nothing: nearly all of them, so in one piece."""
-        if self.notes is not None or result.__class__ is Degraded or self.repaired:
+        if self.notes is not None or result.__class__ is Degraded or self.repaired or self.waits is not None:
             return self.succeeded(post, result, began)
         run = post.run
         if self.started is None:
@@ -318,13 +329,18 @@ class Journey:
         notes = (call.notes or {}).get(call.number)
         if notes is not None:
             self._keep(notes)
+        uncharged = call.uncharged
         wait = call.failed(error)
         if self.first_failed is None:
             self.first_failed = now
         if wait is not None and call.reason is None:
             self.attempts += 1
-            self._failure(post, error, call.rows[-1][4], number, began, now, wait, notes)
+            verdict = call.rows[-1][4]
+            self._failure(post, error, verdict, number, began, now, wait, notes)
             self.wait = wait
+            self.why = "retry" if verdict is None or verdict.retry_after is None else "retry_after"
+            if call.uncharged != uncharged:
+                self.why = call.at_limit("throttled")
             return Next.WAIT
         return self.over(post, error, (number, began, now, notes))
 
@@ -395,7 +411,7 @@ class Journey:
         if self.call is not None:
             self.call.interrupted(NEUTRAL)
             self.call.number -= 1
-        self.wait = snooze.delay
+        self.wait, self.why = snooze.delay, "snooze"
         return Next.WAIT
 
     def _repair(self, post: Post, error: Exception) -> bool:
@@ -486,9 +502,12 @@ class Journey:
         spent: Mapping[str, float] | None = None,
     ) -> None:
         run = post.run
-        # What was spent is needed in case the item is not finished in this pass; the ledger leaves it out otherwise.
-        if outcome == "success" and not (run.audit_all or spent or self.first_failed is not None):
-            return
+        waits, self.waits = self.waits, None
+        if outcome == "success" and not run.audit_all and self.first_failed is None:
+            self.unplaced, waits = added(self.unplaced, waits), None
+            if not spent:
+                return
+            # What was spent is needed in case the item is not finished in this pass; the ledger leaves the row out otherwise.
         self.rows.append(
             AttemptRow(
                 self.seq,
@@ -503,6 +522,7 @@ class Journey:
                 error,
                 None if delay is None else int(delay * 1e6),
                 spent,
+                waits,
             )
         )
 
@@ -517,6 +537,13 @@ def sum_of(some: Mapping[str, float] | None, more: Mapping[str, float]) -> dict[
 
 def _spent(notes: Notes | None) -> dict[str, float] | None:
     return None if notes is None else notes.spent or None
+
+
+def added(one: dict[str, int] | None, other: dict[str, int] | None) -> dict[str, int] | None:
+    """The waits of both."""
+    if one is None or other is None:
+        return one or other
+    return one | {why: one.get(why, 0) + waited for why, waited in other.items()}
 
 
 class _Underway:
@@ -567,6 +594,17 @@ class StageCall(Call):
         if self._key is None:
             self._key = self.journey.idempotency_key()
         return self._key
+
+    def held_up_by(self) -> str:
+        """What `begin` asked to wait for."""
+        if self.owing and self.guard.retry_budget is not None:
+            return f"retry_budget {self.guard.retry_budget.name}"
+        if self.turn is not None:
+            return self.at_limit("throttled" if self.turn.limit.paused else "limit")
+        return "breaker" if self.guard.breaker is None else f"breaker {self.guard.breaker.name}"
+
+    def at_limit(self, kind: str) -> str:
+        return kind if self.guard.limit is None else f"{kind} {self.guard.limit.name}"
 
     def begin(self) -> float | None:
         if self.owing:

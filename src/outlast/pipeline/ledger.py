@@ -13,6 +13,7 @@ from outlast.deadletters import fingerprint
 from outlast.errors import FailureBudgetExceeded, PermanentFailure
 from outlast.observe import emit, listening
 from outlast.pipeline.errorfile import as_json
+from outlast.pipeline.journey import added
 from outlast.pipeline.results import ItemResult
 from outlast.pipeline.rowerrors import InvalidRow, particulars
 from outlast.redact import error_text
@@ -161,6 +162,9 @@ class Ledger:
                     output,
                     int(started * 1e6) + bearings.base_us,
                     int((now - started) * 1e6),
+                    None
+                    if journey.waits is None and journey.unplaced is None
+                    else added(journey.unplaced, journey.waits),
                 ),
             )
         )

@@ -589,6 +589,7 @@ class Runner(Attempts):
             self._wait(journey)
         elif after is _HOLD:
             self._held += 1
+            journey.why, journey.since = "checkpoint", self.bearings.monotonic()
             self.ledger.checkpoint(journey)
         else:
             task = self.loop.create_task(self._stand_in_line(journey))
@@ -639,7 +640,8 @@ class Runner(Attempts):
     # -- waiting ----------------------------------------------------------------------------------------------------------------
 
     def _wait(self, journey: Journey | Convoy) -> None:
-        due = self.bearings.monotonic() + journey.wait
+        journey.since = self.bearings.monotonic()
+        due = journey.since + journey.wait
         heapq.heappush(self._timers, (due, next(self._order), journey))
         if self._alarm is not None and self._timers[0][2] is journey:
             self._alarm.set()
@@ -656,7 +658,9 @@ class Runner(Attempts):
             await clock.wait_signal(signal, seconds, bounds=self.crew.held > 0 or self._held > 0)
             now = clock.monotonic() + _ROUNDING
             while timers and timers[0][0] <= now:
-                self._set_ready(heapq.heappop(timers)[2])
+                journey = heapq.heappop(timers)[2]
+                journey.waited(now - _ROUNDING)
+                self._set_ready(journey)
             for post in self.posts:
                 if not post.alone and post.ready.due is not None and post.ready.due <= now:
                     post.ready.release()
@@ -668,7 +672,9 @@ class Runner(Attempts):
         assert call is not None  # noqa: S101 - it has lined up
         turn = call.turn
         assert turn is not None  # noqa: S101 - as above
+        journey.since = self.bearings.monotonic()
         how = await self._base.run(turn.limit.await_turn, turn, call.patience())
+        journey.waited(self.bearings.monotonic())
         if how == "granted":
             self._set_ready(journey, front=True)
             return
@@ -692,8 +698,10 @@ class Runner(Attempts):
 
     def _committed(self, load: Load) -> None:
         self.ledger.committed(load)
+        now = self.bearings.monotonic()
         for journey in load.held:
             self._held -= 1
+            journey.waited(now)
             if self._dropping:
                 self.give_back(journey)
             else:

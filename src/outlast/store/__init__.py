@@ -19,6 +19,7 @@ from outlast.errors import ConfigurationError
 from outlast.store.faults import StoreError as StoreError
 from outlast.store.faults import StoreRefused as StoreRefused
 from outlast.store.faults import StoreUnavailable as StoreUnavailable
+from outlast.store.figures import Figures
 from outlast.store.items import Items
 from outlast.store.letters import Letters
 from outlast.store.runs import Runs
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 EMBEDDED = "sqlite:///.outlast/outlast.db"
 
 
-class Store(Runs, Items, Letters, Upkeep):
+class Store(Runs, Items, Letters, Upkeep, Figures):
     """All that one app keeps, in one database. Two apps may share a database and see nothing of each other."""
 
     def __init__(self, database: Database, *, app: str = "default") -> None:

@@ -66,6 +66,9 @@ class Database(ABC):
     among: ClassVar[str]  # after a column: whether it is in a list that is passed as one parameter
     lower: ClassVar[str]  # a column's text with its ASCII letters in lower case
     now: ClassVar[str]  # the database's own clock, in microseconds
+    still: ClassVar[str]  # how a transaction begins that sees one instant and changes nothing
+    pairs: ClassVar[str]  # a JSON object's members as rows: pair.key, pair.value
+    elements: ClassVar[str]  # a JSON list's elements as rows: element.value
     driver_error: type[Exception]
 
     def __init__(self) -> None:
@@ -117,6 +120,18 @@ class Database(ABC):
         """Single statements, each of which sees what is committed."""
         with self._faults(), self._many.lend() as connection:
             yield Transaction(self, connection)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Transaction]:
+        """Statements that all see the same instant, and write nothing."""
+        with self._faults(), self._many.lend() as connection:
+            connection.execute(self.still)
+            yield Transaction(self, connection)
+            connection.execute("commit")
+
+    def stream(self, transaction: Transaction, sql: str, *parameters: Any) -> Iterator[Any]:
+        """Rows as they come, inside of a transaction: never all of them at once."""
+        yield from transaction.execute(sql, *parameters)
 
     @contextmanager
     def writing(self, *, batches: bool = False) -> Iterator[Transaction]:

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from outlast.store.database import Database, Transaction
     from outlast.store.records import ItemStatus, Lease
 
-_ITEM = "seq, key, status, stage, attempts, degraded, reason, warnings, spent, output, started, took"
-_ATTEMPT = "seq, stage, pass, number, outcome, started, took, error_class, error_type, error, delay, spent"
+_ITEM = "seq, key, status, stage, attempts, degraded, reason, warnings, spent, output, started, took, waits"
+_ATTEMPT = "seq, stage, pass, number, outcome, started, took, error_class, error_type, error, delay, spent, waits"
 _SHORT_ITEM = "seq, key, status, stage, attempts, degraded, started, took"
 _SHORT_ATTEMPT = "seq, stage, pass, number, outcome, started, took"
-_NOTHING = (None,) * 5
+_NOTHING = (None,) * 6
 _CHECKPOINT = "seq, key, stage, version, output"
 _COUNTED = ("succeeded", "skipped", "dlq", "failed")
 _SHARD = "read, sink_offset, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
@@ -92,18 +92,17 @@ class Items:
     def _insert_items(self, tx: Transaction, run: int, items: Sequence[ItemRow]) -> None:
         short: list[tuple[Any, ...]] = []
         long: list[tuple[Any, ...]] = []
-        for seq, key, status, stage, attempts, degraded, reason, warnings, spent, output, started, took in items:
+        for seq, key, status, stage, attempts, degraded, reason, warnings, spent, output, started, took, waits in items:
             name = key if key.isprintable() else storable(key)
             row = (run, seq, name, status, stage, attempts, degraded, started, took)
-            if output is None and reason is None and not warnings and not spent:
+            if output is None and reason is None and not warnings and not spent and waits is None:
                 short.append(row)
             else:
                 told = None if reason is None else storable(reason)
-                long.append(
-                    (*row, output, told, _json(warnings) if warnings else None, _json(spent) if spent else None)
-                )
+                texts = (_json(value) if value else None for value in (warnings, spent, waits))
+                long.append((*row, output, told, *texts))
         tx.insert("outlast_items", f"run, {_SHORT_ITEM}", short)
-        tx.insert("outlast_items", f"run, {_SHORT_ITEM}, output, reason, warnings, spent", long)
+        tx.insert("outlast_items", f"run, {_SHORT_ITEM}, output, reason, warnings, spent, waits", long)
 
     def _insert_attempts(self, tx: Transaction, run: int, attempts: Sequence[AttemptRow]) -> None:
         short: list[tuple[Any, ...]] = []
@@ -113,8 +112,8 @@ class Items:
                 short.append((run, *attempt[:7]))
             else:
                 texts = (text and storable(text) for text in attempt[7:10])
-                spent = _json(attempt.spent) if attempt.spent else None
-                long.append((run, *attempt[:7], *texts, attempt.delay_us, spent))
+                told = (_json(value) if value else None for value in attempt[11:])
+                long.append((run, *attempt[:7], *texts, attempt.delay_us, *told))
         tx.insert("outlast_attempts", f"run, {_SHORT_ATTEMPT}", short)
         tx.insert("outlast_attempts", f"run, {_ATTEMPT}", long)
 
@@ -301,16 +300,22 @@ def _item(row: Any) -> ItemRow:
         warnings=tuple(json.loads(row[7])) if row[7] else (),
         spent=json.loads(row[8]) if row[8] else {},
         output=None if item.output is None else bytes(item.output),
+        waits=json.loads(row[12]) if row[12] else None,
     )
 
 
 def _attempt(row: Any) -> AttemptRow:
     attempt = AttemptRow(*row)
-    return attempt if row[11] is None else attempt._replace(spent=json.loads(row[11]))
+    if row[11] is None and row[12] is None:
+        return attempt
+    spent, waits = (value and json.loads(value) for value in row[11:])
+    return attempt._replace(spent=spent, waits=waits)
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), default=dict)
+    text = json.dumps(value, separators=(",", ":"), default=dict, ensure_ascii=False)
+    # Half of a surrogate pair is no JSON to PostgreSQL, even escaped.
+    return text if text.isascii() else storable(text)
 
 
 def _advanced(shard: Any, batch: Batch) -> tuple[Any, ...]:

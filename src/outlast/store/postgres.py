@@ -23,7 +23,7 @@ except ImportError as missing:
     raise ImportError(message, name=missing.name) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from outlast.store.connections import Connection
     from outlast.store.database import Transaction
@@ -66,6 +66,10 @@ class Postgres(Database):
     among = "= any(?)"
     lower = 'lower({} collate "C")'
     now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+    still = "begin isolation level repeatable read read only"
+    # A NUL, which JSON can say and no text here can hold, becomes the sign for what cannot be shown.
+    pairs = r"json_each_text(replace({}, '\u0000', '\ufffd')::json) as pair"
+    elements = r"json_array_elements_text(replace({}, '\u0000', '\ufffd')::json) as element(value)"
     driver_error = psycopg.Error
 
     def __init__(self, url: str) -> None:
@@ -104,6 +108,14 @@ class Postgres(Database):
                     copy.write_row(row)
         except errors.UniqueViolation:
             raise Duplicate from None
+
+    def stream(self, transaction: Transaction, sql: str, *parameters: Any) -> Iterator[Any]:
+        # Without a name the driver would read all rows before it gives the first.
+        connection: psycopg.Connection[Any] = transaction.connection  # type: ignore[assignment]
+        with connection.cursor(name="outlast_rows") as cursor:
+            cursor.itersize = 5000
+            cursor.execute(self.spelled(sql).encode(), parameters)
+            yield from cursor
 
     def fault(self, error: Exception) -> StoreError:
         what = f"the store {self._where()} failed"

@@ -132,7 +132,8 @@ class ShardState(NamedTuple):
 class ItemRow(NamedTuple):
     """
     A finished item. `stage` is the last it was in, by number; `took_us` is from its first attempt to its end. `output` is what it became; of one
-    that failed, what went wrong.
+    that failed, what went wrong. `waits` is what it waited for without an attempt on record that followed: it ended while it waited, or
+    attempts that succeed are not recorded.
     """
 
     seq: int
@@ -147,10 +148,18 @@ class ItemRow(NamedTuple):
     output: bytes | None
     started_us: int
     took_us: int
+    waits: Mapping[str, int] | None = None
 
 
 class AttemptRow(NamedTuple):
-    """One attempt at one stage of one item. `pass_` is the token of the lease it ran under, so that no pass repeats another's rows."""
+    """
+    One attempt at one stage of one item. `pass_` is the token of the lease it ran under, so that no pass repeats another's rows.
+
+    `waits` is what the item waited for before it, in microseconds by reason: ``retry`` (the backoff after an error), ``retry_after`` (as long
+    as the service asked), ``result`` (`retry_if` wanted another one), ``limit NAME``, ``throttled NAME`` (the service behind that limit
+    asked for a pause), ``breaker NAME``, ``retry_budget NAME``, ``snooze``, ``checkpoint`` (until that was on record). What is left
+    between two attempts is the wait for a slot.
+    """
 
     seq: int
     stage: int
@@ -164,6 +173,7 @@ class AttemptRow(NamedTuple):
     error: str | None = None
     delay_us: int | None = None
     spent: Mapping[str, float] | None = None
+    waits: Mapping[str, int] | None = None
 
 
 class Checkpoint(NamedTuple):

@@ -42,6 +42,9 @@ class Sqlite(Database):
     among = "in (select value from json_each(?))"
     lower = "lower({})"
     now = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
+    still = "begin"
+    pairs = "json_each({}) as pair"
+    elements = "json_each({}) as element"
     driver_error = sqlite3.Error
 
     def __init__(self, path: str | Path, *, patience: float = _PATIENCE) -> None:

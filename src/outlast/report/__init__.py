@@ -1,0 +1,86 @@
+"""
+Understanding a run: what it came to, what went wrong, where the time and the money went, and why one item took the way it took.
+
+    outlast.report.of(pipeline.run(rows)).save("report.html")
+    outlast.report.read(app, "2026-11-15").errors
+    outlast.report.story(app, "2026-11-15", "order-4711").lines()
+
+    model      a report as values: the JSON of ``outlast runs report --json``
+    gather     from what the store counted to a report
+    story      one item's way in sentences
+    page       the page; charts: its pictures; style: how it looks
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from outlast.errors import ConfigurationError
+from outlast.report.model import Report as Report  # noqa: TC001 - for users
+from outlast.report.story import Story as Story  # noqa: TC001 - for users
+
+if TYPE_CHECKING:
+    from outlast.pipeline import RunResult
+    from outlast.store import Store
+    from outlast.store.records import RunRecord
+
+    class Keeper(Protocol):
+        """What has a store: an App."""
+
+        @property
+        def store(self) -> Store: ...
+
+
+def of(result: RunResult[Any]) -> Report:
+    """The report of a run that has just ended, from its result."""
+    return read(_known(result), result.id)
+
+
+def story_of(result: RunResult[Any], item: str | int) -> Story:
+    """One item's way through a run that has just ended, by its key or its position in the source."""
+    return story(_known(result), result.id, item)
+
+
+def read(where: Keeper | Store, run: str, *, pipeline: str | None = None) -> Report:
+    """The report of a run on record, by its id or its key; `where` is an App or a store."""
+    from outlast.report.gather import gathered
+
+    store = _store(where)
+    return gathered(store, _found(store, run, pipeline))
+
+
+def story(where: Keeper | Store, run: str, item: str | int, *, pipeline: str | None = None) -> Story:
+    """One item's way through a run, by its key or its position in the source."""
+    from outlast.report.story import told
+
+    store = _store(where)
+    return told(store, _found(store, run, pipeline), item)
+
+
+def _known(result: RunResult[Any]) -> Store:
+    if result._store is None:  # noqa: SLF001 - rooms of one package
+        message = "expected a result that knows its store, got: one that came from another process. Use outlast.report.read(app, run)."
+        raise ConfigurationError(message)
+    return result._store()  # noqa: SLF001 - as above
+
+
+def _store(where: Any) -> Store:
+    store: Store = getattr(where, "store", where)
+    return store
+
+
+def _found(store: Store, wanted: str, pipeline: str | None) -> RunRecord:
+    run = store.run(wanted)
+    if run is not None:
+        return run
+    matches: list[RunRecord] = []
+    before = None
+    while page := store.runs(pipeline, limit=500, before=before):
+        matches += [record for record in page if record.run_key == wanted]
+        before = page[-1]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise ConfigurationError(f"expected the id or the key of a run, got: {wanted!r}.")
+    several = ", ".join(sorted(record.pipeline for record in matches))
+    raise ConfigurationError(f"expected one run, but {several} have one called {wanted!r}: name the pipeline.")

@@ -1,0 +1,497 @@
+"""
+A report as one page that needs nothing else: no network, no script, no font. What matters the morning after stands first.
+"""
+
+from __future__ import annotations
+
+import base64
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from outlast.report import charts
+from outlast.report.charts import escaped
+from outlast.report.pieces import legend_of, moment, named, num, numbers, section, share, tabled, text
+from outlast.report.style import SHEET
+from outlast.words import amount, counted, duration, per_second, percent, precise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from outlast.report.model import Report, Retries, StageReport
+
+_STATUS = {"partial_success": "partial success"}
+_WAITS = {
+    "retry": "again",
+    "retry_after": "again",
+    "result": "again",
+    "limit": "limit",
+    "throttled": "limit",
+    "breaker": "dead",
+    "retry_budget": "dead",
+    "checkpoint": "mark",
+    "snooze": "skip",
+}
+
+
+def page(report: Report) -> str:
+    """The whole page."""
+    digest = base64.b64encode(sha256(SHEET.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    title = f"{report.run.pipeline} {report.run.run_key}: {report.run.status}"
+    body = "".join(_parts(report))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" content="no-referrer">'
+        f'<meta name="color-scheme" content="light dark"><title>{escaped(title)}</title><style>{SHEET}</style></head>'
+        f"<body><main>{body}</main></body></html>\n"
+    )
+
+
+def _parts(report: Report) -> Iterator[str]:
+    yield _head(report)
+    yield _problems(report)
+    yield _progress(report)
+    yield _flow(report)
+    yield f'<div class="two">{_retries(report)}{_shares(report)}</div>'
+    yield _durations(report)
+    yield _errors(report)
+    yield f'<div class="two">{_cost(report)}{_slowest(report)}</div>'
+    yield f'<div class="two">{_passes(report)}{_warnings(report)}</div>'
+    run = report.run
+    yield (
+        f'<footer>Run <span class="mono">{escaped(run.id)}</span>. All times are UTC. One item\'s way, with the reason for every wait: '
+        f"<code>outlast runs report {escaped(run.id[:12])} --item KEY</code></footer>"
+    )
+
+
+# -- the first screen ---------------------------------------------------------------------------------------------------------------
+
+
+def _count_parts(report: Report) -> list[tuple[str, int, str]]:
+    counts = report.counts
+    return [
+        ("ok", counts.succeeded - counts.degraded, "succeeded"),
+        ("again", counts.degraded, "succeeded, degraded"),
+        ("skip", counts.skipped, "skipped"),
+        ("dead", counts.dlq, "dead letters" if counts.dlq != 1 else "dead letter"),
+        ("dead", counts.failed, "failed"),
+        ("rest", counts.pending, "pending"),
+    ]
+
+
+def _head(report: Report) -> str:
+    run, counts = report.run, report.counts
+    parts = [part for part in _count_parts(report) if part[1]]
+    bar = charts.stacked(
+        [(kind, number, f"{number:,} {word}") for kind, number, word in parts],
+        height=16,
+        title="Where the items are",
+        whole=counts.total,
+    )
+    legend = legend_of(
+        (kind, f"<b>{number:,}</b>", f'{word} <span class="quiet">{percent(number, counts.total)}</span>')
+        for kind, number, word in parts
+    )
+    again = "" if run.kind == "run" else " (replay of dead letters)"
+    status = _STATUS.get(run.status, run.status)
+    why = f'<p class="why">{text(run.why[:1].upper() + run.why[1:])}</p>' if run.why else ""
+    note = (
+        f'<div class="note" role="note">{"".join(f"<p>{escaped(said)}</p>" for said in report.unknown)}</div>'
+        if report.unknown
+        else ""
+    )
+    return (
+        f'<header><div class="top"><b>{text(run.pipeline)}</b><span>run {text(run.run_key)}{again}</span>'
+        f'<span class="chip {escaped(run.status)}">{escaped(status)}</span><span>{moment(run.started_at)}</span></div>'
+        f"<h1>{text(report.verdict)}</h1>{why}{note}"
+        f'<div class="counts">{bar}{legend}</div>{_tiles(report)}</header>'
+    )
+
+
+def _tiles(report: Report) -> str:
+    run, amplification = report.run, report.amplification
+    found: list[tuple[str, str, str]] = [
+        (
+            "came through",
+            share(report.counts.success_rate),
+            f"of {counted(report.counts.total - report.counts.skipped, 'item')} wanted",
+        )
+    ]
+    if run.took is not None:
+        speed = report.throughput.per_second
+        found.append(
+            ("took", duration(run.took), per_second(speed) if speed else counted(report.passes, "pass", "passes"))
+        )
+    needed = report.retries.one + report.retries.two + report.retries.more
+    whole = needed + report.retries.none
+    found.append(("needed a retry", f"{needed:,}", f"{percent(needed, whole)} of {counted(whole, 'item')}"))
+    if amplification.ratio is not None:
+        fine = amplification.ratio < amplification.target
+        found.append(
+            (
+                "calls for each unit",
+                f"{amplification.ratio:.2f}",
+                f"{'below' if fine else 'above'} the target of {amplification.target:g}",
+            )
+        )
+    found += [
+        (f"{cost.name} spent", amount(cost.total), f"{share(cost.wasted_share)} in vain") for cost in report.cost[:2]
+    ]
+    return (
+        '<dl class="tiles">'
+        + "".join(
+            f"<div><dt>{escaped(name)}</dt><dd>{escaped(value)}<small>{escaped(more)}</small></dd></div>"
+            for name, value, more in found
+        )
+        + "</dl>"
+    )
+
+
+def _problems(report: Report) -> str:
+    dead = report.counts.dlq + report.counts.failed
+    if report.letters:
+        rows = ""
+        for group in report.letters[:5]:
+            left = f"{group.open:,} open" if group.open != group.count else "all open"
+            keys = ", ".join(named(key) for key in group.sample_keys)
+            commands = f"<code>{escaped(group.look)}</code><code>{escaped(group.replay)}</code>" if group.open else ""
+            rows += (
+                f'<li><div class="n">{group.count:,}<small>{share(group.share)}</small></div><div>'
+                f'<h3>{named(group.error_type)} at {named(group.stage)}</h3><p class="msg">{text(group.message)}</p>'
+                f'<p class="meta">{escaped(group.error_class)} · {left} · from {moment(group.first_seen_at)} to {moment(group.last_seen_at)}'
+                f' · for example {keys}</p><div class="cmds">{commands}</div></div></li>'
+            )
+        more = len(report.letters) - 5 + report.left_out["letters"]
+        rest = (
+            f'<p class="meta quiet">{counted(more, "further group")}: <code>outlast dlq groups --run {escaped(report.run.id[:12])}</code></p>'
+            if more > 0
+            else ""
+        )
+        lead = "Dead letters by what they have in common, the largest group first. Look at one, mend the cause, then replay the group."
+        return section("What went wrong", lead, f'<ol class="problems">{rows}</ol>{rest}')
+    if dead:
+        ended = [group for group in report.errors if group.dead][:5]
+        rows = "".join(
+            f'<li><div class="n">{group.dead:,}<small>{percent(group.dead, dead)}</small></div><div>'
+            f'<h3>{named(group.error_type)} at {named(group.stage)}</h3><p class="msg">{text(group.message)}</p>'
+            f'<p class="meta">{escaped(group.error_class)} · from {moment(group.first_seen_at)} to {moment(group.last_seen_at)}</p></div></li>'
+            for group in ended
+        )
+        kept = (
+            "Their dead letters are not on record any more."
+            if report.counts.dlq
+            else "They are not kept as dead letters."
+        )
+        return section(
+            "What went wrong",
+            f"What items failed with. {kept}",
+            f'<ol class="problems">{rows}</ol>',
+        )
+    return ""
+
+
+# -- over time, and from stage to stage ----------------------------------------------------------------------------------------------
+
+
+def _progress(report: Report) -> str:
+    throughput = report.throughput
+    if not throughput.buckets:
+        return ""
+    rows = [
+        [(moment(bucket.at), "mono"), num(bucket.succeeded), num(bucket.skipped), num(bucket.dead)]
+        for bucket in throughput.buckets
+        if bucket.finished
+    ]
+    table = tabled(("from", "succeeded", "skipped", "dead"), rows)
+    figure = f"<figure><figcaption>finished items in spans of {precise(throughput.width).removesuffix(' 00 s')}</figcaption>{charts.over_time(throughput)}</figure>"
+    return section("Progress", "", figure, numbers("the numbers", table))
+
+
+def _flow(report: Report) -> str:
+    counts = report.counts
+    cards = [_edge("source", counts.total, "read" if counts.source_exhausted else "read so far")]
+    cards += [_card(stage) for stage in report.stages]
+    cards.append(_edge("done", counts.succeeded, "succeeded"))
+    rows = [
+        [
+            (named(stage.name), ""),
+            num(stage.entered),
+            num(stage.attempts),
+            num(stage.failures),
+            (share(stage.first_try_rate), "num"),
+            num(stage.after_retry),
+            num(stage.skipped),
+            num(stage.dead),
+        ]
+        for stage in report.stages
+    ]
+    headings = ("stage", "entered", "attempts", "failed attempts", "first try", "after a retry", "skipped", "dead")
+    return section(
+        "From stage to stage",
+        "How many items came to each stage, how many came through at once or after a retry, and how many ended there.",
+        f'<ol class="flow">{"".join(cards)}</ol>',
+        numbers("the numbers", tabled(headings, rows)),
+    )
+
+
+def _edge(name: str, number: int, word: str) -> str:
+    return f'<li class="edge"><div class="card"><h3 class="tag">{name}</h3><div class="big">{number:,} <small>{word}</small></div></div></li>'
+
+
+def _card(stage: StageReport) -> str:
+    parts: list[tuple[str, int, str]] = []
+    if stage.first_try is not None and stage.after_retry is not None:
+        parts = [("ok", stage.first_try, "at the first try"), ("again", stage.after_retry, "after a retry")]
+    else:
+        needed = stage.retries.one + stage.retries.two + stage.retries.more
+        parts = [("again", needed, "needed a retry")]
+    parts.append(("dead", stage.dead, "ended dead here"))
+    parts.insert(-1, ("skip", stage.skipped, "skipped here"))
+    bar = charts.stacked(
+        [(kind, number, f"{number:,} {word}") for kind, number, word in parts],
+        height=8,
+        title=f"How items fared at {stage.name}",
+        whole=stage.entered,
+    )
+    lines = "".join(
+        f'<li><span class="key f-{kind}"></span> <b>{number:,}</b> {word}</li>'
+        for kind, number, word in parts
+        if number
+    )
+    tags = " · ".join(
+        ([f"version {escaped(stage.version)}"] if stage.version != "1" else [])
+        + (["checkpoint"] if stage.checkpoint else [])
+    )
+    return (
+        f'<li><div class="card"><h3>{named(stage.name)}</h3><p class="tag">{tags}</p>'
+        f'<div class="big">{stage.entered:,} <small>entered</small></div>{bar}<ul>{lines}</ul></div></li>'
+    )
+
+
+# -- retries, time, errors -----------------------------------------------------------------------------------------------------------
+
+
+def _retries(report: Report) -> str:
+    def row(name: str, retries: Retries) -> list[tuple[str, str]]:
+        return [(name, ""), num(retries.none), num(retries.one), num(retries.two), num(retries.more)]
+
+    whole = report.retries
+    total = whole.none + whole.one + whole.two + whole.more
+    bars = [
+        [
+            (word, ""),
+            num(number),
+            (percent(number, total), "num"),
+            (charts.small_bar(number / total if total else 0.0, kind, f"{number:,}"), "bar"),
+        ]
+        for word, number, kind in (
+            ("none", whole.none, "ok"),
+            ("one", whole.one, "again"),
+            ("two", whole.two, "again"),
+            ("three or more", whole.more, "dead"),
+        )
+    ]
+    table = tabled(
+        ("stage", "none", "one", "two", "three or more"),
+        [row(named(stage.name), stage.retries) for stage in report.stages],
+    )
+    return section(
+        "Retries needed",
+        "How many retries the finished items needed.",
+        tabled(("retries", "items", "share", ""), bars),
+        numbers("by stage", table),
+    )
+
+
+def _shares(report: Report) -> str:
+    time = report.time
+    parts = [("ok", time.work, "attempts" if report.complete else "attempts and slots")]
+    parts += [(_WAITS.get(wait.kind, "skip"), wait.seconds, wait.text) for wait in time.waits]
+    parts.append(("rest", time.slots, "slots, and between attempts"))
+    bar = charts.stacked(
+        [(kind, seconds, f"{word}: {duration(seconds)}") for kind, seconds, word in parts],
+        height=16,
+        title="Where the time of all items went",
+    )
+    longest = {wait.text: wait for wait in time.waits}
+    rows: list[list[tuple[str, str]]] = []
+    for kind, seconds, word in parts:
+        if seconds <= 0:
+            continue
+        wait = longest.get(word)
+        rows.append(
+            [
+                (f'<span class="key f-{kind}"></span> {text(word)}', "text"),
+                (duration(seconds), "num"),
+                (share(seconds / time.total if time.total else 0.0), "num"),
+                (("\N{EN DASH}" if wait is None else f"{wait.count:,}"), "num"),
+                (("\N{EN DASH}" if wait is None else precise(wait.longest)), "num"),
+            ]
+        )
+    table = tabled(("what", "in all", "share", "times", "longest"), rows) if rows else ""
+    return section(
+        "Where the time went",
+        "Of all items together: work, and what they waited for.",
+        f"<figure>{bar}</figure>",
+        table,
+    )
+
+
+def _durations(report: Report) -> str:
+    known = [(stage.name, stage.took) for stage in report.stages if stage.took is not None]
+    if not known:
+        return ""
+    rows = [
+        [
+            (named(name), ""),
+            *((precise(value), "num") for value in (took.p50, took.p95, took.p99, took.max)),
+            (duration(took.total), "num"),
+        ]
+        for name, took in known
+    ]
+    figure = f"<figure>{charts.ranges(known)}</figure>"
+    table = tabled(("stage", "p50", "p95", "p99", "longest", "in all"), rows)
+    return section(
+        "Time of an attempt",
+        "A circle marks the middle, the thick line ends where 95 % have, the short stroke at 99 %, the last at the longest. Each step of the scale is ten times the one before.",
+        figure,
+        numbers("the numbers", table),
+    )
+
+
+def _errors(report: Report) -> str:
+    if not report.errors:
+        return ""
+    most = report.errors[0].count
+    rows = [
+        [
+            num(group.count),
+            (f"{named(group.error_type)}<br><small>{escaped(group.error_class)} at {named(group.stage)}</small>", ""),
+            (
+                f"{text(group.message)}<br><small>{moment(group.first_seen_at)} to {moment(group.last_seen_at)}</small>",
+                "text",
+            ),
+            num(group.saved),
+            num(group.dead),
+            (
+                charts.two_bars(
+                    [
+                        (max(0, group.count - group.dead) / most, "again"),
+                        (min(group.dead, group.count) / most, "dead"),
+                    ]
+                ),
+                "bar",
+            ),
+        ]
+        for group in report.errors
+    ]
+    table = tabled(("failed attempts", "error", "what it said last", "saved", "dead", ""), rows)
+    more = report.left_out["errors"]
+    rest = f'<p class="quiet">{counted(more, "further kind")} of error.</p>' if more else ""
+    return section(
+        "Errors",
+        "Failed attempts by what they have in common. Of the items whose last error it was, so many were saved by another attempt, and so many ended dead.",
+        table,
+        rest,
+    )
+
+
+# -- the rest ------------------------------------------------------------------------------------------------------------------------
+
+
+def _cost(report: Report) -> str:
+    if not report.cost:
+        return ""
+    rows = [
+        [
+            (named(cost.name), ""),
+            (amount(cost.total), "num"),
+            ("\N{EN DASH}" if cost.per_succeeded is None else amount(cost.per_succeeded), "num"),
+            (amount(cost.wasted), "num"),
+            (share(cost.wasted_share), "num"),
+            (charts.two_bars([(1 - min(1.0, cost.wasted_share), "ok"), (min(1.0, cost.wasted_share), "dead")]), "bar"),
+        ]
+        for cost in report.cost
+    ]
+    table = tabled(("what", "spent", "each success", "in vain", "share", ""), rows)
+    return section("Cost", "In vain: on attempts that failed, and on items that ended dead.", table)
+
+
+def _slowest(report: Report) -> str:
+    if not report.slowest:
+        return ""
+    rows = [
+        [
+            (named(item.key), "name"),
+            (escaped("dead letter" if item.status == "dlq" else item.status), ""),
+            (named(item.stage), ""),
+            num(item.attempts),
+            (precise(item.took), "num"),
+        ]
+        for item in report.slowest
+    ]
+    return section(
+        "Slowest items",
+        "From the first attempt to the end, waits included.",
+        tabled(("item", "status", "last stage", "attempts", "took"), rows),
+    )
+
+
+def _passes(report: Report) -> str:
+    if report.passes <= 1 or not report.pass_list:
+        return ""
+    rows: list[list[tuple[str, str]]] = [
+        [
+            (moment(each.started_at), ""),
+            num(each.finished_before),
+            (escaped(each.status or "no end on record"), ""),
+            (text(each.why or ""), "text"),
+        ]
+        for each in report.pass_list
+    ]
+    return section(
+        "Passes",
+        f"The run was started {report.passes} times.",
+        tabled(("started", "finished before", "ended", "why"), rows),
+    )
+
+
+def _warnings(report: Report) -> str:
+    if not report.warnings:
+        return ""
+    rows = [[num(warned.count), (text(warned.message), "text")] for warned in report.warnings]
+    return section("Warnings", "What items that went on were warned of.", tabled(("count", "warning"), rows))
+
+
+# -- for notebooks ----------------------------------------------------------------------------------------------------------------
+
+
+def summary_html(report: Report) -> str:
+    """The first screen in a few lines, for a notebook: it takes the colours of whatever it stands in."""
+    parts = [part for part in _count_parts(report) if part[1]]
+    colours: dict[str, str] = {
+        "ok": "#3a8bc2",
+        "again": "#d79a14",
+        "skip": "#8d97a3",
+        "dead": "#d2582a",
+        "rest": "#b9b5ab",
+    }
+    bar, x, total = "", 0.0, max(1, report.counts.total)
+    for kind, number, word in parts:
+        width = 100 * number / total
+        hint = f"<title>{number:,} {word}</title>"
+        bar += f'<rect fill="{colours[kind]}" x="{x:.3f}%" width="{max(0.3, width):.3f}%" height="10">{hint}</rect>'
+        x += width
+    told = " · ".join(f"{number:,} {word}" for _, number, word in parts)
+    groups: list[Any] = [*report.letters[:3]] or [group for group in report.errors if group.dead][:3]
+    problems = "".join(
+        f"<li>{(group.count if hasattr(group, 'open') else group.dead):,} \N{MULTIPLICATION SIGN} {named(group.error_type)} at {named(group.stage)}: {text(group.message)}</li>"
+        for group in groups
+    )
+    return (
+        f'<div style="max-width:60em"><div style="opacity:.75">{text(report.run.pipeline)} · {text(report.run.run_key)} · {escaped(report.run.status)}</div>'
+        f'<div style="font-size:1.15em;font-weight:600;margin:.2em 0 .5em">{text(report.verdict)}</div>'
+        f'<svg role="img" aria-label="{escaped(told)}" width="100%" height="10">{bar}</svg>'
+        f'<div style="opacity:.75;margin-top:.3em">{escaped(told)}</div>{f"<ul>{problems}</ul>" if problems else ""}</div>'
+    )

@@ -1,0 +1,263 @@
+"""
+One item's way through a run, as sentences: each attempt, each wait and what it was for, and the end.
+
+What lies between two attempts and was no wait on record is the wait for a slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from outlast.errors import ConfigurationError
+from outlast.redact import sanitise
+from outlast.report.gather import reason
+from outlast.report.model import plain
+from outlast.store.records import from_us
+from outlast.words import counted, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from datetime import datetime
+
+    from outlast.store import Store
+    from outlast.store.records import AttemptRow, ItemRow, RunRecord
+
+_NOTICED = 1000  # microseconds; a shorter wait for a slot is nothing but bookkeeping
+_MOST = 1000  # attempts that are told
+
+Kind = Literal["read", "attempt", "wait", "pause", "checkpoint", "warning", "end"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """
+    One thing that happened to an item, and a sentence that says it. `at` is None where that is not on record.
+
+    `seconds` is how long an attempt or a wait took; `why` is a wait's reason; `stage`, `attempt`, `outcome` (``success``, ``retrying``,
+    ``failed``, and at the end the item's status), `error_class` and `error` are an attempt's or the end's.
+    """
+
+    kind: Kind
+    text: str
+    at: datetime | None = None
+    seconds: float | None = None
+    stage: str | None = None
+    attempt: int | None = None
+    outcome: str | None = None
+    why: str | None = None
+    error_class: str | None = None
+    error: str | None = None
+    spent: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def clock(self) -> str:
+        """When it was, to the millisecond; empty where that is not on record."""
+        return "" if self.at is None else self.at.strftime("%H:%M:%S.%f")[:-3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """All that is on record of one item. `status` is None for one that is not finished."""
+
+    run_id: str
+    pipeline: str
+    run_key: str
+    key: str
+    position: int
+    status: str | None
+    took: float | None
+    attempts: int
+    worked: float
+    waited: Mapping[str, float]
+    spent: Mapping[str, float]
+    letter: str | None
+    moments: tuple[Moment, ...]
+
+    def lines(self) -> list[str]:
+        """The story for a person, a line for each moment."""
+        return [f"{each.clock:12}  {each.text}" for each in self.moments]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it for `json.dumps`."""
+        found: dict[str, Any] = plain(self)
+        return found
+
+
+def told(store: Store, run: RunRecord, item: str | int) -> Story:
+    """The story of an item, by its key or its position."""
+    trail = store.trail(run.number, item)
+    if trail is None and isinstance(item, str) and item.isdecimal():
+        trail = store.trail(run.number, int(item))
+    if trail is None:
+        message = (
+            f"expected the key or the position of an item of {run.run_key}, got: {sanitise(str(item))!r}. "
+            "Nothing is on record of an item before its first checkpoint or its end. Those that ended: outlast runs items"
+        )
+        raise ConfigurationError(message)
+    row = next(iter(store.items(run.number, after=trail.seq - 1, limit=1)), None)
+    row = row if row is not None and row.seq == trail.seq else None
+    attempts = sorted(
+        store.attempts(run.number, trail.seq, limit=_MOST), key=lambda each: (each.started_us, each.stage)
+    )
+    letters = store.letters(run=run.id, text=trail.key, status=None, limit=100)
+    letter = next((each.id for each in letters if each.seq == trail.seq), None)
+    waited: dict[str, float] = {}
+    for why, microseconds in _all_waits(attempts, row):
+        waited[why] = waited.get(why, 0.0) + microseconds / 1e6
+    return Story(
+        run_id=run.id,
+        pipeline=sanitise(run.pipeline),
+        run_key=sanitise(run.run_key),
+        key=sanitise(trail.key),
+        position=trail.seq,
+        status=trail.status,
+        took=None if row is None else row.took_us / 1e6,
+        attempts=len(attempts) if row is None else row.attempts,
+        worked=sum(each.took_us for each in attempts) / 1e6,
+        waited={why: round(seconds, 6) for why, seconds in waited.items()},
+        spent={} if row is None else dict(row.spent),
+        letter=letter,
+        moments=tuple(_moments(run, trail.seq, row, attempts, set(trail.checkpoints), letter)),
+    )
+
+
+def _all_waits(attempts: Iterable[AttemptRow], row: ItemRow | None) -> Iterator[tuple[str, int]]:
+    for attempt in attempts:
+        yield from (attempt.waits or {}).items()
+    if row is not None:
+        yield from (row.waits or {}).items()
+
+
+def _moments(
+    run: RunRecord,
+    seq: int,
+    row: ItemRow | None,
+    attempts: list[AttemptRow],
+    checkpoints: set[int],
+    letter: str | None,
+) -> Iterator[Moment]:
+    yield Moment(kind="read", text=f"read from the source, at position {seq:,}")
+    before: AttemptRow | None = None
+    for attempt in attempts:
+        if before is not None and attempt.pass_ != before.pass_:
+            end = before.started_us + before.took_us
+            apart = (attempt.started_us - end) / 1e6
+            yield Moment(
+                kind="pause",
+                at=from_us(end),
+                seconds=apart,
+                text=f"the run ended before the item did; it went on {duration(apart)} later",
+            )
+            before = None
+        yield from _waits(attempt.waits, attempt.started_us, before)
+        yield _attempt(run, attempt)
+        if attempt.outcome == "success" and attempt.stage in checkpoints:
+            stage = _stage(run, attempt.stage)
+            yield Moment(
+                kind="checkpoint", stage=stage, text=f"the output of {stage} is on record: no resume pays for it again"
+            )
+        before = attempt
+    if row is None:
+        yield Moment(kind="end", text="not finished: a resume goes on with it")
+        return
+    end_us = row.started_us + row.took_us
+    for why, took in (row.waits or {}).items():
+        text = f"waited {duration(took / 1e6)}: {reason(why)[2]}; no attempt on record came after it"
+        yield Moment(kind="wait", why=why, seconds=took / 1e6, text=text)
+    for warning in row.warnings:
+        yield Moment(kind="warning", text=f"warning: {sanitise(warning)}")
+    yield _end(run, row, end_us, letter)
+
+
+def _waits(waits: Mapping[str, int] | None, started_us: int, before: AttemptRow | None) -> Iterator[Moment]:
+    """What was waited for before an attempt, in order; each at the instant it began, as far as that is known."""
+    parts = list((waits or {}).items())
+    at = started_us - sum(waited for _, waited in parts)
+    idle = 0
+    if before is not None:
+        at = before.started_us + before.took_us
+        idle = started_us - at - sum(waited for _, waited in parts)
+    for why, waited in parts:
+        yield Moment(
+            kind="wait",
+            at=from_us(at),
+            seconds=waited / 1e6,
+            why=why,
+            text=f"waited {duration(waited / 1e6)}: {reason(why)[2]}",
+        )
+        at += waited
+    if idle >= _NOTICED:
+        yield Moment(
+            kind="wait",
+            at=from_us(at),
+            seconds=idle / 1e6,
+            why="slot",
+            text=f"waited {duration(idle / 1e6)}: a free slot",
+        )
+
+
+def _attempt(run: RunRecord, attempt: AttemptRow) -> Moment:
+    stage, took = _stage(run, attempt.stage), attempt.took_us / 1e6
+    said = f"attempt {attempt.number} at {stage} "
+    if attempt.outcome == "success":
+        said += f"came through in {duration(took)}"
+    elif attempt.error_type is None:
+        said += f"returned after {duration(took)}, and retry_if wanted another result"
+    else:
+        said += f"failed after {duration(took)} with {attempt.error_type} ({attempt.error_class}): {sanitise(attempt.error or '')}"
+    if attempt.delay_us is not None:
+        said += f"; to be tried again in {duration(attempt.delay_us / 1e6)}"
+    if attempt.spent:
+        said += f"; spent {amounts(attempt.spent)}"
+    return Moment(
+        kind="attempt",
+        at=from_us(attempt.started_us),
+        seconds=took,
+        stage=stage,
+        attempt=attempt.number,
+        outcome=attempt.outcome,
+        error_class=attempt.error_class,
+        error=attempt.error and sanitise(attempt.error),
+        spent=dict(attempt.spent or {}),
+        text=said,
+    )
+
+
+def _end(run: RunRecord, row: ItemRow, end_us: int, letter: str | None) -> Moment:
+    stage = _stage(run, row.stage)
+    why = sanitise(row.reason or "")
+    total = f" after {counted(row.attempts, 'attempt')} in {duration(row.took_us / 1e6)}"
+    said = {
+        "succeeded": f"succeeded{', degraded' if row.degraded else ''}{total}",
+        "skipped": f"skipped at {stage}: {why}",
+        "dlq": f"became a dead letter{total}: {why}",
+        "failed": f"failed{total}: {why}",
+    }[row.status]
+    if row.spent:
+        said += f"; spent {amounts(row.spent)} in all"
+    if letter is not None:
+        said += f"; look: outlast dlq show {letter[:12]}"
+    return Moment(
+        kind="end",
+        at=from_us(end_us),
+        stage=stage,
+        outcome=row.status,
+        error=why or None,
+        spent=dict(row.spent),
+        text=said,
+    )
+
+
+def amounts(spent: Mapping[str, float]) -> str:
+    """
+    What was spent, for a person's eye.
+
+    >>> amounts({"tokens": 812.0, "usd": 0.004})
+    '812 tokens, 0.004 usd'
+    """
+    return ", ".join(f"{amount:,.6g} {sanitise(name)}" for name, amount in spent.items())
+
+
+def _stage(run: RunRecord, number: int) -> str:
+    return sanitise(run.stages[number].name) if 0 <= number < len(run.stages) else str(number)

@@ -1,0 +1,410 @@
+"""Reports: what a run came to, in numbers that agree with its rows, on both databases."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections import Counter, defaultdict
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import outlast
+from outlast import report
+from outlast.report.gather import spread
+from outlast.report.story import Moment
+from outlast.store.records import Batch, StageMark
+from outlast.testing import virtual_time
+from reports import EVIL, LENIENT, STEADY, hostile, scripted
+from stores import attempt, item
+
+
+def test_a_scripted_run_is_reported_exactly(app):
+    """S3-22, S3-23, U-15: retries needed, errors by rank, reliability of stages, time, cost, amplification: every number."""
+    result = scripted(app)
+    found = report.of(result)
+    assert (
+        found.verdict
+        == "4 of 6 items came through, 1 became a dead letter. It failed at label with ConnectionResetError."
+    )
+    assert found.run.pipeline == "reviews"
+    assert found.complete
+    assert found.unknown == ()
+    assert found.counts == report.model.CountFacts(
+        total=6, succeeded=4, skipped=1, dlq=1, failed=0, pending=0, degraded=0, source_exhausted=True, success_rate=0.8
+    )
+    assert found.retries == report.model.Retries(none=3, one=1, two=2, more=0)
+    parse, label = found.stages
+    assert (parse.entered, parse.attempts, parse.first_try, parse.skipped, parse.dead) == (6, 6, 5, 1, 0)
+    assert parse.took == report.model.Spread(p50=0.015625, p95=0.015625, p99=0.015625, max=0.015625, total=0.09375)
+    # fine 1, once 2, twice 3, long 1 and repaired 1, never 3
+    assert (label.entered, label.attempts, label.failures) == (5, 11, 7)
+    assert (label.first_try, label.after_retry, label.skipped, label.dead) == (1, 3, 0, 1)
+    assert label.first_try_rate == 0.2
+    assert label.retries == report.model.Retries(none=2, one=1, two=2, more=0)
+    assert label.retried_rate == 0.6
+    assert label.took == report.model.Spread(p50=0.25, p95=0.25, p99=0.25, max=0.25, total=2.75)
+    assert found.amplification == report.model.Amplification(calls=17, units=11, ratio=17 / 11, target=1.3)
+    (wait,) = found.time.waits
+    assert (wait.kind, wait.name, wait.count) == ("retry", None, 5)
+    assert 7.0 <= wait.seconds <= 9.0  # 1 + 1 + 2 + 1 + 2, each until the attempt of another was over
+    assert found.time.work == pytest.approx(2.84375)
+    assert found.time.total == pytest.approx(found.time.work + wait.seconds + found.time.slots)
+    assert [(each.error_type, each.error_class, each.count, each.saved, each.dead) for each in found.errors] == [
+        ("ConnectionResetError", "connection_reset", 3, 0, 1),
+        ("TimeoutError", "timeout", 3, 2, 0),
+        ("PermanentFailure", "validation_error", 1, 1, 0),
+    ]
+    assert [round(each.share, 6) for each in found.errors] == [round(3 / 7, 6), round(3 / 7, 6), round(1 / 7, 6)]
+    (cost,) = found.cost
+    assert (cost.name, cost.total, cost.per_succeeded) == ("tokens", 1100.0, 275.0)
+    # failed: once 1, twice 2, long 1, never 3; of these never's are those of a dead item
+    assert (cost.on_failed_attempts, cost.on_dead_items, cost.wasted) == (700.0, 300.0, 700.0)
+    (group,) = found.letters
+    assert (group.count, group.open, group.share, group.sample_keys) == (1, 1, 1.0, ("never",))
+    assert group.replay == f"outlast dlq replay --group {group.group}"
+    assert found.warnings == (
+        report.model.Warned(message="input of label repaired by shorten after PermanentFailure", count=1),
+    )
+    assert {each.key for each in found.slowest} == {"fine", "empty", "once", "twice", "long", "never"}
+    assert found.slowest[0].took == max(each.took for each in found.slowest)
+    assert sum(bucket.finished for bucket in found.throughput.buckets) == 6
+    assert found.passes == 1
+    (only,) = found.pass_list
+    assert (only.finished_before, only.status) == (0, result.status)
+    assert found.left_out == {"errors": 0, "warnings": 0, "letters": 0}
+
+
+def test_a_report_is_json_with_the_same_names(app):
+    """Every field of the values, and nothing that JSON cannot say."""
+    found = report.of(scripted(app))
+    read = json.loads(json.dumps(found.to_dict()))
+    assert set(read) == set(report.Report.__dataclass_fields__)
+    assert datetime.fromisoformat(read["run"]["started_at"]).tzinfo == UTC
+    assert read["stages"][1]["took"]["p95"] == 0.25
+    assert read == json.loads(json.dumps(report.read(app, "night", pipeline="reviews").to_dict()))
+
+
+def test_every_field_is_in_the_reference():
+    """Programs that read the JSON have a page to look it up in."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "runs.md").read_text()
+    shown = set(re.findall(r"`(\w+)`", page))
+    values = [thing for thing in (*vars(report.model).values(), report.Story, Moment) if is_dataclass(thing)]
+    assert len(values) > 15
+    assert {field.name for value in values for field in fields(value)} - shown == set()
+
+
+def test_with_failures_only_on_record_the_report_says_what_is_not_known(app):
+    """What succeeded has no rows: the report says so, and still has all there is."""
+    found = report.of(scripted(app, audit="failures"))
+    assert not found.complete
+    assert "Attempts that succeeded are not on record" in found.unknown[0]
+    parse, label = found.stages
+    assert (parse.entered, parse.attempts, parse.took, parse.first_try, parse.after_retry) == (
+        6,
+        None,
+        None,
+        None,
+        None,
+    )
+    assert (label.entered, label.dead, label.failures) == (5, 1, 7)
+    assert label.retries == report.model.Retries(none=2, one=1, two=2, more=0)
+    assert (found.amplification.calls, found.amplification.ratio) == (None, None)
+    assert [each.count for each in found.time.waits] != []
+    assert [(each.error_type, each.saved, each.dead) for each in found.errors] == [
+        ("ConnectionResetError", 0, 1),
+        ("TimeoutError", 2, 0),
+        ("PermanentFailure", 1, 0),
+    ]
+    assert found.html().count("not on record") >= 1
+
+
+# -- whatever happens, the numbers agree with the rows ---------------------------------------------------------------------------------
+
+fates = st.sampled_from(["fine", "once", "twice", "never", "skip", "late_skip", "permanent", "snooze", "degraded"])
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+@settings(max_examples=15)
+@given(plays=st.lists(st.tuples(fates, fates), max_size=25), audit=st.sampled_from(["all", "all", "failures"]))
+def test_the_numbers_agree_with_the_rows(request, database, plays, audit):
+    """S3-23, U-15: over random runs; each figure is what counting the rows one by one gives."""
+    with tempfile.TemporaryDirectory() as folder, virtual_time() as time:
+        store = f"{folder}/s.db" if database == "sqlite" else request.getfixturevalue("postgres").dsn
+        app = outlast.App(f"tests-{uuid4().hex}", store=store)
+        tries = Counter()
+
+        def work(stage, number):
+            time.advance(0.001 * (number % 7 + 1))
+            fate = plays[number][stage]
+            tries[stage, number] += 1
+            tried = tries[stage, number]
+            outlast.current().spend(usd=0.5)
+            if fate == "skip" or (fate == "late_skip" and tried == 2):
+                raise outlast.Skip("unwanted")
+            if fate == "snooze" and tried == 1:
+                raise outlast.Snooze(3)
+            if (fate in {"once", "late_skip"} and tried == 1) or (fate == "twice" and tried <= 2) or fate == "never":
+                raise TimeoutError(f"no answer from {number}")
+            if fate == "permanent":
+                raise ValueError(f"bad {number}")
+            return outlast.Degraded(number, "so so") if fate == "degraded" else number
+
+        @outlast.stage(retry=STEADY, checkpoint=True)
+        async def first(number):
+            return work(0, number)
+
+        @outlast.stage(retry=STEADY, concurrency=2)
+        def second(number):
+            return work(1, number)
+
+        pipeline = outlast.Pipeline("p", first, second, app=app, **LENIENT)
+        result = pipeline.run(range(len(plays)), item_key=str, check=False, audit=audit)
+        found = report.of(result)
+        items = {row.seq: row for row in app.store.items(result._number, limit=1000)}
+        rows = app.store.attempts(result._number, limit=10_000)
+        assert found.counts.total == found.counts.succeeded + found.counts.skipped + found.counts.dlq == len(plays)
+        needed = Counter(row.seq for row in rows if row.outcome == "retrying")
+        retries = Counter(min(3, needed[seq]) for seq in items)
+        assert (found.retries.none, found.retries.one, found.retries.two, found.retries.more) == tuple(
+            retries[number] for number in range(4)
+        )
+        troubled = defaultdict(list)
+        for row in rows:
+            if row.outcome != "success":
+                troubled[row.seq, row.stage].append(row)
+        assert sum(group.count for group in found.errors) == sum(len(each) for each in troubled.values())
+        dead = {unit for unit in troubled if items[unit[0]].status == "dlq" and items[unit[0]].stage == unit[1]}
+        assert sum(group.dead for group in found.errors) == len(dead) == found.counts.dlq
+        assert sum(group.saved for group in found.errors) == len(troubled) - len(dead)
+        for place, stage in enumerate(found.stages):
+            ended = Counter(items[seq].status for seq in items if items[seq].stage == place)
+            assert (stage.skipped, stage.dead) == (ended["skipped"], ended["dlq"])
+            assert stage.entered == sum(items[seq].stage >= place for seq in items)
+            if found.complete and plays:
+                assert stage.entered == stage.first_try + stage.after_retry + stage.skipped + stage.dead
+                mine = [row for row in rows if row.stage == place]
+                assert stage.attempts == len(mine)
+                if mine:
+                    assert stage.took.max == max(row.took_us for row in mine) / 1e6
+                    assert stage.took.total == pytest.approx(sum(row.took_us for row in mine) / 1e6)
+        waited = Counter()
+        for row in (*rows, *items.values()):
+            waited.update(row.waits or {})
+        assert {wait.kind: round(wait.seconds * 1e6) for wait in found.time.waits} == dict(waited)
+        assert sum(bucket.finished for bucket in found.throughput.buckets) == len(plays)
+        assert sum(group.count for group in found.letters) == found.counts.dlq
+        for cost in found.cost:
+            assert cost.total == pytest.approx(sum(row.spent.get("usd", 0.0) for row in items.values()))
+            assert cost.wasted <= cost.total + 1e-9
+        assert found.complete == (len(rows) >= sum(row.attempts for row in items.values()))
+        assert found.complete or audit == "failures"
+        json.dumps(found.to_dict())
+        assert found.html()
+        app.store.close()
+
+
+def test_percentiles_are_off_by_half_a_percent_at_most(app):
+    """Durations are counted in classes of three digits."""
+    run = app.store.open_run("p", "k", (StageMark("only"),))
+    lease = app.store.take_lease(run.number, 0, "me", 60)
+    durations = [int(1.007**n) for n in range(1, 3000)]
+    rows = [attempt(seq)._replace(took_us=took) for seq, took in enumerate(durations)]
+    items = [item(seq, stage=0, attempts=1)._replace(took_us=took) for seq, took in enumerate(durations)]
+    app.store.write(lease, Batch(items=items, attempts=rows, read=len(rows)))
+    (stage,) = report.read(app, run.id).stages
+    for share, value in ((0.5, stage.took.p50), (0.95, stage.took.p95), (0.99, stage.took.p99)):
+        exact = durations[int(-(-share * len(durations) // 1)) - 1] / 1e6
+        assert abs(value - exact) <= 0.005 * exact + 1e-6
+    assert stage.took.max == durations[-1] / 1e6
+    assert spread([]) is None
+
+
+def test_a_run_that_was_resumed_tells_its_passes(app):
+    """Each start is told with what it found and how it ended; a killed one has no end."""
+    seen = []
+
+    @outlast.stage(concurrency=1)
+    async def work(number):
+        seen.append(number)
+        return number
+
+    def source(end):
+        yield from range(end)
+        if end < 6:
+            raise OSError("disk is gone")
+
+    pipeline = outlast.Pipeline("p", work, app=app, **LENIENT)
+    pipeline.run(source(3), run_key="k", item_key=str, check=False)
+    pipeline.run(source(6), run_key="k", item_key=str)
+    found = report.read(app, "k")
+    assert found.passes == 2
+    assert [(each.finished_before, each.status) for each in found.pass_list] == [(0, "failed"), (3, "completed")]
+    assert "Passes" in found.html()
+
+
+def test_an_empty_run_and_one_that_is_not_over_are_reported(app):
+    """No items, no stages' rows, nothing to divide by."""
+
+    @outlast.stage
+    async def work(number):
+        return number
+
+    empty = report.of(outlast.Pipeline("p", work, app=app).run([]))
+    assert empty.verdict == "There were no items."
+    assert empty.amplification.ratio is None
+    assert empty.throughput.buckets == ()
+    run = app.store.open_run("p", "open", (StageMark("work"),))
+    begun = report.read(app, run.id)
+    assert begun.verdict == "The run is not over. There were no items."
+    assert begun.run.took is None
+    for each in (empty, begun):
+        assert "<h1>" in each.html()
+        json.dumps(each.to_dict())
+
+
+def test_a_report_of_a_run_under_way_is_of_one_instant(app):
+    """Whatever is written meanwhile, its numbers agree with each other."""
+    seen = []
+
+    @outlast.stage(concurrency=2)
+    def work(number):
+        if number % 50 == 0:
+            seen.append(report.read(app, "k"))
+        return number
+
+    outlast.Pipeline("p", work, app=app).run(range(1000), run_key="k", item_key=str)
+    assert len(seen) == 20
+    for found in seen:
+        counts, retries = found.counts, found.retries
+        finished = counts.succeeded + counts.dlq
+        assert found.run.status == "running"
+        assert finished == retries.none == sum(bucket.finished for bucket in found.throughput.buckets)
+        assert finished == found.stages[0].first_try
+
+
+def test_a_run_or_an_item_that_is_not_there_is_named(app):
+    """Bad input gets a clear error."""
+    with pytest.raises(outlast.ConfigurationError, match=r"expected the id or the key of a run, got: 'nope'"):
+        report.read(app, "nope")
+    for pipeline in ("a", "b"):
+        app.store.open_run(pipeline, "same", (StageMark("s"),))
+    with pytest.raises(outlast.ConfigurationError, match=r"a, b have one called 'same': name the pipeline"):
+        report.read(app, "same")
+    assert report.read(app, "same", pipeline="b").run.pipeline == "b"
+    with pytest.raises(outlast.ConfigurationError, match=r"the key or the position of an item of same, got: 'x'"):
+        report.story(app, "same", "x", pipeline="a")
+
+
+# -- one item's way ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_items_story_has_every_attempt_and_every_wait(app):
+    """S3-22: each attempt with its error, each wait with its reason, warnings, spend and the end, in order."""
+    scripted(app)
+    told = report.story(app, "night", "twice")
+    kinds = [(moment.kind, moment.stage, moment.outcome, moment.why) for moment in told.moments if moment.why != "slot"]
+    assert kinds == [
+        ("read", None, None, None),
+        ("attempt", "parse", "success", None),
+        ("attempt", "label", "retrying", None),
+        ("wait", None, None, "retry"),
+        ("attempt", "label", "retrying", None),
+        ("wait", None, None, "retry"),
+        ("attempt", "label", "success", None),
+        ("end", "label", "succeeded", None),
+    ]
+    assert told.spent == {"tokens": 300.0}
+    assert told.worked == pytest.approx(0.765625)
+    assert told.took == pytest.approx(
+        sum(moment.seconds or 0 for moment in told.moments)
+    )  # nothing is left unexplained
+    lines = [line[14:] for line in told.lines()]
+    assert lines[0] == "read from the source, at position 3"
+    assert (
+        "attempt 1 at label failed after 0.2 s with TimeoutError (timeout): no answer in 1 s; to be tried again in 1 s; spent 100 tokens"
+        in lines
+    )
+    assert lines[-1].startswith("succeeded after 4 attempts in")
+    json.dumps(told.to_dict())
+    never = report.story(app, "night", 5)
+    assert (never.key, never.status) == ("never", "dlq")
+    assert f"outlast dlq show {never.letter[:12]}" in never.lines()[-1]
+    repaired = report.story(app, "night", "long")
+    assert "warning: input of label repaired by shorten after PermanentFailure" in [
+        line[14:] for line in repaired.lines()
+    ]
+    skipped = report.story(app, "night", "empty")
+    assert skipped.lines()[-1].endswith("skipped at parse: nothing to do")
+
+
+def test_the_story_of_an_item_that_is_not_finished_ends_at_its_checkpoint(app):
+    """What is on record of it is told, and that a resume goes on."""
+
+    @outlast.stage(checkpoint=True)
+    async def first(number):
+        return number
+
+    @outlast.stage
+    async def second(number):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        outlast.Pipeline("p", first, second, app=app).run(["a"], run_key="k", item_key=str)
+    told = report.story(app, "k", "a")
+    assert told.status is None
+    assert [moment.kind for moment in told.moments] == ["read", "attempt", "checkpoint", "end"]
+    assert told.moments[-1].text == "not finished: a resume goes on with it"
+
+
+def test_an_item_that_ended_while_it_waited_tells_the_wait(app):
+    """The last wait stands on the item's own row."""
+    limit = outlast.Limit("vendor", rates={"calls": outlast.Rate(1, per=100)}, max_wait=30)
+
+    @outlast.stage(guard=outlast.Guard("g", retry=STEADY, limit=limit))
+    async def work(number):
+        return number
+
+    with virtual_time():
+        outlast.Pipeline("p", work, app=app, **LENIENT).run(range(2), run_key="k", item_key=str)
+    told = report.story(app, "k", "1")
+    (wait,) = [moment for moment in told.moments if moment.kind == "wait"]
+    assert wait.why == "limit vendor"
+    assert "turn at the limit vendor; no attempt on record came after it" in wait.text
+    assert report.read(app, "k").time.waits[0].text == "turn at the limit vendor"
+
+
+# -- hostile texts ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_hostile_texts_are_texts_and_secrets_stay_inside(app):
+    """Nothing on record can become markup, and what looks like a secret is masked; payloads are not there at all."""
+    run = hostile(app.store)
+    found = report.read(app, run.id)
+    told = report.story(app, run.id, 0)
+    page = found.html()
+    for text in (
+        page,
+        json.dumps(found.to_dict()),
+        json.dumps(told.to_dict()),
+        "\n".join(told.lines()),
+        found._repr_html_(),
+    ):
+        assert "hunter2" not in text
+        assert "payload" not in text
+    for text in (page, found._repr_html_()):
+        assert "<script" not in text
+        assert "<img" not in text
+        assert "<b>stage" not in text
+        assert "\x00" not in text
+        assert "\x1b" not in text
+        text.encode()
+    assert page.count("<title>") >= 1
+    assert report.story(app, run.id, EVIL).position == 0

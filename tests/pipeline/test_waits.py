@@ -1,0 +1,206 @@
+"""Waits on record: before each attempt, what an item waited for and how long."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import outlast
+from outlast.testing import run as trial
+from outlast.testing import virtual_time
+
+STEADY = outlast.RetryPolicy(max_attempts=3, initial_delay=1.0, jitter=0.0, on_errors=("transient", "unclear"))
+
+
+class Refused(Exception):
+    """A service that wants a pause."""
+
+    def __init__(self, retry_after=None):
+        super().__init__("too many requests")
+        self.status_code = 429
+        self.headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+
+
+def waits(result, seq=0):
+    """What the item waited for before each of its attempts, in seconds."""
+    return [
+        {why: took / 1e6 for why, took in (row.waits or {}).items()}
+        for row in result._store().attempts(result._number, seq)
+    ]
+
+
+def made(fn, *, sync, **options):
+    if sync:
+        return outlast.stage(**options)(fn)
+
+    async def work(item):
+        return fn(item)
+
+    work.__name__ = fn.__name__
+    return outlast.stage(**options)(work)
+
+
+both = pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+
+
+def failing(times, error):
+    """A stage's function that fails so often."""
+    left = itertools.count(1)
+
+    def work(item):
+        if next(left) <= times:
+            raise error()
+        return item
+
+    return work
+
+
+@both
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (TimeoutError, [{}, {"retry": 1.0}, {"retry": 2.0}]),
+        (lambda: Refused(7), [{}, {"retry_after": 8.0}, {"retry_after": 9.0}]),
+    ],
+    ids=["backoff", "hint"],
+)
+def test_a_retry_says_whether_it_was_backoff_or_the_services_own_wish(sync, error, expected):
+    """S3-22: the wait before each attempt is on record with its reason."""
+    result = trial(outlast.Pipeline("p", made(failing(2, error), sync=sync, retry=STEADY)), ["a"])
+    assert result.status == "completed"
+    assert waits(result) == expected
+
+
+def test_an_unwanted_result_is_a_reason():
+    """retry_if wants another result."""
+    answers = iter([None, 1])
+
+    @outlast.stage(guard=outlast.Guard("g", retry=STEADY, retry_if=lambda result: result is None))
+    async def work(_):
+        return next(answers)
+
+    assert waits(trial(outlast.Pipeline("p", work), ["a"])) == [{}, {"result": 1.0}]
+
+
+@both
+def test_snoozes_add_up(sync):
+    """A snooze makes no row; the attempt that follows has them all."""
+    left = iter([60, 5])
+
+    def work(item):
+        for seconds in left:
+            raise outlast.Snooze(seconds)
+        return item
+
+    assert waits(trial(outlast.Pipeline("p", made(work, sync=sync)), ["a"])) == [{"snooze": 65.0}]
+
+
+@both
+def test_the_turn_at_a_limit_is_named(sync):
+    """Who waits in line says at which limit."""
+    limit = outlast.Limit("vendor", rates={"calls": outlast.Rate(1, per=10)})
+    stage = made(lambda item: item, sync=sync, guard=outlast.Guard("g", retry=STEADY, limit=limit), concurrency=4)
+    result = trial(outlast.Pipeline("p", stage), range(3))
+    assert [waits(result, seq) for seq in range(3)] == [[{}], [{"limit vendor": 10.0}], [{"limit vendor": 20.0}]]
+
+
+def test_a_refusal_behind_a_limit_is_a_pause_that_the_service_asked_for():
+    """Both for the item that was refused, and for one that stood in line meanwhile."""
+    limit = outlast.Limit("vendor", concurrency=1)
+    work = failing(1, lambda: Refused(30))
+    stage = made(work, sync=False, guard=outlast.Guard("g", retry=STEADY, limit=limit), concurrency=2)
+    result = trial(outlast.Pipeline("p", stage), range(2))
+    refused, other = waits(result, 0), waits(result, 1)
+    assert refused[1]["throttled vendor"] >= 30
+    assert other == [{"throttled vendor": pytest.approx(30)}]
+
+
+def test_an_open_circuit_and_an_empty_budget_are_named():
+    """Each wait keeps its own reason: the backoff, then the circuit; the backoff, then the budget."""
+    breaker = outlast.CircuitBreaker("svc", failure_threshold=1, reset_timeout=60)
+    guard = outlast.Guard("g", retry=STEADY, breaker=breaker, on_open="wait")
+    result = trial(outlast.Pipeline("p", made(failing(1, ConnectionResetError), sync=False, guard=guard)), ["a"])
+    assert waits(result) == [{}, {"retry": 1.0, "breaker svc": pytest.approx(59.0)}]
+
+    budget = outlast.RetryBudget("b", ratio=0.1, reserve=1)
+    seen = set()
+
+    @outlast.stage(guard=outlast.Guard("g2", retry=STEADY, retry_budget=budget), concurrency=4)
+    async def work(item):
+        if item not in seen:
+            seen.add(item)
+            raise ConnectionResetError("once") if item < 4 else outlast.Snooze(5)  # what they deposit comes later
+        return item
+
+    result = trial(outlast.Pipeline("p", work), range(200))
+    reasons = [waits(result, seq)[1] for seq in range(4)]
+    assert all(found["retry"] == 1.0 for found in reasons)
+    assert sum("retry_budget b" in found for found in reasons) == 3
+
+
+@both
+def test_waiting_for_a_checkpoint_is_a_reason_and_a_first_stage_has_none(sync):
+    """The record of a stage is waited for before the next begins."""
+
+    def first(item):
+        return item
+
+    def second(item):
+        return item
+
+    stages = made(first, sync=sync, checkpoint=True), made(second, sync=sync)
+    result = trial(outlast.Pipeline("p", *stages), ["a"])
+    rows = result._store().attempts(result._number, 0)
+    assert rows[0].waits is None
+    assert set(rows[1].waits) == {"checkpoint"}
+
+
+def test_an_item_that_ends_while_it_waits_has_its_last_wait_on_its_own_row():
+    """S3-22: no attempt follows, and the wait is not lost."""
+    limit = outlast.Limit("vendor", rates={"calls": outlast.Rate(1, per=100)}, max_wait=30)
+
+    @outlast.stage(guard=outlast.Guard("g", retry=STEADY, limit=limit), concurrency=4)
+    async def work(item):
+        return item
+
+    result = trial(outlast.Pipeline("p", work, failure_budget=1.0), range(2))
+    store = result._store()
+    first, second = store.items(result._number)
+    assert (first.status, first.waits) == ("succeeded", None)
+    assert second.status == "dlq"
+    assert set(second.waits) == {"limit vendor"}
+    assert store.attempts(result._number, 1) == []
+
+
+def test_with_failures_only_on_record_waits_before_successes_go_to_the_item(app):
+    """Nothing that was waited for is lost, and no attempt gets another's waits."""
+    work = made(failing(1, TimeoutError), sync=False, retry=STEADY)
+
+    @outlast.stage
+    async def last(item):
+        raise ValueError("no")
+
+    pipeline = outlast.Pipeline(
+        "p", work, last, app=app, failure_budget=1.0, min_partial_rate=0.0, min_success_rate=0.0
+    )
+    with virtual_time():
+        result = pipeline.run(["a"], audit="failures")
+    (item,) = app.store.items(result._number)
+    assert item.waits == {"retry": 1_000_000}
+    rows = app.store.attempts(result._number, 0)
+    assert [(row.stage, row.outcome, row.waits) for row in rows] == [(0, "retrying", None), (1, "failed", None)]
+
+
+def test_waits_come_back_from_both_databases_as_they_were(app):
+    """Whatever the names of limits are."""
+    name = 'räte "40/s" \u202e'
+    limit = outlast.Limit(name, rates={"calls": outlast.Rate(1, per=10)})
+
+    @outlast.stage(guard=outlast.Guard("g", retry=STEADY, limit=limit))
+    async def work(item):
+        return item
+
+    with virtual_time():
+        result = outlast.Pipeline("p", work, app=app).run(range(2))
+    assert app.store.attempts(result._number, 1)[0].waits == {f"limit {name}": 10_000_000}
