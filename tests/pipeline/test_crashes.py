@@ -25,7 +25,7 @@ from servers.postgres import Postgres
 PROGRAM = """
 import os, sys, time
 import outlast
-from outlast.pipeline import journal, sinks
+from outlast.pipeline import journal
 from outlast.store import Store
 
 # As on a slow disk: the file grows in pieces, and the commit takes its time. Kills then hit the moments in between.
