@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.components import lines, packed
 from outlast.components.reading import Unreadable as Unreadable
-from outlast.components.reading import aside
+from outlast.components.reading import Aside
 from outlast.components.sinks import Handed
 from outlast.components.sinks import Refused as Refused
 from outlast.components.sinks import Sink as Sink
@@ -44,12 +44,12 @@ def open_source(source: object) -> Iterator[Any] | AsyncIterable[Any]:
     if isinstance(source, str | Path):
         return _files(found(source))
     if isinstance(source, Query):
-        return aside(source.read)
+        return Aside(source.read)
     if datasets.is_dataset(source):
         return datasets.rows(source)
     if arrow.hands_out(source) and not isinstance(source, type):
         arrow.library(f"a source of type {type(source).__name__}")
-        return aside(lambda: arrow.rows(source))
+        return Aside(lambda: arrow.rows(source))
     if isinstance(source, AsyncIterable):
         return source
     if isinstance(source, Iterable) and not isinstance(source, bytes | dict):
@@ -85,7 +85,7 @@ def found(pattern: str | Path) -> list[Path]:
 
 def _files(paths: Sequence[Path]) -> Iterator[Any] | AsyncIterator[Any]:
     if any(path.suffix.lower() in PARQUET for path in paths):
-        return aside(lambda: _batches(paths))
+        return Aside(lambda: _batches(paths))
     return (item for path in paths for item in lines.read(path))
 
 

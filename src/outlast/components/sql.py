@@ -10,6 +10,7 @@ SQLite. A resumed run asks again, and passes over what is on record, by key; wit
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import sys
 from collections.abc import Mapping
@@ -47,6 +48,8 @@ _DRIVERS: dict[str, Dialect] = {
     "mysql": "mysql",
     "mariadb": "mysql",
 }
+_QUOTED = re.compile(r'".*"', re.DOTALL)
+_PATIENCE = 2.0  # seconds for a server to hear that nobody waits any longer
 _WHERE = "an address (sqlite:///path or postgresql://...), a Secret with one, or a function that connects"
 
 
@@ -96,11 +99,13 @@ class Reading:
         self._cursor: Any = None
         self._names: list[str] = []
         self._done = 0
+        self._busy = False
 
     def __iter__(self) -> Reading:
         return self
 
     def __next__(self) -> list[dict[str, Any]]:
+        self._busy = True
         try:
             if self._cursor is None:
                 self._begin()
@@ -112,6 +117,8 @@ class Reading:
         except Exception as error:  # noqa: BLE001 - a driver's own, which may quote rows
             after = f" after {self._done} rows" if self._done else ""
             raise failure(f"the query at {self._where} failed{after}", error) from None
+        finally:
+            self._busy = False
         if not rows:
             raise StopIteration
         self._done += len(rows)
@@ -156,15 +163,20 @@ class Reading:
         return names
 
     def interrupt(self) -> None:
-        """Have the database stop thinking about it."""
-        stop = getattr(self._connection, "interrupt", None) or getattr(self._connection, "cancel", None)
-        if stop is not None:
-            stop()
+        """Have the database stop thinking about it, if it does."""
+        connection = self._connection
+        if self._busy and hasattr(connection, "cancel_safe"):
+            connection.cancel_safe(timeout=_PATIENCE)
+        elif self._busy and hasattr(connection, "interrupt"):
+            connection.interrupt()
 
     def close(self) -> None:
         """Give the connection back."""
         cursor, connection, self._cursor, self._connection = self._cursor, self._connection, None, None
-        if dialect_of(connection) != "mysql":  # there an unread rest would be read first
+        if dialect_of(connection) == "mysql" and getattr(cursor, "_result", None) is not None:
+            cursor._result.unbuffered_active = False  # noqa: SLF001 - or PyMySQL would read all the rest first
+            cursor.connection = None
+        else:
             close(cursor)
         close(connection)
 
@@ -262,7 +274,9 @@ def said(error: Exception) -> str:
     """What a database says about an error, without the values that it quotes."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)
     if primary:
-        return sanitise(primary)
+        # Of a value that is wrong it quotes the value; else names of constraints and columns.
+        wrong = str(getattr(error, "sqlstate", "")).startswith("22")
+        return sanitise(_QUOTED.sub('"…"', primary) if wrong else primary)
     text = error_text(error)
     if len(error.args) > 1 and isinstance(error.args[0], int):  # MySQL: a number, and a text with values in quotes
         pieces = error_text(Exception(error.args[1])).split("'")

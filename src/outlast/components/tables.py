@@ -18,7 +18,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import groupby
@@ -144,7 +144,7 @@ class Inserted(Sink):
         """The table is there, with its key, and keeps nothing that is taken back."""
         table, dialect = self._table, self._dialect
         try:
-            cursor.execute(f"select * from {self._quoted(table.name)} where 1 = 0")
+            cursor.execute(f"select * from {self._quoted(table.name)} where 1 = 0", ())
         except Exception as error:
             if classify(error).category == "permanent" or dialect == "sqlite":
                 message = f"expected a table {table.name} in {shown(table.target)}, got: {said(error)}. Make it first."
@@ -162,6 +162,7 @@ class Inserted(Sink):
         elif table.key:
             try:
                 cursor.execute(f"explain {self._insert(table.key)}", [None] * len(table.key))
+                cursor.fetchall()
             except Exception as error:
                 raise self._no_key(said(error)) from None
 
@@ -281,8 +282,11 @@ class Inserted(Sink):
         return None
 
     def close(self) -> None:
-        close(self._connection)
-        self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):  # a cursor that somebody still holds would keep the transaction of SQLite open
+                connection.rollback()
+        close(connection)
 
     # -- SQL
 
@@ -347,7 +351,11 @@ class Inserted(Sink):
     def _put(self, cursor: Any, rows: Sequence[Row]) -> None:
         """Insert rows, in their order; those with the same columns together."""
         for columns, some in groupby(rows, key=lambda row: row[0]):
-            cursor.executemany(self._insert(columns), [cells for _, cells in some])
+            cells = [row[1] for row in some]
+            if len(cells) == 1:  # quicker, and often when a row is looked for
+                cursor.execute(self._insert(columns), cells[0])
+            else:
+                cursor.executemany(self._insert(columns), cells)
 
     def _unstage(self, cursor: Any, number: int) -> bool:
         cursor.execute(f"delete from {STAGE} where run = {self._mark} and batch = {self._mark}", (self._run, number))

@@ -128,7 +128,7 @@ class Intake:
         items: list[Any] = []
         until = perf_counter() + _SLICE
         try:
-            while len(items) < most and perf_counter() < until:
+            while len(items) < most and perf_counter() < until and (not items or getattr(self._more, "at_hand", 1)):
                 items.append(await anext(self._more))
         except StopAsyncIteration:
             self.exhausted = True
