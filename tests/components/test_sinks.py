@@ -7,7 +7,6 @@ import datetime as dt
 import gzip
 import io
 import math
-import os
 import subprocess
 import uuid
 from decimal import Decimal
@@ -79,7 +78,7 @@ def test_whatever_stands_behind_the_committed_bytes_is_cut_off(app, tmp_path):
     with sink.open("ab") as file:
         file.write(gzip.compress(b"99\n" * 1000)[:-5])
     pipeline(app).run(range(20), run_key="k", sink=sink)
-    assert sorted(map(int, gzip.open(sink).read().split())) == list(range(20))
+    assert sorted(map(int, gzip.decompress(sink.read_bytes()).split())) == list(range(20))
     sink.write_bytes(b"")
     with pytest.raises(outlast.ConfigurationError, match="It was changed since"):
         pipeline(app).run(range(30), run_key="k", sink=sink)
@@ -93,7 +92,7 @@ def test_the_columns_of_a_compressed_table_are_found_again(tmp_path):
     sink.close()
     again = Rows(tmp_path / "o.csv.zst")
     again.open(end, run="r", token=2)
-    with pytest.raises(outlast.PermanentFailure, match="but o.csv.zst has b, a"):
+    with pytest.raises(outlast.PermanentFailure, match=r"but o.csv.zst has b, a"):
         again.encode({"b": 1, "c": 2})
     again.close()
 
@@ -101,7 +100,7 @@ def test_the_columns_of_a_compressed_table_are_found_again(tmp_path):
 def test_a_sink_of_an_unknown_kind_is_refused():
     """The message names what is possible."""
     for wrong in ("out.xlsx", "out.parquet.gz", "out", "out.gz", 5, object()):
-        with pytest.raises(outlast.ConfigurationError, match="parquet|Table"):
+        with pytest.raises(outlast.ConfigurationError, match=r"parquet|Table"):
             open_sink(wrong)
 
 
@@ -129,6 +128,7 @@ class Pair(NamedTuple):
     other: str
 
 
+UNLINK = Path.unlink
 AT = dt.datetime(2026, 11, 15, 12, tzinfo=dt.timezone(dt.timedelta(hours=1)))
 
 
@@ -143,7 +143,13 @@ def test_a_parquet_sink_is_one_file_when_the_run_is_over(app, tmp_path):
         Label(n=6, at=AT),
         Pair(7, "b"),
         {"n": np.int64(8), "price": Decimal("1.50"), "vector": np.arange(3), "id": uuid.UUID(int=8), "raw": b"\x00"},
-        {"n": 9, "price": Decimal("123456.789"), "day": AT.date(), "took": dt.timedelta(seconds=1), "path": Path("a/b")},
+        {
+            "n": 9,
+            "price": Decimal("123456.789"),
+            "day": AT.date(),
+            "took": dt.timedelta(seconds=1),
+            "path": Path("a/b"),
+        },
         {"n": 10, "x": math.nan, "at": AT.astimezone(dt.UTC), "big": 2**62, "wide": [1.5] * 1000},
     ]
     sink = tmp_path / "out.parquet"
@@ -154,7 +160,10 @@ def test_a_parquet_sink_is_one_file_when_the_run_is_over(app, tmp_path):
 
     result = pipeline(app, make).run(range(len(made)), sink=sink)
     assert result.status == "completed", [letter.error for letter in app.dead_letters.find()]
-    found = {row["n"]: {name: value for name, value in row.items() if value is not None} for row in pq.read_table(sink).to_pylist()}
+    found = {
+        row["n"]: {name: value for name, value in row.items() if value is not None}
+        for row in pq.read_table(sink).to_pylist()
+    }
     nan = found[10].pop("x")
     assert math.isnan(nan)
     assert found == {
@@ -170,7 +179,9 @@ def test_a_parquet_sink_is_one_file_when_the_run_is_over(app, tmp_path):
         10: {"n": 10, "at": AT, "big": 2**62, "wide": [1.5] * 1000},
     }
     assert len(pd.read_parquet(sink)) == len(pl.read_parquet(sink)) == 10
-    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix not in {".db-shm", ".db-wal", ".db"}) == ["out.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix not in {".db-shm", ".db-wal", ".db"}) == [
+        "out.parquet"
+    ]
 
 
 def test_what_cannot_be_a_row_is_a_dead_letter(app, tmp_path):
@@ -240,7 +251,9 @@ def test_a_run_that_goes_on_after_its_end_adds_to_the_file(app, tmp_path):
     """D-15: a source that has grown, several times; a run without news changes nothing; new columns find their place."""
     sink = tmp_path / "out.parquet"
     for end in (10, 10, 25, 40):
-        pipeline(app).run([{"n": n} | ({"late": 1.5} if n > 30 else {}) for n in range(end)], run_key="k", sink=sink, ordered=True)
+        pipeline(app).run(
+            [{"n": n} | ({"late": 1.5} if n > 30 else {}) for n in range(end)], run_key="k", sink=sink, ordered=True
+        )
         assert pq.read_table(sink)["n"].to_pylist() == list(range(end))
         assert not Path(f"{sink}.spool").exists()
     assert pq.read_table(sink)["late"].to_pylist() == [None] * 31 + [1.5] * 9
@@ -261,8 +274,9 @@ def test_a_crash_while_the_file_is_made_loses_and_doubles_nothing(app, tmp_path,
             elif moment == "renamed":
                 patched.setattr(Path, "unlink", stop)
             else:
-                unlink = Path.unlink
-                patched.setattr(Path, "unlink", lambda path, missing_ok=False: (unlink(path, missing_ok=missing_ok), stop()))
+                patched.setattr(
+                    Path, "unlink", lambda path, missing_ok=False: (UNLINK(path, missing_ok=missing_ok), stop())
+                )
             died = pipeline(app).run([{"n": n} for n in range(end)], run_key="k", sink=sink, check=False)
             assert (died.status, died.reason) == ("interrupted", "store_error")
         if round_ == 1:  # once with a resume in between, else crash upon crash
@@ -360,4 +374,4 @@ def test_writing_a_batch_once_more_changes_nothing(tmp_path):
     assert sink.write([], []) == first
     sink.finish()
     assert pq.read_table(tmp_path / "o.parquet").to_pylist() == [{"n": 1.0}, {"n": 2.5}]
-    assert os.listdir(tmp_path) == ["o.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == ["o.parquet"]

@@ -118,7 +118,11 @@ def test_a_damaged_parquet_file_is_a_source_error(app, tmp_path, harm):
     pq.write_table(table, path, row_group_size=5000)
     whole = path.read_bytes()
     middle = len(whole) // 2
-    path.write_bytes({"cut": whole[:middle], "changed": whole[:middle] + bytes(70_000) + whole[middle + 70_000 :], "empty": b""}[harm])
+    path.write_bytes(
+        {"cut": whole[:middle], "changed": whole[:middle] + bytes(70_000) + whole[middle + 70_000 :], "empty": b""}[
+            harm
+        ]
+    )
     pipeline = outlast.Pipeline("p", same, app=app)
     result = pipeline.run(f"{tmp_path}/*.parquet", run_key="k", check=False)
     assert (result.status, result.reason) == ("failed", "source_error"), result.why
@@ -137,7 +141,7 @@ ODD = [
     {
         "day": dt.date(2026, 11, 15),
         "at": dt.datetime(2026, 11, 15, 12, 30, 1, 5, tzinfo=BERLIN),
-        "naive": dt.datetime(2026, 11, 15, 12, 30),
+        "naive": dt.datetime(2026, 11, 15, 12, 30),  # noqa: DTZ001 - tables hold such ones
         "price": Decimal("12345678901234567890.50"),
         "raw": b"\x00\xff",
         "deep": {"list": [{"a": 1}, {"a": None}], "text": "日本"},
@@ -175,12 +179,27 @@ def read(source):
 def test_nanoseconds_are_cut_the_same_way_with_and_without_pandas():
     """What Python cannot hold is cut to microseconds, also inside of lists and structures; else keys would depend on what is installed."""
     moment = 1_700_000_000_123_456_789
-    kinds = {"at": pa.timestamp("ns", "UTC"), "took": pa.duration("ns"), "clock": pa.time64("ns"), "all": pa.list_(pa.timestamp("ns"))}
+    kinds = {
+        "at": pa.timestamp("ns", "UTC"),
+        "took": pa.duration("ns"),
+        "clock": pa.time64("ns"),
+        "all": pa.list_(pa.timestamp("ns")),
+    }
     values = {"at": moment, "took": 1999, "clock": 1999, "all": [moment]}
-    table = pa.table({name: pa.array([values[name]], type=pa.list_(pa.int64()) if name == "all" else pa.int64()).cast(kind) for name, kind in kinds.items()})
+    table = pa.table(
+        {
+            name: pa.array([values[name]], type=pa.list_(pa.int64()) if name == "all" else pa.int64()).cast(kind)
+            for name, kind in kinds.items()
+        }
+    )
     at = dt.datetime(2023, 11, 14, 22, 13, 20, 123_456, tzinfo=dt.UTC)
     [row] = read(table)
-    assert row == {"at": at, "took": dt.timedelta(microseconds=1), "clock": dt.time(0, 0, 0, 1), "all": [at.replace(tzinfo=None)]}
+    assert row == {
+        "at": at,
+        "took": dt.timedelta(microseconds=1),
+        "clock": dt.time(0, 0, 0, 1),
+        "all": [at.replace(tzinfo=None)],
+    }
     assert {type(value) for value in row.values()} == {dt.datetime, dt.timedelta, dt.time, list}
 
 
@@ -189,7 +208,9 @@ def test_frames_of_pandas_and_polars_and_relations_of_duckdb_are_sources(app):
     frame = pd.DataFrame({"n": [1.5, math.nan], "text": ["a", None], "kind": pd.Categorical(["u", "v"])}, index=[7, 9])
     wanted = [{"n": 1.5, "text": "a", "kind": "u"}, {"n": None, "text": None, "kind": "v"}]
     assert outputs(app, frame) == wanted
-    assert read(frame.set_index("text")) == [{"n": row["n"], "kind": row["kind"], "text": row["text"]} for row in wanted]
+    assert read(frame.set_index("text")) == [
+        {"n": row["n"], "kind": row["kind"], "text": row["text"]} for row in wanted
+    ]
     polar = pl.DataFrame({"n": [1.5, math.nan, None], "text": ["a", "b", None]})
     first, second, third = read(polar)
     assert (first, third) == ({"n": 1.5, "text": "a"}, {"n": None, "text": None})
@@ -203,8 +224,16 @@ def test_frames_of_pandas_and_polars_and_relations_of_duckdb_are_sources(app):
 
 def test_one_column_gives_plain_values_and_no_rows_give_none():
     """A Series is its values; an empty frame is no item; columns without rows do no harm."""
-    assert read(pd.Series([1, 2])) == read(pl.Series([1, 2])) == read(pa.chunked_array([[1], [2]])) == read(pa.array([1, 2])) == [1, 2]
-    assert read(pd.DataFrame()) == read(pd.DataFrame({"a": []})) == read(pa.table({"a": pa.array([], pa.int64())})) == []
+    assert (
+        read(pd.Series([1, 2]))
+        == read(pl.Series([1, 2]))
+        == read(pa.chunked_array([[1], [2]]))
+        == read(pa.array([1, 2]))
+        == [1, 2]
+    )
+    assert (
+        read(pd.DataFrame()) == read(pd.DataFrame({"a": []})) == read(pa.table({"a": pa.array([], pa.int64())})) == []
+    )
 
 
 def test_names_that_come_twice_are_refused():
@@ -289,7 +318,13 @@ print(*(Keys(None).of({name: value}, 7) for name, value in row.items()), Keys(No
 def test_keys_of_rows_are_the_same_in_every_process():
     """D-15: by content, for whatever tables and databases hold; else a resume would do everything again."""
     said = {
-        subprocess.run([sys.executable, "-c", ROW], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}).stdout
+        subprocess.run(
+            [sys.executable, "-c", ROW],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+        ).stdout
         for seed in ("1", "2")
     }
     assert len(said) == 1
@@ -300,7 +335,9 @@ def test_keys_of_rows_are_the_same_in_every_process():
 
 def test_a_frame_is_resumed_where_it_was(app):
     """D-15: the keys of its rows are the same the next time, so nothing is done again."""
-    frame = pd.DataFrame({"id": range(2500), "price": [Decimal(n) / 4 for n in range(2500)], "at": pd.Timestamp("2026-01-02", tz="UTC")})
+    frame = pd.DataFrame(
+        {"id": range(2500), "price": [Decimal(n) / 4 for n in range(2500)], "at": pd.Timestamp("2026-01-02", tz="UTC")}
+    )
     seen = []
 
     @outlast.stage
@@ -327,20 +364,19 @@ def test_a_source_with_another_order_each_time_is_resumed_right(app):
     rng = np.random.default_rng(5)
     for size in (3, 40, 1800):
         rows = [{"id": n} for n in range(size)]
-        done = []
+        done, failing = [], set(range(0, size, 7))
 
         @outlast.stage
-        async def work(row, done=done, size=size):
+        async def work(row, done=done, size=size, failing=failing):
             if len(done) >= size // 2 and not failing.isdisjoint({row["id"]}):
                 raise outlast.PermanentFailure("later")
             done.append(row["id"])
             return row["id"]
 
         pipeline = outlast.Pipeline("p", work, app=app, failure_budget=1.0)
-        failing = set(range(0, size, 7))
         first = pipeline.run(iter(rows), run_key=f"k{size}", on_item_error="stop", check=False)
         assert first.counts.pending or not first.counts.source_exhausted or size == 3
-        failing = set()
+        failing.clear()
         shuffled = [rows[place] for place in rng.permutation(size)]
         last = pipeline.run(shuffled, run_key=f"k{size}")
         assert sorted(done) == sorted(last.outputs()), "done twice, or lost"
@@ -362,12 +398,20 @@ def test_an_item_that_ended_further_back_is_found_although_its_new_place_was_fre
     keys = Keys(None)
     rows = [{"id": n} for n in range(1200)]
     names = [keys.of(row, n) for n, row in enumerate(rows)]
-    pipeline.run(rows[:1], run_key="k")  # a run with a shard; now as if a pass had read all, and only the 900th had ended
+    pipeline.run(
+        rows[:1], run_key="k"
+    )  # a run with a shard; now as if a pass had read all, and only the 900th had ended
     from outlast.store.records import Batch, ItemRow
 
     record = store.find_run("p", "k")
     lease = store.take_lease(record.number, 0, "test", 60)
-    store.write(lease, Batch(items=[ItemRow(900, names[900], "succeeded", 0, 1, False, None, (), {}, b'{"v":1,"d":900}', 0, 0)], read=1200))
+    store.write(
+        lease,
+        Batch(
+            items=[ItemRow(900, names[900], "succeeded", 0, 1, False, None, (), {}, b'{"v":1,"d":900}', 0, 0)],
+            read=1200,
+        ),
+    )
     store.drop_lease(lease)
     seen.clear()
     result = pipeline.run([rows[0], rows[900], *rows[1:900], *rows[901:]], run_key="k")

@@ -114,7 +114,9 @@ def test_a_query_is_a_source_of_dicts(app, database):
     """S3-39: rows in chunks, with parameters in the driver's style, and a resume that does nothing again."""
     database.fill(2500)
     mark = "?" if database.kind == "sqlite" else "%s"
-    query = outlast.Query(database.address, f"select id, text from {database.table} where id >= {mark} order by id", 5, chunk=100)
+    query = outlast.Query(
+        database.address, f"select id, text from {database.table} where id >= {mark} order by id", 5, chunk=100
+    )
     seen = []
 
     @outlast.stage
@@ -133,7 +135,9 @@ def test_named_parameters_are_a_mapping(database):
     """The driver's own style, whichever it has."""
     database.fill(10)
     mark = ":low" if database.kind == "sqlite" else "%(low)s"
-    query = outlast.Query(database.address, f"select id from {database.table} where id >= {mark} order by id", {"low": 8})
+    query = outlast.Query(
+        database.address, f"select id from {database.table} where id >= {mark} order by id", {"low": 8}
+    )
     assert read(query) == [{"id": 8}, {"id": 9}]
 
 
@@ -153,7 +157,7 @@ def test_the_rows_are_one_snapshot_and_none_is_held(postgres):
     found, modes = asyncio.run(main())
     assert found == list(range(1, 5001))
     assert "FETCH" in modes.upper()
-    with pytest.raises(outlast.PermanentFailure, match="read-only|data-modifying"):
+    with pytest.raises(outlast.PermanentFailure, match=r"read-only|data-modifying"):
         read(outlast.Query(postgres.dsn, f"with gone as (delete from {table} returning id) select * from gone"))
 
 
@@ -201,7 +205,11 @@ def test_values_of_a_database_come_as_the_driver_has_them_and_have_stable_keys(a
     assert (len(seen), result.counts.total) == (3, 3)
     row = seen[0]
     assert (row["price"], row["raw"], row["id"], row["doc"], row["tags"]) == (
-        Decimal("1.50"), b"\x00\xff", uuid.UUID(int=5), {"a": [1, None]}, ["x", "y"],
+        Decimal("1.50"),
+        b"\x00\xff",
+        uuid.UUID(int=5),
+        {"a": [1, None]},
+        ["x", "y"],
     )
     assert all(not item.key.startswith("@") for item in result.items())
 
@@ -209,7 +217,9 @@ def test_values_of_a_database_come_as_the_driver_has_them_and_have_stable_keys(a
 def test_a_lost_connection_is_a_source_error_and_the_run_goes_on_from_there(app, postgres):
     """Cut in the middle of reading: what came before is kept, the message says how to go on, and no password is in it."""
     table = f"t_{uuid4().hex[:12]}"
-    postgres.execute(f"create table {table} as select n as id, repeat('x', 200) as text from generate_series(1, 20000) n")
+    postgres.execute(
+        f"create table {table} as select n as id, repeat('x', 200) as text from generate_series(1, 20000) n"
+    )
     with Proxy(postgres.socket) as proxy:
         url = f"postgresql://postgres:hunter2secret@127.0.0.1:{proxy.port}/postgres"
         query = outlast.Query(url, f"select * from {table} order by id", chunk=200)
@@ -246,8 +256,15 @@ def test_a_slow_query_holds_up_neither_the_work_nor_the_end(app, postgres):
 
     result = pipeline(app, work).run(outlast.Query(postgres.dsn, sql), check=False, watch=runner.append)
     assert (result.status, result.counts.succeeded) == ("interrupted", 1000)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("outlast-source") and thread.join(5)]
-    assert postgres.execute("select count(*) from pg_stat_activity where query like 'select n, case%' and state = 'active'") == "0"
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith("outlast-source") and thread.join(5)
+    ]
+    assert (
+        postgres.execute(
+            "select count(*) from pg_stat_activity where query like 'select n, case%' and state = 'active'"
+        )
+        == "0"
+    )
 
 
 def test_what_is_wrong_with_a_query_is_said(tmp_path, postgres):
@@ -262,7 +279,7 @@ def test_what_is_wrong_with_a_query_is_said(tmp_path, postgres):
             outlast.Query(odd, "select 1")
     with pytest.raises(outlast.ConfigurationError, match="no such file"):
         read(outlast.Query(f"sqlite:///{tmp_path}/none.db", "select 1"))
-    with pytest.raises(outlast.ConfigurationError, match="got twice: a. Give them names with AS"):
+    with pytest.raises(outlast.ConfigurationError, match=r"got twice: a. Give them names with AS"):
         read(outlast.Query(postgres.dsn, "select 1 as a, 2 as a"))
     with pytest.raises(outlast.PermanentFailure, match="does not exist"):
         read(outlast.Query(postgres.dsn, "select * from nowhere"))
@@ -278,7 +295,9 @@ def test_a_query_is_a_value(monkeypatch, database):
     wanted = [{"id": n, "text": f"ü{n}"} for n in range(3)]
     if isinstance(database.address, str):
         monkeypatch.setenv("DATA_URL", database.address)
-        assert read(outlast.Query(outlast.Secret.env("DATA_URL"), f"select * from {database.table} order by id")) == wanted
+        assert (
+            read(outlast.Query(outlast.Secret.env("DATA_URL"), f"select * from {database.table} order by id")) == wanted
+        )
     engine = sqlalchemy.create_engine(
         {"sqlite": "sqlite://", "postgres": "postgresql+psycopg://", "mariadb": "mysql+pymysql://"}[database.kind],
         creator=database.connect,
@@ -317,7 +336,12 @@ def test_a_key_updates_what_is_there(app, database):
     """Upsert by one column or by several; within a batch the last one counts; other columns of the row stay."""
     database.make("a integer, b integer, text varchar(40), other integer, primary key (a, b)")
     database.sql(f"insert into {database.table} values (1, 1, 'old', 7)")
-    rows = [{"a": 1, "b": 1, "text": "new"}, {"a": 2, "b": 1, "text": "x"}, {"b": 1, "a": 2, "text": "y"}, {"a": 1, "b": 1}]
+    rows = [
+        {"a": 1, "b": 1, "text": "new"},
+        {"a": 2, "b": 1, "text": "x"},
+        {"b": 1, "a": 2, "text": "y"},
+        {"a": 1, "b": 1},
+    ]
     table = outlast.Table(database.address, database.table, key=["a", "b"])
     pipeline(app).run(rows, sink=table, ordered=True)
     assert database.rows() == [(1, 1, "new", 7), (2, 1, "y", None)]
@@ -353,7 +377,9 @@ def test_a_row_that_the_table_refuses_is_a_dead_letter(app, database, monkeypatc
     assert "geheimnis" not in " ".join(letters.values())
     record = app.store.find_run("p", "k")
     assert (record.counts.succeeded, record.counts.dlq) == (992, 8)
-    assert {item.status for item in result.items() if item.key in {letter.item_key for letter in app.dead_letters.find()}} == {"dlq"}
+    assert {
+        item.status for item in result.items() if item.key in {letter.item_key for letter in app.dead_letters.find()}
+    } == {"dlq"}
     assert database.staged() == 0
 
 
@@ -362,7 +388,9 @@ def test_refused_rows_count_for_the_failure_budget(app, database, monkeypatch):
     monkeypatch.setattr(journal, "MOST_ITEMS", 100)
     database.make("id integer primary key, text varchar(5) not null")
     strict = outlast.Pipeline("p", same, app=app)
-    result = strict.run(({"id": n} for n in range(50_000)), sink=outlast.Table(database.address, database.table), check=False)
+    result = strict.run(
+        ({"id": n} for n in range(50_000)), sink=outlast.Table(database.address, database.table), check=False
+    )
     assert (result.status, result.reason) == ("failed", "same_failure")
     assert result.counts.dlq < 20_000
 
@@ -370,7 +398,7 @@ def test_refused_rows_count_for_the_failure_budget(app, database, monkeypatch):
 VALUES = {
     "price": ("numeric(10, 2)", Decimal("1.50")),
     "day": ("date", dt.date(2026, 11, 15)),
-    "at": ("timestamp", dt.datetime(2026, 11, 15, 12, 30)),
+    "at": ("timestamp", dt.datetime(2026, 11, 15, 12, 30)),  # noqa: DTZ001 - tables hold such ones
     "doc": ("text", {"ü": [1, None]}),
     "id": ("varchar(40)", uuid.UUID(int=5)),
     "raw": ("blob", b"\x00\xff"),
@@ -383,8 +411,13 @@ VALUES = {
 
 def test_values_arrive_as_they_are_whether_moved_at_once_or_after_a_crash(app, database, monkeypatch):
     """D-15: what is staged comes back the same: exact numbers, dates, documents, ids, bytes."""
-    kinds = {"blob": "bytea" if database.kind == "postgres" else "blob", "text": "jsonb" if database.kind == "postgres" else "text"}
-    database.make("n integer primary key, " + ", ".join(f"c_{name} {kinds.get(kind, kind)}" for name, (kind, _) in VALUES.items()))
+    kinds = {
+        "blob": "bytea" if database.kind == "postgres" else "blob",
+        "text": "jsonb" if database.kind == "postgres" else "text",
+    }
+    database.make(
+        "n integer primary key, " + ", ".join(f"c_{name} {kinds.get(kind, kind)}" for name, (kind, _) in VALUES.items())
+    )
     row = {f"c_{name}": value for name, (_, value) in VALUES.items()}
     table = outlast.Table(database.address, database.table)
     settle = Inserted.settle
@@ -528,7 +561,9 @@ def test_a_table_that_cannot_take_a_batch_back_is_refused(app, mariadb):
         cursor = connection.cursor()
         cursor.execute("create database if not exists shop character set utf8mb4")
         cursor.execute("create or replace table shop.old (id integer) engine = MyISAM")
-    table = outlast.Table(lambda: pymysql.connect(host="127.0.0.1", port=mariadb.port, user="root", database="shop"), "old")
+    table = outlast.Table(
+        lambda: pymysql.connect(host="127.0.0.1", port=mariadb.port, user="root", database="shop"), "old"
+    )
     with pytest.raises(outlast.ConfigurationError, match="InnoDB, got: MyISAM"):
         pipeline(app).run([{"id": 1}], sink=table)
 

@@ -34,11 +34,18 @@ Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="The pipeline: app.py:reviews or shop.pipelines:reviews.")
 ]
 Input = Annotated[
-    str | None, typer.Option("--input", metavar="PATH", help="JSONL, CSV (also .gz, .zst) or Parquet files; a pattern such as 'in/*.jsonl'.")
+    str | None,
+    typer.Option(
+        "--input", metavar="PATH", help="JSONL, CSV (also .gz, .zst) or Parquet files; a pattern such as 'in/*.jsonl'."
+    ),
 ]
 Output = Annotated[
     str | None,
-    typer.Option("--output", metavar="PATH", help="A JSONL, CSV (also .gz, .zst) or Parquet file for what the items become. Default: the store."),
+    typer.Option(
+        "--output",
+        metavar="PATH",
+        help="A JSONL, CSV (also .gz, .zst) or Parquet file for what the items become. Default: the store.",
+    ),
 ]
 Progress = Annotated[
     bool | None,

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outlast.components import lines, packed
-from outlast.components.reading import Unreadable as Unreadable
 from outlast.components.reading import Aside
+from outlast.components.reading import Unreadable as Unreadable
 from outlast.components.sinks import Handed
 from outlast.components.sinks import Refused as Refused
-from outlast.components.sinks import Sink as Sink
+from outlast.components.sinks import Sink as Sink  # noqa: TC001 - for those who ask here
 from outlast.components.sql import Query as Query
 from outlast.components.tables import Inserted
 from outlast.components.tables import Table as Table
@@ -68,7 +68,9 @@ def found(pattern: str | Path) -> list[Path]:
     names = [text] if Path(text).is_file() else sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - the pattern may be absolute
     paths = [path for path in map(Path, names) if path.is_file()]
     if not paths:
-        folder = f" It is a folder: name its files, such as {text.rstrip('/')}/*.parquet." if Path(text).is_dir() else ""
+        folder = (
+            f" It is a folder: name its files, such as {text.rstrip('/')}/*.parquet." if Path(text).is_dir() else ""
+        )
         message = f"expected files at {text!r}, got: none.{folder}"
         raise ConfigurationError(message)
     for path in paths:

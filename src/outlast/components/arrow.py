@@ -26,7 +26,7 @@ _UNNAMED = "__index_level_"  # the column as which pandas hands out an index wit
 def library(what: str) -> Any:
     """The module pyarrow, for something that needs it."""
     try:
-        import pyarrow as pa
+        import pyarrow as pa  # type: ignore[import-untyped]
     except ImportError:
         raise missing(what, "pyarrow", "parquet") from None
     return pa
@@ -88,8 +88,14 @@ def python(batch: Any, before: int, where: str = "") -> Iterator[list[Any]]:
         piece = batch.slice(start, SLICE)
         try:
             yield _rows(piece, wanted)
-        except (ValueError, OverflowError, ArithmeticError):  # a date that Python has not, text that is none: of one row only
-            yield [_row(piece.slice(place, 1), wanted, before + start + place + 1, where) for place in range(len(piece))]
+        except (
+            ValueError,
+            OverflowError,
+            ArithmeticError,
+        ):  # a date that Python has not, text that is none: of one row only
+            yield [
+                _row(piece.slice(place, 1), wanted, before + start + place + 1, where) for place in range(len(piece))
+            ]
 
 
 def _names(schema: Any) -> list[str]:

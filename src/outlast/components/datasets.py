@@ -22,8 +22,6 @@ def rows(source: Any) -> Iterator[Any]:
     if isinstance(source, dict):
         splits = ", ".join(repr(name) for name in source)
         first = next(iter(source), "train")
-        message = (
-            f"expected one dataset, got: a {type(source).__name__} with the splits {splits}. Choose one: dataset[{first!r}]."
-        )
+        message = f"expected one dataset, got: a {type(source).__name__} with the splits {splits}. Choose one: dataset[{first!r}]."
         raise ConfigurationError(message)
     return iter(source)

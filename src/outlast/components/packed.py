@@ -11,7 +11,7 @@ import gzip
 import sys
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from outlast.components.reading import missing
 
@@ -33,7 +33,7 @@ def opened(path: Path) -> IO[bytes]:
     """The content of the file, a stream of bytes."""
     match path.suffix.lower():
         case ".gz":
-            return gzip.open(path)
+            return cast("IO[bytes]", gzip.open(path))
         case ".zst":
             return _zstd().open(path)  # type: ignore[no-any-return]
         case _:

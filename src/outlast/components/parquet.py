@@ -68,7 +68,7 @@ def count(path: Path) -> int:
 
 def _opened(path: Path) -> Any:
     library("a Parquet file")
-    from pyarrow import parquet
+    from pyarrow import parquet  # type: ignore[import-untyped]
 
     # Pages as they are needed: a row group may be all there is.
     return parquet.ParquetFile(path, buffer_size=_READ, pre_buffer=False)
@@ -105,12 +105,16 @@ class Parquet(Appended):
     def _go_on(self, offset: int | None) -> None:
         size = os.fstat(self._file).st_size
         there = self._target.exists()
-        if offset is None and (there or size):
+        if offset is None and (
+            there or size > _HEAD
+        ):  # a head alone is what somebody left who died before the store knew of it
             raise self._not_new(self._target.stat().st_size if there else size)
         offset = offset or 0
         self._covered = self._covers() if there else 0
         self._begin = self._beginning(size)
-        if self._covered == offset and (there or not offset):  # the file has all of it: whatever is spooled is of no use
+        if self._covered == offset and (
+            there or not offset
+        ):  # the file has all of it: whatever is spooled is of no use
             self._begin, size = self._covered, 0
         have = self._begin + max(0, size - _HEAD)
         if not self._begin <= self._covered <= offset <= max(have, self._covered):
@@ -164,7 +168,7 @@ class Parquet(Appended):
         try:
             if not row:
                 message = "it has no columns"
-                raise TypeError(message)  # noqa: TRY301 - as whatever else cannot be a row
+                raise TypeError(message)
             known, mark = _told({str(name): cell for name, cell in row.items()})
             if mark not in self._marks:
                 self._widen(known)
@@ -198,8 +202,8 @@ class Parquet(Appended):
         options = pa.ipc.IpcWriteOptions(compression="zstd" if pa.Codec.is_available("zstd") else None)
         with pa.ipc.new_stream(buffer, batch.schema, options=options) as stream:
             stream.write_batch(batch)
-        data = buffer.getvalue().to_pybytes()
-        return _LENGTH.pack(len(data)) + data
+        data = buffer.getvalue()
+        return _LENGTH.pack(len(data)) + bytes(data)
 
     def write(self, outputs: Sequence[Any], keys: Sequence[str]) -> int | None:
         end = super().write(outputs, keys)
@@ -223,7 +227,7 @@ class Parquet(Appended):
         self.close()
 
     def _build(self, partial: Path, offset: int) -> None:
-        from pyarrow import parquet
+        from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
 
         pa = self._pa
         said = json.dumps({"run": self._run, "offset": offset})
@@ -330,14 +334,14 @@ def _told_object(value: Any, kind: type) -> tuple[Any, Any]:
         raise OverflowError(message)
     if kind in {dt.datetime, dt.date, dt.time, dt.timedelta, bytes}:
         return value, kind
-    if isinstance(value, dt.datetime) and hasattr(value, "to_pydatetime"):
+    if hasattr(value, "to_pydatetime"):
         return _told(value.to_pydatetime(warn=False))  # pandas' own
     fields = fields_of(value)
     if fields is not None:
         return _told(fields)
     for base in (str, int, float, bytes):
         if isinstance(value, base):
-            return _told(base(value))
+            return _told(base(value))  # type: ignore[arg-type]
     if isinstance(value, bytearray | memoryview):
         return bytes(value), bytes
     return _told(told(value))

@@ -68,9 +68,7 @@ class Query:
     params: tuple[Any, ...]
     chunk: int
 
-    def __init__(
-        self, source: str | Hidden | Callable[[], Any], sql: str, /, *params: Any, chunk: int = 1000
-    ) -> None:
+    def __init__(self, source: str | Hidden | Callable[[], Any], sql: str, /, *params: Any, chunk: int = 1000) -> None:
         check = Check()
         check_address(check, "source", source)
         if not isinstance(sql, str) or not sql.strip():
@@ -109,7 +107,8 @@ class Reading:
         try:
             if self._cursor is None:
                 self._begin()
-            rows: Sequence[Any] = self._cursor.fetchmany(self._query.chunk)
+            cursor: Any = self._cursor
+            rows: Sequence[Any] = cursor.fetchmany(self._query.chunk)
             if rows and not self._names:
                 self._names = self._columns()
         except OutlastError:
@@ -129,7 +128,9 @@ class Reading:
         query = self._query
         self._connection = connection = connect(query.source, read_only=True)
         dialect = dialect_of(connection)
-        params: Any = query.params[0] if len(query.params) == 1 and isinstance(query.params[0], Mapping) else query.params
+        params: Any = (
+            query.params[0] if len(query.params) == 1 and isinstance(query.params[0], Mapping) else query.params
+        )
         if dialect == "sqlite":
             if not connection.in_transaction:
                 connection.execute("begin")  # one snapshot
@@ -221,9 +222,12 @@ def _scheme(address: str) -> Literal["sqlite", "postgres"]:
 
 def connect(source: str | Hidden | Callable[[], Any], *, read_only: bool = False) -> Any:
     """A new connection."""
-    address = source if isinstance(source, str) else source.reveal() if hasattr(source, "reveal") else None
-    if address is None:
-        return source()  # type: ignore[operator]
+    given: Any = source
+    if not isinstance(source, str):
+        if not hasattr(source, "reveal"):
+            return given()
+        given = given.reveal()
+    address = str(given)
     if _scheme(address) == "sqlite":
         path = Path(address.partition("://")[2][1:])
         if not path.is_file():

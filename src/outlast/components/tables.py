@@ -113,7 +113,9 @@ class Inserted(Sink):
             wrong = "it has no columns"
         if wrong is None:
             try:
-                return tuple(row), [_cell(cell, self._dialect, listed=self._columns[name]) for name, cell in row.items()]
+                return tuple(row), [
+                    _cell(cell, self._dialect, listed=self._columns[name]) for name, cell in row.items()
+                ]
             except (TypeError, ValueError, RecursionError) as error:
                 wrong = str(error)
         message = f"the output cannot be a row of {self._table.name}: {wrong}"
@@ -156,14 +158,12 @@ class Inserted(Sink):
             message = f"expected the table {table.name} to have its key, got: no column {', '.join(lacking)}."
             raise ConfigurationError(message)
         if dialect == "mysql":
-            # What is too long or no number must be refused, not changed.
-            cursor.execute("set session sql_mode = concat(@@sql_mode, ',STRICT_ALL_TABLES')")
             self._look_at_mysql(cursor)
         elif table.key:
             try:
                 cursor.execute(f"explain {self._insert(table.key)}", [None] * len(table.key))
                 cursor.fetchall()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever the driver calls it
                 raise self._no_key(said(error)) from None
 
     def _look_at_mysql(self, cursor: Any) -> None:
@@ -216,7 +216,9 @@ class Inserted(Sink):
                 f"select content from {STAGE} where run = {mark} and batch = {mark} order by piece", (self._run, offset)
             )
             pieces = [row[0] if isinstance(row, tuple | list) else row["content"] for row in cursor.fetchall()]
-            self._put(cursor, [(tuple(names), cells) for piece in pieces for names, cells in _codec.decode(bytes(piece))])
+            self._put(
+                cursor, [(tuple(names), cells) for piece in pieces for names, cells in _codec.decode(bytes(piece))]
+            )
         self._clear(cursor)
 
     # -- writing
@@ -314,14 +316,19 @@ class Inserted(Sink):
         dialect = dialect_of(connection)
         if dialect == "other":
             kind = type(connection).__module__
-            message = f"expected a connection of sqlite3, psycopg, PyMySQL, mysqlclient or the like, got: one of {kind}."
+            message = (
+                f"expected a connection of sqlite3, psycopg, PyMySQL, mysqlclient or the like, got: one of {kind}."
+            )
             raise ConfigurationError(message)
         if dialect == "sqlite":
             connection.isolation_level = None
         elif callable(getattr(connection, "autocommit", None)):
-            connection.autocommit(False)
+            connection.autocommit(False)  # noqa: FBT003 - PyMySQL's way
         elif hasattr(connection, "autocommit"):
             connection.autocommit = False
+        if dialect == "mysql":
+            # What is too long or no number must be refused, not changed.
+            connection.cursor().execute("set session sql_mode = concat(@@sql_mode, ',STRICT_ALL_TABLES')")
         return dialect
 
     @property
@@ -403,7 +410,8 @@ def _cell(value: Any, dialect: Dialect, *, listed: bool) -> Any:
     if kind in {Decimal, UUID}:
         return value if dialect == "postgres" or (kind is Decimal and dialect == "mysql") else str(value)
     if isinstance(value, dt.datetime):
-        value = value.to_pydatetime(warn=False) if hasattr(value, "to_pydatetime") else value
+        stamp: Any = value
+        value = stamp.to_pydatetime(warn=False) if hasattr(stamp, "to_pydatetime") else value  # pandas' own
         if dialect == "mysql" and value.tzinfo is not None:
             return value.astimezone(dt.UTC).replace(tzinfo=None)  # it knows no zones, and the driver would forget it
         return value.isoformat(" ") if dialect == "sqlite" else value
@@ -417,5 +425,5 @@ def _cell(value: Any, dialect: Dialect, *, listed: bool) -> Any:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=plain)
     for base in (str, int, float, bytes):
         if isinstance(value, base):
-            return base(value)
+            return base(value)  # type: ignore[arg-type]
     return _cell(told(value), dialect, listed=listed)

@@ -67,8 +67,5 @@ def fields_of(value: Any) -> dict[str, Any] | None:
     """The fields of a dataclass, a model or a named tuple; None for anything else."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: getattr(value, name) for name in value.__dataclass_fields__}
-    if hasattr(value, "model_dump"):
-        return dict(value.model_dump())
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return dict(value._asdict())
-    return None
+    fields = getattr(value, "model_dump", None) or (isinstance(value, tuple) and getattr(value, "_asdict", None))
+    return dict(fields()) if fields else None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -128,7 +129,7 @@ class Intake:
         items: list[Any] = []
         until = perf_counter() + _SLICE
         try:
-            while len(items) < most and perf_counter() < until and (not items or getattr(self._more, "at_hand", 1)):
+            while len(items) < most and perf_counter() < until and (not items or getattr(self._more, "at_hand", True)):
                 items.append(await anext(self._more))
         except StopAsyncIteration:
             self.exhausted = True
@@ -166,7 +167,7 @@ class Intake:
         """The numbers of those that were read before, did not end, and come again somewhere from here on."""
         for start in range(first, self._known, PAGE):
             many = min(PAGE, self._known - start)
-            rows = await self._aside(lambda start=start, many=many: self._store.finished(self._run.number, start, many))
+            rows = await self._aside(partial(self._store.finished, self._run.number, start, many))
             ended = {row[0] for row in rows}
             self._free.extend(seq for seq in range(start, start + many) if seq not in ended)
 

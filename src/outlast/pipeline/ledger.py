@@ -189,8 +189,9 @@ class Ledger:
             stop = self._failed(journey, load, status)
             if stop is not None:
                 self._stop(stop, journey)
-        for kept in (load.outputs, load.keys, load.journeys):
-            kept[:] = [each for number, each in enumerate(kept) if number not in errors]
+        load.outputs = [each for number, each in enumerate(load.outputs) if number not in errors]
+        load.keys = [each for number, each in enumerate(load.keys) if number not in errors]
+        load.journeys = [each for number, each in enumerate(load.journeys) if number not in errors]
 
     def _failed(self, journey: Journey, load: Load, status: str) -> str | None:
         runner, bearings = self._runner, self._runner.bearings
