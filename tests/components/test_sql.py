@@ -535,7 +535,7 @@ def test_what_is_wrong_with_a_table_is_said_before_the_first_item(app, database)
 
 
 def test_odd_names_are_only_names(app, database):
-    """X13: quotes, percent signs and blanks in the names of tables and columns change nothing else."""
+    """Quotes, percent signs and blanks in the names of tables and columns change nothing else."""
     quote = "`" if database.kind == "mariadb" else '"'
     name = f'odd "{uuid4().hex[:6]}"; drop table x;-- `%s ?'.replace(".", "")
 
