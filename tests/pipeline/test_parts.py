@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 
 import outlast
+from outlast.components import open_sink
+from outlast.components.lines import Lines
 from outlast.pipeline.accounting import SAME_FAILURES, Accounting, Bounds
 from outlast.pipeline.keys import Keys, Seen
-from outlast.pipeline.sinks import Lines, open_sink
 from outlast.pipeline.tenure import certainly_dead, myself
 from outlast.store.records import ItemRow
 
@@ -99,7 +100,7 @@ def test_an_item_without_content_is_known_by_its_place():
 def test_a_file_sink_writes_a_batch_again_without_doubling_it(tmp_path):
     """After a commit that failed the same batch comes again: the file is the same."""
     sink = Lines(tmp_path / "o.jsonl")
-    sink.open(None)
+    sink.open(None, run="r", token=1)
     batch = [sink.encode({"n": 1}), sink.encode("ü")]
     assert sink.write(batch, []) == sink.write(batch, []) == 13
     sink.settle()
@@ -111,11 +112,11 @@ def test_a_file_sink_writes_a_batch_again_without_doubling_it(tmp_path):
 def test_a_sink_file_has_one_writer(tmp_path):
     """Two runs into one file would destroy it; a name that says nothing is refused."""
     first, second = Lines(tmp_path / "o.jsonl"), Lines(tmp_path / "o.jsonl")
-    first.open(None)
+    first.open(None, run="r", token=1)
     with pytest.raises(outlast.ConfigurationError, match="another process"):
-        second.open(None)
+        second.open(None, run="r", token=1)
     first.close()
-    second.open(None)
+    second.open(None, run="r", token=1)
     second.close()
     for wrong in ("out.xlsx", 5):
         with pytest.raises(outlast.ConfigurationError):

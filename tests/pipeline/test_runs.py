@@ -63,9 +63,9 @@ def test_a_source_that_is_none_is_refused_before_anything_runs(app, tmp_path):
     for wrong in (tmp_path / "nothing.jsonl", "also/*/nothing.csv", tmp_path, 5, b"x", {"a": 1}):
         with pytest.raises(outlast.ConfigurationError):
             pipeline.run(wrong, run_key="one")
-    (tmp_path / "x.parquet").write_text("")
+    (tmp_path / "x.xlsx").write_text("")
     with pytest.raises(outlast.ConfigurationError, match="jsonl"):
-        pipeline.run(tmp_path / "x.parquet", run_key="one")
+        pipeline.run(tmp_path / "x.xlsx", run_key="one")
     assert pipeline.run([1], run_key="one").counts.succeeded == 1
 
 

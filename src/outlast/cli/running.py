@@ -34,11 +34,18 @@ Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="The pipeline: app.py:reviews or shop.pipelines:reviews.")
 ]
 Input = Annotated[
-    str | None, typer.Option("--input", metavar="PATH", help="JSONL or CSV files; a pattern such as 'in/*.jsonl'.")
+    str | None,
+    typer.Option(
+        "--input", metavar="PATH", help="JSONL, CSV (also .gz, .zst) or Parquet files; a pattern such as 'in/*.jsonl'."
+    ),
 ]
 Output = Annotated[
     str | None,
-    typer.Option("--output", metavar="PATH", help="A JSONL or CSV file for what the items become. Default: the store."),
+    typer.Option(
+        "--output",
+        metavar="PATH",
+        help="A JSONL, CSV (also .gz, .zst) or Parquet file for what the items become. Default: the store.",
+    ),
 ]
 Progress = Annotated[
     bool | None,
@@ -187,10 +194,10 @@ def replay(
 
 
 def _wrong_input(source: str | None) -> list[str]:
-    from outlast.pipeline.sources import open_source
+    from outlast.components import open_source
 
     if source is None:
-        return ["expected --input: a JSONL or CSV file, or a pattern such as 'in/*.jsonl'."]
+        return ["expected --input: a JSONL, CSV or Parquet file, or a pattern such as 'in/*.jsonl'."]
     try:
         open_source(source)
     except ConfigurationError as wrong:

@@ -5,11 +5,9 @@ and does what `outlast breaker` asks for.
 
 from __future__ import annotations
 
-import glob
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -232,35 +230,22 @@ def look_after_breakers(store: Store, breakers: dict[str, CircuitBreaker]) -> No
 
 # --- how many there are -----------------------------------------------------------------------------------------------------
 
-_PIECE = 1 << 20  # bytes read at a time
-
 
 def expected_items(source: str) -> Callable[[], int | None]:
     """
     A question to be asked now and then: how many items files hold, or None as long as nobody knows. They are counted beside the run, because a
     display that knows the end can say when it comes.
     """
+    from outlast.components import count_items
+
     found: list[int] = []
-    paths = [source] if Path(source).is_file() else sorted(glob.glob(source, recursive=True))  # noqa: PTH207 - as the source is read
 
     def count() -> None:
-        with suppress(OSError):  # the run will say so
-            found.append(sum(_items(Path(path)) for path in paths))
+        with suppress(Exception):  # the run will say so
+            found.append(count_items(source))
 
     threading.Thread(target=count, daemon=True, name="outlast-count").start()
     return lambda: found[0] if found else None
-
-
-def _items(path: Path) -> int:
-    """Lines that are not empty, as far as a quick look can tell; of a table all but the first."""
-    count, last = 0, b"\n"
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            joined = last + piece
-            count += piece.count(b"\n") - joined.count(b"\n\n")
-            last = piece[-1:]
-    count += last != b"\n"
-    return max(0, count - 1) if path.suffix.lower() in {".csv", ".tsv"} else count
 
 
 def way_to_show(*, wanted: bool | None) -> str | None:

@@ -117,6 +117,11 @@ class Accounting:
                 return "failure_budget_exceeded"
         return None
 
+    def take_back(self, *, spent: Mapping[str, float] | None = None) -> None:
+        """An item that was judged as a success is none, and will be judged again."""
+        self.processed -= 1
+        _add(self._spending, {name: -amount for name, amount in (spent or {}).items()})
+
     @property
     def overspent(self) -> str | None:
         """What more was spent of than is allowed."""

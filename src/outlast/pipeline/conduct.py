@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from outlast.clock import Stop, here
+from outlast.components import open_sink, open_source
 from outlast.errors import ConfigurationError
 from outlast.log import logger
 from outlast.observe import emit, listening
@@ -21,8 +22,6 @@ from outlast.pipeline.ledger import SOURCE, Ledger
 from outlast.pipeline.logs import marked
 from outlast.pipeline.results import Counts, RunResult
 from outlast.pipeline.runner import Runner
-from outlast.pipeline.sinks import open_sink
-from outlast.pipeline.sources import open_source
 from outlast.redact import error_text
 from outlast.store.records import Batch
 from outlast.verdicts import classify
@@ -31,14 +30,15 @@ from outlast.words import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from outlast.components import Sink
     from outlast.observe.events import Event
     from outlast.pipeline.journey import Journey
     from outlast.pipeline.plan import Plan
     from outlast.pipeline.results import ItemResult
-    from outlast.pipeline.sinks import Sink
     from outlast.store import Store
     from outlast.store.records import Checkpoint, DeadLetterRow, Lease, RunRecord
 
+_FINAL = frozenset({"completed", "partial_success", "failed", "cancelled"})  # until somebody goes on with it
 _WATCH = 0.2  # seconds between two looks of whoever watches
 
 
@@ -90,7 +90,7 @@ class Run:
         # What is wrong with these is said before anything is begun.
         sink, self._items = open_sink(plan.sink), open_source(self._source)
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
-        record, lease = await _aside(lambda: _opened(store, plan))
+        record, lease = await _aside(lambda: _opened(store, plan, None if sink is None else sink.name))
         try:
             if sink is not None:
                 await _aside(lambda: _ready(sink, store, record, lease))
@@ -136,6 +136,8 @@ class Run:
         self.runner = runner = Runner(
             plan, store, record, lease, books, sink, intake, lambda runner: Ledger(runner, codec, self._deliver)
         )
+        if sink is not None:
+            runner.at_end = lambda: self._finish(runner, sink)
         if self._crowded is not None:
             runner.crowded = self._crowded
         started = _tell_start(record, before)
@@ -183,6 +185,15 @@ class Run:
 
     # -- the end
 
+    async def _finish(self, runner: Runner, sink: Sink) -> None:
+        """Tell the sink that the run is over, unless it is to go on."""
+        if self._called(runner)[0] not in _FINAL:
+            return
+        try:
+            await _aside(lambda: persist(sink.finish, "the sink"))
+        except Exception as error:  # noqa: BLE001 - all items are on record: a resume finishes it
+            runner.status, runner.reason, runner.error = "interrupted", "store_error", error
+
     def _result(self, runner: Runner, types: dict[str, type]) -> RunResult[Any]:
         plan, books, record = self.plan, runner.books, runner.record
         status, reason = self._called(runner)
@@ -194,7 +205,7 @@ class Run:
             status=cast("Any", status),
             outcome=books.outcome(),
             reason=reason,
-            why=_why(status, reason, runner),
+            why=_why(status, reason, runner) + _whereabouts(runner.sink),
             counts=books.counts(),
             spent=dict(books.spent),
             error=runner.error,
@@ -230,10 +241,9 @@ async def _watched(runner: Runner, watch: Callable[[Runner], None]) -> None:
 # -- the beginning ----------------------------------------------------------------------------------------------------------------
 
 
-def _opened(store: Store, plan: Plan) -> tuple[RunRecord, Lease]:
+def _opened(store: Store, plan: Plan, name: str | None) -> tuple[RunRecord, Lease]:
     """The run of this key, and the right to work on it."""
     key = plan.run_key or here.get().ids.new()
-    name = None if plan.sink is None or callable(plan.sink) else str(plan.sink)
     record: RunRecord = persist(
         lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name), "the store"
     )
@@ -298,7 +308,7 @@ def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
 
 def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> None:
     state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
-    sink.open(state.sink_offset)
+    sink.open(state.sink_offset, run=record.id, token=lease.token)
     if state.sink_offset is None and sink.name is not None:
         # From now on what stands in the file is ours, and can be told from what is on record.
         persist(lambda: store.write(lease, Batch(sink_offset=0, read=state.read)), "the store")
@@ -432,6 +442,11 @@ def _why(status: str, reason: str | None, runner: Runner) -> str:
             return f"cancelled: {said}"
         case _:
             return f"interrupted: {said}{again}"
+
+
+def _whereabouts(sink: Sink | None) -> str:
+    waits = None if sink is None else sink.waits
+    return "" if waits is None else f". What they became waits in {waits} until the run is over"
 
 
 def announce(result: RunResult[Any]) -> None:

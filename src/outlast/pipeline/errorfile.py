@@ -18,8 +18,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from outlast.components.values import plain
 from outlast.errors import ConfigurationError
-from outlast.pipeline.keys import plain
 from outlast.pipeline.rowerrors import ErrorLine, visible
 from outlast.redact import mask
 

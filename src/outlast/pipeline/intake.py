@@ -5,15 +5,17 @@ From a source to items that have something left to do: numbered, with their keys
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from outlast.components import Unreadable
 from outlast.log import logger
 from outlast.pipeline.journey import Journey
 from outlast.pipeline.keys import Keys
-from outlast.pipeline.sources import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
@@ -58,6 +60,7 @@ class Intake:
         self._next = read_before  # the number of the next item that no pass has read
         self._position = 0
         self._shuffled = False
+        self._free: deque[int] = deque()  # numbers of unfinished items, for a source that has another order than before
         self._stages = stages
         self._valid = valid
         self._decode = decode
@@ -178,15 +181,20 @@ class Intake:
         store, run = self._store, self._run.number
         rows = await self._aside(lambda: store.finished(run, first, len(keys)))
         there: dict[int, str] = {seq: key for seq, key, _ in rows}
-        if any(there.get(first + offset, key) != key for offset, key in enumerate(keys)):
+        # What did not end at this place may have ended at another one.
+        doubtful = [key for offset, key in enumerate(keys) if there.get(first + offset) != key]
+        elsewhere = await self._aside(lambda: store.find_keys(run, doubtful)) if doubtful else {}
+        if not self._shuffled and (elsewhere or any(there.get(first + n, key) != key for n, key in enumerate(keys))):
             self._shuffled = True
-        elsewhere = await self._aside(lambda: store.find_keys(run, keys)) if self._shuffled else {}
+            await self._find_free(first)
         left: list[Journey] = []
         for offset, (key, item) in enumerate(zip(keys, items, strict=True)):
             seq = first + offset
             if there.get(seq) == key or key in elsewhere:
                 continue
-            if seq in there or seq >= self._known:  # its place is taken, or nobody has been here before
+            if self._shuffled and self._free:
+                seq = self._free.popleft()
+            elif self._shuffled or seq >= self._known:  # its place is taken, or nobody has been here before
                 seq, self._next = self._next, self._next + 1
             left.append(Journey(seq, key, item))
         await self._remember(left)
@@ -203,6 +211,14 @@ class Intake:
             count, spent = before.get(journey.seq, (0, None))
             journey.attempts += count
             journey.spent = spent or None
+
+    async def _find_free(self, first: int) -> None:
+        """The numbers of those that were read before, did not end, and come again somewhere from here on."""
+        for start in range(first, self._known, PAGE):
+            many = min(PAGE, self._known - start)
+            rows = await self._aside(partial(self._store.finished, self._run.number, start, many))
+            ended = {row[0] for row in rows}
+            self._free.extend(seq for seq in range(start, start + many) if seq not in ended)
 
     async def _set_ahead(self, journeys: list[Journey]) -> None:
         """Items with a checkpoint go on behind it."""

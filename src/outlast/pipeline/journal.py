@@ -13,6 +13,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from outlast.clock import Stop, here, stopping
+from outlast.components import Refused
 from outlast.errors import LeaseLost
 from outlast.log import logger
 from outlast.policy import RetryPolicy
@@ -22,11 +23,11 @@ from outlast.verdicts import classify
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from outlast.components import Sink
     from outlast.observe.events import Event
     from outlast.pipeline.journey import Journey
-    from outlast.pipeline.sinks import Sink
     from outlast.store import Store
     from outlast.store.records import AttemptRow, Checkpoint, DeadLetterRow, ItemRow, Lease
 
@@ -47,6 +48,7 @@ class Load:
         "exhausted",
         "held",
         "items",
+        "journeys",
         "keys",
         "letters",
         "outputs",
@@ -64,6 +66,7 @@ class Load:
         self.events: list[EventRow] = []
         self.outputs: list[Any] = []
         self.keys: list[str] = []
+        self.journeys: list[Journey] = []  # whose outputs these are, if the sink may refuse some
         self.held: list[Journey] = []  # go on when this is on record
         self.told: list[Any] = []  # results to hand out when this is on record
         self.read = 0
@@ -85,6 +88,7 @@ class Journal:
         *,
         loop: asyncio.AbstractEventLoop,
         committed: Callable[[Load], None],
+        refused: Callable[[Load, Mapping[int, Exception]], None],
         broken: Callable[[Exception], None],
     ) -> None:
         self._store = store
@@ -92,6 +96,7 @@ class Journal:
         self._sink = sink
         self._loop = loop
         self._committed = committed
+        self._refused = refused
         self._broken = broken
         self.load = Load()
         self._queue: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
@@ -184,9 +189,7 @@ class Journal:
             return
 
     def _write(self, load: Load) -> None:
-        offset = None
-        if self._sink is not None:
-            offset = persist(lambda: self._out_to_sink(load), "the sink", self._give_up)
+        offset = None if self._sink is None else self._hand_out(self._sink, load)
         batch = Batch(
             items=load.items,
             attempts=load.attempts,
@@ -200,10 +203,33 @@ class Journal:
         )
         persist(lambda: self._store.write(self._lease, batch), "the store", self._give_up)
         if self._sink is not None:
-            self._sink.settle()
+            persist(self._sink.settle, "the sink", self._give_up)
 
-    def _out_to_sink(self, load: Load) -> int | None:
-        return None if self._sink is None else self._sink.write(load.outputs, load.keys)
+    def _hand_out(self, sink: Sink, load: Load) -> int | None:
+        while True:
+            try:
+                return persist(lambda: sink.write(load.outputs, load.keys), "the sink", self._give_up)  # type: ignore[no-any-return]
+            except Refused as some:
+                self._fail_items(load, some.errors)
+
+    def _fail_items(self, load: Load, errors: Mapping[int, Exception]) -> None:
+        """Have the loop make failures of these successes; the load comes back without their outputs."""
+        done, wrong = threading.Event(), list[BaseException]()
+
+        def change() -> None:
+            try:
+                self._refused(load, errors)
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+                wrong.append(error)
+            done.set()
+
+        self._tell(lambda _: change(), None)
+        while not done.wait(1.0):
+            if self._loop.is_closed():
+                message = "the run is over"
+                raise InterruptedError(message)
+        if wrong:
+            raise wrong.pop()
 
 
 def as_row(event: Event) -> EventRow:

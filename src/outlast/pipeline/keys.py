@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Mapping
-from dataclasses import is_dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from outlast.components.values import plain
 from outlast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -18,26 +18,6 @@ if TYPE_CHECKING:
 
 _MISSING = object()
 _FULL = 0.6  # of the table, before it grows
-
-
-def plain(value: Any) -> Any:
-    """A value that JSON does not know, as one that it does; for ``json.dumps(default=plain)``. TypeError if there is no good way."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: getattr(value, name) for name in value.__dataclass_fields__}
-    dump = getattr(value, "model_dump", None)
-    if dump is not None:
-        return dump(mode="json")
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    iso = getattr(value, "isoformat", None)
-    if iso is not None:
-        return iso()
-    if isinstance(value, bytes):
-        return value.hex()
-    message = f"expected something that JSON can hold, got: a value of type {type(value).__name__}"
-    raise TypeError(message)
 
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=plain).encode

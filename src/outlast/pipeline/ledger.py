@@ -20,7 +20,7 @@ from outlast.redact import error_text
 from outlast.store.records import Checkpoint, DeadLetterRow, ItemRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from outlast.pipeline.journal import Load
     from outlast.pipeline.journey import Journey
@@ -132,6 +132,8 @@ class Ledger:
                 if self._sink is not None:
                     load.outputs.append(self._sink.encode(journey.output))
                     load.keys.append(journey.key)
+                    if self._sink.refuses:
+                        load.journeys.append(journey)
                 elif self._keep:
                     output = self._codec.encode(journey.output)
             except Exception as error:  # noqa: BLE001 - an output that cannot be kept is no success
@@ -188,6 +190,30 @@ class Ledger:
             self._stop(stop, journey)
         elif runner.books.bounds.spend_limit and (what := runner.books.overspent) is not None:
             runner.stop_spending(what)
+
+    def refused(self, load: Load, errors: Mapping[int, Exception]) -> None:
+        """The sink will never take these outputs of the load: their items have failed after all."""
+        places = {row.seq: place for place, row in enumerate(load.items)}
+        last = self._runner.plan.stages[-1].name
+        for number, error in errors.items():
+            journey = load.journeys[number]
+            self._runner.books.take_back(spent=journey.spent)
+            journey.give_up(last, error)
+            status: Any = "dlq" if self._dlq else "failed"
+            letter_id = here.get().ids.new() if self._dlq else None
+            place = places[journey.seq]
+            load.items[place] = load.items[place]._replace(
+                status=status, reason=journey.reason, degraded=False, output=self._particulars(journey, letter_id)
+            )
+            if self._watched:
+                self.stages[-1][0] -= 1
+                self.stages[-1][3] += 1
+            stop = self._failed(journey, load, letter_id)
+            if stop is not None:
+                self._stop(stop, journey)
+        load.outputs = [each for number, each in enumerate(load.outputs) if number not in errors]
+        load.keys = [each for number, each in enumerate(load.keys) if number not in errors]
+        load.journeys = [each for number, each in enumerate(load.journeys) if number not in errors]
 
     def _failed(self, journey: Journey, load: Load, letter_id: str | None) -> str | None:
         runner, bearings = self._runner, self._runner.bearings

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Never
 
+    from outlast.components import Query, Table
     from outlast.pipeline.results import ItemResult, RunResult
     from outlast.pipeline.runner import Runner
     from outlast.store.codec import Codec
@@ -196,12 +197,12 @@ class Pipeline(Generic[In_contra, Out_co]):
 
     def run(
         self,
-        source: Iterable[In_contra] | ArrowStream | str | Path,
+        source: Iterable[In_contra] | ArrowStream | Query | str | Path,
         /,
         *,
         run_key: str | None = None,
         item_key: str | Callable[[In_contra], str] | None = None,
-        sink: str | Path | Callable[[Sequence[Out_co]], None] | None = None,
+        sink: str | Path | Table | Callable[[Sequence[Out_co]], None] | None = None,
         engine: str = "local",
         ordered: bool = False,
         audit: Literal["all", "failures"] = "all",
@@ -214,8 +215,8 @@ class Pipeline(Generic[In_contra, Out_co]):
         """
         Run every item of the source through the stages. The same `run_key` goes on with the same run: what is finished stays.
 
-        `sink` is a file of lines (.jsonl, .csv), which holds each output exactly once whatever happens, a callable, which gets outputs at
-        least once, or None: then the store keeps them. With `check`, RunFailed is raised if the run failed. `audit="failures"` keeps no
+        `sink` is a file (.jsonl, .csv, also with .gz or .zst; .parquet) or a `Table`, which hold each output exactly once whatever happens, a
+        callable, which gets outputs at least once, or None: then the store keeps them. With `check`, RunFailed is raised if the run failed. `audit="failures"` keeps no
         record of attempts that succeeded at once. `watch` is called with the runner every now and then.
         """
         if engine != "local":
@@ -236,12 +237,12 @@ class Pipeline(Generic[In_contra, Out_co]):
 
     async def arun(
         self,
-        source: Iterable[In_contra] | AsyncIterable[In_contra] | ArrowStream | str | Path,
+        source: Iterable[In_contra] | AsyncIterable[In_contra] | ArrowStream | Query | str | Path,
         /,
         *,
         run_key: str | None = None,
         item_key: str | Callable[[In_contra], str] | None = None,
-        sink: str | Path | Callable[[Sequence[Out_co]], None] | None = None,
+        sink: str | Path | Table | Callable[[Sequence[Out_co]], None] | None = None,
         ordered: bool = False,
         audit: Literal["all", "failures"] = "all",
         on_item_error: Literal["dlq", "collect", "stop"] = "dlq",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from outlast.call import latest, running, standing
 from outlast.clock import Clock, Signal, Stop, here, stopping
+from outlast.components import Unreadable
 from outlast.drivers import same
 from outlast.errors import LeaseLost
 from outlast.pipeline.attempts import Attempts, inside, rest, scripted
@@ -27,13 +28,13 @@ from outlast.pipeline.crew import Crew
 from outlast.pipeline.journal import Journal, as_row, persist
 from outlast.pipeline.journey import UNDERWAY, Bearings, Next, Post
 from outlast.pipeline.resources import Resources
-from outlast.pipeline.sources import Unreadable
 from outlast.pipeline.tenure import Heart
 from outlast.store.records import to_us
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from outlast.components import Sink
     from outlast.observe.events import Event
     from outlast.pipeline.accounting import Accounting
     from outlast.pipeline.intake import Intake
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from outlast.pipeline.journey import Journey
     from outlast.pipeline.ledger import Ledger
     from outlast.pipeline.plan import Plan
-    from outlast.pipeline.sinks import Sink
     from outlast.store import Store
     from outlast.store.records import Lease, RunRecord
 
@@ -135,6 +135,7 @@ class Runner(Attempts):
         self.status: str | None = None  # what the end is called, if the books do not decide it
         self._dropping = False  # items that could go on are given back instead
         self._cancelling = False
+        self.at_end: Callable[[], Awaitable[None]] = _nothing  # when all is on record, and the lease still held
         self.crowded: Callable[[], bool] = _never  # whether somebody is behind with taking results
         self._background: list[asyncio.Task[None]] = []
         self.resources = Resources(plan.provided)
@@ -163,6 +164,7 @@ class Runner(Attempts):
             self.sink,
             loop=self.loop,
             committed=self._safely(self._committed),
+            refused=self.ledger.refused,
             broken=self._journal_broke,
         )
         heart = Heart(
@@ -179,6 +181,7 @@ class Runner(Attempts):
         try:
             await self._done
             await self._settle()
+            await self.at_end()
         except asyncio.CancelledError:
             self.end("interrupted")
             self.cancel()
@@ -716,6 +719,10 @@ class Runner(Attempts):
 
 def _never() -> bool:
     return False
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _unless_closed(soon: Callable[..., Any], *args: Any) -> None:

@@ -1,0 +1,153 @@
+"""
+Tables in memory, and whatever else hands out Arrow data: pandas, polars, pyarrow, DuckDB. Each row is an item, a dict of Python values.
+
+A table is turned into Python values slice by slice, so that memory does not grow with it. What Arrow calls null is None; NaN stays NaN where Arrow
+knows the difference (pandas does not: its missing values are None). Instants keep their zone. Nanoseconds are cut to microseconds, which is all that
+Python's own types can hold, with or without pandas at hand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from outlast.components.reading import broken_item, missing
+from outlast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from outlast.components.reading import Unreadable
+
+SLICE = 1000  # rows that become Python values at a time
+_PART = 10_000  # rows of a pandas frame that become Arrow data at a time
+_UNNAMED = "__index_level_"  # the column as which pandas hands out an index without a name
+
+
+def library(what: str) -> Any:
+    """The module pyarrow, for something that needs it."""
+    try:
+        import pyarrow as pa  # type: ignore[import-untyped]
+    except ImportError:
+        raise missing(what, "pyarrow", "parquet") from None
+    return pa
+
+
+def hands_out(source: object) -> bool:
+    """Whether this is something for `rows`."""
+    return any(hasattr(source, name) for name in ("__arrow_c_stream__", "__arrow_c_array__", "collect_batches"))
+
+
+def rows(source: Any) -> Iterator[list[Any]]:
+    """The rows in lists, slice by slice."""
+    library(f"a source of type {type(source).__name__}")
+    done = 0
+    for part in _parts(source):
+        for batch in _batches(part):
+            yield from python(batch, done)
+            done += len(batch)
+
+
+def _parts(source: Any) -> Iterator[Any]:
+    """Things with `__arrow_c_stream__` or `__arrow_c_array__`, one after the other."""
+    if hasattr(source, "collect_batches"):  # a polars LazyFrame: nothing is collected as a whole
+        yield from source.collect_batches(chunk_size=_PART, maintain_order=True)
+    elif hasattr(source, "iloc") and hasattr(source, "__len__"):  # pandas turns all it has into Arrow data at once
+        for start in range(0, len(source), _PART):
+            yield source.iloc[start : start + _PART]
+    else:
+        yield source
+
+
+def _batches(part: Any) -> Iterator[Any]:
+    """Record batches, or plain arrays if it has no columns."""
+    pa = library("Arrow data")
+    if not hasattr(part, "__arrow_c_stream__"):
+        try:
+            yield pa.record_batch(part)
+        except (pa.ArrowInvalid, TypeError):
+            yield pa.array(part)
+        return
+    try:
+        stream = pa.RecordBatchReader.from_stream(part)
+    except pa.ArrowInvalid as wrong:
+        if "non-struct" not in str(wrong):
+            raise
+        yield from pa.chunked_array(part).chunks
+        return
+    with stream:
+        yield from stream
+
+
+def python(batch: Any, before: int, where: str = "") -> Iterator[list[Any]]:
+    """The rows of a record batch (or the values of an array) as Python values; one that cannot be is a broken item."""
+    names = [] if not hasattr(batch, "schema") else _names(batch.schema)
+    wanted = [name for name in names if not name.startswith(_UNNAMED)]
+    if len(wanted) != len(names):
+        batch = batch.select(wanted)
+    for start in range(0, len(batch), SLICE):
+        piece = batch.slice(start, SLICE)
+        try:
+            yield _rows(piece, wanted)
+        except (
+            ValueError,
+            OverflowError,
+            ArithmeticError,
+        ):  # a date that Python has not, text that is none: of one row only
+            yield [
+                _row(piece.slice(place, 1), wanted, before + start + place + 1, where) for place in range(len(piece))
+            ]
+
+
+def _names(schema: Any) -> list[str]:
+    names: list[str] = schema.names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        message = f"expected the columns of a source to have names that differ, got twice: {', '.join(twice)}."
+        raise ConfigurationError(message)
+    return names
+
+
+def _rows(piece: Any, names: Sequence[str]) -> list[Any]:
+    if not hasattr(piece, "schema"):
+        return list(_values(piece))
+    if not names:
+        return [{} for _ in range(len(piece))]
+    return [dict(zip(names, row, strict=True)) for row in zip(*map(_values, piece.columns), strict=True)]
+
+
+def _values(column: Any) -> list[Any]:
+    known = _known(column.type)
+    if known is not column.type:
+        column = column.cast(known, safe=False)
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def _known(kind: Any) -> Any:
+    """The type with microseconds where it had nanoseconds; the same object if it had none."""
+    pa = library("Arrow data")
+    types = pa.types
+    if types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if types.is_duration(kind) and kind.unit == "ns":
+        return pa.duration("us")
+    if types.is_time64(kind) and kind.unit == "ns":
+        return pa.time64("us")
+    if types.is_dictionary(kind):
+        value = _known(kind.value_type)
+        return kind if value is kind.value_type else value
+    if types.is_struct(kind):
+        fields = [field.with_type(_known(field.type)) for field in kind]
+        return kind if all(new.type is old.type for new, old in zip(fields, kind, strict=True)) else pa.struct(fields)
+    if types.is_list(kind) or types.is_large_list(kind):
+        value = _known(kind.value_type)
+        return kind if value is kind.value_type else (pa.list_ if types.is_list(kind) else pa.large_list)(value)
+    return kind
+
+
+def _row(one: Any, names: Sequence[str], number: int, where: str) -> dict[str, Any] | Unreadable | Any:
+    try:
+        return _rows(one, names)[0]
+    except (ValueError, OverflowError, ArithmeticError) as wrong:
+        what = type(wrong).__name__ if isinstance(wrong, UnicodeError) else f"{type(wrong).__name__}: {wrong}"
+        place = f"{where} row {number}".lstrip()
+        return broken_item(str(one.slice(0, 1))[:10_000], f"{place} has a value that Python does not know: {what}")

@@ -1,0 +1,254 @@
+"""
+Files of lines, read and written: JSON Lines, and comma- or tab-separated values, also compressed.
+
+A line that cannot be read is an item too, a broken one: it ends as a dead letter and stops nobody else. A file that is written has a number of
+bytes that count; whatever stands behind them when a run goes on was never committed, and is cut off.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from outlast.components.packed import inner, is_damage, opened, packer
+from outlast.components.reading import broken_item, broken_source
+from outlast.components.sinks import Sink
+from outlast.components.values import plain
+from outlast.errors import ConfigurationError, PermanentFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+JSON_LINES = (".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv")
+_PIECE = 1 << 20
+
+_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=plain).encode
+
+
+# -- reading --------------------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> Iterator[Any]:
+    """The items of a file."""
+    items = _rows(path) if inner(path) in TABLES else _json_lines(path)
+    count = 0
+    try:
+        for item in items:
+            yield item
+            count += 1
+    except Exception as wrong:
+        if not is_damage(wrong):
+            raise
+        message = f"{path.name} is cut off or damaged after {count} items: {wrong}. Put the whole file there."
+        raise broken_source(message) from None
+
+
+def _json_lines(path: Path) -> Iterator[Any]:
+    with opened(path) as lines:
+        for number, line in enumerate(lines, 1):
+            if line.isspace():
+                continue
+            try:
+                yield json.loads(line)
+            except ValueError as wrong:  # not JSON, or not even text
+                if number == 1 and line.lstrip().startswith(b"[") and inner(path) == ".json":
+                    message = f"expected {path.name} to hold JSON Lines, one value a line, got: one array over many lines. Write each element to a line of its own."
+                    raise ConfigurationError(message) from None
+                text = line.decode(errors="replace").rstrip("\r\n")
+                yield broken_item(text, f"{path.name} line {number}: {wrong}")
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    with opened(path) as file, io.TextIOWrapper(file, newline="", encoding="utf-8-sig", errors="replace") as lines:
+        rows = csv.reader(lines, delimiter=_delimiter(path))
+        header = next(rows, None)
+        while header is not None:
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as wrong:
+                yield broken_item("", f"{path.name} line {rows.line_num}: {wrong}")
+                continue
+            if not row:
+                continue
+            if len(row) != len(header):
+                message = f"{path.name} line {rows.line_num}: {len(row)} columns instead of {len(header)}"
+                yield broken_item(",".join(row), message)
+            else:
+                yield dict(zip(header, row, strict=True))
+
+
+def count(path: Path) -> int:
+    """Lines that are not empty, as far as a quick look can tell; of a table all but the first."""
+    found, last = 0, b"\n"
+    with opened(path) as file:
+        while piece := file.read(_PIECE):
+            joined = last + piece
+            found += piece.count(b"\n") - joined.count(b"\n\n")
+            last = piece[-1:]
+    found += last != b"\n"
+    return max(0, found - 1) if inner(path) in TABLES else found
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if inner(path) == ".tsv" else ","
+
+
+# -- writing --------------------------------------------------------------------------------------------------------------------
+
+
+class Appended(Sink):
+    """A file that grows by a batch at a time, of which the first bytes count. It has one writer."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path  # the file that grows
+        self.name = str(path)
+        self._file = -1
+        self._offset = 0
+        self._written = 0  # the offset after the batch that is being committed
+
+    def open(self, offset: int | None, *, run: str, token: int) -> None:  # noqa: ARG002 - a file is known by its name
+        self._take()
+        try:
+            size = os.fstat(self._file).st_size
+            if offset is None and size:
+                raise self._not_new(size)
+            if offset is not None and size < offset:
+                raise self._too_short(offset, size)
+            self._cut(offset or 0, size)
+        except BaseException:
+            self.close()
+            raise
+
+    def _take(self) -> None:
+        """Open the file, and be the only one who has it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            import fcntl
+        except ImportError:  # another operating system: the lease on the run has to be enough
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            message = f"expected the sink {self._path} to be free, got: another process writes to it."
+            raise ConfigurationError(message) from None
+
+    def _cut(self, offset: int, size: int) -> None:
+        self._offset = self._written = offset
+        if size > offset:
+            os.ftruncate(self._file, offset)
+            os.fsync(self._file)
+
+    def _not_new(self, size: int) -> ConfigurationError:
+        return ConfigurationError(
+            f"expected the sink {self.name} to be new or empty, got: {size} bytes that no run of this key has written. "
+            "Choose another file, or move this one away."
+        )
+
+    def _too_short(self, offset: int, size: int) -> ConfigurationError:
+        return ConfigurationError(
+            f"expected the sink {self.name} to hold at least the {offset} bytes that were committed, got: {size}. "
+            "It was changed since: put it back, or begin a new run with another run_key."
+        )
+
+    def write(self, outputs: Sequence[Any], keys: Sequence[str]) -> int | None:  # noqa: ARG002 - a file has no keys
+        at = self._offset
+        data = memoryview(self._batch(outputs))
+        end = at + len(data)
+        while data:  # at a place of its own: writing it once more after a failed commit gives the same file
+            done = os.pwrite(self._file, data, at)
+            data, at = data[done:], at + done
+        if end != self._offset:
+            getattr(os, "fdatasync", os.fsync)(self._file)  # not every system has the cheaper one
+        self._written = end
+        return end
+
+    def _batch(self, outputs: Sequence[Any]) -> bytes:
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        self._offset = self._written
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class Lines(Appended):
+    """A file of JSON Lines."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._pack = packer(path)
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            return (_to_json(value) + "\n").encode()
+        except (TypeError, ValueError, RecursionError) as wrong:
+            message = f"the output cannot be written to {self._path.name}: {wrong}"
+            raise PermanentFailure(message, error_class="validation_error") from wrong
+
+    def _batch(self, outputs: Sequence[bytes]) -> bytes:
+        data = b"".join(outputs)
+        return self._pack(data) if data and self._pack is not None else data
+
+
+class Rows(Lines):
+    """A file of comma- or tab-separated values, with the columns of the first row."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._delimiter = _delimiter(path)
+        self._columns: list[str] | None = None
+
+    def open(self, offset: int | None, *, run: str, token: int) -> None:
+        super().open(offset, run=run, token=token)
+        if offset:
+            with opened(self._path) as file, io.TextIOWrapper(file, newline="", encoding="utf-8") as lines:
+                self._columns = next(csv.reader(lines, delimiter=self._delimiter))
+
+    def encode(self, value: Any) -> bytes:
+        row = value if isinstance(value, dict) else _columns_of(value, self._path)
+        if self._columns is None:
+            self._columns = [str(name) for name in row]
+        columns = self._columns
+        if len(row) != len(columns) or any(name not in row for name in columns):
+            message = (
+                f"the output has the columns {', '.join(map(str, row))}, but {self._path.name} has {', '.join(columns)}"
+            )
+            raise PermanentFailure(message, error_class="validation_error")
+        return self._line([_cell(row[name]) for name in columns])
+
+    def _batch(self, outputs: Sequence[bytes]) -> bytes:
+        if self._offset or not outputs or self._columns is None:
+            return super()._batch(outputs)
+        return super()._batch([self._line(self._columns), *outputs])
+
+    def _line(self, cells: Sequence[Any]) -> bytes:
+        text = io.StringIO()
+        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerow(cells)
+        return text.getvalue().encode()
+
+
+def _columns_of(value: Any, path: Path) -> dict[str, Any]:
+    try:
+        row = plain(value)
+    except TypeError:
+        row = None
+    if not isinstance(row, dict):
+        message = f"the output cannot be a row of {path.name}: it is a {type(value).__name__}, which has no columns"
+        raise PermanentFailure(message, error_class="validation_error")
+    return row
+
+
+def _cell(value: Any) -> Any:
+    return _to_json(value) if isinstance(value, dict | list | tuple) else value

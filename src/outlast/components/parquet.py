@@ -1,0 +1,347 @@
+"""
+Parquet files, read and written.
+
+A Parquet file cannot be appended to, and is of no use before its last byte is written. So the rows of each committed batch are appended to a spool
+beside it, as files of lines are, and when the run is over the spool becomes one Parquet file:
+
+    out.parquet.spool   "OUTLAST1", where it begins (8 bytes), then for each batch its length (8 bytes) and an Arrow IPC stream
+    out.parquet         written under another name, flushed, renamed; its metadata say how far it covers what was committed
+
+Offsets count all bytes of batches that were ever appended. A file that covers offset C and a spool that begins at B ≤ C together hold every committed
+row once, whenever the process died: the rows are those of the file, and those of the spool from C on. A run that goes on after its end begins a new
+spool at C, and at its next end the file is written anew from both.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from outlast.components.arrow import SLICE, library, python
+from outlast.components.lines import Appended
+from outlast.components.reading import broken_source
+from outlast.components.values import fields_of, row_of, told
+from outlast.errors import ConfigurationError, PermanentFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+_MAGIC = b"OUTLAST1"
+_HEAD = 16
+_LENGTH = struct.Struct("<q")
+_SCHEMA = 1 << 16  # bytes in which the schema of a batch is usually found
+_GROUP = (131_072, 64 << 20)  # rows and bytes of a row group
+_READ = 1 << 20  # bytes that a column is read ahead
+_MARKS = 10_000  # shapes of rows that are remembered
+_DAYS = 106_751_990  # in a timedelta that 64 bits of microseconds can hold
+
+
+# -- reading --------------------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> Iterator[list[Any]]:
+    """The rows of a file in lists."""
+    pa = library("a Parquet file")
+    done = 0
+    try:
+        with _opened(path) as file:
+            for batch in file.iter_batches(batch_size=SLICE):
+                yield from python(batch, done, path.name)
+                done += len(batch)
+    except (pa.ArrowException, OSError) as wrong:
+        message = f"{path.name} is cut off or damaged after {done} rows: {str(wrong).splitlines()[0]}"
+        raise broken_source(message) from None
+
+
+def count(path: Path) -> int:
+    """How many rows the file has, by its own word."""
+    with _opened(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def _opened(path: Path) -> Any:
+    library("a Parquet file")
+    from pyarrow import parquet  # type: ignore[import-untyped]
+
+    # Pages as they are needed: a row group may be all there is.
+    return parquet.ParquetFile(path, buffer_size=_READ, pre_buffer=False)
+
+
+# -- writing --------------------------------------------------------------------------------------------------------------------
+
+
+class Parquet(Appended):
+    """One Parquet file, once the run is over."""
+
+    def __init__(self, path: Path) -> None:
+        self._pa = library("a Parquet file as a sink")
+        super().__init__(path.with_name(path.name + ".spool"))
+        self.name = str(path)
+        self._target = path
+        self._run = ""
+        self._schema: Any = self._pa.schema([])
+        self._marks: set[Any] = set()
+        self._begin = 0  # the offset at which the spool begins
+        self._covered = 0  # the offset up to which the file has everything
+
+    # -- opening
+
+    def open(self, offset: int | None, *, run: str, token: int) -> None:  # noqa: ARG002 - the lock on the spool is enough
+        self._run = run
+        self._take()
+        try:
+            self._go_on(offset)
+        except BaseException:
+            self.close()
+            raise
+
+    def _go_on(self, offset: int | None) -> None:
+        size = os.fstat(self._file).st_size
+        there = self._target.exists()
+        if offset is None and (
+            there or size > _HEAD
+        ):  # a head alone is what somebody left who died before the store knew of it
+            raise self._not_new(self._target.stat().st_size if there else size)
+        offset = offset or 0
+        self._covered = self._covers() if there else 0
+        self._begin = self._beginning(size)
+        if self._covered == offset and (
+            there or not offset
+        ):  # the file has all of it: whatever is spooled is of no use
+            self._begin, size = self._covered, 0
+        have = self._begin + max(0, size - _HEAD)
+        if not self._begin <= self._covered <= offset <= max(have, self._covered):
+            raise self._too_short(offset, have)
+        if size < _HEAD:
+            self._begin = self._covered
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, _MAGIC + _LENGTH.pack(self._begin), 0)
+            os.fsync(self._file)
+        self._cut(_HEAD + offset - self._begin, max(size, _HEAD))
+        self._learn(there=there)
+
+    def _covers(self) -> int:
+        """Up to which offset the Parquet file has everything."""
+        try:
+            with _opened(self._target) as file:
+                said = json.loads((file.metadata.metadata or {}).get(b"outlast", b"{}"))
+        except (self._pa.ArrowException, OSError, ValueError):
+            said = {}
+        if said.get("run") != self._run:
+            message = f"expected {self._target} to be as this run has left it, got: another file. Put it back, or begin a new run with another run_key."
+            raise ConfigurationError(message)
+        return int(said["offset"])
+
+    def _beginning(self, size: int) -> int:
+        if size < _HEAD:
+            return self._covered
+        head = os.pread(self._file, _HEAD, 0)
+        if head[:8] != _MAGIC:
+            raise self._not_new(size)
+        return int(_LENGTH.unpack(head[8:])[0])
+
+    def _learn(self, *, there: bool) -> None:
+        """Find out which columns there are already."""
+        schemas = [self._schema]
+        if there:
+            with _opened(self._target) as file:
+                schemas.append(file.schema_arrow.remove_metadata())
+        for at, length in self._frames():
+            ipc = self._pa.ipc
+            try:
+                schemas.append(ipc.open_stream(os.pread(self._file, min(length, _SCHEMA), at)).schema)
+            except (self._pa.ArrowException, OSError, EOFError):
+                schemas.append(ipc.open_stream(os.pread(self._file, length, at)).schema)
+        self._schema = self._pa.unify_schemas(schemas, promote_options="permissive")
+
+    # -- the rows of a batch
+
+    def encode(self, value: Any) -> dict[str, Any]:
+        row = row_of(value, self._target.name)
+        try:
+            if not row:
+                message = "it has no columns"
+                raise TypeError(message)
+            known, mark = _told({str(name): cell for name, cell in row.items()})
+            if mark not in self._marks:
+                self._widen(known)
+                if len(self._marks) >= _MARKS:
+                    self._marks.clear()
+                self._marks.add(mark)
+        except (TypeError, ValueError, OverflowError, RecursionError, self._pa.ArrowException) as wrong:
+            why = str(wrong).splitlines()[0] if not isinstance(wrong, UnicodeError) else "a text that is not Unicode"
+            message = f"the output cannot be a row of {self._target.name}: {why}"
+            raise PermanentFailure(message, error_class="validation_error") from None
+        return known  # type: ignore[no-any-return]
+
+    def _widen(self, row: dict[str, Any]) -> None:
+        """Have a place for this row: columns of its own, numbers with fractions. TypeError if a column would be two things."""
+        schema = self._pa.schema(list(self._pa.array([row]).type))
+        self._schema = self._pa.unify_schemas([self._schema, schema], promote_options="permissive")
+
+    def _batch(self, outputs: Sequence[dict[str, Any]]) -> bytes:
+        if not outputs:
+            return b""
+        pa = self._pa
+        schema = self._schema
+        try:
+            batch = pa.RecordBatch.from_struct_array(pa.array(outputs, type=pa.struct(list(schema))))
+        except (pa.ArrowException, ValueError, OverflowError):
+            # Each fits alone: together, say, a large whole number and a fraction do not.
+            singles = [pa.RecordBatch.from_struct_array(pa.array([row])) for row in outputs]
+            table = pa.Table.from_batches([self._fitted(single, schema) for single in singles])
+            batch = table.combine_chunks().to_batches()[0]
+        buffer = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="zstd" if pa.Codec.is_available("zstd") else None)
+        with pa.ipc.new_stream(buffer, batch.schema, options=options) as stream:
+            stream.write_batch(batch)
+        data = buffer.getvalue()
+        return _LENGTH.pack(len(data)) + bytes(data)
+
+    def write(self, outputs: Sequence[Any], keys: Sequence[str]) -> int | None:
+        end = super().write(outputs, keys)
+        return None if end is None else self._begin + end - _HEAD
+
+    # -- the end
+
+    @property
+    def waits(self) -> str | None:
+        return str(self._path) if self._file >= 0 and self._offset > _HEAD else None
+
+    def finish(self) -> None:
+        offset = self._begin + self._offset - _HEAD
+        if not (self._covered == offset and self._target.exists()):
+            partial = self._target.with_name(self._target.name + ".partial")
+            self._build(partial, offset)
+            partial.replace(self._target)
+            _flush_folder(self._target.parent)
+            self._covered = offset
+        self._path.unlink(missing_ok=True)  # what it had is in the file; the metadata say so, should this not happen
+        self.close()
+
+    def _build(self, partial: Path, offset: int) -> None:
+        from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
+
+        pa = self._pa
+        said = json.dumps({"run": self._run, "offset": offset})
+        schema = self._schema.with_metadata({"outlast": said})
+        with partial.open("wb") as file:
+            with parquet.ParquetWriter(file, schema) as writer:
+                group, rows, size = [], 0, 0
+                for batch in self._batches():
+                    fitted = self._fitted(batch, schema)
+                    group.append(fitted)
+                    rows, size = rows + len(fitted), size + fitted.nbytes
+                    if rows >= _GROUP[0] or size >= _GROUP[1]:
+                        writer.write_table(pa.Table.from_batches(group), row_group_size=rows)
+                        group, rows, size = [], 0, 0
+                if group:
+                    writer.write_table(pa.Table.from_batches(group), row_group_size=rows)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _batches(self) -> Iterator[Any]:
+        if self._covered and self._target.exists():
+            with _opened(self._target) as file:
+                yield from file.iter_batches(batch_size=16 * SLICE)
+        for at, length in self._frames():
+            yield from self._pa.ipc.open_stream(os.pread(self._file, length, at))
+
+    def _frames(self) -> Iterator[tuple[int, int]]:
+        """Where the batches are that the Parquet file does not have."""
+        at = _HEAD + self._covered - self._begin
+        while at < self._offset:
+            (length,) = _LENGTH.unpack(os.pread(self._file, 8, at))
+            yield at + 8, length
+            at += 8 + length
+
+    def _fitted(self, batch: Any, schema: Any) -> Any:
+        """The batch with these columns."""
+        pa = self._pa
+        columns = []
+        for field in schema:
+            if field.name not in batch.schema.names:
+                columns.append(pa.nulls(len(batch), field.type))
+                continue
+            column = batch.column(field.name)
+            if column.type != field.type:
+                try:
+                    column = column.cast(field.type, safe=False)
+                except pa.ArrowException:  # structures of which one has more fields
+                    column = pa.array(column.to_pylist(), type=field.type)
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _flush_folder(folder: Path) -> None:
+    with suppress(OSError):  # not every system can
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _told(value: Any) -> tuple[Any, Any]:
+    """The value as Arrow takes it, and its mark: whatever has the same mark needs the same columns, and fits."""
+    kind = type(value)
+    if value is None or kind is float or kind is bool:
+        return value, kind
+    if kind is str:
+        if not value.isascii():
+            value.encode()  # half of a surrogate pair is no text
+        return value, kind
+    if kind is int:
+        if not -(1 << 63) <= value < 1 << 63:
+            message = "a whole number with more than 64 bits"
+            raise OverflowError(message)
+        return value, kind
+    if kind in {list, tuple, set, frozenset}:
+        if set(map(type, value)) == {float}:
+            return list(value), (list, float)
+        inside = [_told(each) for each in value]
+        return [each for each, _ in inside], (list, frozenset(mark for _, mark in inside))
+    if isinstance(value, Mapping):
+        if not all(isinstance(name, str) for name in value):
+            message = "a mapping with keys that are no text"
+            raise TypeError(message)
+        if not value:
+            return None, type(None)  # a structure without fields is nothing that Parquet knows
+        fields = {name: _told(each) for name, each in value.items()}
+        marks = tuple((name, mark) for name, (_, mark) in fields.items())
+        return {name: each for name, (each, _) in fields.items()}, (dict, marks)
+    return _told_object(value, kind)
+
+
+def _told_object(value: Any, kind: type) -> tuple[Any, Any]:
+    if kind is dt.datetime and value.tzinfo is not None:
+        return value.astimezone(dt.UTC), "instant"
+    if kind is Decimal:
+        if not value.is_finite():
+            message = "a decimal that is no number"
+            raise ValueError(message)
+        parts = value.as_tuple()
+        return value, (Decimal, len(parts.digits), parts.exponent)
+    if kind is dt.timedelta and abs(value.days) > _DAYS:
+        message = "a duration with more than 64 bits"
+        raise OverflowError(message)
+    if kind in {dt.datetime, dt.date, dt.time, dt.timedelta, bytes}:
+        return value, kind
+    if hasattr(value, "to_pydatetime"):
+        return _told(value.to_pydatetime(warn=False))  # pandas' own
+    fields = fields_of(value)
+    if fields is not None:
+        return _told(fields)
+    for base in (str, int, float, bytes):
+        if isinstance(value, base):
+            return _told(base(value))  # type: ignore[arg-type]
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value), bytes
+    return _told(told(value))

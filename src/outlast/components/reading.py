@@ -1,0 +1,103 @@
+"""
+What all sources share: an item that could not be read, the words for a source that fails, and a thread for reading that takes its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from outlast.errors import ConfigurationError, PermanentFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+_FAREWELL = 5.0  # seconds for a reader to close
+
+
+class Unreadable:
+    """An item that could not be read: the text as it stands there, and what is wrong with it."""
+
+    __slots__ = ("error", "raw")
+
+    def __init__(self, raw: str, error: Exception) -> None:
+        self.raw = raw
+        self.error = error
+
+
+def broken_item(raw: str, message: str) -> Unreadable:
+    """One item is wrong, and stops nobody else."""
+    return Unreadable(raw, PermanentFailure(message, error_class="validation_error"))
+
+
+def broken_source(message: str) -> PermanentFailure:
+    """Nothing more can be read; what came before is taken care of."""
+    return PermanentFailure(message, error_class="data_error")
+
+
+def missing(what: str, package: str, extra: str) -> ConfigurationError:
+    """Something that is not installed; say how to get it."""
+    return ConfigurationError(f"{what} needs {package}, which is not installed: pip install 'outlast[{extra}]'.")
+
+
+class Aside:
+    """
+    The items of batches that a thread of their own reads: the event loop does not stand still while a database thinks.
+
+    All of the reading is one thread's, from beginning to end, as some drivers demand. `at_hand` says how many items can be had without waiting. A
+    reader with an ``interrupt`` is told when nobody wants the rest any more.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[Sequence[Any]]]) -> None:
+        self._begin = begin
+        self._thread: ThreadPoolExecutor | None = None
+        self._batches: Any = None
+        self._batch: Iterator[Any] = iter(())
+        self.at_hand = 0
+
+    def __aiter__(self) -> Aside:
+        return self
+
+    async def __anext__(self) -> Any:
+        while not self.at_hand:
+            try:
+                batch = await asyncio.get_running_loop().run_in_executor(self._reader(), self._next)
+            except Exception:
+                await self.aclose()
+                raise
+            if batch is None:
+                await self.aclose()
+                raise StopAsyncIteration
+            self._batch, self.at_hand = iter(batch), len(batch)
+        self.at_hand -= 1
+        return next(self._batch)
+
+    def _reader(self) -> ThreadPoolExecutor:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "outlast-source")
+        return self._thread
+
+    def _next(self) -> Sequence[Any] | None:
+        if self._batches is None:
+            self._batches = self._begin()
+        return next(self._batches, None)
+
+    async def aclose(self) -> None:
+        """Nothing more is read."""
+        if self._thread is None:
+            return
+        interrupt = getattr(self._batches, "interrupt", None)
+        if interrupt is not None:
+            with suppress(Exception):  # it may be over already
+                await asyncio.to_thread(interrupt)
+        closing = asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        await asyncio.wait([closing], timeout=_FAREWELL)
+        self._thread.shutdown(wait=False)
+        self._thread = None
+
+    def _close(self) -> None:
+        if hasattr(self._batches, "close"):
+            with suppress(Exception):  # everything that was read is taken care of
+                self._batches.close()

@@ -1,0 +1,80 @@
+"""
+What every sink can do, and the two that are no family of files: a callable, and nothing at all.
+
+A sink that keeps what it is given writes a batch before it is committed, in a way that does not count yet; the commit records an offset; what was
+written and is not covered by it when a run goes on was never committed, and is taken away. So the outputs are exact whenever the process dies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from outlast.errors import PermanentFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+class Refused(PermanentFailure):
+    """Some outputs of a batch can never be written: their places in it, each with what is wrong. Nothing was written."""
+
+    def __init__(self, errors: Mapping[int, Exception]) -> None:
+        super().__init__(f"{len(errors)} outputs cannot be written", error_class="validation_error")
+        self.errors = errors
+
+
+class Sink:
+    """Takes the outputs of one batch at a time, in the writer's thread, before the batch is committed. It never tries again by itself."""
+
+    name: str | None = None  # where outputs go, for the record; None if that cannot be compared
+    refuses = False  # whether `write` may raise Refused
+
+    def encode(self, value: Any) -> Any:
+        """The output as it will be written; raises for one that cannot be."""
+        return value
+
+    def open(self, offset: int | None, *, run: str, token: int) -> None:
+        """Get ready; `offset` is what an earlier pass of this run has committed, `token` the number of this one's lease."""
+
+    def write(self, outputs: Sequence[Any], keys: Sequence[str]) -> int | None:
+        """Write what `encode` made; the offset that the commit is to record. Writing the same batch once more changes nothing."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """The batch is committed. Saying it twice changes nothing."""
+
+    def finish(self) -> None:
+        """The run is over, until somebody adds to it."""
+
+    @property
+    def waits(self) -> str | None:
+        """Where outputs are that no one can read before the run is over."""
+        return None
+
+    def close(self) -> None:
+        """Let everything go."""
+
+
+class Batched(list[Any]):
+    """The outputs that a callable sink is handed; `keys` are those of their items, to tell what came before from what is new."""
+
+    keys: tuple[str, ...] = ()
+
+
+class Handed(Sink):
+    """A callable: it is handed each batch before that is committed, so after a crash it may see outputs again, with the same keys."""
+
+    def __init__(self, take: Callable[[Any], object]) -> None:
+        self._take = take
+        self._taken: object = None  # a batch whose commit failed is not handed over twice
+
+    def write(self, outputs: Sequence[Any], keys: Sequence[str]) -> int | None:
+        if outputs and self._taken is not outputs:
+            batch = Batched(outputs)
+            batch.keys = tuple(keys)
+            self._take(batch)
+            self._taken = outputs
+        return None
+
+    def settle(self) -> None:
+        self._taken = None

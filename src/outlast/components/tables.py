@@ -1,0 +1,429 @@
+"""
+A table of a database as a sink, exact across crashes.
+
+Two databases cannot commit together. So the rows of a batch are first staged in the target's own database, in a table of ours, where they do not count;
+then the store's commit says which batch counts; then one transaction moves the rows into the table and clears the stage. On opening, the staged batch
+that was committed is moved, and every other one is thrown away.
+
+    write    transaction: try the rows on the table and undo that; stage them; commit          who dies here has staged what does not count
+    commit   the store records the number of the batch                                         from here on it counts
+    settle   transaction: unstage; insert into the table; commit                               who dies before is made good when the run goes on
+
+A row that the table refuses is found by halving the batch, before anything is staged. Numbers of batches begin with the number of the lease: nobody
+who has lost it can use one that counts.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from outlast.checks import Check
+from outlast.components.sinks import Refused, Sink
+from outlast.components.sql import check_address, close, connect, dialect_of, failure, said, shown
+from outlast.components.values import fields_of, plain, row_of, told
+from outlast.errors import ConfigurationError, OutlastError, PermanentFailure
+from outlast.store.codec import Codec
+from outlast.value import put
+from outlast.verdicts import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from outlast.components.sql import Dialect, Hidden
+
+    Row = tuple[tuple[str, ...], list[Any]]  # columns, and their values
+
+STAGE = "outlast_staged"
+_PIECE = 1 << 18  # bytes of a staged piece: far below what any server takes in one statement
+_TYPES = {
+    "sqlite": ("text", "integer", "blob"),
+    "postgres": ("text", "bigint", "bytea"),
+    "mysql": ("varchar(64)", "bigint", "longblob"),
+}
+_codec = Codec()
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Table:
+    """
+    A table as the sink of a run: each output becomes a row of it, exactly once, whatever happens.
+
+    `target` is as in `Query`; the drivers of SQLite, PostgreSQL (psycopg) and MySQL or MariaDB are known. The table must be there. `key` names
+    the column or columns that identify a row: one that is there already is updated instead.
+    """
+
+    target: str | Hidden | Callable[[], Any]
+    name: str
+    key: tuple[str, ...]
+
+    def __init__(
+        self, target: str | Hidden | Callable[[], Any], name: str, /, *, key: str | Sequence[str] | None = None
+    ) -> None:
+        check = Check()
+        check_address(check, "target", target)
+        check.name("name", name)
+        keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        if not all(isinstance(each, str) and each for each in keys) or len(set(keys)) != len(keys):
+            check.add("key", "the name of a column, several of them, or None", key)
+        check.raise_if_any()
+        put(self, "target", target)
+        put(self, "name", name)
+        put(self, "key", keys)
+
+    def __repr__(self) -> str:
+        return f"Table({shown(self.target)!r}, {self.name!r}{f', key={list(self.key)}' if self.key else ''})"
+
+    def __str__(self) -> str:
+        return f"table {self.name} in {shown(self.target)}"
+
+
+class Inserted(Sink):
+    """The sink for a `Table`. All but `encode` is called in one thread at a time."""
+
+    refuses = True
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.name = str(table)
+        self._connection: Any = None
+        self._dialect: Dialect = "other"
+        self._run = ""
+        self._columns: dict[str, bool] = {}  # whether a list is a value there, as in an array
+        self._settled = 0  # the number of the last batch that counts
+        self._staged: list[Row] = []
+
+    # -- the rows
+
+    def encode(self, value: Any) -> Row:
+        row = {str(name): cell for name, cell in row_of(value, self._table.name).items()}
+        wrong = None
+        if unknown := [name for name in row if name not in self._columns]:
+            wrong = f"it has {', '.join(unknown)}, and the table has no such column"
+        elif lacking := [name for name in self._table.key if row.get(name) is None]:
+            wrong = f"it has no {', '.join(lacking)}, which is the key"
+        elif not row:
+            wrong = "it has no columns"
+        if wrong is None:
+            try:
+                return tuple(row), [
+                    _cell(cell, self._dialect, listed=self._columns[name]) for name, cell in row.items()
+                ]
+            except (TypeError, ValueError, RecursionError) as error:
+                wrong = str(error)
+        message = f"the output cannot be a row of {self._table.name}: {wrong}"
+        raise PermanentFailure(message, error_class="validation_error")
+
+    # -- opening
+
+    def open(self, offset: int | None, *, run: str, token: int) -> None:
+        self._run = run
+        self._settled = max(offset or 0, token << 32)
+        try:
+            with self._transaction("cannot be used") as cursor:
+                self._look(cursor)
+            if not self._has_stage():
+                with self._transaction(f"needs a table {STAGE} beside it, which could not be made") as cursor:
+                    text, number, blob = _TYPES[self._dialect]
+                    cursor.execute(
+                        f"create table if not exists {STAGE} (run {text} not null, batch {number} not null, "
+                        f"piece {number} not null, content {blob} not null, primary key (run, batch, piece))"
+                    )
+            with self._transaction("could not be brought up to date") as cursor:
+                self._make_good(cursor, offset)
+        except BaseException:
+            self.close()
+            raise
+
+    def _look(self, cursor: Any) -> None:
+        """The table is there, with its key, and keeps nothing that is taken back."""
+        table, dialect = self._table, self._dialect
+        try:
+            cursor.execute(f"select * from {self._quoted(table.name)} where 1 = 0", ())
+        except Exception as error:
+            if classify(error).category == "permanent" or dialect == "sqlite":
+                message = f"expected a table {table.name} in {shown(table.target)}, got: {said(error)}. Make it first."
+                raise ConfigurationError(message) from None
+            raise
+        self._columns = {str(column[0]): self._is_array(column[1]) for column in cursor.description}
+        lacking = [name for name in table.key if name not in self._columns]
+        if lacking:
+            message = f"expected the table {table.name} to have its key, got: no column {', '.join(lacking)}."
+            raise ConfigurationError(message)
+        if dialect == "mysql":
+            self._look_at_mysql(cursor)
+        elif table.key:
+            try:
+                cursor.execute(f"explain {self._insert(table.key)}", [None] * len(table.key))
+                cursor.fetchall()
+            except Exception as error:  # noqa: BLE001 - whatever the driver calls it
+                raise self._no_key(said(error)) from None
+
+    def _look_at_mysql(self, cursor: Any) -> None:
+        table = self._table
+        schema, _, name = table.name.rpartition(".")
+        place = "table_schema = coalesce(%s, database()) and table_name = %s"
+        cursor.execute(f"select engine from information_schema.tables where {place}", (schema or None, name))
+        found = cursor.fetchone()
+        engine = str(found[0] if isinstance(found, tuple) else next(iter(found.values()))) if found else ""
+        if engine.lower() != "innodb":
+            message = f"expected the table {table.name} to be kept by InnoDB, got: {engine or 'a view'}, which cannot take a batch back."
+            raise ConfigurationError(message)
+        if table.key:
+            cursor.execute(
+                f"select group_concat(lower(column_name)) from information_schema.statistics where {place} "
+                "and non_unique = 0 group by index_name",
+                (schema or None, name),
+            )
+            wanted = {column.lower() for column in table.key}
+            found = [row[0] if isinstance(row, tuple) else next(iter(row.values())) for row in cursor.fetchall()]
+            if not any(set(str(columns).split(",")) == wanted for columns in found):
+                raise self._no_key("there is no unique index on just these")
+
+    def _no_key(self, why: str) -> ConfigurationError:
+        table = self._table
+        return ConfigurationError(
+            f"expected the key {', '.join(table.key)} to be unique in the table {table.name}, got: {why}. Make a unique index first."
+        )
+
+    def _is_array(self, code: Any) -> bool:
+        if self._dialect != "postgres":
+            return False
+        kinds = getattr(getattr(self._connection, "adapters", None), "types", None)
+        known = None if kinds is None else kinds.get(code)
+        return known is not None and known.array_oid == code
+
+    def _has_stage(self) -> bool:
+        try:
+            with self._transaction("has no stage") as cursor:
+                cursor.execute(f"select count(*) from {STAGE} where run = {self._mark}", (self._run,))
+        except OutlastError:
+            return False
+        return True
+
+    def _make_good(self, cursor: Any, offset: int | None) -> None:
+        """Move the batch that was committed and not moved; throw away all others."""
+        if offset is not None:
+            mark = self._mark
+            cursor.execute(
+                f"select content from {STAGE} where run = {mark} and batch = {mark} order by piece", (self._run, offset)
+            )
+            pieces = [row[0] if isinstance(row, tuple | list) else row["content"] for row in cursor.fetchall()]
+            self._put(
+                cursor, [(tuple(names), cells) for piece in pieces for names, cells in _codec.decode(bytes(piece))]
+            )
+        self._clear(cursor)
+
+    # -- writing
+
+    def write(self, outputs: Sequence[Row], keys: Sequence[str]) -> int | None:  # noqa: ARG002 - rows have keys of their own
+        if not outputs:
+            self._staged = []
+            return self._settled
+        number = self._settled + 1
+        with self._transaction("could not stage a batch") as cursor:
+            if self._dialect == "postgres":
+                cursor.execute("set constraints all immediate")  # or some would be checked when it is too late
+            refused: dict[int, Exception] = {}
+            cursor.execute("savepoint outlast_trial")
+            self._try(cursor, list(enumerate(outputs)), refused)
+            cursor.execute("rollback to savepoint outlast_trial")
+            if refused:
+                raise Refused(refused)
+            self._unstage(cursor, number)
+            mark = self._mark
+            cursor.executemany(
+                f"insert into {STAGE} (run, batch, piece, content) values ({mark}, {mark}, {mark}, {mark})",
+                [(self._run, number, place, piece) for place, piece in enumerate(_pieces(outputs))],
+            )
+        self._staged = list(outputs)
+        return number
+
+    def _try(self, cursor: Any, rows: list[tuple[int, Row]], refused: dict[int, Exception]) -> None:
+        """Insert these; of those that the table refuses, remember why. The others stay until all of it is undone."""
+        point = f"outlast_{len(rows)}"
+        cursor.execute(f"savepoint {point}")
+        try:
+            self._put(cursor, [row for _, row in rows])
+        except Exception as error:
+            if not _is_of_a_row(error):
+                raise
+            cursor.execute(f"rollback to savepoint {point}")
+            if len(rows) == 1:
+                message = f"the table {self._table.name} refuses it: {said(error)}"
+                refused[rows[0][0]] = PermanentFailure(message, error_class="validation_error")
+                return
+            middle = len(rows) // 2
+            self._try(cursor, rows[:middle], refused)
+            self._try(cursor, rows[middle:], refused)
+        else:
+            cursor.execute(f"release savepoint {point}")
+
+    def settle(self) -> None:
+        if not self._staged:
+            return
+        number = self._settled + 1
+        with self._transaction(f"could not take a batch that counts, which waits in {STAGE}") as cursor:
+            if self._unstage(cursor, number):  # else it was moved before, and only the answer was lost
+                self._put(cursor, self._staged)
+        self._settled, self._staged = number, []
+
+    def finish(self) -> None:
+        with self._transaction("could not be tidied up") as cursor:
+            self._clear(cursor)
+
+    @property
+    def waits(self) -> str | None:
+        return None
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):  # a cursor that somebody still holds would keep the transaction of SQLite open
+                connection.rollback()
+        close(connection)
+
+    # -- SQL
+
+    @contextmanager
+    def _transaction(self, what: str) -> Iterator[Any]:
+        """A cursor in a transaction. After an error the connection is given up: the next transaction has a new one."""
+        try:
+            connection = self._connection
+            if connection is None:
+                self._connection = connection = connect(self._table.target)
+                self._dialect = self._prepared(connection)
+            if self._dialect == "sqlite":
+                connection.execute("begin immediate")
+            cursor = connection.cursor()
+            yield cursor
+            connection.commit()
+        except (OutlastError, GeneratorExit):
+            self.close()
+            raise
+        except Exception as error:  # noqa: BLE001 - a driver's own, which may quote rows
+            self.close()
+            raise failure(f"the {self._table} {what}", error) from None
+
+    def _prepared(self, connection: Any) -> Dialect:
+        dialect = dialect_of(connection)
+        if dialect == "other":
+            kind = type(connection).__module__
+            message = (
+                f"expected a connection of sqlite3, psycopg, PyMySQL, mysqlclient or the like, got: one of {kind}."
+            )
+            raise ConfigurationError(message)
+        if dialect == "sqlite":
+            connection.isolation_level = None
+        elif callable(getattr(connection, "autocommit", None)):
+            connection.autocommit(False)  # noqa: FBT003 - PyMySQL's way
+        elif hasattr(connection, "autocommit"):
+            connection.autocommit = False
+        if dialect == "mysql":
+            # What is too long or no number must be refused, not changed.
+            connection.cursor().execute("set session sql_mode = concat(@@sql_mode, ',STRICT_ALL_TABLES')")
+        return dialect
+
+    @property
+    def _mark(self) -> str:
+        return "?" if self._dialect == "sqlite" else "%s"
+
+    def _quoted(self, name: str) -> str:
+        return ".".join(self._column(part) for part in name.split("."))
+
+    def _insert(self, columns: Sequence[str]) -> str:
+        key, quoted = self._table.key, [self._column(name) for name in columns]
+        sql = f"insert into {self._quoted(self._table.name)} ({', '.join(quoted)}) values ({', '.join([self._mark] * len(quoted))})"
+        if not key:
+            return sql
+        rest = [self._column(name) for name in columns if name not in key]
+        if self._dialect == "mysql":
+            kept = rest or [self._column(key[0])]
+            return f"{sql} on duplicate key update {', '.join(f'{name} = values({name})' for name in kept)}"
+        update = f"do update set {', '.join(f'{name} = excluded.{name}' for name in rest)}" if rest else "do nothing"
+        return f"{sql} on conflict ({', '.join(self._column(name) for name in key)}) {update}"
+
+    def _column(self, name: str) -> str:
+        quote = "`" if self._dialect == "mysql" else '"'
+        quoted = quote + name.replace(quote, 2 * quote) + quote
+        return quoted if self._dialect == "sqlite" else quoted.replace("%", "%%")
+
+    def _put(self, cursor: Any, rows: Sequence[Row]) -> None:
+        """Insert rows, in their order; those with the same columns together."""
+        for columns, some in groupby(rows, key=lambda row: row[0]):
+            cells = [row[1] for row in some]
+            if len(cells) == 1:  # quicker, and often when a row is looked for
+                cursor.execute(self._insert(columns), cells[0])
+            else:
+                cursor.executemany(self._insert(columns), cells)
+
+    def _unstage(self, cursor: Any, number: int) -> bool:
+        cursor.execute(f"delete from {STAGE} where run = {self._mark} and batch = {self._mark}", (self._run, number))
+        return bool(cursor.rowcount > 0)
+
+    def _clear(self, cursor: Any) -> None:
+        cursor.execute(f"delete from {STAGE} where run = {self._mark}", (self._run,))
+
+
+def _pieces(rows: Sequence[Row]) -> Iterator[bytes]:
+    """The rows as they are staged, in pieces that any server takes."""
+    piece: list[Row] = []
+    size = 0
+    for names, cells in rows:
+        piece.append((names, cells))
+        size += sum(len(cell) if isinstance(cell, str | bytes) else 32 for cell in cells)
+        if size > _PIECE:
+            yield _codec.encode([[list(names), cells] for names, cells in piece])
+            piece, size = [], 0
+    if piece:
+        yield _codec.encode([[list(names), cells] for names, cells in piece])
+
+
+def _is_of_a_row(error: Exception) -> bool:
+    """Whether it is the row's fault: a constraint, a type, a value; not a table that is gone, nor a connection."""
+    if isinstance(error, OutlastError):
+        return False
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & {"IntegrityError", "DataError"} or isinstance(error, TypeError | ValueError | OverflowError):
+        return True
+    if getattr(error, "sqlstate", None) == "42804":  # another type than the column's
+        return True
+    if "ProgrammingError" in names and getattr(error, "sqlstate", None) is None:
+        return not isinstance(error.args[0] if error.args else None, int)  # the driver itself does not know the value
+    return classify(error).error_class in {"data_error", "validation_error"}
+
+
+def _cell(value: Any, dialect: Dialect, *, listed: bool) -> Any:
+    """A value as the driver takes it, and as the stage keeps it."""
+    kind = type(value)
+    if value is None or kind in {bool, int, float, str, bytes}:
+        return value
+    if kind is list and listed:
+        return [_cell(each, dialect, listed=True) for each in value]
+    if kind in {Decimal, UUID}:
+        return value if dialect == "postgres" or (kind is Decimal and dialect == "mysql") else str(value)
+    if isinstance(value, dt.datetime):
+        stamp: Any = value
+        value = stamp.to_pydatetime(warn=False) if hasattr(stamp, "to_pydatetime") else value  # pandas' own
+        if dialect == "mysql" and value.tzinfo is not None:
+            return value.astimezone(dt.UTC).replace(tzinfo=None)  # it knows no zones, and the driver would forget it
+        return value.isoformat(" ") if dialect == "sqlite" else value
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat() if dialect == "sqlite" else value
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds() if dialect == "sqlite" else value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, Mapping | list | tuple | set | frozenset) or fields_of(value) is not None:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=plain)
+    for base in (str, int, float, bytes):
+        if isinstance(value, base):
+            return base(value)  # type: ignore[arg-type]
+    return _cell(told(value), dialect, listed=listed)

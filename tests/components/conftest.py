@@ -1,0 +1,30 @@
+"""What tests of sources and sinks get: an app of their own, and real databases that are shared by all of them."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+import outlast
+from servers.mariadb import MariaDB
+from servers.postgres import Postgres
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb():
+    with MariaDB() as server:
+        yield server
+
+
+@pytest.fixture
+def app(tmp_path):
+    made = outlast.App(f"tests-{uuid4().hex}", store=str(tmp_path / "outlast.db"))
+    yield made
+    made.store.close()
