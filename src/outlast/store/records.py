@@ -20,7 +20,7 @@ Wish = Literal["pause", "cancel"]
 ItemStatus = Literal["succeeded", "skipped", "dlq", "failed"]
 AttemptOutcome = Literal["success", "retrying", "failed"]
 LetterStatus = Literal["open", "replaying", "resolved", "archived"]
-StateKind = Literal["breaker", "limit"]
+StateKind = Literal["breaker", "limit", "budget"]
 Prunable = Literal["runs", "dead_letters", "events"]
 
 #: Statuses after which a run is over; from the others it can be resumed.
