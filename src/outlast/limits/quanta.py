@@ -120,6 +120,7 @@ class Ask(NamedTuple):
         tuple[float, ...], ...
     ] = ()  # that wait or are expected, the first ones first: what each takes of these lines
     waits: bool = False  # at least one of them waits
+    trip: float = 0.0  # seconds until the process has heard what is decided now
     concurrency: int | None = None
     keeps: int = 0  # places that it has, or needs for what is under way
     under_way: int = 0
@@ -158,7 +159,7 @@ def exchange(found: Shared | None, now: float, ask: Ask) -> tuple[Shared | None,
     queue, stretches, again = _reserve(lines, state["queue"], now, ask)
     lines |= {name: end for name, (_, end) in stretches.items()}
     most = heard._places_at_most()  # noqa: SLF001 - same room
-    has, fair = _allot(most, others, ask, now)
+    has, usable, fair = _allot(most, others, ask, now)
     members: dict[str, Any] = dict(others)
     lease = 0.0
     if not ask.leaves:
@@ -167,7 +168,7 @@ def exchange(found: Shared | None, now: float, ask: Ask) -> tuple[Shared | None,
     answer = Answer(
         stretches=stretches,
         again=again,
-        places=has,
+        places=usable,
         lease=lease,
         fair=fair,
         width=heard._width,  # noqa: SLF001 - same room
@@ -270,8 +271,9 @@ def _reserve(
         aheads = [max(0.0, end - at) for end in ends]
         ends = [max(end, at) + long if long > 0 else end for end, long in zip(ends, call, strict=True)]
     # Where the parts are ahead of their calls, because of a burst, it does not matter that a caller wakes up late.
+    late = max(0.0, ask.trip - (first - now))
     given = {
-        name: (begin, end + wish.unsure + max(_LEAST, wish.late - ahead))
+        name: (begin, end + wish.unsure + max(_LEAST, wish.late + late - ahead))
         for name, begin, end, wish, ahead in zip(ask.lines, begins, ends, wishes, aheads, strict=True)
         if end > begin
     }
@@ -387,15 +389,20 @@ class Stretches:
 # -- places ------------------------------------------------------------------------------------------------------------------------
 
 
-def _allot(most: float, others: Mapping[str, Mapping[str, Any]], ask: Ask, now: float) -> tuple[float, float]:
-    """How many places the process has now, and what its fair share is."""
+def _allot(
+    most: float, others: Mapping[str, Mapping[str, Any]], ask: Ask, now: float
+) -> tuple[float, float, float]:
+    """How many places the process has now, how many of them it may use for further calls, and what its fair share is."""
     if most == inf or ask.leaves:
-        return (inf, inf) if most == inf else (0, 0)
+        return (inf, inf, inf) if most == inf else (0, 0, 0)
     wants = {id: one["wants"] for id, one in others.items()} | {ask.member: max(ask.wants, ask.under_way)}  # noqa: A001
     fair = _shares(int(most), wants, int(now / _ROTATION))[ask.member]
     # Who has not heard yet that places are counted has those that it uses.
     taken = sum(one["under_way"] if one["places"] is None else one["places"] for one in others.values())
-    return ask.keeps + max(0, min(fair - ask.keeps, int(most) - taken - ask.keeps)), fair
+    free = max(0, int(most) - taken)
+    # One whose lease was over has calls under way in places that are somebody else's by now.
+    has = max(ask.keeps, min(fair, free))
+    return has, min(has, free), fair
 
 
 def _shares(places: int, wants: Mapping[str, int], turn: int) -> dict[str, int]:
@@ -425,7 +432,7 @@ def _shares(places: int, wants: Mapping[str, int], turn: int) -> dict[str, int]:
 _GRAIN = 1e-3  # seconds: SQLite counts milliseconds
 _DRIFT = 1e-4  # how much two clocks part, for each second
 _OLD = 5.0  # seconds after which it is measured anew
-_APART = _DRIFT * _OLD
+_APART = _DRIFT * 2 * _OLD
 
 
 class Offset:
@@ -438,11 +445,14 @@ class Offset:
         self.unsure = inf
         self._at = -inf
 
-    def measure(self, asked: float, store: float, answered: float) -> bool:
-        """The store's clock showed `store` between these two instants here; whether the reckoning is another one now."""
+    def measure(self, asked: float, store: float, answered: float) -> tuple[float, float]:
+        """
+        The store's clock showed `store` between these two instants here. The reckoning for what was answered then: the one that was known when
+        it was asked for, unless it was wrong.
+        """
         low, unsure = store - answered - _APART, answered - asked + _GRAIN + 2 * _APART
-        consistent = low <= self.low + self.unsure and self.low <= low + unsure
-        if consistent and unsure >= self.unsure and answered - self._at < _OLD:
-            return False
-        self.low, self.unsure, self._at = low, unsure, answered
-        return True
+        known = self.low, self.unsure
+        right = self.unsure < inf and low <= self.low + self.unsure and self.low <= low + unsure
+        if not right or unsure < self.unsure or answered - self._at >= _OLD:
+            self.low, self.unsure, self._at = low, unsure, answered
+        return known if right else (low, unsure)

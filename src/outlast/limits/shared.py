@@ -58,7 +58,9 @@ class SharedLimit(Limit):
         self._agent = _Agent(self)
         self._mode: Mode = "shared"
         self._offset = Offset()
-        self._ends: dict[str, float] = {}  # where the newest stretch of a rate ends, in the store's time
+        self._ends: dict[str, tuple[float, float]] = {}  # where the newest stretch of a rate ends in the store's time; by which reckoning
+        self._trip = 0.0  # seconds from the store's decision until it is heard
+        self._short = False  # the first in line needs more than is at hand
         self._again = -inf  # when to ask for some that were not to be had
         self._lease = -inf  # the places are ours until then
         self._total: int | None = self.concurrency  # what all processes may use together
@@ -127,6 +129,12 @@ class SharedLimit(Limit):
         self._peak = max(self._peak, self.under_way + len(self._line) + (not found and not self._line))
         return found
 
+    def _forced(self) -> int:
+        with self._lock:
+            if not super()._grab():  # nobody is asked for it
+                self._places += 1
+            return self._cuts
+
     def _refuse(self, hint: float, entry: int, used: int) -> Event | None:
         if self._mode != "shared" or self._shift is None:
             return super()._refuse(hint, entry, used)
@@ -185,8 +193,11 @@ class SharedLimit(Limit):
                 return None, now + _POLL
             if self._lost and now < self._agent.asked + _RETRY:
                 return None, self._agent.asked + _RETRY
-            calls = () if idle or self._mode == "alone" else self._expected(now)
-            due = self._agent.asked + (_STARVING if self._lacking else _POLL if calling else _CALM_POLL)
+            # Before a stretch is asked for, it must be known how well the clocks are known.
+            known = not idle and self._mode == "shared" and self._offset.unsure < inf
+            calls = self._expected(now) if known else ()
+            starving = self._lacking and self._room < self._fair
+            due = self._agent.asked + (_STARVING if starving else _POLL if calling else _CALM_POLL)
             if calls:
                 due = min(due, self._again)
             elif calling and self._buckets:
@@ -197,7 +208,7 @@ class SharedLimit(Limit):
             wants = 0 if idle else max(self._peak, busy + len(self._line))
             self._peak = 0
             if self._room != inf:
-                self._room = min(self._room, max(busy, min(wants, self._fair)))
+                self._room = min(self._room, wants)
                 self._absorb()
             refusals, self._refusals = self._refusals, []
             worked = 0 if self._worked == inf else int(self._worked - self._trusted)
@@ -207,6 +218,7 @@ class SharedLimit(Limit):
                 lines={name: self._wish(name, rate, now, idle=idle) for name, rate in self.rates.items()},
                 calls=calls,
                 waits=bool(self._line),
+                trip=self._trip,
                 concurrency=self.concurrency,
                 keeps=busy if self._room == inf else max(busy, int(self._room)),
                 under_way=busy,
@@ -225,13 +237,14 @@ class SharedLimit(Limit):
             return Wish(full=full)
         settled, stretches.settled = stretches.settled, 0.0
         unsure = self._offset.unsure if self._offset.unsure < inf else 0.0
-        spare = stretches.spare(now) if idle else 0.0
+        # What is too short for the first in line will pass unused.
+        spare = stretches.spare(now) if idle or self._short else 0.0
         return Wish(
             full=full,
             late=stretches.allowance(),
             unsure=unsure,
             settled=settled,
-            end=self._ends.get(name),
+            end=self._ends.get(name, (None, None))[0],
             spare=spare,
         )
 
@@ -254,7 +267,7 @@ class SharedLimit(Limit):
                 break
         recent = [line.recent_at(now) for _, line in lines]
         few = all(total < QUANTUM / 2 for total in sums)
-        more = [max(0.0, used - total) if few else 0.0 for used, total in zip(recent, sums, strict=True)]
+        more = [max(0.0, min(used, QUANTUM) - total) if few else 0.0 for used, total in zip(recent, sums, strict=True)]
         if calls:
             if all(
                 line.wait(long * line.speed, now) < inf for (_, line), long in zip(lines, calls[0], strict=True)
@@ -281,8 +294,8 @@ class SharedLimit(Limit):
             if self._mode == "alone":
                 self._enter("shared", now)
             self._lost = False
-            new = self._offset.measure(asked, store, answered)
-            low, unsure = self._offset.low, self._offset.unsure
+            low, unsure = self._offset.measure(asked, store, answered)
+            self._trip = max(now - answered, 0.8 * self._trip)
             self.processes = max(1, answer.members)
             if ask.leaves:
                 self._share_out()
@@ -301,15 +314,16 @@ class SharedLimit(Limit):
             self._total = None if answer.width == inf else max(1, int(answer.width))
             if self._total is None:
                 self._total = self.concurrency
-            self._room = answer.places
+            # What is more than its share comes back when calls end, and is given back with the next exchange.
+            self._room = min(answer.places, answer.fair)
             self._width = inf if answer.width == inf else self._room
             self._absorb()
             self._lacking = False
             self._again = answer.again - low
             for name, (begin, end) in answer.stretches.items():
-                longer = not new and self._ends.get(name) == begin
+                longer = self._ends.get(name) == (begin, low)
                 self._buckets[name].add(begin - low, end - low - unsure, longer=longer)
-                self._ends[name] = end
+                self._ends[name] = (end, low)
             rung = self._serve(now)
             told = self._told(answer)
         _ring(rung)
