@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 LOOK = 0.25  # seconds between two looks at what is shared
 _LOST = 1.0  # as long as the store cannot be asked
-_PATIENCE = 2.0  # seconds that somebody waits for the store before deciding alone
+PATIENCE = 2.0  # seconds that somebody waits for the store before deciding alone
 _IDLE = 10.0  # seconds without anything to do before the thread ends
 
 
@@ -184,8 +184,8 @@ class Contact:
             raise Unreachable(message)
         task = _Task(question)
         self._submit(task)
-        if not task.done.wait(_PATIENCE) and task.claim():
-            self._lose(f"no answer within {_PATIENCE:g} s")
+        if not task.done.wait(PATIENCE) and task.claim():
+            self.lose(f"no answer within {PATIENCE:g} s")
             message = "the store did not answer in time"
             raise Unreachable(message)
         if task.refused is not None:
@@ -221,11 +221,11 @@ class Contact:
         try:
             answer = question(self.commons)
         except Unreachable as error:
-            self._lose(str(error))
+            self.lose(str(error))
             raise
         except Exception as error:  # noqa: BLE001 - the thread serves others too
             # What stands there is not what anybody here has written. Its text could be anything.
-            self._lose(f"{type(error).__name__} while asking")
+            self.lose(f"{type(error).__name__} while asking")
             message = f"the store gave no usable answer ({type(error).__name__})"
             raise Unreachable(message) from None
         self._find()
@@ -298,7 +298,8 @@ class Contact:
 
     # -- moods
 
-    def _lose(self, why: str) -> None:
+    def lose(self, why: str) -> None:
+        """Whoever could not be answered has waited long enough."""
         self.lost = True
         if self._said is not True and heard():
             logger().warning(
