@@ -9,14 +9,13 @@ import subprocess
 import sys
 import time
 
+NOTHING = "outlast.CircuitBreaker('nothing', shared=True)"
 PROGRAM = """
-import asyncio, json, logging, signal, sys, threading, time
+import asyncio, json, logging, sys, threading, time
 import outlast
-from outlast.commons import contact_with
+from outlast import circuits, commons
 
-if "INT" in sys.argv[4:]:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-app = outlast.App(sys.argv[1], store=sys.argv[2])
+exec(sys.argv[3])
 events, lines = [], []
 from outlast.observe import subscribe
 subscribe(lambda event: events.append([event.name, getattr(event, "learnt", None)]))
@@ -28,11 +27,15 @@ class Lines(logging.Handler):
 
 logging.getLogger("outlast").addHandler(Lines())
 logging.getLogger("outlast").setLevel(logging.INFO)
-thing = eval(sys.argv[3])
-app.share(thing)
-gate = threading.Event()
-inside = []
-most = 0
+
+def share(made, app="shop"):
+    "Begin with another thing."
+    global thing, gate, inside
+    thing, gate, inside = made, threading.Event(), []
+    events.clear(), lines.clear()
+    outlast.App(app, store=sys.argv[1]).share(thing)
+
+share(eval(sys.argv[2]))
 
 def work(wanted):
     if wanted is not None:
@@ -92,13 +95,20 @@ for line in sys.stdin:
 class Process:
     """A process that has one shared thing, made by an expression."""
 
-    def __init__(self, url: str, thing: str, *, app: str = "shop") -> None:
+    def __init__(self, url: str, thing: str, *, first: str = "") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, app, url, thing], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", PROGRAM, url, thing, first], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert self._process.stdout.readline() == "ready\n"
+        self._ready = False
+
+    def ready(self):
+        if not self._ready:
+            assert self._process.stdout.readline() == "ready\n"
+            self._ready = True
+        return self
 
     def send(self, expression: str) -> None:
+        self.ready()
         self._process.stdin.write(json.dumps(expression) + "\n")
         self._process.stdin.flush()
 
@@ -125,6 +135,9 @@ class Process:
         return self
 
     def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._process.poll() is None:
             self.go_on()
             self._process.stdin.close()

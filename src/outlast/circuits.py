@@ -700,12 +700,10 @@ class SharedMemory(LocalMemory):
         def reconciled(seen: Circuit, now: float, wall: datetime) -> tuple[Circuit, bool]:
             if by_hand and mine.isolated is not None:
                 return isolated(seen, now, wall, mine.isolated), True
-            if by_hand and mine.state is CircuitState.CLOSED:
-                return closed(seen), True
             left = mine.retry_on - here_now
-            if changed and mine.state is CircuitState.OPEN and seen.state is CircuitState.CLOSED and left > 0:
+            if changed and mine.state is CircuitState.OPEN and (seen.passing or by_hand) and left > 0:
                 return replace(opened(seen, now, wall, left, rounds=mine.rounds), opened_at=mine.opened_at), True
-            return seen, False
+            return (closed(seen), True) if by_hand else (seen, False)
 
         # Only what others did since is news; an opening of theirs and a closing outweighs one of ours.
         self._through(commons, reconciled, only=None if by_hand else self._seen)
