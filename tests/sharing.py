@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -157,3 +158,10 @@ def eventually(holds, seconds: float = 10.0) -> float:
         assert time.monotonic() - began < seconds, "it never came to that"
         time.sleep(0.005)
     return time.monotonic() - began
+
+
+async def soon(holds) -> None:
+    """As `eventually`, in an event loop."""
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.001)

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, Protocol, TypeAlias
 
     from outlast.breaker import CircuitBreaker
+    from outlast.budgets import RetryBudget
     from outlast.circuits import Circuit, Ticket
     from outlast.isolate import ThreadAttempt
-    from outlast.limits import Limit, RetryBudget, Turn, Waited
+    from outlast.limits import Limit, Turn, Waited
     from outlast.model import AttemptRecord, Context, History, Notes
     from outlast.policy import RetryPolicy
     from outlast.processes import ProcessAttempt

@@ -216,6 +216,12 @@ def _read(document: Mapping[str, Any], now: float) -> Circuit:
     )
 
 
+def by_hand(document: Mapping[str, Any] | None, now: float, reason: str | None) -> dict[str, Any]:
+    """The document of a circuit that somebody isolates for a reason, or resets."""
+    circuit = read(document, now)
+    return written(closed(circuit) if reason is None else isolated(circuit, now, instant(now), reason))
+
+
 def instant(seconds: float) -> datetime:
     """Seconds since the epoch, aware and in UTC."""
     return datetime.fromtimestamp(seconds, UTC)

@@ -175,7 +175,7 @@ class Contact:
 
     # -- for everybody
 
-    def ask(self, question: Callable[[Commons], T]) -> T:
+    def ask(self, question: Callable[[Commons], T], *, patience: float = PATIENCE) -> T:
         """The answer to a question; `Unreachable` if there is none in time, and at once while the commons is lost."""
         if self._thread is not None and self._thread.ident == get_ident():
             return self.asked(question)  # a listener of an event that this thread tells
@@ -184,8 +184,9 @@ class Contact:
             raise Unreachable(message)
         task = _Task(question)
         self._submit(task)
-        if not task.done.wait(PATIENCE) and task.claim():
-            self.lose(f"no answer within {PATIENCE:g} s")
+        if not task.done.wait(patience) and task.claim():
+            if patience >= PATIENCE:
+                self.lose(f"no answer within {patience:g} s")
             message = "the store did not answer in time"
             raise Unreachable(message)
         if task.refused is not None:

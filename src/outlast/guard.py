@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from typing import Any, Literal, Never, ParamSpec, TypeVar, overload
 
     from outlast.breaker import CircuitBreaker
+    from outlast.budgets import RetryBudget
     from outlast.call import Call
     from outlast.drivers import Attempts
     from outlast.hedge import Hedge
-    from outlast.limits import Limit, RetryBudget
+    from outlast.limits import Limit
     from outlast.model import Outcome
     from outlast.shapes import ErrorSpec, Jitter, Seconds
 
