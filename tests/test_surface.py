@@ -37,6 +37,8 @@ ROOMS = {
 SLEEPERS: dict[str, str] = {
     "hostile.py": "for ever, in worker processes, which are killed for it",
     "servers/limited.py": "a server that takes a while to answer, as real ones do",
+    "shared/test_shared_breaker.py": "between two looks at what other processes do, whose clock is a store's",
+    "sharing.py": "between two looks at what other processes do",
     "test_hedge.py": "on the virtual clock of trio, which jumps: it takes no time",
     "pipeline/test_crashes.py": "in programs that are killed: a slow disk, so that kills hit the moments in between",
     "test_trio.py": "on the virtual clock of trio, which jumps: it takes no time",

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from typing import Any, Never
 
     from outlast.breaker import CircuitBreaker
-    from outlast.limits import Limit, RetryBudget
+    from outlast.budgets import RetryBudget
+    from outlast.limits import Limit
 
 _EMBEDDED = "sqlite:///.outlast/outlast.db"
 _KINDS = ("runs", "dead_letters", "events", "open_dead_letters")

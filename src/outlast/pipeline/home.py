@@ -54,7 +54,7 @@ class Home:
         self.retention_days = dict(retention_days or {})
         self._url = store_url
         self._store: tuple[object, Store] | None = None
-        self._commons_store: tuple[object, Store] | None = None
+        self._commons: HomeCommons | None = None
         self._opening = threading.Lock()
         self._pipelines: weakref.WeakValueDictionary[str, Replayable] = weakref.WeakValueDictionary()
 
@@ -67,7 +67,8 @@ class Home:
     def store(self) -> Store:
         """The store, open."""
         with self._opening:
-            address = self._address()
+            # A relative address means another file from another folder.
+            address = (self.store_url, Path.cwd())
             if self._store is None or self._store[0] != address:
                 self._store = (address, open_store(self.store_url, app=self.name))
             return self._store[1]
@@ -75,19 +76,11 @@ class Home:
     @property
     def commons(self) -> HomeCommons:
         """What its processes share."""
-        return HomeCommons(self)
-
-    def _address(self) -> tuple[str, Path]:
-        # A relative address means another file from another folder.
-        return (self.store_url, Path.cwd())
-
-    def _impatient(self) -> Store:
-        """The same store, for those who would rather decide alone than wait for it."""
         with self._opening:
-            address = self._address()
-            if self._commons_store is None or self._commons_store[0] != address:
-                self._commons_store = (address, open_store(self.store_url, app=self.name, patience=_PATIENCE))
-            return self._commons_store[1]
+            place = HomeCommons(self.name, self.store_url)
+            if self._commons is None or self._commons != place:
+                self._commons = place
+            return self._commons
 
     @property
     def dead_letters(self) -> DeadLetters:
@@ -112,8 +105,12 @@ class Home:
 class HomeCommons:
     """What the processes of one app share, in its store. All that keeps it from being asked is `Unreachable`."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, name: str, url: str) -> None:
+        self._name = name
+        self._url = _absolute(url)
+        self._store: Store | None = None
+        self._known = False  # whether there was a store
+        self._opening = threading.Lock()
 
     def change(self, kind: Any, name: str, decide: Change[T]) -> T:
         """Decide in one transaction."""
@@ -125,21 +122,39 @@ class HomeCommons:
 
     def _ask(self, question: Callable[[Store], T]) -> T:
         try:
-            return question(self._home._impatient())  # noqa: SLF001 - same room
+            return question(self._open())
         except (StoreError, ConfigurationError, ImportError) as error:
+            self._store = None  # it may be another file when it is back
             raise Unreachable(str(error)) from None
 
+    def _open(self) -> Store:
+        with self._opening:
+            if self._store is None:
+                file = Path(self._url.removeprefix("sqlite:///"))
+                if self._known and self._url.startswith("sqlite:///") and not file.exists():
+                    message = f"the store {file} was deleted or moved. Put it back."
+                    raise Unreachable(message)
+                # Not the app's own: whoever shares something would rather decide alone than wait as long as a run does.
+                self._store = open_store(self._url, app=self._name, patience=_PATIENCE)
+                self._known = True
+            return self._store
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, HomeCommons) and self._where() == other._where()
+        return isinstance(other, HomeCommons) and (self._name, self._url) == (other._name, other._url)
 
     def __hash__(self) -> int:
-        return hash(self._home.name)
-
-    def _where(self) -> tuple[str, str]:
-        return self._home.name, self._home.store_url
+        return hash((self._name, self._url))
 
     def __repr__(self) -> str:
-        return f"<what the app {self._home.name!r} shares in {mask(self._home.store_url)}>"
+        return f"<what the app {self._name!r} shares in {mask(self._url)}>"
+
+
+def _absolute(url: str) -> str:
+    """The same address from whichever folder."""
+    scheme, mark, rest = url.partition("://")
+    if mark and (scheme != "sqlite" or not rest.startswith("/")):
+        return url
+    return f"sqlite:///{Path(rest[1:] if mark else url).expanduser().absolute()}"
 
 
 class _Default(Home):
