@@ -389,9 +389,7 @@ class Stretches:
 # -- places ------------------------------------------------------------------------------------------------------------------------
 
 
-def _allot(
-    most: float, others: Mapping[str, Mapping[str, Any]], ask: Ask, now: float
-) -> tuple[float, float, float]:
+def _allot(most: float, others: Mapping[str, Mapping[str, Any]], ask: Ask, now: float) -> tuple[float, float, float]:
     """How many places the process has now, how many of them it may use for further calls, and what its fair share is."""
     if most == inf or ask.leaves:
         return (inf, inf, inf) if most == inf else (0, 0, 0)
@@ -438,18 +436,24 @@ _APART = _DRIFT * 2 * _OLD
 class Offset:
     """How the store's clock stands to that of this process: when this one shows m, that one shows from m + `low` to m + `low` + `unsure`."""
 
-    __slots__ = ("_at", "low", "unsure")
+    __slots__ = ("_at", "_tries", "low", "unsure")
 
     def __init__(self) -> None:
         self.low = 0.0
         self.unsure = inf
+        self._tries = 3  # the first exchange opens the store, which takes its time
         self._at = -inf
+
+    def known(self) -> bool:
+        """Whether it is as good as it gets: what is unsure is lost at the end of each stretch."""
+        return self.unsure < QUANTUM / 10 or self._tries <= 0
 
     def measure(self, asked: float, store: float, answered: float) -> tuple[float, float]:
         """
         The store's clock showed `store` between these two instants here. The reckoning for what was answered then: the one that was known when
         it was asked for, unless it was wrong.
         """
+        self._tries -= 1
         low, unsure = store - answered - _APART, answered - asked + _GRAIN + 2 * _APART
         known = self.low, self.unsure
         right = self.unsure < inf and low <= self.low + self.unsure and self.low <= low + unsure

@@ -58,7 +58,8 @@ class SharedLimit(Limit):
         self._agent = _Agent(self)
         self._mode: Mode = "shared"
         self._offset = Offset()
-        self._ends: dict[str, tuple[float, float]] = {}  # where the newest stretch of a rate ends in the store's time; by which reckoning
+        # Where the newest stretch of a rate ends in the store's time, and by which reckoning.
+        self._ends: dict[str, tuple[float, float]] = {}
         self._trip = 0.0  # seconds from the store's decision until it is heard
         self._short = False  # the first in line needs more than is at hand
         self._again = -inf  # when to ask for some that were not to be had
@@ -194,7 +195,7 @@ class SharedLimit(Limit):
             if self._lost and now < self._agent.asked + _RETRY:
                 return None, self._agent.asked + _RETRY
             # Before a stretch is asked for, it must be known how well the clocks are known.
-            known = not idle and self._mode == "shared" and self._offset.unsure < inf
+            known = not idle and self._mode == "shared" and self._offset.known()
             calls = self._expected(now) if known else ()
             starving = self._lacking and self._room < self._fair
             due = self._agent.asked + (_STARVING if starving else _POLL if calling else _CALM_POLL)
@@ -202,7 +203,8 @@ class SharedLimit(Limit):
                 due = min(due, self._again)
             elif calling and self._buckets:
                 due = min(due, max(self._agent.asked, now) + QUANTUM / 8)  # what is at hand may run short before
-            urgent = idle or self._lost or self._refusals or self._shift is None or now >= self._lease
+            unknown = bool(self._buckets) and calling and not self._offset.known()
+            urgent = idle or self._lost or self._refusals or self._shift is None or now >= self._lease or unknown
             if not urgent and due > now:
                 return None, due
             wants = 0 if idle else max(self._peak, busy + len(self._line))

@@ -83,12 +83,6 @@ print("done", limit.processes, repr(limit), flush=True)
 """
 
 
-@pytest.fixture(scope="module")
-def postgres():
-    with Postgres() as server:
-        yield server
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def store(request, tmp_path):
     if request.param == "sqlite":
@@ -332,7 +326,9 @@ def test_places_are_for_all_together(tmp_path):
 
 def test_acquire_nowait_takes_what_is_at_hand(tmp_path):
     """semantics 70: it never waits; what was not at hand is fetched meanwhile, and the next one finds it."""
-    with shared(tmp_path, rates={"calls": Rate(100, per=1, burst=5), "tokens": Rate(1000, per=1, burst=500)}) as (limit,):
+    with shared(tmp_path, rates={"calls": Rate(100, per=1, burst=5), "tokens": Rate(1000, per=1, burst=500)}) as (
+        limit,
+    ):
         assert not limit.acquire_nowait(tokens=300)
         until(lambda: limit.acquire_nowait(tokens=300))
         assert limit.under_way == 1
@@ -341,7 +337,6 @@ def test_acquire_nowait_takes_what_is_at_hand(tmp_path):
 
 def test_a_refusal_narrows_the_width_of_all(tmp_path):
     """D-11: a short hint cuts what all may use together, and each one's part of it."""
-    events = []
     with shared(tmp_path, 2) as (one, other), outlast.testing.capture_events() as events:
         for limit in (one, other):
             for _ in range(10):
@@ -390,7 +385,7 @@ def test_a_store_that_is_away_stops_nobody(tmp_path, caplog):
     assert "again" in said[1]
 
 
-def test_a_server_that_restarts_is_joined_again(postgres, tmp_path):
+def test_a_server_that_restarts_is_joined_again():
     """semantics 55: PostgreSQL is stopped and started; calls go on all the time."""
     with Postgres() as server:
         app = App("test", store=server.dsn)
@@ -495,5 +490,5 @@ def test_no_time_is_enough_only_if_something_is_at_hand(tmp_path):
         with pytest.raises(outlast.LimitExceededError) as caught:
             limit.__enter__()
         assert caught.value.retry_after is None
-        until(lambda: limit.acquire_nowait())
+        until(limit.acquire_nowait)
         limit.release()
