@@ -1,4 +1,4 @@
-"""What processes share of a limit, as pure functions: lines of time, places, what the service said, and clocks that disagree."""
+"""What processes share of a limit, as pure functions: tracks of time, places, what the service said, and clocks that disagree."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_settling_moves_the_line():
 
     def begin_after(settled):
         store.exchange(Ask("a", {"tokens": wish._replace(settled=settled)}))
-        return json.loads(store.text)["lines"]["tokens"] - EPOCH
+        return json.loads(store.text)["tracks"]["tokens"] - EPOCH
 
     assert begin_after(0.5) == pytest.approx(0.3, abs=1e-3)
     assert begin_after(100.0) == pytest.approx(0.0)
@@ -246,7 +246,7 @@ def test_a_million_units_do_not_drift():
             line.give(-100)
             taken += 100
         store.now = max(store.now, now + EPOCH - 0.2)
-    span = json.loads(store.text)["lines"]["units"] - EPOCH
+    span = json.loads(store.text)["tracks"]["units"] - EPOCH
     assert 1.0 <= span <= 1.011  # a hundredth of a stretch is left over for rounding
 
 

@@ -1,19 +1,19 @@
 """
-What processes share of a limit, as plain values and pure functions: lines of time, places, and what the service said.
+What processes share of a limit, as plain values and pure functions: tracks of time, places, and what the service said.
 
-**Rates: stretches of a line.** To a rate belongs a *line*, which is time itself. A call of cost c takes c / speed seconds of the line, behind
+**Rates: stretches of a track.** To a rate belongs a *track*, which is time itself. A call of cost c takes c / speed seconds of the track, behind
 all that was taken before and never in the past: it *begins* at b ≥ s, where s is the instant at which it starts, and it may start as soon as
-its *end* e ≤ s + max(burst, c) / speed. No two calls have the same part of the line. So the calls that start within any time w have parts that
+its *end* e ≤ s + max(burst, c) / speed. No two calls have the same part of the track. So the calls that start within any time w have parts that
 lie between the begin of that time and max(burst, c) / speed after its end, one beside the other; hence over any time w no more is taken than
 speed · w plus the burst or, if that is more, plus the largest single cost. That is all there is to a bucket, and it does not matter who takes
-which part: a process is given a *stretch* of the line, and inside of it accounts for its calls alone, without asking anybody.
+which part: a process is given a *stretch* of the track, and inside of it accounts for its calls alone, without asking anybody.
 
 A stretch is never lent for free use, and never needs to be given back: as a part begins in no past, a stretch is worth nothing once time has
 passed its end. A process that is killed loses at most what it was given ahead, and one that was stopped finds its stretch gone.
 
-**Clocks.** The line lies in the store's time; a process has only its own. It knows that the store's clock, when its own shows m, shows between
+**Clocks.** The track lies in the store's time; a process has only its own. It knows that the store's clock, when its own shows m, shows between
 m + o and m + o + u. It reckons with m + o, and leaves the last u of each stretch unused. For if its clock really is x ≤ u ahead of that, then all
-its parts really lie x further on the line: still inside of the stretch, one beside the other, and each still within the bounds above.
+its parts really lie x further on the track: still inside of the stretch, one beside the other, and each still within the bounds above.
 
 **Places** are leased: a process has some, says how many it keeps and how many it wants, and gets what is free of a fair share. Whoever does not
 renew its lease has none; it must see that by its own clock, which started to run before the store's did.
@@ -101,7 +101,7 @@ class _Heard(Heed):
 
 
 class Wish(NamedTuple):
-    """What a process has to say about a line; all in seconds of it."""
+    """What a process has to say about a track; all in seconds of it."""
 
     full: float  # the burst
     late: float = 0.0  # what may be lost on the way because callers wake up late
@@ -115,10 +115,10 @@ class Ask(NamedTuple):
     """What a process tells and wants. It keeps to `keeps` from the moment it asks."""
 
     member: str
-    lines: Mapping[str, Wish]
+    tracks: Mapping[str, Wish]
     calls: tuple[
         tuple[float, ...], ...
-    ] = ()  # that wait or are expected, the first ones first: what each takes of these lines
+    ] = ()  # that wait or are expected, the first ones first: what each takes of these tracks
     waits: bool = False  # at least one of them waits
     trip: float = 0.0  # seconds until the process has heard what is decided now
     concurrency: int | None = None
@@ -155,9 +155,11 @@ def exchange(found: Shared | None, now: float, ask: Ask) -> tuple[Shared | None,
     heard = _Heard(state["heed"], ask.concurrency)
     under_way = ask.under_way + sum(one["under_way"] for one in others.values())
     bursts = heard.hear(ask, under_way, now)
-    lines = dict(state["lines"]) | {name: _told(state["lines"].get(name, now), now, ask, name) for name in ask.lines}
-    queue, stretches, again = _reserve(lines, state["queue"], now, ask)
-    lines |= {name: end for name, (_, end) in stretches.items()}
+    tracks = dict(state["tracks"]) | {
+        name: _told(state["tracks"].get(name, now), now, ask, name) for name in ask.tracks
+    }
+    queue, stretches, again = _reserve(tracks, state["queue"], now, ask)
+    tracks |= {name: end for name, (_, end) in stretches.items()}
     most = heard._places_at_most()  # noqa: SLF001 - same room
     has, usable, fair = _allot(most, others, ask, now)
     members: dict[str, Any] = dict(others)
@@ -180,7 +182,7 @@ def exchange(found: Shared | None, now: float, ask: Ask) -> tuple[Shared | None,
         members=len(members),
         under_way=under_way,
     )
-    after = {"v": 1, "at": now, "lines": lines, "queue": queue, "heed": heard.told(), "members": members}
+    after = {"v": 1, "at": now, "tracks": tracks, "queue": queue, "heed": heard.told(), "members": members}
     if found is not None and {**after, "at": found["at"]} == dict(found):
         return None, answer
     return after, answer
@@ -207,7 +209,7 @@ def _enrolled(had: Shared | None, now: float, ask: Ask, places: float) -> Shared
 def _moved(found: Shared | None, now: float) -> Shared:
     """What is shared, with every instant moved back if the store's clock was set back: nobody waits for a time that was never real."""
     if not found:
-        return {"lines": {}, "queue": [], "heed": None, "members": {}}
+        return {"tracks": {}, "queue": [], "heed": None, "members": {}}
     back = found["at"] - now
     if back <= 1.0:  # two connections may read the clock in another order than they write
         return found
@@ -215,19 +217,19 @@ def _moved(found: Shared | None, now: float) -> Shared:
     if heed["gate"] is not None:
         heed["gate"] -= back
     return {
-        "lines": {name: end - back for name, end in found["lines"].items()},
+        "tracks": {name: end - back for name, end in found["tracks"].items()},
         "queue": [],
         "heed": heed,
         "members": {id: {**one, "until": one["until"] - back} for id, one in found["members"].items()},  # noqa: A001
     }
 
 
-# -- lines -----------------------------------------------------------------------------------------------------------------------
+# -- tracks -----------------------------------------------------------------------------------------------------------------------
 
 
 def _told(end: float, now: float, ask: Ask, name: str) -> float:
-    """The end of what is taken of a line, after what the process says about it."""
-    wish = ask.lines[name]
+    """The end of what is taken of a track, after what the process says about it."""
+    wish = ask.tracks[name]
     if wish.end is not None and wish.end == end:  # nobody has come behind
         end -= wish.spare
     if wish.settled > 0:
@@ -238,12 +240,12 @@ def _told(end: float, now: float, ask: Ask, name: str) -> float:
 
 
 def _reserve(
-    lines: Mapping[str, float], queue: list[list[Any]], now: float, ask: Ask
+    tracks: Mapping[str, float], queue: list[list[Any]], now: float, ask: Ask
 ) -> tuple[list[list[Any]], dict[str, tuple[float, float]], float]:
     """
     Who waits for stretches afterwards; the stretches that are given, and if there are none, when to ask again.
 
-    All lines together, and one process after the other: whoever has a stretch of one line needs the others at the same time.
+    All tracks together, and one process after the other: whoever has a stretch of one track needs the others at the same time.
     """
     queue = [
         one
@@ -252,8 +254,8 @@ def _reserve(
     ]
     if not ask.calls:
         return queue, {}, -inf
-    wishes = [ask.lines[name] for name in ask.lines]
-    begins = [max(lines[name], now) for name in ask.lines]
+    wishes = [ask.tracks[name] for name in ask.tracks]
+    begins = [max(tracks[name], now) for name in ask.tracks]
     first = _start(now, begins, ask.calls[0], wishes)
     before = queue[0] if queue and queue[0][0] != ask.member else None
     if first - QUANTUM > now or before is not None:
@@ -274,21 +276,21 @@ def _reserve(
     late = max(0.0, ask.trip - (first - now))
     given = {
         name: (begin, end + wish.unsure + max(_LEAST, wish.late + late - ahead))
-        for name, begin, end, wish, ahead in zip(ask.lines, begins, ends, wishes, aheads, strict=True)
+        for name, begin, end, wish, ahead in zip(ask.tracks, begins, ends, wishes, aheads, strict=True)
         if end > begin
     }
     return [one for one in queue if one[0] != ask.member], given, -inf
 
 
 def _start(now: float, ends: list[float], call: tuple[float, ...], wishes: list[Wish]) -> float:
-    """When a call can start, if so much is taken of each line."""
+    """When a call can start, if so much is taken of each track."""
     starts = [end - max(0.0, wish.full - long) for end, long, wish in zip(ends, call, wishes, strict=True) if long > 0]
     return max(now, *starts) if starts else now
 
 
 class Stretches:
     """
-    What this process has of a line, in its own time; to a limit it is as a `Bucket`.
+    What this process has of a track, in its own time; to a limit it is as a `Bucket`.
     """
 
     __slots__ = (
@@ -299,6 +301,7 @@ class Stretches:
         "_since",
         "burst",
         "late",
+        "latest",
         "parts",
         "settled",
         "speed",
@@ -308,8 +311,9 @@ class Stretches:
         self.speed = speed
         self.burst = burst
         self.parts: deque[list[float]] = deque()  # begin and end
-        self.settled = 0.0  # seconds of the line, to be told
-        self.late = 0.0  # seconds of the line that passed unused within a quantum because callers woke up late; a moving average
+        self.settled = 0.0  # seconds of the track, to be told
+        self.late = 0.0  # seconds of the track that passed unused within a quantum because callers woke up late; a moving average
+        self.latest = 0.0  # seconds of the track that the latest call took
         self._recent = self._counted = self._lost = self._at = 0.0
         self._since = -inf
 
@@ -342,11 +346,12 @@ class Stretches:
             return
         self._count(self._at)
         self._counted += long
+        self.latest = long
         self._lost += min(max(0.0, self._at - part[0]), _LATE)
         part[0] = max(part[0], self._at) + long
 
     def settle(self, amount: float) -> None:
-        """Something was not used after all; it goes back to the line."""
+        """Something was not used after all; it goes back to the track."""
         self.settled += amount / self.speed
 
     def _count(self, now: float) -> None:
@@ -357,12 +362,12 @@ class Stretches:
             self._since, self._counted, self._lost = now, 0.0, 0.0
 
     def recent_at(self, now: float) -> float:
-        """Seconds of the line that were taken in the last full quantum."""
+        """Seconds of the track that were taken in the last full quantum."""
         self._count(now)
         return self._recent
 
     def left(self, now: float) -> float:
-        """Seconds of the line that are at hand."""
+        """Seconds of the track that are at hand."""
         return sum(max(0.0, end - max(begin, now)) for begin, end in self.parts)
 
     def add(self, begin: float, end: float, *, longer: bool = False) -> None:

@@ -2,7 +2,7 @@
 A limit that processes share, and the agent of this process that talks to the store.
 
 Callers never wait for the store: they stand in the limit's line as always, and are rung for. What they take comes from what is at hand: stretches
-of each rate's line and leased places (see `quanta`). When something is lacking, or will be soon, they ring for the agent, a thread that
+of each rate's track and leased places (see `quanta`). When something is lacking, or will be soon, they ring for the agent, a thread that
 exists while the limit is in use. It asks for all callers at once, a few times a second, and tells what the service said to them.
 
 While the store cannot be asked, each process goes on alone, with an equal part of the limit as far as it knows how many they are. In virtual time
@@ -18,7 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.clock import REAL, Bell, Clock, here
-from outlast.commons import Bond, Unreachable
+from outlast.commons import Bond
 from outlast.limits import Limit, Rate, _Bucket, _of, _ring
 from outlast.limits.heed import GATE_ALWAYS, GATE_FROM, LONGEST_GATE
 from outlast.limits.quanta import QUANTUM, Ask, Offset, Stretches, Wish, exchange
@@ -42,7 +42,6 @@ _RETRY = 1.0  # seconds until a store that was away is asked again
 _IDLE = 1.0  # seconds without a call after which the agent ends
 _FAREWELL = 0.5  # seconds that the end of the program waits for the agent
 _CHUNKS = 50  # into so many the calls of a quantum are put together
-_EXTRAS = 8  # the same for calls that are to be expected
 
 
 class SharedLimit(Limit):
@@ -196,6 +195,7 @@ class SharedLimit(Limit):
                 return None, self._agent.asked + _RETRY
             # Before a stretch is asked for, it must be known how well the clocks are known.
             known = not idle and self._mode == "shared" and self._offset.known()
+            self._short = False
             calls = self._expected(now) if known else ()
             starving = self._lacking and self._room < self._fair
             due = self._agent.asked + (_STARVING if starving else _POLL if calling else _CALM_POLL)
@@ -217,7 +217,7 @@ class SharedLimit(Limit):
             grown, self._grown = self._grown, 0
             ask = Ask(
                 member=self._agent.member,
-                lines={name: self._wish(name, rate, now, idle=idle) for name, rate in self.rates.items()},
+                tracks={name: self._wish(name, rate, now, idle=idle) for name, rate in self.rates.items()},
                 calls=calls,
                 waits=bool(self._line),
                 trip=self._trip,
@@ -252,38 +252,43 @@ class SharedLimit(Limit):
 
     def _expected(self, now: float) -> tuple[tuple[float, ...], ...]:
         """
-        What the calls that wait, and those that are to be expected, take of the lines; nothing if there is enough at hand.
+        What the calls that wait, and those that are to be expected, take of the tracks; nothing if there is enough at hand.
 
-        A process that has the limit for itself asks before it must. Otherwise the line is somebody else's while this one has nothing, so
+        A process that has the limit for itself asks before it must. Otherwise the track is somebody else's while this one has nothing, so
         that nothing is lost; and who asks when all in line lack a stretch knows best how long it must be.
         """
-        lines: list[tuple[str, Stretches]] = list(self._buckets.items())
+        tracks: list[tuple[str, Stretches]] = list(self._buckets.items())
         missed, when = self._missed
         costs = (turn.cost for turn in self._line) if self._line else iter([missed] if now - when < _POLL else [])
         calls: list[tuple[float, ...]] = []
-        sums = [0.0] * len(lines)
+        sums = [0.0] * len(tracks)
         for cost in costs:
-            calls.append(tuple(_of(cost, name) / line.speed for name, line in lines))
+            calls.append(tuple(_of(cost, name) / track.speed for name, track in tracks))
             sums = [total + long for total, long in zip(sums, calls[-1], strict=True)]
-            if any(total > QUANTUM + line.lead(0.0) for total, (_, line) in zip(sums, lines, strict=True)):
+            if any(total > QUANTUM + track.lead(0.0) for total, (_, track) in zip(sums, tracks, strict=True)):
                 break
-        recent = [line.recent_at(now) for _, line in lines]
+        recent = [track.recent_at(now) for _, track in tracks]
         few = all(total < QUANTUM / 2 for total in sums)
-        more = [max(0.0, min(used, QUANTUM) - total) if few else 0.0 for used, total in zip(recent, sums, strict=True)]
+        most = QUANTUM / self.processes  # or who had much would have ever more
+        more = [max(0.0, min(used, most) - total) if few else 0.0 for used, total in zip(recent, sums, strict=True)]
+        self._short = any(
+            track.wait(long * track.speed, now) == inf
+            for call in calls[:1]
+            for (_, track), long in zip(tracks, call, strict=True)
+        )
         if calls:
-            if all(
-                line.wait(long * line.speed, now) < inf for (_, line), long in zip(lines, calls[0], strict=True)
-            ) and (self.processes > 1 or all(line.left(now) >= QUANTUM / 2 for _, line in lines)):
+            if not self._short and (self.processes > 1 or all(track.left(now) >= QUANTUM / 2 for _, track in tracks)):
                 return ()
-        elif all(line.left(now) >= extra / 2 for (_, line), extra in zip(lines, more, strict=True)):
+        elif all(track.left(now) >= extra / 2 for (_, track), extra in zip(tracks, more, strict=True)):
             return ()
         if len(calls) > _CHUNKS:  # many at a time: it is only about how much
             size = -(-len(calls) // _CHUNKS)
             calls = [calls[0]] + [
                 tuple(map(sum, zip(*calls[first : first + size], strict=True))) for first in range(1, len(calls), size)
             ]
-        if any(more):
-            calls += [tuple(extra / _EXTRAS for extra in more)] * _EXTRAS
+        one = tuple(track.latest for _, track in tracks)  # those that are to be expected are as the latest was
+        count = max((round(extra / long) for extra, long in zip(more, one, strict=True) if long > 0), default=0)
+        calls += [one] * min(count, _CHUNKS)
         return tuple(calls)
 
     def hear(self, ask: Ask, answer: Answer, asked: float, store: float, answered: float) -> None:
@@ -427,13 +432,10 @@ class _Agent:
             commons = limit.bond.commons()
             if commons is None:
                 return inf
-            answer = commons.change("limit", limit.name, decide)
-        except Unreachable as why:
-            limit.lost(why)
-        except Exception as why:  # noqa: BLE001 - whatever it is, callers go on
+            limit.hear(ask, commons.change("limit", limit.name, decide), asked, *at)
+        except Exception as why:  # noqa: BLE001 - mostly `Unreachable`; whatever it is, callers go on
             limit.lost(why)
         else:
-            limit.hear(ask, answer, asked, *at)
             return inf
         return REAL.clock.monotonic() + _RETRY
 
