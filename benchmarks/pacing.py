@@ -1,8 +1,8 @@
 """
 What a shared limit does when a service says "too many": `make pacing`.
 
-Ten thousand calls, a hundred at a time, against a token bucket and a fixed window in virtual time, several seeds each; then a smaller run
-of real requests against a real server on loopback. Prints the tables and renews docs/pacing.md. Nothing here passes or fails; the
+Ten thousand calls, and a run over ten thousand items, a hundred at a time, against a token bucket and a fixed window in virtual time, several
+seeds each; then a smaller run of real requests against a real server on loopback. Prints the tables and renews docs/pacing.md. Nothing here passes or fails; the
 tests hold the bars.
 
     PYTHONPATH=tests benchmarks/pacing.py --peers build/peers --seeds 2 --calls 2000
@@ -17,6 +17,7 @@ import math
 import random
 import statistics
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from report import renew
 
-from outlast import Guard, Limit
+from outlast import App, Guard, Limit, Pipeline, stage
 from outlast.clock import here
 from outlast.testing import virtual_time
 from servers.limited import Bucket, LimitedServer, Service, Window, many
@@ -39,7 +40,7 @@ WIDTH = 100
 REAL_WIDTH = 20  # a fifth of the virtual one, for a fifth of the calls
 
 
-# The contenders: each makes a protected call of a call, with three attempts.
+# The contenders: each makes a protected call of a call, with three attempts. A run over items is one of its own.
 
 
 def ours(work: Work) -> Work:
@@ -90,7 +91,20 @@ def semaphore(places: int) -> Callable[[Work], Work]:
     return protect
 
 
-CONTENDERS: dict[str, Callable[[Work], Work]] = {
+def items(work: Work, width: int) -> Pipeline[int, int]:
+    """A pipeline whose only stage makes the call."""
+
+    @stage(guard=Guard(limit=Limit("service")), concurrency=width)
+    async def ask(item: int) -> int:
+        await work()
+        return item
+
+    return Pipeline("pacing", ask)
+
+
+RUN = "**outlast**, a run over items"
+CONTENDERS: dict[str, Callable[[Work], Work] | None] = {
+    RUN: None,
     "**outlast**, adaptive limit": ours,
     "outlast, no limit": without_limit,
     "tenacity, random exponential": with_tenacity,
@@ -118,10 +132,14 @@ class Run:
 
 
 def virtual(
-    make: Callable[[], Any], protect: Callable[[Work], Work], *, calls: int, ideal: float, whole: bool, seed: int
+    make: Callable[[], Any], protect: Callable[[Work], Work] | None, *, calls: int, ideal: float, whole: bool, seed: int
 ) -> Run:
     service = Service(make(), whole_seconds=whole, seed=seed)
     random.seed(seed)  # tenacity's dice
+    if protect is None:
+        with virtual_time(seed=seed) as clock:
+            result = items(service.__call__, WIDTH).tested(range(calls), {})
+            return Run(service.refused / calls, result.counts.succeeded / calls, clock.now / ideal)
 
     async def main() -> tuple[int, float]:
         return await many(protect(service.__call__), calls, WIDTH)
@@ -137,7 +155,7 @@ REAL: dict[str, tuple[Callable[[], Any], Callable[[int], float]]] = {
 }
 
 
-def real(make: Callable[[], Any], protect: Callable[[Work], Work], *, calls: int, ideal: float) -> Run:
+def real(make: Callable[[], Any], protect: Callable[[Work], Work] | None, *, calls: int, ideal: float) -> Run:
     """Requests with httpx to a server that admits fewer than the client could send."""
     with LimitedServer(make(), latency=0.1) as server:
 
@@ -148,6 +166,14 @@ def real(make: Callable[[], Any], protect: Callable[[Work], Work], *, calls: int
                 async def get() -> None:
                     (await client.get(server.url)).raise_for_status()
 
+                if protect is None:
+                    began = time.monotonic()
+                    with tempfile.TemporaryDirectory() as folder:
+                        app = App("pacing", store=f"sqlite:///{folder}/store.db")
+                        pipeline = items(get, REAL_WIDTH)
+                        result = await Pipeline("pacing", *pipeline.stages, app=app).arun(range(calls))
+                        app.store.close()
+                    return calls - result.counts.succeeded, time.monotonic() - began
                 return await many(protect(get), calls, REAL_WIDTH)
 
         failed, span = asyncio.run(main())

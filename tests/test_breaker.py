@@ -1415,7 +1415,7 @@ print(os.waitstatus_to_exitcode(status), breaker.state)
         ({"open_growth": 0.5}, r"open_growth.*at least 1"),
         ({"count": "fault"}, r"count.*'fault'.*Did you mean 'faults'"),
         ({"mode": "of"}, r"mode to be one of on, shadow"),
-        ({"shared": True}, r"shared.*store"),
+        ({"shared": 1}, r"shared to be True or False"),
         ({"timeout_seconds": 60}, r"'timeout_seconds'.*reset_timeout"),
     ],
 )

@@ -16,6 +16,7 @@ import pytest
 
 from outlast.cli.running import exit_code
 from servers.postgres import Postgres
+from sharing import Process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -564,6 +565,23 @@ def test_a_breaker_is_seen_and_steered_from_another_shell(shell):
         wait_for(lambda: [row for row in shell.json("breaker list") if row["state"] == "closed"])
         process.communicate("", timeout=50)
     assert process.returncode == 0
+
+
+def test_a_shared_circuit_is_seen_and_steered_in_any_process(shell):
+    """S4-17, D-10, semantics 54: also where no run was started by `outlast run`; isolation stays until somebody ends it."""
+    at = f"--store sqlite:///{shell.folder}/shop.db --app shop"
+    made = "outlast.CircuitBreaker('openai', shared=True, failure_threshold=3)"
+    with Process(f"sqlite:///{shell.folder}/shop.db", made) as process:
+        assert process("call()") == "ok"
+        (seen,) = shell.json(f"breaker list {at}")
+        assert (seen["name"], seen["shared"], seen["state"]) == ("openai", True, "closed")
+        assert "within a second" in shell(f"breaker isolate openai --reason 'key=sk-abcdefghijklmnop1234' {at}").stdout
+        assert process("until(lambda: call() == 'rejected')") < 1.0
+        (seen,) = shell.json(f"breaker list {at}")
+        assert (seen["state"], seen["retry_at"]) == ("open", None)
+        assert "sk-abc" not in seen["reason"]
+        assert shell.json(f"breaker reset openai {at}")["shared"] is True
+        assert process("until(lambda: call() == 'ok')") < 1.0
 
 
 def wait_for(ask):

@@ -864,7 +864,7 @@ WRONG_BREAKER = [
     ("count", None, "one of faults, any", "None", ""),
     ("mode", "shadw", "one of on, shadow", "'shadw'", "'shadow'"),
     ("mode", True, "one of on, shadow", "True", ""),
-    ("shared", True, "False", "True", "store"),
+    ("shared", 1, "True or False", "1", ""),
 ]  # fmt: skip
 
 
@@ -940,7 +940,7 @@ def test_all_mistakes_of_a_breaker_are_reported_at_once():
             ("reserve", value, "an integer of at least 0", shown)
             for value, shown in ((-1, "-1"), (1.5, "1.5"), (True, "True"), (NAN, "nan"), ("1", "'1'"), (None, "None"))
         ),
-        ("shared", True, "False", "True"),
+        ("shared", 1, "True or False", "1"),
     ],
 )
 def test_a_wrong_setting_of_a_budget(field, value, expected, shown):

@@ -1351,7 +1351,7 @@ def test_limits_do_nothing_when_protection_is_off():
         ({"max_wait": -1}, r"max_wait.*at least 0"),
         ({"adaptive": "yes"}, r"adaptive"),
         ({"adaptive": False}, r"concurrency.*limit nothing"),
-        ({"concurrency": 1, "shared": True}, r"shared.*store"),
+        ({"concurrency": 1, "shared": "yes"}, r"shared.*true, false"),
         ({"concurency": 1}, r"'concurency'.*'concurrency'"),
     ],
 )

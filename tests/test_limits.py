@@ -262,7 +262,7 @@ def test_every_door_asks_the_budget(kind):
         ({"ratio": True}, r"ratio"),
         ({"reserve": -1}, r"reserve.*at least 0"),
         ({"reserve": 2.5}, r"reserve"),
-        ({"shared": True}, r"shared.*store"),
+        ({"shared": 1}, r"shared to be True or False"),
         ({"rate": 0.2}, r"'rate'.*'ratio'"),
     ],
 )

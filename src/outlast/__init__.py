@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from outlast.app import Secret as Secret
     from outlast.breaker import CircuitBreaker as CircuitBreaker
     from outlast.breaker import CircuitState as CircuitState
+    from outlast.budgets import RetryBudget as RetryBudget
     from outlast.call import current as current
     from outlast.call import history as history
     from outlast.call import stop_reason as stop_reason
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from outlast.hedge import Hedge as Hedge
     from outlast.limits import Limit as Limit
     from outlast.limits import Rate as Rate
-    from outlast.limits import RetryBudget as RetryBudget
     from outlast.model import AttemptRecord as AttemptRecord
     from outlast.model import Context as Context
     from outlast.model import Outcome as Outcome
@@ -78,6 +78,7 @@ __version__ = "0.1.0"
 _ROOMS = {
     "app": "App Secret",
     "breaker": "CircuitBreaker CircuitState",
+    "budgets": "RetryBudget",
     "call": "current history stop_reason",
     "clock": "Stop",
     "components": "Query Table",
@@ -86,7 +87,7 @@ _ROOMS = {
     "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError FailureBudgetExceeded LeaseLost LimitExceededError OutlastError PermanentFailure RunFailed TemporaryFailure TotalTimeoutError",
     "guard": "Guard retry",
     "hedge": "Hedge",
-    "limits": "Limit Rate RetryBudget",
+    "limits": "Limit Rate",
     "model": "AttemptRecord Context Outcome",
     "pipeline": "ArrowStream Counts Degraded ItemResult PartialResult Pipeline RunResult Skip Snooze Stage amap map stage use",
     "policy": "Decision Delay RetryPolicy",

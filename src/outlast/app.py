@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from outlast.checks import Check, Shown
+from outlast.commons import Bond, bind
 from outlast.errors import ConfigurationError
 from outlast.pipeline.home import Home
 from outlast.redact import MASK, remember_secret
@@ -15,6 +16,10 @@ from outlast.redact import MASK, remember_secret
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Never
+
+    from outlast.breaker import CircuitBreaker
+    from outlast.budgets import RetryBudget
+    from outlast.limits import Limit
 
 _EMBEDDED = "sqlite:///.outlast/outlast.db"
 _KINDS = ("runs", "dead_letters", "events", "open_dead_letters")
@@ -96,6 +101,24 @@ class App(Home):
                 secret.reveal()
             except ConfigurationError:
                 continue
+
+    def share(self, *things: CircuitBreaker | Limit | RetryBudget) -> None:
+        """
+        Keep these in this app's store, where all its processes find them; each was made with ``shared=True``.
+
+        What a pipeline of the app uses is shared there by itself, when it first runs.
+        """
+        check = Check()
+        for number, thing in enumerate(things):
+            if not isinstance(getattr(thing, "bond", None), Bond):
+                check.add(
+                    f"things[{number}]",
+                    "a CircuitBreaker, Limit or RetryBudget that is shared",
+                    Shown(repr(thing) if hasattr(thing, "shared") else f"a value of type {type(thing).__name__}"),
+                    "Make it with shared=True.",
+                )
+        check.raise_if_any()
+        bind(things, self.commons)
 
     def __repr__(self) -> str:
         # Not the store: its address may hold a password.

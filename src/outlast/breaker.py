@@ -8,15 +8,12 @@ A circuit breaker: after repeated failures stop calling for a while, then let a 
        └───────────── success_threshold successes ── HALF_OPEN ──────────────┘
                                                  (at most half_open_requests at a time)
 
-Two kinds of state, kept apart because they will be shared differently:
+Two kinds of state, kept apart because they are shared differently:
 
-- `Circuit`, a frozen value: the state, its era, its probes. It changes only by compare-and-set in a `CircuitMemory`. Here that
-  memory is a field of this process; a store can be another one. Every change begins a new *era*, and an outcome counts only in
-  the era its call was admitted in, so a late answer from before the opening cannot close or re-open anything.
+- the circuit, in a memory of this process or in one that processes share (`outlast.circuits`);
 - counts, which only the closed state has and which stay in the process.
 
-The functions that change a circuit are pure: time and dice are their inputs. The lock is never held during the user's call, nor
-while events are told.
+No lock is held during the user's call, nor while events are told.
 """
 
 from __future__ import annotations
@@ -25,14 +22,14 @@ import os
 import weakref
 from _thread import allocate_lock
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from outlast.callables import PLAIN, awaitable, dress, is_async, rewrapped
 from outlast.checks import Check
+from outlast.circuits import Answer, CircuitState, LocalMemory, SharedMemory, Ticket, closed, isolated, probed
 from outlast.clock import here
+from outlast.commons import Bond
 from outlast.errors import CircuitBreakerOpenError, LimitExceededError, TotalTimeoutError
 from outlast.observe import emit, listening
 from outlast.redact import sanitise
@@ -40,9 +37,11 @@ from outlast.verdicts import classify
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from datetime import datetime
     from types import TracebackType
     from typing import Literal, Never, ParamSpec, Self, TypeVar
 
+    from outlast.circuits import Circuit
     from outlast.observe.events import Event
     from outlast.shapes import Seconds
     from outlast.verdicts import Verdict
@@ -52,70 +51,13 @@ if TYPE_CHECKING:
 
 _SETTINGS = (
     "failure_threshold reset_timeout half_open_requests success_threshold failure_rate window min_calls slow_call open_jitter open_growth "
-    "count mode"
+    "count mode shared"
 ).split()
 _LONGEST_OPEN = 3600.0  # growth of the open time ends here (or at reset_timeout, if that is longer)
-_ROUNDING = 1e-6  # who slept exactly until then must not come a rounding error too early
-_PROBE_LEASE = 10.0  # a probe that has not come back after this (or reset_timeout) loses its place
+_ROUNDING = 1e-6  # as for circuits
+_MOMENT = 0.002  # seconds after which a call asks again whose answer is on its way from the store
 
-
-class CircuitState(StrEnum):
-    """The state of a circuit breaker."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half_open"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circuit:
-    """One era of a circuit. Monotonic instants are on the clock of the memory that holds it."""
-
-    state: CircuitState = CircuitState.CLOSED
-    era: int = 0
-    opened_at: datetime | None = None
-    retry_at: datetime | None = None
-    retry_on: float = 0.0  # when probes may start
-    rounds: int = 0  # probe rounds that failed since it was last closed
-    successes: int = 0
-    probes: tuple[tuple[int, float], ...] = ()  # (number, end of its lease)
-    issued: int = 0  # probes so far: a number is never given twice
-    isolated: str | None = None
-
-
-class CircuitMemory(Protocol):
-    """Where a circuit lives. `swap` replaces it only if it is still the one that was read, and says whether it did."""
-
-    circuit: Circuit  # as far as is known here
-
-    def swap(self, old: Circuit, new: Circuit) -> bool: ...
-
-
-class LocalMemory:
-    """A circuit of this process."""
-
-    def __init__(self) -> None:
-        self.circuit = Circuit()
-        self.lock = allocate_lock()
-
-    def swap(self, old: Circuit, new: Circuit) -> bool:
-        """Replace the circuit unless somebody else was faster."""
-        with self.lock:
-            if self.circuit is not old:
-                return False
-            self.circuit = new
-            return True
-
-
-class Ticket:
-    """Leave to call once. `probe` is its number among the probes, None in a closed circuit."""
-
-    __slots__ = ("era", "probe", "started")
-
-    def __init__(self, era: int, probe: int | None, started: float) -> None:
-        self.era = era
-        self.probe = probe
-        self.started = started
+__all__ = ["CircuitBreaker", "CircuitState", "Ticket"]
 
 
 class _Window:
@@ -168,6 +110,9 @@ class CircuitBreaker:
     `open_growth` with each failed round) at most `half_open_requests` probes run at a time; `success_threshold` successes (as many as
     probes, if not given) close it, one failure opens it again. ``mode="shadow"`` tells what it would do and rejects nothing.
 
+    With ``shared=True`` all processes that use the app's store have one circuit of this name: they open and close it together, and its probes
+    are counted over all of them. Failures are still counted by each process. Without the store each process decides alone.
+
     One object serves sync and async code, threads and event loops: as a decorator, by `call` and `acall`, or in ``with``.
     """
 
@@ -191,7 +136,7 @@ class CircuitBreaker:
         **unknown: Never,
     ) -> None:
         check = Check()
-        check.unknown(unknown, ("name", *_SETTINGS, "shared"))
+        check.unknown(unknown, ("name", *_SETTINGS))
         self.name = check.name("name", name)
         self.failure_threshold = check.integer("failure_threshold", failure_threshold, low=1, default=5)
         self.reset_timeout = check.seconds("reset_timeout", reset_timeout, 60.0)
@@ -220,10 +165,10 @@ class CircuitBreaker:
                 min_calls,
                 "Otherwise the rate would never be looked at.",
             )
-        if shared:
-            check.add("shared", "False", shared, "Circuits are shared through a store, and this version has none.")
+        self.shared = check.truth("shared", shared)
         check.raise_if_any()
-        self.memory: CircuitMemory = LocalMemory()
+        self.bond = Bond("breaker", self.name) if self.shared else None
+        self.memory = LocalMemory() if self.bond is None else SharedMemory(self.bond)
         self.counts = _Counts(self.window)
         self._inside: list[Ticket] = []  # of `with` blocks under way
         # In a closed circuit that only counts failures in a row, a success has nothing to record, and a call nothing to time.
@@ -236,7 +181,7 @@ class CircuitBreaker:
     @property
     def state(self) -> CircuitState:
         """closed, open or half_open. An open circuit turns half-open with the first call after its time."""
-        return self.memory.circuit.state
+        return self.memory.known().state
 
     @property
     def failure_count(self) -> int:
@@ -251,15 +196,17 @@ class CircuitBreaker:
     @property
     def success_count(self) -> int:
         """Successful probes since the circuit turned half-open."""
-        return self.memory.circuit.successes
+        return self.memory.known().successes
 
     @property
     def opened_at(self) -> datetime | None:
         """When it opened, if it is not closed."""
-        return self.memory.circuit.opened_at
+        return self.memory.known().opened_at
 
     def __repr__(self) -> str:
-        return f"<CircuitBreaker {self.name!r} {self.state.value}, failures: {self.failure_count}>"
+        # As far as is known: to look at something asks nobody.
+        state, shared = self.memory.circuit.state.value, ", shared" if self.shared else ""
+        return f"<CircuitBreaker {self.name!r} {state}, failures: {self.failure_count}{shared}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By name: in a process that has this breaker already, it is that one, with the state it has there.
@@ -269,28 +216,33 @@ class CircuitBreaker:
 
     def admit(self) -> Ticket:
         """Leave to call once, or CircuitBreakerOpenError. Each ticket must be given back to `settle`."""
+        while (ticket := self.ask()) is None:
+            here.get().clock.sleep(_MOMENT)
+        return ticket
+
+    def ask(self) -> Ticket | None:
+        """As `admit`; None if the answer is on its way: then it is asked again in a moment. Never waits in an event loop."""
         world = here.get()
-        now = world.clock.monotonic()
         if not world.retries:
-            return Ticket(-1, None, now)  # of no era: what becomes of it counts nowhere
+            return Ticket(-1, None, world.clock.monotonic())  # of no era: what becomes of it counts nowhere
         while True:
             circuit = self.memory.circuit
-            if circuit.state is CircuitState.CLOSED:
-                return Ticket(circuit.era, None, now)
-            changed, probe = _admitted(circuit, now, self)
-            if probe is None:
+            if circuit.passing:
+                return Ticket(circuit.era, None, world.clock.monotonic())
+            answer = self.memory.enter(self)
+            if isinstance(answer, Ticket):
+                return answer
+            if answer is Answer.SOON:
+                return None
+            if answer is Answer.REJECTED:
                 if self.mode == "shadow":
-                    return Ticket(-1, None, now)
+                    return Ticket(-1, None, world.clock.monotonic())
                 raise self.rejection()
-            if self.memory.swap(circuit, changed):
-                if changed.state is not circuit.state:
-                    self._tell("HalfOpen", changed, "its time is up, probes are admitted")
-                return Ticket(changed.era, probe, now)
 
     def era(self) -> int | None:
         """A ticket for a closed circuit, which has nothing to change or to time before a call; None: ask `admit`."""
         circuit = self.memory.circuit
-        return circuit.era if circuit.state is CircuitState.CLOSED and self.slow_call is None else None
+        return circuit.era if circuit.passing and self.slow_call is None else None
 
     def passed(self, ticket: Ticket | int | None) -> None:
         """The call of this ticket succeeded."""
@@ -328,29 +280,22 @@ class CircuitBreaker:
 
     def isolate(self, reason: str) -> None:
         """Open by hand, until `reset`: beats every automatic transition."""
-        while True:
-            circuit = self.memory.circuit
-            now = here.get().clock.now()
-            changed = replace(
-                _opened(circuit, here.get().clock.monotonic(), now, 0.0, rounds=circuit.rounds),
-                isolated=sanitise(reason),
-                retry_at=datetime.max.replace(tzinfo=UTC),
-                retry_on=float("inf"),
-            )
-            if self.memory.swap(circuit, changed):
-                self._tell("Open", changed, f"isolated: {changed.isolated}")
-                return
+        why = sanitise(reason)
+
+        def tell(_: Circuit, changed: Circuit, __: None) -> None:
+            self._tell("Open", changed, f"isolated: {why}")
+
+        self.memory.by_hand(lambda circuit, now, wall: (isolated(circuit, now, wall, why), None), tell)
 
     def reset(self) -> None:
         """Close by hand and forget all counts."""
-        while True:
-            circuit = self.memory.circuit
-            changed = Circuit(era=circuit.era + 1)
-            if self.memory.swap(circuit, changed):
-                self.counts.clear()
-                if circuit.state is not CircuitState.CLOSED:
-                    self._tell("Closed", changed, "reset by hand")
-                return
+
+        def tell(circuit: Circuit, changed: Circuit, _: None) -> None:
+            self.counts.clear()
+            if circuit.state is not CircuitState.CLOSED:
+                self._tell("Closed", changed, "reset by hand")
+
+        self.memory.by_hand(lambda circuit, _, __: (closed(circuit), None), tell)
 
     def replace(self, **changes: Any) -> CircuitBreaker:
         """
@@ -360,7 +305,8 @@ class CircuitBreaker:
         """
         _, (name, settings) = self.__reduce__()
         other = CircuitBreaker(name, **(settings | changes))
-        other.memory = self.memory
+        if other.shared == self.shared:
+            other.memory, other.bond = self.memory, self.bond
         other.counts = self.counts
         with self.counts.lock:
             if self.counts.window.size != other.window:
@@ -385,10 +331,12 @@ class CircuitBreaker:
             reason = self._count_locked(counts, failed)
         if reason is None:
             return
-        clock = here.get().clock
-        changed = _opened(circuit, clock.monotonic(), clock.now(), self._open_time(0), rounds=0)
-        if self.memory.swap(circuit, changed):
-            self._tell("Open", changed, reason)
+
+        def tell(_: Circuit, changed: Circuit, opened: bool) -> None:  # noqa: FBT001 - the answer
+            if opened:
+                self._tell("Open", changed, reason)
+
+        self.memory.trip(circuit, self._open_time(0, here.get().dice.roll() if self.open_jitter else 0.5), tell)
 
     def _count_locked(self, counts: _Counts, failed: bool) -> str | None:  # noqa: FBT001 - the outcome
         """Count an outcome of the closed state; the reason to open, if there is one now."""
@@ -406,38 +354,36 @@ class CircuitBreaker:
         return f"{failures} of the last {calls} calls failed"
 
     def _settle_probe(self, ticket: Ticket, failed: bool | None) -> None:  # noqa: FBT001 - the outcome
-        while True:
-            circuit, clock = self.memory.circuit, here.get().clock
-            lease = dict(circuit.probes).get(ticket.probe or 0, 0.0)
-            if circuit.era != ticket.era or lease <= clock.monotonic():
-                return  # of an earlier era, or its place has gone to another
-            wall = clock.now()
-            changed = _probed(circuit, ticket.probe, failed, clock.monotonic(), wall, self)
-            if self.memory.swap(circuit, changed):
-                break
-        if failed:
-            with self.counts.lock:
-                self.counts.failures += 1
-                self.counts.last_failure_time = wall
-        if changed.state is CircuitState.OPEN:
-            self._tell("Reopened", changed, "a probe failed")
-        elif changed.state is CircuitState.CLOSED:
-            self.counts.clear()
-            self._tell(
-                "Closed",
-                changed,
-                f"{self.success_threshold} probe{'s' if self.success_threshold > 1 else ''} succeeded",
-            )
+        wall, roll = here.get().clock.now(), here.get().dice.roll() if self.open_jitter else 0.5
 
-    def _open_time(self, rounds: int) -> float:
+        def decide(circuit: Circuit, now: float, wall: datetime) -> tuple[Circuit, None]:
+            return probed(
+                circuit, ticket.probe or 0, failed, now, wall, self, lambda rounds: self._open_time(rounds, roll)
+            ), None
+
+        def tell(circuit: Circuit, changed: Circuit, _: None) -> None:
+            if changed is circuit or changed.probes == circuit.probes:
+                return  # of an earlier era, or its place has gone to another
+            if failed:
+                with self.counts.lock:
+                    self.counts.failures += 1
+                    self.counts.last_failure_time = wall
+            if changed.state is CircuitState.OPEN:
+                self._tell("Reopened", changed, "a probe failed")
+            elif changed.state is CircuitState.CLOSED:
+                self.counts.clear()
+                times = self.success_threshold
+                self._tell("Closed", changed, f"{times} probe{'s' if times > 1 else ''} succeeded")
+
+        self.memory.leave(ticket, decide, tell)
+
+    def _open_time(self, rounds: int, roll: float) -> float:
         longest = max(self.reset_timeout, _LONGEST_OPEN)
         try:
             seconds = min(self.reset_timeout * self.open_growth**rounds, longest)
         except OverflowError:
             seconds = longest
-        if not self.open_jitter:
-            return seconds
-        return min(seconds * (1 - self.open_jitter + 2 * self.open_jitter * here.get().dice.roll()), longest)
+        return min(seconds * (1 - self.open_jitter + 2 * self.open_jitter * roll), longest)
 
     def rejection(self) -> CircuitBreakerOpenError:
         """What a call that is not admitted raises; a new object each time, for a raised exception grows a traceback."""
@@ -455,13 +401,23 @@ class CircuitBreaker:
             message, name=self.name, opened_at=opened_at, retry_at=retry_at, retry_after=after
         )
 
-    def _tell(self, kind: str, circuit: Circuit, reason: str) -> None:
+    def told(self, before: Circuit, after: Circuit, reason: str, *, learnt: bool = False) -> None:
+        """The circuit has changed its state; `learnt` says that another process has done it."""
+        if learnt and after.state is CircuitState.CLOSED:
+            self.counts.clear()
+        kind = {CircuitState.HALF_OPEN: "HalfOpen", CircuitState.CLOSED: "Closed"}.get(after.state, "Open")
+        self._tell(
+            "Reopened" if kind == "Open" and after.rounds > before.rounds else kind, after, reason, learnt=learnt
+        )
+
+    def _tell(self, kind: str, circuit: Circuit, reason: str, *, learnt: bool = False) -> None:
         if not listening():
             return
         from outlast.observe import events
 
         cls: type[Event] = getattr(events, f"CircuitBreaker{kind}")
         fields: dict[str, Any] = {"breaker": self.name, "failure_count": self.failure_count, "reason": reason}
+        fields["learnt"] = learnt
         if kind in {"Open", "Reopened"}:
             fields |= {"opened_at": circuit.opened_at, "retry_at": circuit.retry_at}
         if kind == "Open":
@@ -498,10 +454,12 @@ class CircuitBreaker:
         """Call fn if the circuit admits it."""
         circuit = self.memory.circuit
         # A closed circuit lets everything pass: nothing to change before the call, and nothing to time unless slow calls count.
-        if circuit.state is CircuitState.CLOSED and self.slow_call is None:
+        if circuit.passing and self.slow_call is None:
             ticket: Ticket | int = circuit.era
+            free = self.free
         elif here.get().retries:
             ticket = self.admit()
+            free = False
         else:
             return fn(*args, **kwargs)
         try:
@@ -510,7 +468,7 @@ class CircuitBreaker:
             self.settle(ticket, self.judge(error))
             raise
         if result.__class__ in PLAIN or not awaitable(result):
-            if self.counts.failures or not self.free:
+            if not free or self.counts.failures:
                 self.settle(ticket, failed=False)
             return result
         return self._awaited(result, ticket)  # type: ignore[return-value, arg-type]
@@ -518,10 +476,15 @@ class CircuitBreaker:
     async def acall(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Await fn if the circuit admits it."""
         circuit = self.memory.circuit
-        if circuit.state is CircuitState.CLOSED and self.slow_call is None:
+        if circuit.passing and self.slow_call is None:
             ticket: Ticket | int = circuit.era
+            free = self.free
         elif here.get().retries:
-            ticket = self.admit()  # before the coroutine exists: a rejected one would never be awaited
+            # Before the coroutine exists: a rejected one would never be awaited.
+            while (asked := self.ask()) is None:
+                await here.get().clock.asleep(_MOMENT)
+            ticket = asked
+            free = False
         else:
             return await fn(*args, **kwargs)
         try:
@@ -529,7 +492,7 @@ class CircuitBreaker:
         except BaseException as error:
             self.settle(ticket, self.judge(error))
             raise
-        if self.counts.failures or not self.free:
+        if not free or self.counts.failures:
             self.settle(ticket, failed=False)
         return value
 
@@ -557,53 +520,6 @@ class CircuitBreaker:
         self.settle(ticket, failed=False if e is None else self.judge(e))
 
 
-# -- how a circuit changes: pure ----------------------------------------------------------------------------------------------
-
-
-def _admitted(circuit: Circuit, now: float, settings: CircuitBreaker) -> tuple[Circuit, int | None]:
-    """The circuit after a call asked to pass, and the number of its probe; None if it may not."""
-    if circuit.state is CircuitState.OPEN:
-        if now < circuit.retry_on - _ROUNDING:
-            return circuit, None
-        circuit = replace(circuit, state=CircuitState.HALF_OPEN, era=circuit.era + 1, successes=0, probes=())
-    alive = tuple(probe for probe in circuit.probes if probe[1] > now)
-    if len(alive) >= settings.half_open_requests or len(alive) + circuit.successes >= settings.success_threshold:
-        return circuit, None
-    number = circuit.issued + 1
-    lease = now + max(settings.reset_timeout, _PROBE_LEASE)
-    return replace(circuit, probes=(*alive, (number, lease)), issued=number), number
-
-
-def _probed(
-    circuit: Circuit,
-    probe: int | None,
-    failed: bool | None,  # noqa: FBT001 - the outcome
-    now: float,
-    wall: datetime,
-    settings: CircuitBreaker,
-) -> Circuit:
-    """The circuit after one of its probes came back."""
-    if failed:
-        rounds = circuit.rounds + 1
-        return _opened(circuit, now, wall, settings._open_time(rounds), rounds=rounds)  # noqa: SLF001 - same room
-    left = tuple(other for other in circuit.probes if other[0] != probe)
-    successes = circuit.successes + (failed is False)
-    if successes >= settings.success_threshold:
-        return Circuit(era=circuit.era + 1)
-    return replace(circuit, probes=left, successes=successes)
-
-
-def _opened(circuit: Circuit, now: float, wall: datetime, seconds: float, *, rounds: int) -> Circuit:
-    return Circuit(
-        state=CircuitState.OPEN,
-        era=circuit.era + 1,
-        opened_at=wall,
-        retry_at=wall + timedelta(seconds=seconds),
-        retry_on=now + seconds,
-        rounds=rounds,
-    )
-
-
 # -- the breakers of this process -----------------------------------------------------------------------------------------------
 
 _entered: ContextVar[tuple[Ticket, ...]] = ContextVar("outlast_breakers_entered", default=())
@@ -626,8 +542,7 @@ def _after_fork() -> None:
         counts = breaker.counts
         counts.lock = allocate_lock()
         counts.clear()
-        if isinstance(breaker.memory, LocalMemory):
-            breaker.memory.lock = allocate_lock()
+        breaker.memory.renew()
 
 
 os.register_at_fork(after_in_child=_after_fork)

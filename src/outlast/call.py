@@ -21,14 +21,18 @@ from outlast.log import report_once
 from outlast.observe import emit, listening
 from outlast.verdicts import classify, plans, refusal, surely_undone
 
+_MOMENT = 0.002  # seconds between two looks for an answer that is on its way
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any, NoReturn, Protocol, TypeAlias
 
-    from outlast.breaker import Circuit, CircuitBreaker, Ticket
+    from outlast.breaker import CircuitBreaker
+    from outlast.budgets import RetryBudget
+    from outlast.circuits import Circuit, Ticket
     from outlast.isolate import ThreadAttempt
-    from outlast.limits import Limit, RetryBudget, Turn, Waited
+    from outlast.limits import Limit, Turn, Waited
     from outlast.model import AttemptRecord, Context, History, Notes
     from outlast.policy import RetryPolicy
     from outlast.processes import ProcessAttempt
@@ -184,6 +188,7 @@ class Call:
     ticket: Ticket | int | None = None
     turn: Turn | None = None  # in the line of the limit
     entry = -1  # the place held there
+    asking = False  # whether the store of a shared circuit is being asked
     held_up = False  # whether it had to wait before its first attempt
     cost: Mapping[str, float] | None = None
     notes: dict[int, Notes] | None = None
@@ -321,8 +326,13 @@ class Call:
 
     def _admission(self, breaker: CircuitBreaker) -> float | None:
         try:
-            self.ticket = breaker.admit()
+            self.ticket = breaker.ask()
+            self.asking = self.ticket is None
+            if self.asking:
+                self._leave(undone=True)
+                return self._moment()
         except CircuitBreakerOpenError as rejection:
+            self.asking = False
             self._leave(undone=True)
             wait = self._patience(rejection.retry_after)
             if wait is not None:
@@ -333,6 +343,19 @@ class Call:
         if self.ticket is None:  # outside of the handler, or the rejection would become the last error's context
             self._end_with_last("breaker_open")
         return None
+
+    def _moment(self) -> float:
+        """How long to wait for the answer of a shared circuit's store, which is on its way."""
+        if not self._too_late(_MOMENT):
+            return _MOMENT
+        if self.number:
+            self._end_with_last("total_timeout")
+        error = TotalTimeoutError("the total timeout ran out while a shared circuit was asked: nothing was called")
+        self._attach(error, "total_timeout", None)
+        try:
+            raise error
+        finally:
+            del error
 
     def _rejected(self, breaker: CircuitBreaker) -> NoReturn:
         """End because the circuit is open, as `_admission` does when nothing is waited for."""

@@ -104,6 +104,12 @@ class Check:
         self.add(field, f"a {expected} or None", value)
         return None
 
+    def truth(self, field: str, value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        self.add(field, "True or False", value)
+        return False
+
     def function(self, field: str, value: Any) -> Any:
         if value is None or callable(value):
             return value

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from typing import Any, Literal, Never, ParamSpec, TypeVar, overload
 
     from outlast.breaker import CircuitBreaker
+    from outlast.budgets import RetryBudget
     from outlast.call import Call
     from outlast.drivers import Attempts
     from outlast.hedge import Hedge
-    from outlast.limits import Limit, RetryBudget
+    from outlast.limits import Limit
     from outlast.model import Outcome
     from outlast.shapes import ErrorSpec, Jitter, Seconds
 
@@ -434,7 +435,7 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
     run, made, limit, budget = flow.run, flow.made, guard.limit, guard.retry_budget
     breaker = guard.breaker
     around, enter, leave, monotonic = flow.running.get, flow.running.set, flow.running.reset, REAL.clock.monotonic
-    closed, circuits, counts, free, timed, settle = _circuit(breaker)
+    circuits, counts, free, timed, settle = _circuit(breaker)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes:
@@ -442,7 +443,7 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
         # As the driver would, for a first attempt that nothing holds up and that succeeds: then nobody ever asks for the call itself.
         entry = -1 if limit is None else limit.take()
         circuit = None if breaker is None else circuits.circuit
-        if (entry < 0 and limit is not None) or (circuit is not None and (timed or circuit.state is not closed)):
+        if (entry < 0 and limit is not None) or (circuit is not None and (timed or not circuit.passing)):
             call = start(guard, name)
             call.entry = entry
             return run(call, fn, args, kwargs)
@@ -499,7 +500,7 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
     breaker = guard.breaker
     around, enter, leave, monotonic = flow.running.get, flow.running.set, flow.running.reset, REAL.clock.monotonic
     # The attempt's own time or that of everything, whichever is less; of two equal ones the total, as in `Call.limit`.
-    closed, circuits, counts, free, timed, settle = _circuit(breaker)
+    circuits, counts, free, timed, settle = _circuit(breaker)
     bound = min(_bounds(guard), key=lambda one: (one[0], one[1] == "attempt"), default=None)
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -509,7 +510,7 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
         before = copy_context()
         entry = -1 if limit is None else limit.take()
         circuit = None if breaker is None else circuits.circuit
-        if (entry < 0 and limit is not None) or (circuit is not None and (timed or circuit.state is not closed)):
+        if (entry < 0 and limit is not None) or (circuit is not None and (timed or not circuit.passing)):
             call = start(guard, name)
             call.entry = entry
             return await run(call, fn, args, kwargs, before)
@@ -556,11 +557,11 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
 
 
 def _circuit(breaker: CircuitBreaker | None) -> Any:
-    """What the short way needs: the closed state, where circuit and counts are, whether a success records nothing, whether it is timed."""
+    """What the short way needs: where circuit and counts are, whether a success records nothing, whether it is timed."""
     if breaker is None:
-        return None, None, None, True, False, None
+        return None, None, True, False, None
     timed = breaker.slow_call is not None
-    return type(breaker.state).CLOSED, breaker.memory, breaker.counts, breaker.free, timed, breaker.settle
+    return breaker.memory, breaker.counts, breaker.free, timed, breaker.settle
 
 
 def _bounds(guard: Guard) -> list[tuple[float, str]]:

@@ -134,7 +134,7 @@ def permission(call: Call) -> Callable[[bool, Exception | None], None] | None:
     """Leave to start one more execution, as a function that ends it; None if there is none."""
     guard = call.guard
     limit, cost = guard.limit, call.cost
-    if guard.breaker is not None and guard.breaker.state != "closed":
+    if guard.breaker is not None and not guard.breaker.memory.circuit.passing:
         return None
     entry = -1 if limit is None else limit.take(cost)
     if limit is not None and entry < 0:

@@ -10,8 +10,8 @@ from conformance.adapter import SUBJECTS
 
 FOLDER = Path(__file__).parent
 
-# State that is shared by processes, and its store.
-LATER = {16, 55}
+# State that is shared by processes: asked of real processes and their store, in tests/shared.
+ELSEWHERE = {16, 55}
 HEADINGS = {
     "test_control_flow.py": range(1, 15),
     "test_time.py": range(15, 24),
@@ -35,9 +35,9 @@ def marked(path):
 
 
 def test_every_statement_in_scope_has_a_test():
-    """What is not covered is listed above as coming later, and what has come must leave that list."""
+    """What is not covered here is listed above as asked elsewhere."""
     covered = {number for name in HEADINGS for _, numbers, _ in marked(FOLDER / name) for number in numbers}
-    assert covered == set(range(1, 81)) - LATER
+    assert covered == set(range(1, 81)) - ELSEWHERE
 
 
 def test_every_test_is_about_one_statement_of_its_heading_and_says_so():

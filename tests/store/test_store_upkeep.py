@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outlast.store import StoreUnavailable
+from outlast.store import StoreUnavailable, open_store
 from outlast.store.records import EventRow, from_us
 from stores import START, TABLES, Plan, batch, contents, sql, started
 
@@ -165,3 +165,89 @@ def test_what_cannot_be_pruned_is_an_error(store):
         store.prune("items", LATER)
     with pytest.raises(ValueError, match="expected an aware instant"):
         store.prune("events", datetime(2100, 1, 1))  # noqa: DTZ001 - the mistake
+
+
+# -- what processes share, changed in one transaction ---------------------------------------------------------------------
+
+
+def test_a_change_sees_what_is_shared_and_the_time_of_the_database(store):
+    """D-10, semantics 16: the document, the database's clock, and an answer for who asked; None leaves everything as it was."""
+    seen = []
+
+    def count(shared, now):
+        seen.append((shared, now))
+        return {"n": (shared or {"n": 0})["n"] + 1}, len(seen)
+
+    assert store.change_state("breaker", "openai", lambda shared, now: (None, shared)) is None
+    assert store.state("breaker", "openai") is None
+    assert store.look("breaker", "openai")[0] is None
+    assert [store.change_state("breaker", "openai", count) for _ in range(3)] == [1, 2, 3]
+    assert [shared for shared, _ in seen] == [None, {"n": 1}, {"n": 2}]
+    shared, now = store.look("breaker", "openai")
+    assert shared == {"n": 3}
+    assert [at for _, at in seen] == sorted(at for _, at in seen)
+    assert seen[-1][1] - 0.1 <= now <= store.now() + 0.1
+    assert abs(store.now() - datetime.now(UTC).timestamp()) < 60
+    assert store.change_state("breaker", "openai", lambda shared, now: (None, "as it was")) == "as it was"
+    assert store.state("breaker", "openai").version == 3
+
+
+def test_what_a_failed_decision_would_have_changed_stays_as_it_was(store):
+    """An exception rolls back, also the first time."""
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            store.change_state("limit", "calls", lambda shared, now: ({}, 1 / 0))
+    assert store.states("limit") == []
+    assert store.change_state("limit", "calls", lambda shared, now: ({"n": 1}, shared)) is None
+
+
+def test_of_many_that_change_at_once_nobody_is_in_between(address, store):
+    """D-10: eight threads, two stores, from nothing; every change counts once."""
+    with open_store(address) as other:
+
+        def count(which):
+            for _ in range(10):
+                which.change_state("budget", "calls", lambda shared, now: ({"n": (shared or {"n": 0})["n"] + 1}, None))
+
+        threads = [threading.Thread(target=count, args=(which,)) for which in (store, other) * 4]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.look("budget", "calls")[0] == {"n": 80}
+
+
+NAMES = [
+    "a",
+    "A",
+    "a ",
+    " a",
+    "ä",
+    "a\u0308",
+    "a\0",
+    "a\ufffd",
+    "a\0b",
+    "\ufffd",
+    "\ufffd61",
+    "\ud800",
+    "?",
+    "%s",
+    "'",
+    "x" * 5000,
+    "x" * 5001,
+]
+
+
+def test_two_names_never_share_a_state(store):
+    """Semantics 55: whatever the names look like, and whatever the kind is."""
+    for number, name in enumerate(NAMES):
+        for kind in ("breaker", "limit", "budget"):
+            assert (
+                store.change_state(kind, name, lambda shared, now, n=number, k=kind: ({"n": n, "k": k}, shared)) is None
+            )
+    for number, name in enumerate(NAMES):
+        for kind in ("breaker", "limit", "budget"):
+            assert store.look(kind, name)[0] == store.state(kind, name).data == {"n": number, "k": kind}
+    short = {name for name in NAMES if len(name) < 100}
+    assert short < {state.name for state in store.states("breaker")}
+    assert len(store.states("breaker")) == len(NAMES)

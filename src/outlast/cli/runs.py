@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from outlast.store.records import AttemptRow, ItemRow, ItemStatus, RunRecord, RunStatus, SharedState
 
 runs = typer.Typer(name="runs", help="Runs on record: their state, their items, every attempt.", no_args_is_help=True)
-breaker = typer.Typer(name="breaker", help="Circuit breakers of runs that are under way.", no_args_is_help=True)
+breaker = typer.Typer(
+    name="breaker",
+    help="Circuit breakers that processes share, and those of runs that are under way.",
+    no_args_is_help=True,
+)
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run, by its key, its id, or the beginning of one.")]
 OfPipeline = Annotated[str | None, typer.Option("--pipeline", help="Only of this pipeline.")]
@@ -360,29 +364,51 @@ def _asked(run: RunRecord, asked: bool, owner: str | None, wish: str, *, as_json
 
 @breaker.command("list")
 def list_breakers(*, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
-    """List the breakers of runs that `outlast run` has started, as they were last seen."""
+    """List the circuits that processes share, and the breakers of runs that `outlast run` has started, as they were last seen."""
     with opened(store, app) as kept:
-        states = kept.states("breaker")
+        found = [_circuit(state) for state in kept.states("breaker")] + [
+            {"name": state.name, "shared": False, "changed_at": state.changed_at} | dict(state.data)
+            for state in kept.states("watched_breaker")
+        ]
     if as_json:
-        print_json([{"name": state.name, "changed_at": state.changed_at} | dict(state.data) for state in states])
+        print_json(found)
         return
-    if not states:
+    if not found:
         say("No breakers.")
         return
     rows = [
         (
-            state.name,
-            state.data.get("state", ""),
-            state.data.get("failure_count"),
-            state.data.get("wanted") or "",
-            state.changed_at,
-            state.data.get("reason") or "",
+            one["name"],
+            "yes" if one["shared"] else "no",
+            one.get("state", ""),
+            one.get("failure_count"),
+            one.get("wanted") or "",
+            one["changed_at"],
+            one.get("reason") or "",
         )
-        for state in states
+        for one in found
     ]
-    print_table(
-        ("breaker", "state", "failures in a row", "wanted", "changed", "reason"), rows, fold="reason", drop=("changed",)
-    )
+    columns = ("breaker", "shared", "state", "failures in a row", "wanted", "changed", "reason")
+    print_table(columns, rows, fold="reason", drop=("changed",))
+
+
+def _circuit(state: SharedState) -> dict[str, Any]:
+    """A shared circuit for a person's eye. Failures are counted by each process."""
+    from outlast.circuits import read
+
+    circuit = read(state.data, state.changed_at.timestamp())
+    reopens = None if circuit.isolated is not None or circuit.opened_at is None else circuit.retry_at
+    return {
+        "name": state.name,
+        "shared": True,
+        "changed_at": state.changed_at,
+        "state": circuit.state.value,
+        "failure_count": None,
+        "wanted": None,
+        "reason": circuit.isolated,
+        "opened_at": circuit.opened_at,
+        "retry_at": reopens,
+    }
 
 
 @breaker.command("isolate")
@@ -394,7 +420,7 @@ def isolate_breaker(
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hold a breaker open until it is reset: items wait, and nothing is called."""
+    """Hold a breaker open until it is reset, in every process that shares it and in runs: nothing is called."""
     _wish(name, "isolate", reason, store, app, as_json=as_json)
 
 
@@ -406,27 +432,38 @@ def reset_breaker(
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Close a breaker now, whatever it has seen."""
+    """Close a breaker now, whatever it has seen, in every process that shares it and in runs."""
     _wish(name, "reset", "by hand", store, app, as_json=as_json)
 
 
 def _wish(name: str, wish: str, reason: str, store: str | None, app: str | None, *, as_json: bool) -> None:
+    from outlast.circuits import by_hand
     from outlast.errors import nearest
+    from outlast.redact import sanitise
 
     with opened(store, app) as kept:
-        while True:
-            state: SharedState | None = kept.state("breaker", name)
-            if state is None:
-                known = [other.name for other in kept.states("breaker")]
-                refuse(
-                    f"There is no breaker {name!r}.{nearest(name, known)} Those there are: {', '.join(known) or 'none'}."
-                )
-            wanted = dict(state.data) | {"wanted": wish, "reason": reason}
-            if kept.save_state("breaker", name, wanted, expect=state.version):
+        shared, watched = kept.state("breaker", name), kept.state("watched_breaker", name)
+        if shared is None and watched is None:
+            known = [other.name for kind in ("breaker", "watched_breaker") for other in kept.states(kind)]
+            refuse(
+                f"There is no breaker {name!r}.{nearest(name, known)} Those there are: {', '.join(known) or 'none'}."
+            )
+        if shared is not None:
+            why = sanitise(reason) if wish == "isolate" else None
+            kept.change_state("breaker", name, lambda document, now: (by_hand(document, now, why), None))
+        while watched is not None:
+            wanted = dict(watched.data) | {"wanted": wish, "reason": reason}
+            if kept.save_state("watched_breaker", name, wanted, expect=watched.version):
                 break
+            watched = kept.state("watched_breaker", name)
     if as_json:
-        print_json({"name": name, "wanted": wish, "reason": reason})
-    else:
+        print_json({"name": name, "wanted": wish, "reason": reason, "shared": shared is not None})
+        return
+    if shared is not None:
+        say(
+            f"{name} is {'isolated' if wish == 'isolate' else 'closed'}: processes that use it hear that within a second."
+        )
+    if watched is not None:
         say(f"Runs that use {name} are asked to {wish} it; they hear that within seconds.")
 
 

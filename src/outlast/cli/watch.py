@@ -206,9 +206,11 @@ def breakers_of(runner: Runner) -> dict[str, CircuitBreaker]:
 
 
 def look_after_breakers(store: Store, breakers: dict[str, CircuitBreaker]) -> None:
-    """Do what was asked of breakers, and put their state on record where it has changed."""
+    """Do what was asked of breakers, and put their state on record where it has changed. A shared one is on record by itself."""
     for name, breaker in breakers.items():
-        kept = store.state("breaker", name)
+        if breaker.shared:
+            continue
+        kept = store.state("watched_breaker", name)
         data: dict[str, Any] = {} if kept is None else dict(kept.data)
         wish = data.get("wanted")
         if wish == "isolate":
@@ -225,7 +227,7 @@ def look_after_breakers(store: Store, breakers: dict[str, CircuitBreaker]) -> No
             news["reason"] = None
         if kept is None or news != data:
             # Whoever was faster has said something newer: it is heard in the next look.
-            store.save_state("breaker", name, news, expect=0 if kept is None else kept.version)
+            store.save_state("watched_breaker", name, news, expect=0 if kept is None else kept.version)
 
 
 # --- how many there are -----------------------------------------------------------------------------------------------------

@@ -239,6 +239,7 @@ class BreakerEvent(Event):
     breaker: str
     failure_count: int
     reason: str
+    learnt: bool = False  # whether another process has changed the shared circuit, and told that there
 
     def sentence(self) -> str:
         """The event for a person's eye."""

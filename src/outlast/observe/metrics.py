@@ -189,7 +189,8 @@ class Samples:
                 yield self._one(RUNS, event.pipeline or "", event.name)
             case told.BreakerEvent() if type(event) in _REACHED:
                 reached = _REACHED[type(event)]
-                yield self._one(TRANSITIONS, event.breaker, reached)
+                if not event.learnt:  # counted by the process that has done it
+                    yield self._one(TRANSITIONS, event.breaker, reached)
                 states = [self._one(STATE, event.breaker, state, value=int(state == reached)) for state in STATES]
                 if states[0].labels["breaker"] != OTHER:  # many breakers together are in no state
                     yield from states

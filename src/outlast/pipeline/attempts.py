@@ -93,6 +93,7 @@ class Attempts:
         if (
             begun is _WAIT
             and breaker is not None
+            and not (journey.call is not None and journey.call.asking)
             and breaker.memory.circuit.rounds >= _PROBE_ROUNDS  # tried in vain so often
         ):
             journey.reason = "breaker_open"

@@ -9,7 +9,8 @@ import base64
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from outlast.clock import Stop, here
+from outlast.clock import Clock, Stop, here
+from outlast.commons import bind
 from outlast.components import open_sink, open_source
 from outlast.errors import ConfigurationError
 from outlast.log import logger
@@ -88,6 +89,7 @@ class Run:
 
     async def _go(self, plan: Plan) -> RunResult[Any]:
         # What is wrong with these is said before anything is begun.
+        _share(plan)
         sink, self._items = open_sink(plan.sink), open_source(self._source)
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
         record, lease = await _aside(lambda: _opened(store, plan, None if sink is None else sink.name))
@@ -239,6 +241,15 @@ async def _watched(runner: Runner, watch: Callable[[Runner], None]) -> None:
 
 
 # -- the beginning ----------------------------------------------------------------------------------------------------------------
+
+
+def _share(plan: Plan) -> None:
+    """Bind what the stages share with other processes to this app's store."""
+    if type(here.get().clock) is Clock:
+        guards = [stage.guard for stage in plan.stages]
+        bind(
+            [thing for guard in guards for thing in (guard.breaker, guard.limit, guard.retry_budget)], plan.home.commons
+        )
 
 
 def _opened(store: Store, plan: Plan, name: str | None) -> tuple[RunRecord, Lease]:

@@ -10,17 +10,25 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from outlast.commons import Unreachable
 from outlast.deadletters import DeadLetters
 from outlast.errors import ConfigurationError, nearest
-from outlast.store import EMBEDDED, open_store
+from outlast.redact import mask
+from outlast.store import EMBEDDED, StoreError, open_store
 from outlast.store.codec import Codec
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+_PATIENCE = 2.0  # seconds that something shared waits for a busy or silent database
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeVar
+
+    from outlast.commons import Change
     from outlast.store import Store
     from outlast.store.codec import Seal
     from outlast.store.records import DeadLetterRow
+
+    T = TypeVar("T")
 
     class Replayable(Protocol):
         """A pipeline, as far as dead letters need it."""
@@ -46,6 +54,7 @@ class Home:
         self.retention_days = dict(retention_days or {})
         self._url = store_url
         self._store: tuple[object, Store] | None = None
+        self._commons: HomeCommons | None = None
         self._opening = threading.Lock()
         self._pipelines: weakref.WeakValueDictionary[str, Replayable] = weakref.WeakValueDictionary()
 
@@ -65,6 +74,15 @@ class Home:
             return self._store[1]
 
     @property
+    def commons(self) -> HomeCommons:
+        """What its processes share."""
+        with self._opening:
+            place = HomeCommons(self.name, self.store_url)
+            if self._commons is None or self._commons != place:
+                self._commons = place
+            return self._commons
+
+    @property
     def dead_letters(self) -> DeadLetters:
         """What could not be saved."""
         return DeadLetters(lambda: self.store, self.codec, self._replay, retention_days=self.retention_days)
@@ -82,6 +100,61 @@ class Home:
             )
             raise ConfigurationError(message)
         return pipeline.replayed(letters, run_key=run_key, from_start=from_start)
+
+
+class HomeCommons:
+    """What the processes of one app share, in its store. All that keeps it from being asked is `Unreachable`."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self._name = name
+        self._url = _absolute(url)
+        self._store: Store | None = None
+        self._known = False  # whether there was a store
+        self._opening = threading.Lock()
+
+    def change(self, kind: Any, name: str, decide: Change[T]) -> T:
+        """Decide in one transaction."""
+        return self._ask(lambda store: store.change_state(kind, name, decide))
+
+    def look(self, kind: Any, name: str) -> tuple[Mapping[str, Any] | None, float]:
+        """What is shared, and the store's own time."""
+        return self._ask(lambda store: store.look(kind, name))
+
+    def _ask(self, question: Callable[[Store], T]) -> T:
+        try:
+            return question(self._open())
+        except (StoreError, ConfigurationError, ImportError) as error:
+            self._store = None  # it may be another file when it is back
+            raise Unreachable(str(error)) from None
+
+    def _open(self) -> Store:
+        with self._opening:
+            if self._store is None:
+                file = Path(self._url.removeprefix("sqlite:///"))
+                if self._known and self._url.startswith("sqlite:///") and not file.exists():
+                    message = f"the store {file} was deleted or moved. Put it back."
+                    raise Unreachable(message)
+                # Not the app's own: whoever shares something would rather decide alone than wait as long as a run does.
+                self._store = open_store(self._url, app=self._name, patience=_PATIENCE)
+                self._known = True
+            return self._store
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HomeCommons) and (self._name, self._url) == (other._name, other._url)
+
+    def __hash__(self) -> int:
+        return hash((self._name, self._url))
+
+    def __repr__(self) -> str:
+        return f"<what the app {self._name!r} shares in {mask(self._url)}>"
+
+
+def _absolute(url: str) -> str:
+    """The same address from whichever folder."""
+    scheme, mark, rest = url.partition("://")
+    if mark and (scheme != "sqlite" or not rest.startswith("/")):
+        return url
+    return f"sqlite:///{Path(rest[1:] if mark else url).expanduser().absolute()}"
 
 
 class _Default(Home):

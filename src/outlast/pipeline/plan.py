@@ -13,6 +13,7 @@ from outlast.store.records import StageMark
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from outlast.commons import Commons
     from outlast.pipeline.accounting import Bounds
     from outlast.pipeline.declare import Stage
     from outlast.pipeline.runner import Runner
@@ -32,6 +33,8 @@ class Keeps(Protocol):
     def store(self) -> Store: ...
     @property
     def codec(self) -> Codec: ...
+    @property
+    def commons(self) -> Commons: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

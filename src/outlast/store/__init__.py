@@ -57,23 +57,25 @@ class Store(Runs, Items, Letters, Upkeep, Figures):
         return f"<Store {self.app!r} in {self._database!r}>"
 
 
-def open_store(url: str | os.PathLike[str] | None = None, *, app: str = "default") -> Store:
+def open_store(
+    url: str | os.PathLike[str] | None = None, *, app: str = "default", patience: float | None = None
+) -> Store:
     """
     The store at an address, made or brought up to date if need be.
 
     ``sqlite:///path`` or a plain path; ``postgresql://user@host/name`` (with the extra `postgres`). Without one: the environment variable
-    ``OUTLAST_STORE``, else SQLite under ``.outlast/``.
+    ``OUTLAST_STORE``, else SQLite under ``.outlast/``. `patience` is how many seconds a busy or silent database is waited for.
     """
     address = os.fspath(url) if url is not None else os.environ.get("OUTLAST_STORE") or EMBEDDED
-    return Store(_database(address), app=app)
+    return Store(_database(address, patience), app=app)
 
 
-def _database(address: str) -> Database:
+def _database(address: str, patience: float | None) -> Database:
     scheme, mark, rest = address.partition("://")
     if mark and scheme in {"postgresql", "postgres"}:
         from outlast.store.postgres import Postgres
 
-        return Postgres(address)
+        return Postgres(address, patience=patience)
     if mark and scheme != "sqlite":
         raise _wrong(address, "Only these two are supported.")
     if not mark and scheme.partition(":")[0].lower() in {"sqlite", "postgres", "postgresql"} and ":" in scheme:
@@ -90,7 +92,7 @@ def _database(address: str) -> Database:
 
     from outlast.store.sqlite import Sqlite
 
-    return Sqlite(path)
+    return Sqlite(path, patience=patience)
 
 
 def _wrong(address: str, why: str) -> ConfigurationError:

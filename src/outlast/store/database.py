@@ -60,7 +60,7 @@ class Database(ABC):
     """One database. Safe in threads, and in a forked child."""
 
     name: ClassVar[str]  # of the folder with its migrations
-    begin: ClassVar[str]
+    begin: str
     for_update: ClassVar[str]  # how a row is read that will be changed
     label: ClassVar[str]  # an expression over a shard's row that marks the transaction as one that writes for it
     among: ClassVar[str]  # after a column: whether it is in a list that is passed as one parameter

@@ -53,13 +53,18 @@ _TYPES = {
 _NAMED = frozenset({"outlast_dead_letters", "outlast_events"})  # here a run and a stage have names
 
 
+def _begin(patience: float) -> str:
+    # Nobody waits for ever for somebody who stands still. In one message, and for this transaction only.
+    return (
+        "begin isolation level read committed; "
+        f"set local idle_in_transaction_session_timeout = '{min(20_000, round(patience * 1000))}ms'; "
+        f"set local lock_timeout = '{round(patience * 1000)}ms'"
+    )
+
+
 class Postgres(Database):
     name = "postgres"
-    # Nobody waits for ever for somebody who stands still. In one message, and for this transaction only.
-    begin = (
-        "begin isolation level read committed; "
-        "set local idle_in_transaction_session_timeout = '20s'; set local lock_timeout = '30s'"
-    )
+    begin = _begin(30.0)
     # Whoever writes for a shard says so for as long as its transaction lasts, so that it can be found and ended.
     label = "set_config('application_name', 'outlast run ' || run || ' shard ' || shard, true)"
     for_update = "for update"
@@ -72,7 +77,7 @@ class Postgres(Database):
     elements = r"json_array_elements_text(replace({}, '\u0000', '\ufffd')::json) as element(value)"
     driver_error = psycopg.Error
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, patience: float | None = None) -> None:
         super().__init__()
         try:
             self._settings = _DEFAULTS | {key: str(value) for key, value in conninfo.conninfo_to_dict(url).items()}
@@ -80,6 +85,11 @@ class Postgres(Database):
             # What the driver says quotes the address, password and all.
             problem = f"expected the store's address to be like postgresql://user@host:5432/name, got: {mask(url)!r}."
             raise ConfigurationError(problem) from None
+        if patience is not None:
+            # The driver's shortest time to connect is two seconds.
+            self._settings["connect_timeout"] = str(max(2, round(patience)))
+            self._settings["tcp_user_timeout"] = str(round(patience * 1000))
+            self.begin = _begin(patience)
         if self._settings.get("password"):
             remember_secret(self._settings["password"])
 

@@ -20,7 +20,8 @@ Wish = Literal["pause", "cancel"]
 ItemStatus = Literal["succeeded", "skipped", "dlq", "failed"]
 AttemptOutcome = Literal["success", "retrying", "failed"]
 LetterStatus = Literal["open", "replaying", "resolved", "archived"]
-StateKind = Literal["breaker", "limit"]
+#: What processes share, and the breakers of a run that shares none, as they were last seen.
+StateKind = Literal["breaker", "limit", "budget", "watched_breaker"]
 Prunable = Literal["runs", "dead_letters", "events"]
 
 #: Statuses after which a run is over; from the others it can be resumed.

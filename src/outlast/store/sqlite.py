@@ -47,10 +47,10 @@ class Sqlite(Database):
     elements = "json_each({}) as element"
     driver_error = sqlite3.Error
 
-    def __init__(self, path: str | Path, *, patience: float = _PATIENCE) -> None:
+    def __init__(self, path: str | Path, *, patience: float | None = None) -> None:
         super().__init__()
         self.path = Path(path).expanduser().absolute()  # a later change of directory must not make it another file
-        self._patience = patience
+        self._patience = _PATIENCE if patience is None else patience
         if sqlite3.sqlite_version_info < _OLDEST:
             message = (
                 f"expected SQLite 3.35 or newer, got: {sqlite3.sqlite_version}. Use a newer Python, or PostgreSQL."

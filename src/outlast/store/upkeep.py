@@ -5,17 +5,21 @@ What is kept beside runs: events, the states that processes share, and how long 
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from outlast.clock import here
 from outlast.store.records import EventRow, SharedState, from_us, storable, to_us
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
+    from typing import TypeVar
 
     from outlast.store.database import Database
     from outlast.store.records import Prunable, StateKind
+
+    T = TypeVar("T")
 
 _FIELDS = "id, name, at, run, data"
 EVENT = f"{_FIELDS}, app"
@@ -68,7 +72,7 @@ class Upkeep:
 
     def state(self, kind: StateKind, name: str) -> SharedState | None:
         """What is shared under this name."""
-        return next(iter(self._states("and kind = ? and name = ?", kind, name)), None)
+        return next(iter(self._states("and kind = ? and name = ?", kind, _key(name))), None)
 
     def states(self, kind: StateKind) -> list[SharedState]:
         """All that is shared of this kind, by name."""
@@ -76,7 +80,7 @@ class Upkeep:
 
     def save_state(self, kind: StateKind, name: str, data: Mapping[str, Any], *, expect: int) -> bool:
         """Replace what is shared under a name, if its version is still the one expected (0: there is none yet); whether it was."""
-        text, now = json.dumps(dict(data)), to_us(here.get().clock.now())
+        text, now, name = json.dumps(dict(data)), to_us(here.get().clock.now()), _key(name)
         with self._database.writing() as tx:
             if expect == 0:
                 done = tx.execute(
@@ -91,14 +95,70 @@ class Upkeep:
                 )
             return done.rowcount == 1
 
+    def change_state(
+        self,
+        kind: StateKind,
+        name: str,
+        decide: Callable[[Mapping[str, Any] | None, float], tuple[Mapping[str, Any] | None, T]],
+    ) -> T:
+        """
+        Change what is shared under a name in one transaction, with nobody else in between.
+
+        `decide` is given what is shared (None: nothing yet) and the database's own time in seconds since the epoch. It answers with what is to be
+        shared (None: as it is), and with what is returned. It must be quick and change nothing: who comes next waits for it.
+        """
+        key = (self.app, kind, _key(name))
+        found = None
+        with self._database.writing() as tx:
+            while found is None:
+                # There is always a row to lock: of two who come first one waits for the other. Version 0 stands for nothing.
+                tx.execute(
+                    "insert into outlast_states (app, kind, name, version, data, changed) values (?, ?, ?, 0, 'null', 0) "
+                    "on conflict do nothing",
+                    *key,
+                )
+                found = tx.row(
+                    "select version, data from outlast_states where app = ? and kind = ? and name = ? "
+                    f"{self._database.for_update}",
+                    *key,
+                )
+            version, text = found
+            (now,) = tx.row(f"select {self._database.now}")  # after the wait for the row
+            data, answer = decide(None if version == 0 else json.loads(text), now / 1e6)
+            if data is not None:
+                tx.execute(
+                    "update outlast_states set version = version + 1, data = ?, changed = ? where app = ? and kind = ? and name = ?",
+                    *(storable(json.dumps(dict(data))), now, *key),
+                )
+            elif version == 0:
+                tx.execute("delete from outlast_states where app = ? and kind = ? and name = ? and version = 0", *key)
+        return answer
+
+    def look(self, kind: StateKind, name: str) -> tuple[Mapping[str, Any] | None, float]:
+        """What is shared under a name, and the database's own time."""
+        with self._database.reading() as tx:
+            found = tx.row(
+                f"select {self._database.now}, data from (select 1) one left join outlast_states "
+                "on app = ? and kind = ? and name = ? and version > 0",
+                *(self.app, kind, _key(name)),
+            )
+        return None if found[1] is None else json.loads(found[1]), found[0] / 1e6
+
+    def now(self) -> float:
+        """The database's own time, in seconds since the epoch."""
+        with self._database.reading() as tx:
+            return float(tx.row(f"select {self._database.now}")[0] / 1e6)
+
     def _states(self, where: str, *values: Any) -> list[SharedState]:
         with self._database.reading() as tx:
             rows = tx.rows(
-                f"select name, version, data, changed from outlast_states where app = ? {where}",
+                f"select name, version, data, changed from outlast_states where app = ? and version > 0 {where}",
                 self.app,
                 *values,
             )
-        return [SharedState(name, version, json.loads(data), from_us(changed)) for name, version, data, changed in rows]
+        return [
+            SharedState(_name(key), version, json.loads(data), from_us(changed)) for key, version, data, changed in rows
+        ]
 
     # -- retention -----------------------------------------------------------------------------------------------------
 
@@ -166,6 +226,24 @@ class Upkeep:
             deleted += done
             if done < _CHUNK:
                 return deleted
+
+
+_CODED = "\ufffd"  # begins a key that is not the name itself
+_LONGEST = 1000  # bytes of a key: an index entry has a limit
+
+
+def _key(name: str) -> str:
+    """The name as every database can hold and index it. Two names never have one key."""
+    whole = name.encode("utf-8", "surrogatepass")
+    if storable(name) == name and not name.startswith(_CODED) and len(whole) <= _LONGEST:
+        return name
+    return f"{_CODED}{whole.hex()}" if 2 * len(whole) < _LONGEST else f"{_CODED}sha256:{sha256(whole).hexdigest()}"
+
+
+def _name(key: str) -> str:
+    if not key.startswith(_CODED) or ":" in key:
+        return key
+    return bytes.fromhex(key[1:]).decode("utf-8", "surrogatepass")
 
 
 def event_values(app: str, event: EventRow) -> tuple[Any, ...]:

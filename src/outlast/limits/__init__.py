@@ -1,14 +1,12 @@
 """
-What bounds the traffic of many calls at once: `Limit` (how many at a time, how much per second) and `RetryBudget` (how many of them
-may be retries).
+What bounds the traffic of many calls at once: `Limit`, how many at a time, how much per second.
 
 A limit has one line for all who wait, threads and tasks of any event loop alike, first come, first served. It decides under its lock
 and never waits there; whoever waits does so in a loop of its own (`wait`, `await_turn`) and looks again when rung for. Only the head of
 the line needs a timer: everybody else can go no earlier.
 
-When the service says "too many" (a 429), that concerns everybody who shares the limit. A hint of a second or more closes a *gate* for
-all until then. Otherwise the *width*, a ceiling on what is under way, is cut, and grows back with every success. Calls that were already
-under way when it was cut say nothing new: their refusals belong to the same burst, and only tell how much too wide it was.
+Rooms: `heed` (what to make of a service that says "too many"), `quanta` (what processes share of a limit, pure) and `shared` (a limit that is
+shared, and the agent that talks to the store).
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from _thread import allocate_lock
 from collections import OrderedDict, deque
 from contextvars import ContextVar
 from math import inf
@@ -24,6 +21,7 @@ from math import inf
 from outlast.checks import Check, Frozen, Shown
 from outlast.clock import Bell, Signal, here, stopping
 from outlast.errors import LimitExceededError
+from outlast.limits.heed import LONGEST_GATE, MANY, Heed
 from outlast.observe import emit, listening
 from outlast.value import Value, put
 from outlast.verdicts import refusal
@@ -40,13 +38,6 @@ if TYPE_CHECKING:
     Waited: TypeAlias = Literal["granted", "late", "stopped"]
 
 _ROUNDING = 1e-9
-_GATE_FROM = 1.0  # seconds; a shorter hint comes from a limiter that refills all the time, where a gate would only let all in at once
-_GATE_ALWAYS = 2.0  # a shorter one may be a fraction of a second, rounded up as headers often are: then it is no gate that is needed
-_LONGEST_GATE = 120.0
-_MANY = 10_000  # successes after which a service that refused calls is trusted as before
-_CUT = 0.85  # of the width, for the first refusal of a burst
-_GROWTH = 0.04  # of the width, for a round of successes; at least
-_LEAST_GROWTH = 0.5  # of a place
 
 
 class Rate(Value):
@@ -128,6 +119,8 @@ class _Bucket:
         """Take less than nothing: give back what was not used after all, or take what was used beyond the estimate."""
         self.level = min(self.burst, self.level + amount)
 
+    settle = give
+
 
 class Turn:
     """A place in the line of a limit."""
@@ -143,7 +136,7 @@ class Turn:
         self.ring: Callable[[], object] | None = None
 
 
-class Limit:
+class Limit(Heed):
     """
     How many calls may be under way at a time (`concurrency`), and how much may be spent over time (`rates`), for all who share it.
 
@@ -154,6 +147,18 @@ class Limit:
 
     Give it to guards, or use it by itself: ``with limit:``, ``async with limit:``, or `acquire_nowait` and `release`.
     """
+
+    #: How many processes share it, as far as this one knows.
+    processes: int = 1
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *_: Any, shared: object = False, **__: Any) -> Self:
+            if shared is not True or cls is not Limit:
+                return object.__new__(cls)
+            from outlast.limits.shared import SharedLimit
+
+            return object.__new__(SharedLimit)
 
     def __init__(
         self,
@@ -175,8 +180,7 @@ class Limit:
         self.adaptive = bool(check.maybe_bool("adaptive", adaptive))
         if concurrency is None and not self.rates and not self.adaptive:
             check.add("concurrency", "given, or rates, or adaptive", Shown("none of them"), "It would limit nothing.")
-        if shared:
-            check.add("shared", "False", shared, "Limits are shared through a store, and this version has none.")
+        self.shared = bool(check.maybe_bool("shared", shared))
         check.raise_if_any()
         # Reentrant: a collection of garbage may end a forgotten waiter or stream, which then leaves, in the middle of what this thread does.
         self._lock = threading.RLock()
@@ -191,18 +195,13 @@ class Limit:
         self._room: float = inf if self.concurrency is None else self.concurrency  # how many there may be
         self._places = 0  # how many there are; more than the room until those that are under way come back
         self._free: deque[None] = deque()
-        self._gate = -inf  # closed until then
-        self._worked: float = inf  # successes since the service last asked for less,
-        self._narrow = False  # and whether they were few for the width
-        self._width = inf
-        self._born = self._cuts = era  # a place taken before belongs to the process that this one was forked from
-        self._cut_from = 0.0  # the width before the newest cut,
-        self._refused = 0  # and how many calls the service has refused since
+        self._trust(era)
+        self._born = era  # a place taken before belongs to the process that this one was forked from
         self._calm = self._is_calm()
 
     def _is_calm(self) -> bool:
         """Nobody in line, and nothing to look at but the places: then taking and leaving are one step each."""
-        if self._worked > _MANY:
+        if self._worked > MANY:
             self._worked = inf
         return (
             self._worked == inf and self._width == inf and self._gate == -inf and not self._buckets and not self._line
@@ -307,7 +306,7 @@ class Limit:
             elif spent and self._buckets:
                 for name, bucket in self._buckets.items():
                     if name in spent:
-                        bucket.give(_of(cost, name) - spent[name])
+                        bucket.settle(_of(cost, name) - spent[name])
             if not self.adaptive:
                 pass
             elif refused is not None:
@@ -422,7 +421,7 @@ class Limit:
     def _hold(self, cost: Mapping[str, float] | None, now: float) -> float:
         """The seconds until a call of this cost may start, as far as only time is in its way."""
         if self._gate != -inf:
-            self._gate = min(self._gate, now + _LONGEST_GATE)
+            self._gate = min(self._gate, now + LONGEST_GATE)
             if now < self._gate:
                 return self._gate - now
             self._gate = -inf
@@ -486,45 +485,16 @@ class Limit:
 
     def _refuse(self, hint: float, entry: int, used: int) -> Event | None:
         """The service has refused a call; what there is to tell, once for a burst."""
-        now = here.get().clock.monotonic()
-        if now >= self._gate:
-            # A gate suits a service that admits many calls and then none for a while. If it refuses some before twice as many have
-            # succeeded as were under way, the width is wrong: all would come back at the same instant, and be refused again.
-            self._narrow = self._worked < 2 * used
-            self._worked = 0
-        gated = hint >= (_GATE_FROM if self._width == inf and not self._narrow else _GATE_ALWAYS)
-        first = gated and now >= self._gate
-        if gated:
-            self._gate = max(self._gate, now + min(hint, _LONGEST_GATE))
-        if not gated or self._narrow:
-            first = self._cut(entry, used) or first
+        first, pause = self._heed(hint, entry, used, here.get().clock.monotonic())
         if not first or not listening():
             return None
         from outlast.observe.events import Throttled
 
-        pause = min(hint, _LONGEST_GATE) if gated else 0.0
         return Throttled(limit=self.name, retry_after=hint, pause=pause, width=self.width)
 
-    def _cut(self, entry: int, used: int) -> bool:
-        """Make room for fewer calls; whether this refusal began a burst."""
-        first = entry == self._cuts
-        if first:
-            self._cuts += 1
-            self._cut_from = min(self._width, used)
-            self._refused = 0
-        elif entry != self._cuts - 1:
-            return False  # of a burst long past
-        self._refused += 1
-        self._set_width(max(1.0, min(self._cut_from * _CUT, self._cut_from - self._refused)))
-        return first
-
-    def _widen(self) -> None:
-        self._set_width(self._width + max(_LEAST_GROWTH, self._width * _GROWTH) / self._width)
-
     def _set_width(self, width: float) -> None:
-        most = inf if self.concurrency is None else self.concurrency
-        self._width = inf if width >= most else width
-        self._room = most if self._width == inf else max(1, int(width + _ROUNDING))
+        super()._set_width(width)
+        self._room = self._places_at_most()
         self._absorb()
 
     # -- by itself ----------------------------------------------------------------------------------------------------------------
@@ -596,7 +566,7 @@ class Limit:
         )
         if why is None:
             self.tell_exceeded()
-        return LimitExceededError(message, name=self.name, retry_after=hold or None)
+        return LimitExceededError(message, name=self.name, retry_after=hold if 0 < hold < inf else None)
 
     def tell_exceeded(self) -> None:
         """Tell that a call got no place in time."""
@@ -617,7 +587,7 @@ def _ring(turns: Sequence[Turn]) -> None:
 
 _entered: ContextVar[tuple[tuple[Limit, int], ...]] = ContextVar("outlast_limits_entered", default=())
 _limits: weakref.WeakSet[Limit] = weakref.WeakSet()
-_SETTINGS = ("concurrency", "rates", "max_wait", "adaptive")
+_SETTINGS = ("concurrency", "rates", "max_wait", "adaptive", "shared")
 _by_name: weakref.WeakValueDictionary[str, Limit] = weakref.WeakValueDictionary()
 _unpickled: dict[str, Limit] = {}  # nobody else holds these
 
@@ -629,75 +599,11 @@ def _named(name: str, settings: dict[str, Any]) -> Limit:
     return known
 
 
-# -- retries -------------------------------------------------------------------------------------------------------------------
-
-_CREDIT = 1000  # successes whose deposits are kept: a good day must not pay for a storm
-
-
-class RetryBudget:
-    """
-    Retries as a share of the traffic, for all calls that share the budget.
-
-    Each call that succeeds at its first attempt deposits `ratio`; the decision to retry withdraws 1. `reserve` is there from the start.
-    When a dependency fails for good the deposits dry up, and so do the retries that would keep it down. Empty: the call ends with its own
-    error, reason ``retry_budget``.
-    """
-
-    def __init__(
-        self, name: str, *, ratio: float = 0.2, reserve: int = 10, shared: bool = False, **unknown: Never
-    ) -> None:
-        check = Check()
-        check.unknown(unknown, ("name", "ratio", "reserve", "shared"))
-        self.name = check.name("name", name)
-        self.ratio = check.number("ratio", ratio, low=0, high=1, default=0.2)
-        self.reserve = check.integer("reserve", reserve, low=0, default=10)
-        if shared:
-            check.add("shared", "False", shared, "Budgets are shared through a store, and this version has none.")
-        check.raise_if_any()
-        self._tokens = float(self.reserve)
-        _budgets.add(self)
-        self._most = self.reserve + self.ratio * _CREDIT
-        self.full = self._tokens >= self._most  # a deposit would change nothing
-        self._lock = allocate_lock()
-
-    @property
-    def available(self) -> int:
-        """Retries that would be granted now."""
-        return int(self._tokens + 1e-9)
-
-    def deposit(self) -> None:
-        """A call succeeded at its first attempt."""
-        if self.full:
-            return
-        with self._lock:
-            self._tokens = min(self._tokens + self.ratio, self._most)
-            self.full = self._tokens == self._most
-
-    def withdraw(self) -> bool:
-        """Ask for one retry, at the moment of the decision: waiting retries are already counted."""
-        with self._lock:
-            if self._tokens < 1 - 1e-9:  # five deposits of 0.2 are one retry, whatever floats say
-                return False
-            self._tokens -= 1
-            self.full = False
-            return True
-
-    def __repr__(self) -> str:
-        return f"<RetryBudget {self.name!r} {self._tokens:.1f} retries left>"
-
-
-_budgets: weakref.WeakSet[RetryBudget] = weakref.WeakSet()
-
-
 def _after_fork() -> None:
     # A thread of the parent may have held a lock at the moment of the fork. The child begins with what a new one has.
     for limit in _limits:
         limit._lock = threading.RLock()  # noqa: SLF001 - same room
         limit._start(limit._cuts + 1)  # noqa: SLF001 - same room
-    for budget in _budgets:
-        budget._lock = allocate_lock()  # noqa: SLF001 - same room
-        budget._tokens = float(budget.reserve)  # noqa: SLF001 - same room
-        budget.full = False
 
 
 os.register_at_fork(after_in_child=_after_fork)
