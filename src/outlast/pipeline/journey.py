@@ -68,6 +68,7 @@ class Post:
         "native",
         "onward",
         "ready",
+        "rounds",
         "run",
         "stage",
         "work",
@@ -94,6 +95,7 @@ class Post:
         # A slot is a token: taking one out and putting it back is one step each, which needs no lock between threads.
         self.free: deque[None] = deque([None] * stage.concurrency)
         self.ready: Any = deque()  # items that wait for a slot; for a batch stage, the runner puts a `Gathering` here
+        self.rounds: int | None = None  # of probes that had failed in vain when its breaker first held an item up
 
 
 class Bearings:
