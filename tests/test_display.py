@@ -7,9 +7,9 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from outlast.cli.display import Pace, Snapshot, StageLine, lines, picture
 from rich.console import Console
 
-from outlast.cli.display import Pace, Snapshot, StageLine, lines, picture
 from outlast.words import counted, duration, per_second, percent
 
 RUN = Snapshot(

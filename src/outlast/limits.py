@@ -107,13 +107,14 @@ class _Bucket:
     time t no more is taken than speed · t plus the burst or, if that is more, plus the largest single cost.
     """
 
-    __slots__ = ("at", "burst", "level", "speed")
+    __slots__ = ("at", "burst", "level", "speed", "taken")
 
     def __init__(self, rate: Rate) -> None:
         self.burst = rate.burst
         self.speed = rate.amount / rate.per
         self.level = rate.burst
         self.at = -inf
+        self.taken = 0.0  # so far
 
     def wait(self, cost: float, now: float) -> float:
         """The seconds until so much may be taken."""
@@ -127,6 +128,7 @@ class _Bucket:
     def give(self, amount: float) -> None:
         """Take less than nothing: give back what was not used after all, or take what was used beyond the estimate."""
         self.level = min(self.burst, self.level + amount)
+        self.taken -= amount
 
 
 class Turn:
@@ -224,6 +226,16 @@ class Limit:
     def width(self) -> int | None:
         """How many calls may be under way now: `concurrency`, or fewer after the service refused some; None if any number."""
         return None if self._room == inf else int(self._room)
+
+    @property
+    def paused(self) -> float:
+        """For how many seconds the gate is closed: the service has asked for it."""
+        return max(0.0, self._gate - here.get().clock.monotonic())
+
+    @property
+    def taken(self) -> Mapping[str, float]:
+        """What was taken of each rate so far."""
+        return {name: bucket.taken for name, bucket in self._buckets.items()}
 
     def __repr__(self) -> str:
         width = "any number" if self.width is None else self.width

@@ -32,6 +32,16 @@ class Bounds:
     spend_limit: Mapping[str, float] | None = None
     final_check: bool = False
 
+    def in_words(self) -> dict[str, str]:
+        """For people: what each bound is called, and its value."""
+        said = {
+            "completed from": f"{self.min_success_rate:.0%}",
+            "stops at": f"{self.failure_budget:.0%} failures",
+        }
+        if self.spend_limit:
+            said["spends at most"] = ", ".join(f"{most:,.6g} {name}" for name, most in self.spend_limit.items())
+        return said
+
 
 class Accounting:
     """

@@ -149,7 +149,7 @@ class Run:
             cancelled = interruption
         if watcher is not None:
             watcher.cancel()
-        result = self._result(runner, types)
+        result = runner.result = self._result(runner, types)
         await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
         if plan.watch is not None:
             plan.watch(runner)

@@ -46,6 +46,7 @@ class Ledger:
         self._heard = _loud()
         self.stages = [[0, 0, 0, 0] for _ in plan.stages]  # done, retries, skipped, dead; only while somebody watches
         self._watched = plan.watch is not None
+        self.before = runner.books.finished  # items that earlier passes have finished
 
     # -- from the runner
 
@@ -96,6 +97,8 @@ class Ledger:
             return
         load.checkpoints.append(Checkpoint(journey.seq, journey.key, journey.at - 1, stage.version, output))
         load.attempts += journey.rows
+        if self._watched:
+            self._tally_retries(journey)
         journey.rows = []
         load.held.append(journey)
         runner.journal.added()
@@ -274,10 +277,13 @@ class Ledger:
             )
         )
 
-    def _tally(self, journey: Journey, status: str) -> None:
+    def _tally_retries(self, journey: Journey) -> None:
         for row in journey.rows:
             if row.outcome == "retrying":
                 self.stages[row.stage][1] += 1
+
+    def _tally(self, journey: Journey, status: str) -> None:
+        self._tally_retries(journey)
         through = journey.at + (status == "succeeded")
         for place in range(through):
             self.stages[place][0] += 1

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections import deque
+from collections import Counter, deque
 from contextvars import copy_context
 from inspect import iscoroutinefunction
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from outlast.call import latest, running, standing
 from outlast.clock import Clock, Signal, Stop, here, stopping
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.journey import Journey
     from outlast.pipeline.ledger import Ledger
     from outlast.pipeline.plan import Plan
+    from outlast.pipeline.results import RunResult
     from outlast.pipeline.sinks import Sink
     from outlast.store import Store
     from outlast.store.records import Lease, RunRecord
@@ -55,6 +56,15 @@ _LOW = 128  # items that are read and not begun, below which more are read
 _ROOM = 64  # free places in the window that are worth reading for while there is other work
 _ROUNDING = 1e-9
 _GO, _END, _WAIT, _LINE, _HOLD, _BACK = Next.GO, Next.END, Next.WAIT, Next.LINE, Next.HOLD, Next.BACK
+
+
+class Whereabouts(NamedTuple):
+    """The items at one stage: those that are attempted, that wait for a slot, for another attempt or a circuit, and for a limit."""
+
+    running: int
+    queued: int
+    waiting: int
+    in_line: int
 
 
 class Runner(Attempts):
@@ -122,6 +132,8 @@ class Runner(Attempts):
         self.error: BaseException | None = None
         self.detail = ""  # what exactly, for people
         self.status: str | None = None  # what the end is called, if the books do not decide it
+        self.ends_on: float | None = None  # when attempts that still run are given up, once it was asked to end
+        self.result: RunResult[Any] | None = None  # once it is over
         self._dropping = False  # items that could go on are given back instead
         self._cancelling = False
         self.crowded: Callable[[], bool] = _never  # whether somebody is behind with taking results
@@ -224,6 +236,7 @@ class Runner(Attempts):
             return
         self.status = {"pause": "paused", "cancel": "cancelled"}.get(wish, "interrupted")
         self._stop.set()
+        self.ends_on = self.bearings.monotonic() + GRACE
         self.stop(self.status, drop=True)
         self.loop.call_later(GRACE, self.cancel)
 
@@ -279,6 +292,21 @@ class Runner(Attempts):
     def over(self) -> bool:
         """Whether all that could be done is done."""
         return self._done.done()
+
+    def whereabouts(self) -> list[Whereabouts]:
+        """Where the items in hand are, by stage. Any thread may ask; what moves meanwhile may be missed or seen twice."""
+        queued = Counter(journey.at for journey in self.crew.inbox())
+        waiting = Counter(journey.at for _, _, journey in tuple(self._timers))
+        in_line = Counter(journey.at for journey in tuple(self._lines.values()))
+        return [
+            Whereabouts(
+                running=post.stage.concurrency - len(post.free),
+                queued=len(post.ready) + queued[post.index],
+                waiting=waiting[post.index],
+                in_line=in_line[post.index],
+            )
+            for post in self.posts
+        ]
 
     def let_go(self, journey: Journey) -> None:
         """The item does not wait for its checkpoint any longer: it has failed."""
