@@ -93,10 +93,12 @@ def _row(lanes: Sequence[str | None], at: int, coming: Sequence[int], opened: Se
     for place, end in enumerate(lanes):
         if place == at:
             cell = "▼" if last else "├" if coming else "┌"
+        elif place in opened and place in coming:
+            cell = "┼" if place < reach else "┤"
         elif place in opened:
-            cell = "┤" if place in coming else "╮"
+            cell = "┬" if place < reach else "╮"
         elif place in coming:
-            cell = "╯"
+            cell = "┴" if place < reach else "╯"
         elif at < place < reach:
             cell = "─" if end is None else "┼"
         else:

@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from outlast.display.flow import ranks
-from outlast.display.telling import ending, lines, number, pace, protections, totals, trouble
+from outlast.display.telling import ending, lines, number, pace, protections, totals, trouble, unit
 from outlast.redact import error_text
 from outlast.words import counted, duration, percent, whole
 
@@ -39,7 +39,10 @@ _FRAME = "font:13px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif;max-width:
 _DIM = "opacity:.65"
 _CODE = f"font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;background:{_FAINT};border-radius:3px;padding:1px 4px"
 _CELL = f"padding:2px 10px 2px 0;text-align:left;vertical-align:top;border:0;border-bottom:1px solid {_LINE};background:none"
-_NUMBER = _CELL.replace("text-align:left", "text-align:right") + ";font-variant-numeric:tabular-nums;white-space:nowrap"
+_NUMBER = (
+    _CELL.replace("text-align:left", "text-align:right")
+    + ";font-variant-numeric:tabular-nums;white-space:nowrap;min-width:4em"
+)
 _MOST_GROUPS = 10
 _LONGEST = 300  # characters of a message
 
@@ -139,6 +142,8 @@ def result_page(result: RunResult[Any], groups: Sequence[FailureGroup], unread: 
 
 def _next(result: RunResult[Any], groups: Sequence[FailureGroup]) -> list[tuple[str, str]]:
     """What a person may want to do now: what it does, and how it is said."""
+    if result._kind == "replay":  # noqa: SLF001 - of one package
+        return []  # its letters are open again, in the groups of the run they come from
     if result.status in {"interrupted", "paused", "running"}:
         return [("go on: the same call again, with", f"run_key={result.run_key!r}")]
     steps = [("once the cause is gone, go on with", f"run_key={result.run_key!r}")] if result.status == "failed" else []
@@ -253,7 +258,7 @@ def _protected(stage: Any) -> tuple[str, str, str, str]:
     behind = []
     if guard.limit is not None:
         bounds = [f"{guard.limit.concurrency:,} at a time"] if guard.limit.concurrency is not None else []
-        bounds += [f"{rate.amount:,.6g} {kind} per {duration(rate.per)}" for kind, rate in guard.limit.rates.items()]
+        bounds += [f"{number(rate.amount)} {kind}{unit(rate.per)}" for kind, rate in guard.limit.rates.items()]
         behind.append(f"limit {guard.limit.name} ({', '.join(bounds) or 'adaptive'})")
     if guard.breaker is not None:
         behind.append(f"breaker {guard.breaker.name} ({guard.breaker.state.value.replace('_', '-')})")

@@ -313,15 +313,16 @@ def _status(runner: Runner) -> str:
 
 
 def _stages(runner: Runner, through: list[int]) -> tuple[StageLine, ...]:
-    places = runner.whereabouts()
+    places, entered = runner.whereabouts(), runner.ledger.entered
     lines: list[StageLine] = []
-    beyond = 0  # items that are at a later stage, and so are through this one
+    beyond = 0  # items that are at a later stage, and so are through this one; those that began there are not
     for post, tally, place in reversed([*zip(runner.posts, runner.ledger.stages, places, strict=True)]):
-        through[post.index] = max(through[post.index], tally[0] + beyond)
+        at = post.index
+        through[at] = max(through[at], tally[0] + beyond)
         lines.append(
             StageLine(
                 name=post.name,
-                done=through[post.index],
+                done=through[at],
                 running=place.running,
                 waiting=place.waiting,
                 throttled=place.in_line,
@@ -331,7 +332,7 @@ def _stages(runner: Runner, through: list[int]) -> tuple[StageLine, ...]:
                 behind=_behind(post.guard),
             )
         )
-        beyond += place.running + place.queued + place.waiting + place.in_line
+        beyond += place.running + place.queued + place.waiting + place.in_line - entered[at]
     return tuple(reversed(lines))
 
 
@@ -341,16 +342,18 @@ def _behind(guard: Any) -> tuple[str, ...]:
 
 
 def _edges(runner: Runner, stages: Sequence[StageLine], total: int) -> tuple[Edge, ...]:
-    """A chain: that is all a pipeline can be today."""
-    sink = runner.plan.sink
+    """A chain, and a way from the source to each stage that items begin at."""
+    sink, entered = runner.plan.sink, runner.ledger.entered
     end = "the store" if sink is None else PurePath(sink).name if isinstance(sink, str | PurePath) else "sink"
     own = [stage.name for stage in stages]
     start = "source" if "source" not in own else "the source"
     names = [start, *own, end if end not in own else f"{end} (sink)"]
-    counts = [max(0, total - runner.ledger.before), *(stage.done for stage in stages)]
-    return tuple(
+    later = sum(entered[1:])
+    counts = [max(0, total - runner.ledger.before - later), *(stage.done for stage in stages)]
+    chain = [
         Edge(start=one, end=other, count=count) for one, other, count in zip(names, names[1:], counts, strict=False)
-    )
+    ]
+    return (*chain, *(Edge(start=start, end=own[at], count=entered[at]) for at in range(1, len(own)) if entered[at]))
 
 
 def _limit(limit: Limit, used: Mapping[tuple[str, str], float | None]) -> LimitLine:

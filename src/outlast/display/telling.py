@@ -113,11 +113,20 @@ def speed(line: Speed) -> str:
     >>> speed(Speed(name="calls", amount=500, per=60, used=492.3)), speed(Speed(name="tokens", amount=9000, per=15))
     ('calls 492 of 500/min', 'tokens 0 of 9,000 per 15 s')
     """
-    per = _UNITS.get(float(line.per))
-    unit = f"/{per}" if per else f" per {line.per:g} s"
     used = max(0.0, line.used or 0.0)
     shown = f"{used:,.0f}" if used >= 10 or used == 0 else f"{used:.1f}"
-    return f"{line.name} {shown} of {line.amount:,.6g}{unit}"
+    return f"{line.name} {shown} of {number(line.amount)}{unit(line.per)}"
+
+
+def unit(per: float) -> str:
+    """
+    The time that a rate is counted over.
+
+    >>> unit(60), unit(15)
+    ('/min', ' per 15 s')
+    """
+    short = _UNITS.get(float(per))
+    return f"/{short}" if short else f" per {per:g} s"
 
 
 def breaker(line: BreakerLine) -> list[str]:

@@ -7,6 +7,7 @@ words say.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -62,7 +63,7 @@ def picture(now: Snapshot, width: int, height: int = 1000) -> RenderableType:
     problems = now.problems[: max(0, min(_PROBLEMS, room - needed - 1))]
     parts = [*top, Text(), stages]
     if protecting:
-        parts += [Text(), *_protections(protecting, width)]
+        parts += [Text(), *_protections(protecting, width, protecting)]
     if problems:
         parts += [Text(), *(_problem(*problem) for problem in problems)]
     return Group(*parts)
@@ -78,7 +79,7 @@ def _crowded(
         parts.append(stages)
         room -= stages.row_count + 1
     holding = [line for line in protecting if not line[3]][:room]
-    parts += _protections(holding, width)
+    parts += _protections(holding, width, protecting)
     return [*parts, *(_problem(*problem) for problem in now.problems[: min(_PROBLEMS, room - len(holding))])]
 
 
@@ -156,8 +157,10 @@ def _stages(now: Snapshot, width: int, *, ends: bool = True) -> Table:
     if wide:
         table.add_column("behind", no_wrap=True, overflow="ellipsis")
     stages = {stage.name: stage for stage in now.stages}
-    passed = {edge.start: edge.count for edge in now.edges}  # of a node that is no stage
-    arrived = {edge.end: edge.count for edge in now.edges}
+    passed, arrived = Counter[str](), Counter[str]()  # of nodes that are no stages
+    for edge in now.edges:
+        passed[edge.start] += edge.count
+        arrived[edge.end] += edge.count
     ways = gutter((edge.start, edge.end) for edge in now.edges) or [("", name) for name in stages]
     for way, name in ways:
         first = Text.assemble((f"{way} " if way else "", "bright_black"), name)
@@ -165,7 +168,7 @@ def _stages(now: Snapshot, width: int, *, ends: bool = True) -> Table:
         if stage is None:
             if not ends:
                 continue
-            count = passed.get(name, arrived.get(name, 0))
+            count = passed[name] if name in passed else arrived[name]
             first.stylize("dim")
             table.add_row(first, Text(f"{count:,}", style="dim"), *[""] * (len(columns) - 1 + wide))
             continue
@@ -179,9 +182,12 @@ def _quiet(number: int, colour: str) -> Text:
     return Text(f"{number:,}", style=colour) if number else Text("·", style="bright_black")
 
 
-def _protections(lines: list[tuple[str, str, list[str], bool]], width: int) -> list[Text]:
-    kinds = max((len(kind) for kind, *_ in lines), default=0)
-    names = min(max((len(name) for _, name, *_ in lines), default=0), max(8, width // 4))
+def _protections(
+    lines: list[tuple[str, str, list[str], bool]], width: int, among: list[tuple[str, str, list[str], bool]]
+) -> list[Text]:
+    """A line each; as wide as all of those `among` which they are need it, so that none moves when others come and go."""
+    kinds = max((len(kind) for kind, *_ in among), default=0)
+    names = min(max((len(name) for _, name, *_ in among), default=0), max(8, width // 4))
     drawn: list[Text] = []
     for kind, name, said, calm in lines:
         called = Text(name)

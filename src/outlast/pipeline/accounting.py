@@ -39,7 +39,7 @@ class Bounds:
             "stops at": f"{self.failure_budget:.0%} failures",
         }
         if self.spend_limit:
-            said["spends at most"] = ", ".join(f"{most:,.6g} {name}" for name, most in self.spend_limit.items())
+            said["spends at most"] = ", ".join(f"{most:,.12g} {name}" for name, most in self.spend_limit.items())
         return said
 
 

@@ -198,6 +198,7 @@ class Run:
             spent=dict(books.spent),
             error=runner.error,
             _number=record.number,
+            _kind=record.kind,
             _store=lambda: home.store,
             _decode=lambda data: codec.decode(data, types),
         )

@@ -45,12 +45,18 @@ class Ledger:
         self._gap = False
         self._heard = _loud()
         self.stages = [[0, 0, 0, 0] for _ in plan.stages]  # done, retries, skipped, dead; only while somebody watches
+        self.entered = [0] * len(
+            plan.stages
+        )  # items that began at this stage: behind a checkpoint, or as a dead letter
         self._watched = plan.watch is not None
         self.before = runner.books.finished  # items that earlier passes have finished
 
     # -- from the runner
 
     def taken_in(self, journeys: Sequence[Journey]) -> None:
+        if self._watched:
+            for journey in journeys:
+                self.entered[journey.at] += 1
         if self._queue is not None:
             self._queue.extend(journeys)
 

@@ -85,6 +85,7 @@ class RunResult(Generic[Out_co]):
     spent: Mapping[str, float] = field(default_factory=dict)
     error: BaseException | None = None
     _number: int = 0
+    _kind: str = "run"
     _store: Callable[[], Store] | None = None
     _decode: Callable[[bytes], Any] | None = None
 
