@@ -313,7 +313,7 @@ def _status(runner: Runner) -> str:
 
 
 def _stages(runner: Runner, through: list[int]) -> tuple[StageLine, ...]:
-    places, entered = runner.whereabouts(), runner.ledger.entered
+    places, entered, held = runner.whereabouts(), runner.ledger.entered, runner.ledger.held
     lines: list[StageLine] = []
     beyond = 0  # items that are at a later stage, and so are through this one; those that began there are not
     for post, tally, place in reversed([*zip(runner.posts, runner.ledger.stages, places, strict=True)]):
@@ -332,7 +332,7 @@ def _stages(runner: Runner, through: list[int]) -> tuple[StageLine, ...]:
                 behind=_behind(post.guard),
             )
         )
-        beyond += place.running + place.queued + place.waiting + place.in_line - entered[at]
+        beyond += place.running + place.queued + place.waiting + place.in_line + held[at] - entered[at]
     return tuple(reversed(lines))
 
 

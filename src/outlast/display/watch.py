@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import sys
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from outlast.clock import here
 from outlast.display.snapshot import View
 from outlast.display.telling import lines
+from outlast.log import logger
+from outlast.redact import error_text
 from outlast.store import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -78,8 +80,9 @@ class Watch:
         self._view = None if self._screen is None else View(runner, self._expected)
 
     def __enter__(self) -> Self:
-        if self._screen is not None:
-            self._screen.open()
+        with self._harmless():
+            if self._screen is not None:
+                self._screen.open()
         # In the context of whoever runs: a notebook knows by it to which cell a picture belongs.
         self._thread = threading.Thread(
             target=copy_context().run, args=(self._look,), daemon=True, name="outlast-watch"
@@ -91,24 +94,36 @@ class Watch:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=_FAREWELL)
-        if self._screen is not None:
-            last: Snapshot | None = None
-            with suppress(RuntimeError, LookupError):
-                last = None if self._view is None else self._view.look()
-            self._screen.close(last)
+        with self._harmless():
+            screen, view = self._screen, self._view
+            if screen is not None:
+                last: Snapshot | None = None
+                with suppress(RuntimeError, LookupError):
+                    last = None if view is None else view.look()
+                screen.close(last)
 
     # -- the thread
 
     def _look(self) -> None:
         while not self._stop.wait(_BESIDE if self._screen is None else self._screen.every):
-            runner, view, screen = self._runner, self._view, self._screen
-            # The runner's collections change under our eyes; what is seen wrongly now is seen rightly in the next look.
-            if view is not None and screen is not None:
-                with suppress(RuntimeError, LookupError):
-                    screen.show(view.look())
-            if runner is not None and self._beside is not None and self._due("beside", _BESIDE):
-                with suppress(StoreError):
-                    self._beside(runner)
+            with self._harmless():
+                runner, view, screen = self._runner, self._view, self._screen
+                # The runner's collections change under our eyes; what is seen wrongly now is seen rightly in the next look.
+                if view is not None and screen is not None:
+                    with suppress(RuntimeError, LookupError):
+                        screen.show(view.look())
+                if runner is not None and self._beside is not None and self._due("beside", _BESIDE):
+                    with suppress(StoreError):
+                        self._beside(runner)
+
+    @contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """A display that breaks (a closed terminal, a full pipe) is gone, and the run goes on without it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run is worth more
+            self._screen = None
+            logger().warning("the run is not shown any more: %s", error_text(error))
 
     def _due(self, what: str, every: float) -> bool:
         now = here.get().clock.monotonic()

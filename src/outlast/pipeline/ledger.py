@@ -48,6 +48,7 @@ class Ledger:
         self.entered = [0] * len(
             plan.stages
         )  # items that began at this stage: behind a checkpoint, or as a dead letter
+        self.held = [0] * len(plan.stages)  # items on their way to it whose checkpoint is being recorded
         self._watched = plan.watch is not None
         self.before = runner.books.finished  # items that earlier passes have finished
 
@@ -105,6 +106,7 @@ class Ledger:
         load.attempts += journey.rows
         if self._watched:
             self._tally_retries(journey)
+            self.held[journey.at] += 1
         journey.rows = []
         load.held.append(journey)
         runner.journal.added()
@@ -113,6 +115,9 @@ class Ledger:
         """All of this is on record."""
         books = self._runner.books
         books.record(load.items)
+        if self._watched:
+            for journey in load.held:
+                self.held[journey.at] -= 1
         if self._deliver is not None:
             for result in load.told:
                 self._deliver(result)

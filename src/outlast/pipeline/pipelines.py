@@ -439,13 +439,16 @@ def _blocking(run: Run) -> RunResult[Any]:
             outcome.append(_drive(run))
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             errors.append(error)
+        finally:
+            over.set()
 
-    thread = threading.Thread(target=copy_context().run, args=(work,), name="outlast-run")
-    thread.start()
+    # An event, and not the thread itself: one whose `join` was interrupted is taken for dead, and the run would go on unseen.
+    over = threading.Event()
+    threading.Thread(target=copy_context().run, args=(work,), name="outlast-run").start()
     interrupted: BaseException | None = None
-    while thread.is_alive():
+    while not over.is_set():
         try:
-            thread.join()
+            over.wait()
         except BaseException as interruption:  # noqa: BLE001 - Ctrl-C in a notebook: the run winds down before the cell ends
             interrupted = interrupted or interruption
             run.ask_soon("interrupted")

@@ -294,10 +294,10 @@ class Runner(Attempts):
         return self._done.done()
 
     def whereabouts(self) -> list[Whereabouts]:
-        """Where the items in hand are, by stage. Any thread may ask; what moves meanwhile may be missed or seen twice."""
+        """Where the items in hand are, by stage. Any thread may ask; what moves meanwhile may be missed."""
         queued = Counter(journey.at for journey in self.crew.inbox())
         waiting = Counter(journey.at for _, _, journey in tuple(self._timers))
-        in_line = Counter(journey.at for journey in tuple(self._lines.values()))
+        in_line = Counter(journey.at for task, journey in tuple(self._lines.items()) if not task.done())
         return [
             Whereabouts(
                 running=post.stage.concurrency - len(post.free),
