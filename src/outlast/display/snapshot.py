@@ -313,12 +313,14 @@ def _status(runner: Runner) -> str:
 
 
 def _stages(runner: Runner, through: list[int]) -> tuple[StageLine, ...]:
-    places, entered, held = runner.whereabouts(), runner.ledger.entered, runner.ledger.held
+    ledger, places = runner.ledger, runner.whereabouts()
     lines: list[StageLine] = []
-    beyond = 0  # items that are at a later stage, and so are through this one; those that began there are not
-    for post, tally, place in reversed([*zip(runner.posts, runner.ledger.stages, places, strict=True)]):
+    done = 0  # items that have ended behind this stage or are at a later one, without those that began there
+    for post, place in reversed([*zip(runner.posts, places, strict=True)]):
         at = post.index
-        through[at] = max(through[at], tally[0] + beyond)
+        done += ledger.through[at + 1]
+        through[at] = max(through[at], done)
+        retries, skipped, dead = ledger.stages[at]
         lines.append(
             StageLine(
                 name=post.name,
@@ -326,13 +328,13 @@ def _stages(runner: Runner, through: list[int]) -> tuple[StageLine, ...]:
                 running=place.running,
                 waiting=place.waiting,
                 throttled=place.in_line,
-                retries=tally[1],
-                skipped=tally[2],
-                dead=tally[3],
+                retries=retries,
+                skipped=skipped,
+                dead=dead,
                 behind=_behind(post.guard),
             )
         )
-        beyond += place.running + place.queued + place.waiting + place.in_line + held[at] - entered[at]
+        done += place.running + place.queued + place.waiting + place.in_line + ledger.held[at] - ledger.entered[at]
     return tuple(reversed(lines))
 
 

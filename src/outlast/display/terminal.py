@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from outlast.display.flow import gutter
@@ -57,11 +57,11 @@ def picture(now: Snapshot, width: int, height: int = 1000) -> RenderableType:
     room = max(0, height - 1 - len(top))  # the cursor has a line of its own
     protecting = [line for line in protections(now) if not now.why or line[0] == "cost" or not line[3]]
     stages = _stages(now, width)
-    needed = stages.row_count + 2 + (len(protecting) + 1 if protecting else 0)
+    needed = len(stages) + 1 + (len(protecting) + 1 if protecting else 0)
     if needed > room:
         return Group(*top, *_crowded(now, width, room, protecting))
     problems = now.problems[: max(0, min(_PROBLEMS, room - needed - 1))]
-    parts = [*top, Text(), stages]
+    parts = [*top, Text(), *stages]
     if protecting:
         parts += [Text(), *_protections(protecting, width, protecting)]
     if problems:
@@ -75,9 +75,9 @@ def _crowded(
     """As much as fits: the stages, what holds items up, what has failed."""
     parts: list[RenderableType] = []
     stages = _stages(now, width, ends=False)
-    if stages.row_count + 1 <= room:
-        parts.append(stages)
-        room -= stages.row_count + 1
+    if len(stages) <= room:
+        parts += stages
+        room -= len(stages)
     holding = [line for line in protecting if not line[3]][:room]
     parts += _protections(holding, width, protecting)
     return [*parts, *(_problem(*problem) for problem in now.problems[: min(_PROBLEMS, room - len(holding))])]
@@ -145,41 +145,52 @@ def _totals(now: Snapshot, width: int) -> list[Text]:
     return rows
 
 
-def _stages(now: Snapshot, width: int, *, ends: bool = True) -> Table:
+def _stages(now: Snapshot, width: int, *, ends: bool = True) -> list[Text]:
     """A row for each stage, with the way that items take at the left; with `ends`, its source and its sink too."""
-    columns = [column for column in _COLUMNS if width >= column[3]]
-    wide = width >= _WIDE and any(stage.behind for stage in now.stages)
-    room = width - sum(size + 2 for _, size, _, _ in columns)
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("", max_width=max(10, min(_MOST_NAME, room)), no_wrap=True, overflow="ellipsis")
-    for heading, size, _, _ in columns:
-        table.add_column(heading, justify="right", min_width=size, no_wrap=True)
-    if wide:
-        table.add_column("behind", no_wrap=True, overflow="ellipsis")
+    # Not a Table: that would take more time than all the rest.
+    if not now.stages:
+        return []
     stages = {stage.name: stage for stage in now.stages}
     passed, arrived = Counter[str](), Counter[str]()  # of nodes that are no stages
     for edge in now.edges:
         passed[edge.start] += edge.count
         arrived[edge.end] += edge.count
     ways = gutter((edge.start, edge.end) for edge in now.edges) or [("", name) for name in stages]
-    for way, name in ways:
-        first = Text.assemble((f"{way} " if way else "", "bright_black"), name)
+    ways = [(f"{way} " if way else "", name) for way, name in ways if ends or name in stages]
+    columns = [column for column in _COLUMNS if width >= column[3]]
+    room = max(10, min(_MOST_NAME, width - sum(size + 2 for _, size, _, _ in columns)))
+    first = min(room, max((len(way) + cell_len(name) for way, name in ways), default=0))
+    wide = width >= _WIDE and any(stage.behind for stage in now.stages)
+    rows: list[list[tuple[str, str]]] = []
+    for _, name in ways:
         stage = stages.get(name)
         if stage is None:
-            if not ends:
-                continue
             count = passed[name] if name in passed else arrived[name]
-            first.stylize("dim")
-            table.add_row(first, Text(f"{count:,}", style="dim"), *[""] * (len(columns) - 1 + wide))
-            continue
-        cells = [_quiet(getattr(stage, heading), colour) for heading, _, colour, _ in columns]
-        table.add_row(first, *cells, *([Text(", ".join(stage.behind), style="dim")] if wide else []))
-    return table
+            rows.append([(f"{count:,}", "dim")])
+        else:
+            rows.append([_quiet(getattr(stage, heading), colour) for heading, _, colour, _ in columns])
+    sizes = [
+        max(size, *(len(row[place][0]) for row in rows if place < len(row)))
+        for place, (_, size, _, _) in enumerate(columns)
+    ]
+    heads = "".join(f"  {column[0]:>{size}}" for column, size in zip(columns, sizes, strict=True))
+    drawn = [Text(f"{'':{first}}{heads}{'  behind' if wide else ''}", style="dim", no_wrap=True, overflow="ellipsis")]
+    for (way, name), row in zip(ways, rows, strict=True):
+        stage = stages.get(name)
+        called = Text.assemble((way, "bright_black"), (name, "" if stage else "dim"))
+        called.truncate(first, overflow="ellipsis", pad=True)
+        for (text, colour), size in zip(row, sizes, strict=False):
+            called.append(" " * (2 + size - len(text))).append(text, style=colour)
+        if wide and stage is not None and stage.behind:
+            called.append(f"  {', '.join(stage.behind)}", style="dim")
+        called.no_wrap, called.overflow = True, "ellipsis"
+        drawn.append(called)
+    return drawn
 
 
-def _quiet(number: int, colour: str) -> Text:
+def _quiet(number: int, colour: str) -> tuple[str, str]:
     """A number that shows only if there is something to see."""
-    return Text(f"{number:,}", style=colour) if number else Text("·", style="bright_black")
+    return (f"{number:,}", colour) if number else ("·", "bright_black")
 
 
 def _protections(

@@ -11,6 +11,7 @@ import threading
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from pathlib import Path
+from time import thread_time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from outlast.clock import here
@@ -33,6 +34,7 @@ PAGE = 0.3  # and in a notebook, where each travels to a browser
 LINES = 5.0  # seconds between two lines,
 LONGEST = 60.0  # which become rarer up to this
 _BESIDE = 1.0  # seconds between two looks of whoever looks along
+_RARER = 80.0  # times what a look has cost, to the next one: watching takes little, also on a slow machine
 _FAREWELL = 5.0  # seconds that a look may take when the run is over
 
 
@@ -105,7 +107,9 @@ class Watch:
     # -- the thread
 
     def _look(self) -> None:
-        while not self._stop.wait(_BESIDE if self._screen is None else self._screen.every):
+        cost = 0.0
+        while not self._stop.wait(_BESIDE if self._screen is None else max(self._screen.every, cost * _RARER)):
+            began = thread_time()
             with self._harmless():
                 runner, view, screen = self._runner, self._view, self._screen
                 # The runner's collections change under our eyes; what is seen wrongly now is seen rightly in the next look.
@@ -115,6 +119,7 @@ class Watch:
                 if runner is not None and self._beside is not None and self._due("beside", _BESIDE):
                     with suppress(StoreError):
                         self._beside(runner)
+            cost = thread_time() - began
 
     @contextmanager
     def _harmless(self) -> Iterator[None]:

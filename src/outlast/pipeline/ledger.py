@@ -44,7 +44,9 @@ class Ledger:
         self._ended: dict[int, Journey] = {}
         self._gap = False
         self._heard = _loud()
-        self.stages = [[0, 0, 0, 0] for _ in plan.stages]  # done, retries, skipped, dead; only while somebody watches
+        # Only while somebody watches: retries, skipped and dead items of each stage, and how many items have ended behind so many stages.
+        self.stages = [[0, 0, 0] for _ in plan.stages]
+        self.through = [0] * (len(plan.stages) + 1)
         self.entered = [0] * len(
             plan.stages
         )  # items that began at this stage: behind a checkpoint, or as a dead letter
@@ -57,7 +59,8 @@ class Ledger:
     def taken_in(self, journeys: Sequence[Journey]) -> None:
         if self._watched:
             for journey in journeys:
-                self.entered[journey.at] += 1
+                if journey.at:
+                    self.entered[journey.at] += 1
         if self._queue is not None:
             self._queue.extend(journeys)
 
@@ -291,17 +294,19 @@ class Ledger:
     def _tally_retries(self, journey: Journey) -> None:
         for row in journey.rows:
             if row.outcome == "retrying":
-                self.stages[row.stage][1] += 1
+                self.stages[row.stage][0] += 1
 
     def _tally(self, journey: Journey, status: str) -> None:
-        self._tally_retries(journey)
-        through = journey.at + (status == "succeeded")
-        for place in range(through):
-            self.stages[place][0] += 1
-        if status == "skipped":
-            self.stages[journey.at][2] += 1
-        elif status != "succeeded":
-            self.stages[journey.at][3] += 1
+        at = journey.at
+        if (
+            journey.first_failed is not None or journey.attempts > at + 1
+        ):  # there may be retries, which most items have not
+            self._tally_retries(journey)
+        if status == "succeeded":
+            self.through[at + 1] += 1
+        else:
+            self.through[at] += 1
+            self.stages[at][1 if status == "skipped" else 2] += 1
 
     # -- what it means for the run
 
