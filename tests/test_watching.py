@@ -75,7 +75,7 @@ def test_a_look_at_a_run_that_waits_for_everything(app):
         outlast.current().spend(usd=0.5)
         return number
 
-    @outlast.stage(guard=outlast.Guard("shop", retry=later, breaker=breaker), checkpoint=True)
+    @outlast.stage(guard=outlast.Guard("shop", retry=later, breaker=breaker))
     async def pay(number):
         if number in {2, 3}:
             fail_once(("pay", number))
@@ -118,6 +118,30 @@ def test_a_look_at_a_run_that_waits_for_everything(app):
     assert (last.status, last.why, last.finished) == ("completed", result.why, 12)
     assert [(stage.done, stage.retries) for stage in last.stages] == [(11, 0), (11, 2), (11, 2), (11, 0)]
     assert last.costs == (CostLine(name="usd", spent=5.5, an_item=5.5 / 12, limit=100.0),)
+
+
+def test_retries_before_a_checkpoint_are_counted(app):
+    """S3-05: the record of an item is written in parts, and none of them is forgotten."""
+    failed, views = set(), []
+
+    @outlast.stage(checkpoint=True)
+    async def ask(number):
+        if number not in failed:
+            failed.add(number)
+            raise ConnectionResetError("once")
+        return number
+
+    @outlast.stage
+    async def keep(number):
+        return number
+
+    with virtual_time():
+        outlast.Pipeline("p", ask, keep, app=app).run(
+            range(5), watch=lambda runner: views or views.append(View(runner))
+        )
+    look = views[0].look()
+    assert [(stage.done, stage.retries) for stage in look.stages] == [(5, 5), (5, 0)]
+    assert views[0].runner.ledger.held == [0, 0]
 
 
 def test_a_service_that_asks_for_a_pause_is_seen(app):
