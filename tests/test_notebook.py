@@ -107,7 +107,7 @@ def test_progress_changes_one_output_in_place(notebook):
     (output,) = notebook.shown(2)
     last = text_of(output["text/html"])
     assert "completed" in last
-    assert "3 of 4 items succeeded, 1 became dead letters; the dead letters are open" in last
+    assert "3 of 4 items succeeded, 1 became a dead letter; it is open" in last
     assert output["text/plain"].startswith("pages today: 4 of 4 (100 %), ")
     pictures = [text_of(update["text/html"]) for update in notebook.updates]
     assert len(pictures) >= 2
@@ -170,7 +170,7 @@ def test_interrupting_a_cell_ends_the_run_and_says_how_to_go_on(tmp_path):
         client.execute()
     assert re.search(r"winding down: 1 attempt may end, 2\d s at most\.", text_of(interrupted[1]))
     last = text_of(client.updates[-1]["text/html"])
-    assert "interrupted: 1 of 2 items succeeded, 1 are pending; run it again with run_key='today' to go on" in last
+    assert "interrupted: 1 of 2 items succeeded, 1 is pending; run it again with run_key='today' to go on" in last
 
 
 # --- pieces ---

@@ -357,7 +357,7 @@ def test_progress_in_a_terminal_is_a_picture_that_stays(tmp_path):
     assert last[0].startswith("pages  today")
     assert "completed" in last[0]
     assert last[2:] == [
-        "21 of 22 items succeeded, 1 became dead letters; the dead letters are open",
+        "21 of 22 items succeeded, 1 became a dead letter; it is open",
         "21 succeeded   1 dead letter   0 pending",
         "                done  running  waiting  throttled  retries  skipped    dead",
         "┌ source          22",
@@ -395,7 +395,7 @@ def test_ctrl_c_is_answered_in_the_picture_and_a_second_one_ends_it(tmp_path):
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.finish() == 0
     last = " ".join(terminal.screen())
-    assert "interrupted: 5 of 6 items succeeded, 1 are pending" in last
+    assert "interrupted: 5 of 6 items succeeded, 1 is pending" in last
     assert "run it again with run_key='today' to go on" in last
     assert "\x1b[?25h" in terminal.written.rpartition("\x1b[?25l")[2]
 

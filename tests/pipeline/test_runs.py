@@ -639,7 +639,7 @@ def test_progress_is_lines_on_standard_error(app, capsys):
     """At least one at the end; whoever wants another display watches the runner itself."""
     pipeline = outlast.Pipeline("p", counted([]), app=app)
     pipeline.run(range(10), progress=True)
-    assert "p: 10/10 items, 10 succeeded" in capsys.readouterr().err
+    assert "10 of 10 (100 %), " in capsys.readouterr().err
     looks = []
     pipeline.run(range(10), watch=lambda runner: looks.append(runner.books.counts().finished))
     assert looks[-1] == 10
