@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
+from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from outlast.display.flow import gutter, ranks
+from outlast.display.page import run_page
 from outlast.display.snapshot import (
     BreakerLine,
     BudgetLine,
@@ -283,39 +287,52 @@ def test_pace_follows_the_last_seconds_only():
 
 
 amounts = st.integers(min_value=0, max_value=10**9)
+names = st.text(min_size=1, max_size=60)
 
 
+@settings(max_examples=60)
 @given(
     st.integers(40, 220),
-    amounts,
-    amounts,
-    amounts,
-    amounts,
+    st.integers(3, 60),
+    st.tuples(amounts, amounts, amounts, amounts),
     st.none() | amounts,
     st.none() | st.floats(0, 1e6),
-    st.text(max_size=60),
+    st.lists(names, min_size=1, max_size=6, unique=True),
+    names,
 )
-def test_no_snapshot_breaks_the_picture(width, succeeded, skipped, dead, pending, expected, rate, name):
-    """S3-06: whatever the numbers, every line fits, and the bar is as long as it should be."""
-    total = succeeded + skipped + dead + pending
+def test_no_snapshot_breaks_the_picture(width, height, counts, expected, rate, stages, name):
+    """S3-06: whatever the numbers and names, no line is wider than the terminal, nor the picture higher, and nothing in it is a command."""
+    succeeded, skipped, dead, pending = counts
     snapshot = Snapshot(
-        pipeline=" ".join(name.split()) or "p",
-        run_key="k",
+        pipeline=name,
+        run_key=name,
         status="running",
         elapsed=1.0,
-        total=total,
+        total=sum(counts),
         expected=expected,
         succeeded=succeeded,
         degraded=succeeded // 3,
         skipped=skipped,
         dead=dead,
         rate=rate,
-        stages=(StageLine(name="label", done=succeeded, dead=dead),),
+        stages=tuple(
+            StageLine(name=stage, done=succeeded, waiting=pending, dead=dead, behind=(name,)) for stage in stages
+        ),
+        edges=tuple(Edge(start=start, end=end, count=dead) for start, end in pairwise([*stages, "\0sink"])),
+        limits=(LimitLine(name=name, under_way=pending, waiting=dead, speeds=(Speed(name="calls", amount=1, per=1),)),),
+        breakers=(BreakerLine(name=name, state="open", since=1, isolated=name),),
+        problems=((dead, stages[0], name),) * 7,
     )
-    bar = picture(snapshot, width).renderables[1]
+    drawing = picture(snapshot, width, height)
+    bar = drawing.renderables[1]
     assert bar.cell_len == max(min(width, 100), bar.cell_len - bar.plain.count("━") - bar.plain.count("─") + 10)
-    assert max((len(line) for line in drawn(snapshot, width)[2:]), default=0) <= width
-    assert len(list(lines(snapshot))) == 1
+    shown = drawn(snapshot, width, height)
+    assert max(cell_len(line) for line in [shown[0], *shown[2:]]) <= width
+    assert len(drawing.renderables) == len(shown)
+    assert len(shown) <= height - 1
+    assert all(line.isprintable() for line in [*shown, *lines(snapshot)])
+    text_of = re.sub(r"<[^<>]*>", "", run_page(snapshot))
+    assert "<" not in text_of
 
 
 @pytest.mark.parametrize(

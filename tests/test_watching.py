@@ -283,7 +283,7 @@ def test_what_is_packed_is_not_counted(tmp_path):
 
 
 def test_who_is_not_watched_pays_nothing(tmp_path):
-    """U-12: no thread, no room of the display, no count of stages."""
+    """S3-05: no thread, no room of the display, no count of stages."""
     program = """
 import sys, threading
 import outlast

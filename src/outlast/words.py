@@ -68,3 +68,14 @@ def percent(part: int, whole: int) -> str:
         return "100 %"
     share = min(99.9, max(0.1, 100 * part / whole))
     return f"{share:.0f} %" if 1 <= share <= 99 else f"{share:.1f} %"
+
+
+def plain(text: str) -> str:
+    r"""
+    Text from outside for one line of a terminal: nothing in it moves the cursor, colours, rings or turns the direction of writing.
+
+    >>> plain("two\nlines"), plain("\x1b[2Jgone"), plain("日本")
+    ('two lines', '\ufffd[2Jgone', '日本')
+    """
+    text = " ".join(text.split())
+    return text if text.isprintable() else "".join(each if each.isprintable() else "\ufffd" for each in text)

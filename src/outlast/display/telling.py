@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outlast.words import counted, per_second, percent, whole
+from outlast.words import counted, per_second, percent, plain, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ def pace(now: Snapshot) -> list[str]:
     if now.left is not None:
         said.append(f"about {whole(now.left)} left")
     elif (held := next((line for line in now.breakers if not line.calm), None)) and now.status == "running":
-        said.append(f"waits for breaker {held.name}")
+        said.append(plain(f"waits for breaker {held.name}"))
     return said
 
 
@@ -195,12 +195,12 @@ def lines(now: Snapshot) -> Iterator[str]:
     share = "" if now.expected is None else f" of {now.expected:,} ({percent(now.finished, now.expected)})"
     parts = [f"{now.finished:,}{share}", *pace(now), *(text for text, _ in ends(now)), *trouble(now)]
     parts += [f"{number(line.spent)} {line.name} spent" for line in now.costs if line.spent]
-    yield f"{who}: {', '.join(parts)}"
+    yield plain(f"{who}: {', '.join(parts)}")
     if (stopping := ending(now)) is not None:
-        yield f"{who}: {stopping}"
+        yield plain(f"{who}: {stopping}")
     if now.why:
-        yield f"{who}: {now.status}, {now.why}"
+        yield plain(f"{who}: {now.status}, {now.why}")
         return
     for kind, name, said, calm in protections(now):
         if not calm:
-            yield f"{kind} {name}: {', '.join(said)}"
+            yield plain(f"{kind} {name}: {', '.join(said)}")

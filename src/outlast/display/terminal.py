@@ -16,7 +16,7 @@ from rich.text import Text
 
 from outlast.display.flow import gutter
 from outlast.display.telling import ending, pace, protections, totals, trouble
-from outlast.words import percent, whole
+from outlast.words import percent, plain, whole
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,6 +54,8 @@ _WIDE = 120  # from here on there is room to say what protects a stage
 def picture(now: Snapshot, width: int, height: int = 1000) -> RenderableType:
     """The run for a terminal of this size; what matters least is left out first."""
     top: list[RenderableType] = [_headline(now, width), _bar(now, width), *_second(now, width), *_totals(now, width)]
+    if not now.why:
+        top = top[: max(1, height - 1)]
     room = max(0, height - 1 - len(top))  # the cursor has a line of its own
     protecting = [line for line in protections(now) if not now.why or line[0] == "cost" or not line[3]]
     stages = _stages(now, width)
@@ -87,7 +89,7 @@ def _headline(now: Snapshot, width: int) -> Text:
     right = Text.assemble(
         (now.status.replace("_", " "), f"bold {STATUS_COLOURS.get(now.status, '')}"), f"  {whole(now.elapsed)}"
     )
-    left = Text.assemble((now.pipeline, "bold"), "  ", (now.run_key, "dim"))
+    left = Text.assemble((plain(now.pipeline), "bold"), "  ", (plain(now.run_key), "dim"))
     room = min(width, WIDEST_BAR) - right.cell_len - 2
     left.truncate(max(8, room), overflow="ellipsis")
     return Text.assemble(left, " " * max(2, room + 2 - left.cell_len), right, no_wrap=True, overflow="ellipsis")
@@ -125,7 +127,7 @@ def bar(room: int, whole: int, **kinds: int) -> Text:
 def _second(now: Snapshot, width: int) -> list[Text]:
     """What it came to, or how it ends, or how fast it goes."""
     if now.why:
-        return [Text(now.why, overflow="fold")]
+        return [Text(plain(now.why), overflow="fold")]
     stopping = ending(now)
     if stopping is not None:
         return [Text(stopping, style="yellow", no_wrap=True, overflow="ellipsis")]
@@ -159,7 +161,7 @@ def _stages(now: Snapshot, width: int, *, ends: bool = True) -> list[Text]:
     ways = [(f"{way} " if way else "", name) for way, name in ways if ends or name in stages]
     columns = [column for column in _COLUMNS if width >= column[3]]
     room = max(10, min(_MOST_NAME, width - sum(size + 2 for _, size, _, _ in columns)))
-    first = min(room, max((len(way) + cell_len(name) for way, name in ways), default=0))
+    first = min(room, max((len(way) + cell_len(plain(name)) for way, name in ways), default=0))
     wide = width >= _WIDE and any(stage.behind for stage in now.stages)
     rows: list[list[tuple[str, str]]] = []
     for _, name in ways:
@@ -177,12 +179,12 @@ def _stages(now: Snapshot, width: int, *, ends: bool = True) -> list[Text]:
     drawn = [Text(f"{'':{first}}{heads}{'  behind' if wide else ''}", style="dim", no_wrap=True, overflow="ellipsis")]
     for (way, name), row in zip(ways, rows, strict=True):
         stage = stages.get(name)
-        called = Text.assemble((way, "bright_black"), (name, "" if stage else "dim"))
+        called = Text.assemble((way, "bright_black"), (plain(name), "" if stage else "dim"))
         called.truncate(first, overflow="ellipsis", pad=True)
         for (text, colour), size in zip(row, sizes, strict=False):
             called.append(" " * (2 + size - len(text))).append(text, style=colour)
         if wide and stage is not None and stage.behind:
-            called.append(f"  {', '.join(stage.behind)}", style="dim")
+            called.append(f"  {plain(', '.join(stage.behind))}", style="dim")
         called.no_wrap, called.overflow = True, "ellipsis"
         drawn.append(called)
     return drawn
@@ -198,12 +200,12 @@ def _protections(
 ) -> list[Text]:
     """A line each; as wide as all of those `among` which they are need it, so that none moves when others come and go."""
     kinds = max((len(kind) for kind, *_ in among), default=0)
-    names = min(max((len(name) for _, name, *_ in among), default=0), max(8, width // 4))
+    names = min(max((cell_len(plain(name)) for _, name, *_ in among), default=0), max(8, width // 4))
     drawn: list[Text] = []
     for kind, name, said, calm in lines:
-        called = Text(name)
+        called = Text(plain(name))
         called.truncate(names, overflow="ellipsis", pad=True)
-        words = Text("   ".join(said), style="" if calm else "yellow")
+        words = Text("   ".join(map(plain, said)), style="" if calm else "yellow")
         line = Text.assemble((f"{kind:<{kinds}}  ", "dim"), called, "  ", words, no_wrap=True, overflow="ellipsis")
         drawn.append(line)
     return drawn
@@ -212,8 +214,8 @@ def _protections(
 def _problem(count: int, stage: str, what: str) -> Text:
     return Text.assemble(
         (f"{count:>7,} \N{MULTIPLICATION SIGN} ", "red"),
-        (f"{stage}  ", "bold"),
-        " ".join(what.split()),
+        (f"{plain(stage)}  ", "bold"),
+        plain(what),
         no_wrap=True,
         overflow="ellipsis",
     )

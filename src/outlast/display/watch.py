@@ -261,7 +261,7 @@ def in_notebook() -> bool:
 def in_terminal() -> bool:
     """Whether standard error is a terminal that pictures can be drawn on, and rich is there to draw them."""
     try:
-        if not sys.stderr.isatty():
+        if not sys.stderr.isatty() or not (sys.stderr.encoding or "").lower().startswith("utf"):
             return False
         from rich.console import Console
     except (ImportError, AttributeError, ValueError):  # no rich, no standard error, or a closed one
