@@ -107,14 +107,13 @@ class _Bucket:
     time t no more is taken than speed · t plus the burst or, if that is more, plus the largest single cost.
     """
 
-    __slots__ = ("at", "burst", "level", "speed", "taken")
+    __slots__ = ("at", "burst", "level", "speed")
 
     def __init__(self, rate: Rate) -> None:
         self.burst = rate.burst
         self.speed = rate.amount / rate.per
         self.level = rate.burst
         self.at = -inf
-        self.taken = 0.0  # so far
 
     def wait(self, cost: float, now: float) -> float:
         """The seconds until so much may be taken."""
@@ -128,7 +127,6 @@ class _Bucket:
     def give(self, amount: float) -> None:
         """Take less than nothing: give back what was not used after all, or take what was used beyond the estimate."""
         self.level = min(self.burst, self.level + amount)
-        self.taken -= amount
 
 
 class Turn:
@@ -189,6 +187,7 @@ class Limit:
     def _start(self, era: int) -> None:
         self._line: OrderedDict[Turn, None] = OrderedDict()
         self._buckets = {name: _Bucket(rate) for name, rate in self.rates.items()}
+        self.taken = dict.fromkeys(self.rates, 0.0)  # of each rate, so far
         # Places are tokens, made when they are first needed. Taking one out and putting it back is a single step each, without a lock.
         self._room: float = inf if self.concurrency is None else self.concurrency  # how many there may be
         self._places = 0  # how many there are; more than the room until those that are under way come back
@@ -231,11 +230,6 @@ class Limit:
     def paused(self) -> float:
         """For how many seconds the gate is closed: the service has asked for it."""
         return max(0.0, self._gate - here.get().clock.monotonic())
-
-    @property
-    def taken(self) -> Mapping[str, float]:
-        """What was taken of each rate so far."""
-        return {name: bucket.taken for name, bucket in self._buckets.items()}
 
     def __repr__(self) -> str:
         width = "any number" if self.width is None else self.width
@@ -314,7 +308,9 @@ class Limit:
             elif spent and self._buckets:
                 for name, bucket in self._buckets.items():
                     if name in spent:
-                        bucket.give(_of(cost, name) - spent[name])
+                        unused = _of(cost, name) - spent[name]
+                        bucket.give(unused)
+                        self.taken[name] -= unused
             if not self.adaptive:
                 pass
             elif refused is not None:
@@ -459,7 +455,9 @@ class Limit:
 
     def _charge(self, cost: Mapping[str, float] | None, sign: int = 1) -> None:
         for name, bucket in self._buckets.items():
-            bucket.give(-sign * _of(cost, name))
+            amount = sign * _of(cost, name)
+            bucket.give(-amount)
+            self.taken[name] += amount
 
     def _look_again(self) -> None:
         with self._lock:

@@ -199,7 +199,7 @@ def groups_table(groups: Sequence[FailureGroup], *, commands: bool = True) -> st
             _e(group.stage),
             _e(group.error_class),
             _e(_cut(group.message)),
-            _dim(_cut(", ".join(group.sample_keys[:2]), 60)),
+            _dim(_cut(group.sample_keys[0], 24) if group.sample_keys else ""),
         ]
         for group in groups[:_MOST_GROUPS]
     ]
@@ -392,7 +392,7 @@ def _columns(columns: Sequence[Sequence[str]], counts: Mapping[tuple[str, str], 
             f"{count:,}" if plain else f"{_e(pair[0])} → {_e(pair[1])} {count:,}" for pair, count in leaving
         )
         cells.append(
-            f'<div style="text-align:center;min-width:4.5em;font-size:11px;line-height:1.1;{_DIM};font-variant-numeric:tabular-nums">'
+            f'<div style="text-align:center;min-width:4.5em;padding:0 4px;font-size:11px;line-height:1.1;{_DIM};font-variant-numeric:tabular-nums">'
             f"{said or '&nbsp;'}<div>───▸</div></div>"
         )
     return f'<div style="display:flex;flex-wrap:wrap;align-items:center;gap:2px;margin:8px 0">{"".join(cells)}</div>'
