@@ -30,6 +30,7 @@ ROOMS = {
     "opentelemetry": "observe/otel",
     "prometheus_client": "observe/prometheus",
     "psycopg": "store/postgres",
+    "pydantic": "rows/models",
     "rich": "cli display",
     "typer": "cli",
 }
