@@ -24,7 +24,7 @@ from rich.console import Console
 
 import outlast
 from outlast.cli.report import next_steps, print_run
-from outlast.cli.watch import Watch
+from outlast.cli.watch import watching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,7 +181,7 @@ def story(app: outlast.App, folder: Path) -> None:
     pipeline = outlast.Pipeline("reviews", parse, label, store, app=app)
     console.print(f"[bold]1. {ITEMS:,} reviews, three stages, and a service that is busy, down, and hangs up.[/]\n")
     Service.began = time.monotonic()
-    with Watch("live" if sys.stderr.isatty() else "lines", lambda: ITEMS) as watch:
+    with watching("live" if sys.stderr.isatty() else "lines", lambda: ITEMS) as watch:
         run = pipeline.run(
             reviews(ITEMS),
             run_key="demo",

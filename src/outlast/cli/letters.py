@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlast.cli.output import AppName, AsJson, Limit, StoreUrl, hint, moment, print_json, print_table, refuse, say  # noqa: TC001 - typer reads the annotations
+from outlast.cli.output import (  # noqa: TC001 - typer reads the annotations
+    AppName,
+    AsJson,
+    Limit,
+    Progress,
+    StoreUrl,
+    hint,
+    moment,
+    print_json,
+    print_table,
+    refuse,
+    say,
+)
 from outlast.cli.stores import dead_letters, opened
 from outlast.errors import ConfigurationError
 from outlast.redact import mask
@@ -214,6 +226,7 @@ def replay_letters(
     canary: Canary = None,
     from_start: FromStart = False,
     target: Target = None,
+    progress: Progress = None,
     store: StoreUrl = None,
     app: AppName = None,
     as_json: AsJson = False,
@@ -239,6 +252,7 @@ def replay_letters(
         stage=stage,
         canary=canary,
         from_start=from_start,
+        progress=progress,
     )
 
 
@@ -251,13 +265,23 @@ def reprocess_letters(
     stage: Stage = None,
     canary: Canary = None,
     from_start: FromStart = False,
+    progress: Progress = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Replay all open dead letters of a pipeline, or of one of its stages, with the code as it is now."""
     from outlast.cli.running import replay
 
-    replay(target, store=store, owner=None, as_json=as_json, stage=stage, canary=canary, from_start=from_start)
+    replay(
+        target,
+        store=store,
+        owner=None,
+        as_json=as_json,
+        stage=stage,
+        canary=canary,
+        from_start=from_start,
+        progress=progress,
+    )
 
 
 @dlq.command("archive")

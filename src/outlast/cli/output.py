@@ -47,6 +47,14 @@ AppName = Annotated[
         "--app", metavar="NAME", help="The App whose runs are meant, where a store has several.", show_default=False
     ),
 ]
+Progress = Annotated[
+    bool | None,
+    typer.Option(
+        "--progress/--no-progress",
+        help="Show progress: live in a terminal, else a line now and then. Default: in a terminal.",
+        show_default=False,
+    ),
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most so many.")]
 
 

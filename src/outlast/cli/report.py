@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from outlast.cli.display import COLOURS, STATUS_COLOURS, WIDEST_BAR
 from outlast.cli.output import console, print_table
+from outlast.display.terminal import STATUS_COLOURS, WIDEST_BAR, bar
 from outlast.words import counted, duration, percent
 
 if TYPE_CHECKING:
@@ -38,20 +38,15 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") 
     out.print(Text.assemble((run.pipeline, "bold"), "  ", run.run_key, "  ", status, took, "  ", (run.id[:12], "dim")))
     if why or run.why:
         out.print(Text(why or run.why))
-    whole = max(counts.total, 1)
-    room = min(out.width, WIDEST_BAR) - 8
-    bar, so_far = Text(), 0
-    for kind, amount in (
-        ("dead", counts.dlq + counts.failed),
-        ("degraded", counts.degraded),
-        ("skipped", counts.skipped),
-        ("succeeded", counts.succeeded - counts.degraded),
-    ):
-        so_far += amount
-        end = max(bar.cell_len + 1, round(room * so_far / whole)) if amount else bar.cell_len
-        bar.append("━" * (min(end, room) - bar.cell_len), style=COLOURS[kind])
-    bar.append("─" * (room - bar.cell_len), style="bright_black")
-    out.print(bar.append(f"  {percent(finished, counts.total):>6}"))
+    drawn = bar(
+        min(out.width, WIDEST_BAR) - 8,
+        counts.total,
+        dead=counts.dlq + counts.failed,
+        degraded=counts.degraded,
+        skipped=counts.skipped,
+        succeeded=counts.succeeded - counts.degraded,
+    )
+    out.print(drawn.append(f"  {percent(finished, counts.total):>6}"))
     degraded = f" ({counts.degraded:,} degraded)" if counts.degraded else ""
     parts = [counted(counts.total, "item") + " read" + ("" if run.source_exhausted else ", more to come")]
     parts.append(f"{counts.succeeded:,} succeeded{degraded}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlast.cli.output import AppName, AsJson, Code, StoreUrl, hint, print_json, refuse  # noqa: TC001 - typer reads the annotations
+from outlast.cli.output import AppName, AsJson, Code, Progress, StoreUrl, hint, print_json, refuse  # noqa: TC001 - typer reads the annotations
 from outlast.cli.stores import found_run, opened
 from outlast.clock import here
 from outlast.deadletters import as_groups
@@ -45,14 +45,6 @@ Output = Annotated[
         "--output",
         metavar="PATH",
         help="A JSONL, CSV (also .gz, .zst) or Parquet file for what the items become. Default: the store.",
-    ),
-]
-Progress = Annotated[
-    bool | None,
-    typer.Option(
-        "--progress/--no-progress",
-        help="Show progress: live in a terminal, else a line now and then. Default: in a terminal.",
-        show_default=False,
     ),
 ]
 Strict = Annotated[
@@ -175,9 +167,12 @@ def replay(
     owner: str | None,
     as_json: bool,
     app: str | None = None,
+    progress: bool | None = None,
     **which: Any,
 ) -> None:
     """Replay dead letters with the pipeline's own code."""
+    from outlast.cli.watch import watching, way_to_show
+
     if target is None:
         target = _last_target(store, app, owner)
     problems: list[str] = []
@@ -186,7 +181,9 @@ def replay(
         problems.append(f"expected the pipeline {owner!r}, but {target} is {pipeline.name!r}.")
     if problems or pipeline is None:
         refuse(*problems)
-    result = pipeline.app.dead_letters.replay(pipeline=pipeline.name, **which)
+    how = None if as_json else way_to_show(wanted=progress)
+    with _waits_said(), watching(how) as watch:
+        result = pipeline.app.dead_letters.replay(pipeline=pipeline.name, watch=watch, **which)
     _tell(pipeline, result, resume=None, strict=False, as_json=as_json)
 
 
@@ -273,14 +270,15 @@ def _started(
     store: str | None,
     as_json: bool,
 ) -> None:
-    from outlast.cli.watch import Watch, expected_items, way_to_show
+    from outlast.cli.watch import watching, way_to_show
+    from outlast.components import expected_items
 
     def started(runner: Runner) -> None:
         _record(runner.store, runner.record.id, command)
 
     how = None if as_json else way_to_show(wanted=progress)
     expected = expected_items(command["input"]) if how else None
-    with _waits_said(), Watch(how, expected, started) as watch:
+    with _waits_said(), watching(how, expected, started) as watch:
         result = pipeline.run(
             command["input"],
             run_key=command["run_key"],

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from outlast.cli.display import STATUS_COLOURS
 from outlast.cli.output import AppName, AsJson, Limit, StoreUrl, hint, print_json, print_table, refuse, say  # noqa: TC001 - typer reads the annotations
 from outlast.cli.stores import Shell, dead_letters, found_run, opened, worker_of
+from outlast.display.terminal import STATUS_COLOURS
 from outlast.observe.events import canonical
 from outlast.redact import mask
 from outlast.store.records import from_us

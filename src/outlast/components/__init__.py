@@ -10,7 +10,9 @@ Where items come from and where outputs go, one file a family. A component never
 from __future__ import annotations
 
 import glob
+import threading
 from collections.abc import AsyncIterable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +108,27 @@ def count_items(pattern: str | Path) -> int:
     from outlast.components import parquet
 
     return sum(parquet.count(path) if path.suffix.lower() in PARQUET else lines.count(path) for path in found(pattern))
+
+
+def expected_items(source: object) -> Callable[[], int | None]:
+    """
+    A question to be asked now and then: how many items a source holds, or None as long as nobody knows. Files are counted beside the run,
+    because a display that knows the end can say when it comes.
+    """
+    if not isinstance(source, str | Path):
+        try:
+            known: int | None = len(source)  # type: ignore[arg-type]
+        except Exception:  # noqa: BLE001 - a stream has no length, and what a stranger's __len__ raises is none either
+            known = None
+        return lambda: known
+    counted: list[int] = []
+
+    def count() -> None:
+        with suppress(Exception):  # the run will say so
+            counted.append(count_items(source))
+
+    threading.Thread(target=count, daemon=True, name="outlast-count").start()
+    return lambda: counted[0] if counted else None
 
 
 # -- sinks ----------------------------------------------------------------------------------------------------------------------

@@ -63,10 +63,21 @@ class FailureGroup:
     error_type: str = ""
 
 
-def as_groups(rows: Sequence[LetterGroup]) -> tuple[FailureGroup, ...]:
+class FailureGroups(tuple[FailureGroup, ...]):
+    """Groups of failures, the largest first; a notebook shows them as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        from outlast.display.page import groups_page
+
+        return groups_page(self)
+
+
+def as_groups(rows: Sequence[LetterGroup]) -> FailureGroups:
     """Groups as the store counts them, the largest first, each with its share of them all."""
     whole = sum(row.count for row in rows)
-    return tuple(
+    return FailureGroups(
         FailureGroup(
             id=row.id,
             stage=row.stage,

@@ -45,7 +45,7 @@ class Replay(Protocol):
     goes on with the same run.
     """
 
-    def __call__(self, pipeline: str, source: Claims, /, *, run_key: str, from_start: bool) -> Any: ...
+    def __call__(self, pipeline: str, source: Claims, /, *, run_key: str, from_start: bool, watch: Any) -> Any: ...
 
 
 class DeadLetters:
@@ -66,6 +66,11 @@ class DeadLetters:
         self._replay = replay
         self._retention_days = dict(retention_days or {})
         self._gone = gone
+
+    def _repr_html_(self) -> str:
+        from outlast.display.page import groups_page
+
+        return groups_page(self.groups())
 
     # -- reading
 
@@ -178,12 +183,14 @@ class DeadLetters:
         from_start: bool = False,
         pipeline: str | None = None,
         stage: str | None = None,
+        watch: Any = None,
     ) -> Any:
         """
         Do the work of open letters again, from the stage that failed with its stored input; what the run came to.
 
         With a `canary`, so many of them go first, picked evenly from all; the others follow only if every one of those succeeds. Letters that
         are edited, archived or replayed by somebody else meanwhile are left out. The set is what is open now: it does not grow.
+        `watch` is called with the runner every now and then.
         """
         _some(ids, group, pipeline, stage)
         if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):
@@ -197,13 +204,13 @@ class DeadLetters:
         run_key = f"replay-{here.get().ids.new()[:12]}"
         if canary is not None and len(first) < len(order):
             result = self._replay(
-                owner, Claims(store, order[: len(first)], run_key), run_key=run_key, from_start=from_start
+                owner, Claims(store, order[: len(first)], run_key), run_key=run_key, from_start=from_start, watch=watch
             )
             failed = len(first) - result.counts.succeeded - result.counts.skipped
             if failed or result.status != "completed":
                 why = f"canary: {failed} of {len(first)} failed again, so the other {len(order) - len(first)} were left as they are"
                 return replace(result, why=why)
-        return self._replay(owner, Claims(store, order, run_key), run_key=run_key, from_start=from_start)
+        return self._replay(owner, Claims(store, order, run_key), run_key=run_key, from_start=from_start, watch=watch)
 
     def _chosen(
         self, store: Store, ids: Sequence[str] | None, group: str | None, pipeline: str | None, stage: str | None

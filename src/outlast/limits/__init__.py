@@ -191,6 +191,7 @@ class Limit(Heed):
     def _start(self, era: int) -> None:
         self._line: OrderedDict[Turn, None] = OrderedDict()
         self._buckets = {name: _Bucket(rate) for name, rate in self.rates.items()}
+        self.taken = dict.fromkeys(self.rates, 0.0)  # of each rate, so far
         # Places are tokens, made when they are first needed. Taking one out and putting it back is a single step each, without a lock.
         self._room: float = inf if self.concurrency is None else self.concurrency  # how many there may be
         self._places = 0  # how many there are; more than the room until those that are under way come back
@@ -225,9 +226,9 @@ class Limit(Heed):
         return None if self._room == inf else int(self._room)
 
     @property
-    def paused(self) -> bool:
-        """Whether the service has asked for a pause that is not over: nobody may start before."""
-        return self._gate > here.get().clock.monotonic()
+    def paused(self) -> float:
+        """For how many seconds the gate is closed: the service has asked for it."""
+        return max(0.0, self._gate - here.get().clock.monotonic())
 
     def __repr__(self) -> str:
         width = "any number" if self.width is None else self.width
@@ -306,7 +307,9 @@ class Limit(Heed):
             elif spent and self._buckets:
                 for name, bucket in self._buckets.items():
                     if name in spent:
-                        bucket.settle(_of(cost, name) - spent[name])
+                        unused = _of(cost, name) - spent[name]
+                        bucket.settle(unused)
+                        self.taken[name] -= unused
             if not self.adaptive:
                 pass
             elif refused is not None:
@@ -451,7 +454,9 @@ class Limit(Heed):
 
     def _charge(self, cost: Mapping[str, float] | None, sign: int = 1) -> None:
         for name, bucket in self._buckets.items():
-            bucket.give(-sign * _of(cost, name))
+            amount = sign * _of(cost, name)
+            bucket.give(-amount)
+            self.taken[name] += amount
 
     def _look_again(self) -> None:
         with self._lock:

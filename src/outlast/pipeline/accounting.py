@@ -33,6 +33,16 @@ class Bounds:
     final_check: bool = False
     same_failures: int = SAME_FAILURES  # in a row, after which reading stops; 0 for never
 
+    def in_words(self) -> dict[str, str]:
+        """For people: what each bound is called, and its value."""
+        said = {
+            "completed from": f"{self.min_success_rate:.0%}",
+            "stops at": f"{self.failure_budget:.0%} failures",
+        }
+        if self.spend_limit:
+            said["spends at most"] = ", ".join(f"{most:,.12g} {name}" for name, most in self.spend_limit.items())
+        return said
+
 
 class Accounting:
     """

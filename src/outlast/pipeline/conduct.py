@@ -154,7 +154,7 @@ class Run:
             cancelled = interruption
         if watcher is not None:
             watcher.cancel()
-        result = self._result(runner, types)
+        result = runner.result = self._result(runner, types)
         await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
         if plan.watch is not None:
             plan.watch(runner)
@@ -212,6 +212,7 @@ class Run:
             spent=dict(books.spent),
             error=runner.error,
             _number=record.number,
+            _kind=record.kind,
             _store=lambda: home.store,
             _decode=lambda data: codec.decode(data, types),
         )

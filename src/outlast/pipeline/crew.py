@@ -83,6 +83,10 @@ class Crew:
             self._growing = True
             self._loop.call_later(_PATIENCE, self._grow)
 
+    def inbox(self) -> tuple[Traveller, ...]:
+        """The items that are on their way to a thread."""
+        return tuple(self._inbox)
+
     def unstarted(self) -> list[Traveller]:
         """Take back the items that no thread has begun with."""
         found: list[Traveller] = []

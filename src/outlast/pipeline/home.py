@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
         @property
         def name(self) -> str: ...
-        def replayed(self, letters: Iterable[DeadLetterRow], /, *, run_key: str, from_start: bool) -> Any: ...
+        def replayed(
+            self, letters: Iterable[DeadLetterRow], /, *, run_key: str, from_start: bool, watch: Any
+        ) -> Any: ...
 
 
 class Home:
@@ -91,7 +93,9 @@ class Home:
         """Know the pipeline, so that its dead letters can be replayed; the newest of a name counts."""
         self._pipelines[pipeline.name] = pipeline
 
-    def _replay(self, name: str, letters: Iterable[DeadLetterRow], /, *, run_key: str, from_start: bool) -> Any:
+    def _replay(
+        self, name: str, letters: Iterable[DeadLetterRow], /, *, run_key: str, from_start: bool, watch: Any = None
+    ) -> Any:
         pipeline = self._pipelines.get(name)
         if pipeline is None:
             message = (
@@ -99,7 +103,7 @@ class Home:
                 "Import the module that makes it first."
             )
             raise ConfigurationError(message)
-        return pipeline.replayed(letters, run_key=run_key, from_start=from_start)
+        return pipeline.replayed(letters, run_key=run_key, from_start=from_start, watch=watch)
 
 
 class HomeCommons:

@@ -47,12 +47,23 @@ class Ledger:
         self._ended: dict[int, Journey] = {}
         self._gap = False
         self._heard = _loud()
-        self.stages = [[0, 0, 0, 0] for _ in plan.stages]  # done, retries, skipped, dead; only while somebody watches
+        # Only while somebody watches: retries, skipped and dead items of each stage, and how many items have ended behind so many stages.
+        self.stages = [[0, 0, 0] for _ in plan.stages]
+        self.through = [0] * (len(plan.stages) + 1)
+        self.entered = [0] * len(
+            plan.stages
+        )  # items that began at this stage: behind a checkpoint, or as a dead letter
+        self.held = [0] * len(plan.stages)  # items on their way to it whose checkpoint is being recorded
         self._watched = plan.watch is not None
+        self.before = runner.books.finished  # items that earlier passes have finished
 
     # -- from the runner
 
     def taken_in(self, journeys: Sequence[Journey]) -> None:
+        if self._watched:
+            for journey in journeys:
+                if journey.at:
+                    self.entered[journey.at] += 1
         if self._queue is not None:
             self._queue.extend(journeys)
 
@@ -109,6 +120,9 @@ class Ledger:
             return
         load.checkpoints.append(Checkpoint(journey.seq, journey.key, journey.at - 1, stage.version, output))
         load.attempts += journey.rows
+        if self._watched:
+            self._tally_retries(journey)
+            self.held[journey.at] += 1
         journey.rows = []
         load.held.append(journey)
         runner.journal.added()
@@ -117,6 +131,9 @@ class Ledger:
         """All of this is on record."""
         books = self._runner.books
         books.record(load.items)
+        if self._watched:
+            for journey in load.held:
+                self.held[journey.at] -= 1
         if self._deliver is not None:
             for result in load.told:
                 self._deliver(result)
@@ -330,17 +347,22 @@ class Ledger:
             )
         )
 
-    def _tally(self, journey: Journey, status: str) -> None:
+    def _tally_retries(self, journey: Journey) -> None:
         for row in journey.rows:
             if row.outcome == "retrying":
-                self.stages[row.stage][1] += 1
-        through = journey.at + (status == "succeeded")
-        for place in range(through):
-            self.stages[place][0] += 1
-        if status == "skipped":
-            self.stages[journey.at][2] += 1
-        elif status != "succeeded":
-            self.stages[journey.at][3] += 1
+                self.stages[row.stage][0] += 1
+
+    def _tally(self, journey: Journey, status: str) -> None:
+        at = journey.at
+        if (
+            journey.first_failed is not None or journey.attempts > at + 1
+        ):  # there may be retries, which most items have not
+            self._tally_retries(journey)
+        if status == "succeeded":
+            self.through[at + 1] += 1
+        else:
+            self.through[at] += 1
+            self.stages[at][1 if status == "skipped" else 2] += 1
 
     # -- what it means for the run
 

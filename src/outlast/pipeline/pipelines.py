@@ -12,6 +12,7 @@ import tempfile
 import threading
 import weakref
 from collections import deque
+from collections.abc import Sized
 from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
@@ -23,7 +24,6 @@ from outlast.pipeline.conduct import Run, announce
 from outlast.pipeline.declare import Stage
 from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.plan import Plan
-from outlast.pipeline.progress import lines
 from outlast.store import open_store
 
 if TYPE_CHECKING:
@@ -193,6 +193,11 @@ class Pipeline(Generic[In_contra, Out_co]):
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {' → '.join(stage.name for stage in self.stages)}>"
 
+    def _repr_html_(self) -> str:
+        from outlast.display.page import pipeline_page
+
+        return pipeline_page(self.name, self.stages, self._bounds.in_words())
+
     # -- running
 
     def run(
@@ -217,22 +222,24 @@ class Pipeline(Generic[In_contra, Out_co]):
 
         `sink` is a file (.jsonl, .csv, also with .gz or .zst; .parquet) or a `Table`, which hold each output exactly once whatever happens, a
         callable, which gets outputs at least once, or None: then the store keeps them. With `check`, RunFailed is raised if the run failed. `audit="failures"` keeps no
-        record of attempts that succeeded at once. `watch` is called with the runner every now and then.
+        record of attempts that succeeded at once. `progress` shows the run while it runs: in a notebook, in a terminal (if rich is
+        installed), else in lines on standard error. `watch` is called with the runner every now and then instead.
         """
         if engine != "local":
             message = f"expected engine to be 'local', got: {engine!r}. Other engines are not in this version."
             raise ConfigurationError(message)
-        plan = self._plan(
-            run_key=run_key,
-            item_key=item_key,
-            sink=sink,
-            ordered=ordered,
-            audit=audit,
-            on_item_error=on_item_error,
-            on_change=on_change,
-            watch=lines() if progress and watch is None else watch,
-        )
-        result = _blocking(Run(plan, source))
+        with _shown(source, wanted=progress, instead=watch) as looks:
+            plan = self._plan(
+                run_key=run_key,
+                item_key=item_key,
+                sink=sink,
+                ordered=ordered,
+                audit=audit,
+                on_item_error=on_item_error,
+                on_change=on_change,
+                watch=looks,
+            )
+            result = _blocking(Run(plan, source))
         return result.raise_for_status() if check else result
 
     async def arun(
@@ -308,27 +315,43 @@ class Pipeline(Generic[In_contra, Out_co]):
         group: str | None = None,
         canary: int | None = None,
         from_start: bool = False,
+        progress: bool = False,
     ) -> RunResult[Out_co]:
         """
         Run the open dead letters of this pipeline again, from the stage that failed with its stored input; with a `canary`, so many of
-        them first, and the others only if all of those succeed.
+        them first, and the others only if all of those succeed. `progress` is that of `run`.
         """
         if stage is not None and stage not in {*(known.name for known in self.stages), "source"}:
             message = f"expected stage to be one of {', '.join(known.name for known in self.stages)}, got: {stage!r}."
             raise ConfigurationError(message)
         self.app.add_pipeline(self)  # another one of the same name may have been made since
-        return self.app.dead_letters.replay(  # type: ignore[no-any-return]
-            pipeline=self.name, stage=stage, group=group, canary=canary, from_start=from_start
-        )
+        with _shown(None, wanted=progress) as looks:
+            return self.app.dead_letters.replay(  # type: ignore[no-any-return]
+                pipeline=self.name, stage=stage, group=group, canary=canary, from_start=from_start, watch=looks
+            )
 
     def replayed(
-        self, letters: Iterable[DeadLetterRow], /, *, run_key: str, from_start: bool = False
+        self,
+        letters: Iterable[DeadLetterRow],
+        /,
+        *,
+        run_key: str,
+        from_start: bool = False,
+        watch: Callable[[Runner], None] | None = None,
     ) -> RunResult[Out_co]:
         """
         Run dead letters that were claimed, as a run of its own, each from the stage that failed with its stored input. A letter is settled
         (resolved, or open again) in the transaction that finishes its item; nothing is deleted.
         """
-        plan = self._plan(run_key=run_key, kind="replay", item_key="item_key", from_start=from_start, on_change="keep")
+        plan = self._plan(
+            run_key=run_key,
+            kind="replay",
+            item_key="item_key",
+            from_start=from_start,
+            on_change="keep",
+            watch=watch,
+            expected=len(letters) if isinstance(letters, Sized) else None,
+        )
         return _blocking(Run(plan, letters))
 
     # -- planning
@@ -391,6 +414,21 @@ def _in_loop() -> bool:
     return True
 
 
+@contextmanager
+def _shown(
+    source: object, *, wanted: bool, instead: Callable[[Runner], None] | None = None
+) -> Iterator[Callable[[Runner], None] | None]:
+    """What watches a run. Nothing of it is loaded unless it is wanted."""
+    if not wanted or instead is not None:
+        yield instead
+        return
+    from outlast.components import expected_items
+    from outlast.display.watch import Watch, screen
+
+    with Watch(screen(), expected_items(source)) as watch:
+        yield watch
+
+
 def _blocking(run: Run) -> RunResult[Any]:
     """Work on a run until it ends, in this thread, or in another one if an event loop is running here, as in a notebook."""
     if not _in_loop():
@@ -403,15 +441,21 @@ def _blocking(run: Run) -> RunResult[Any]:
             outcome.append(_drive(run))
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             errors.append(error)
+        finally:
+            over.set()
 
-    thread = threading.Thread(target=copy_context().run, args=(work,), name="outlast-run")
-    thread.start()
-    try:
-        thread.join()
-    except BaseException:  # Ctrl-C in a notebook: the run winds down before the cell ends
-        run.ask_soon("interrupted")
-        thread.join()
-        raise
+    # An event, and not the thread itself: one whose `join` was interrupted is taken for dead, and the run would go on unseen.
+    over = threading.Event()
+    threading.Thread(target=copy_context().run, args=(work,), name="outlast-run").start()
+    interrupted: BaseException | None = None
+    while not over.is_set():
+        try:
+            over.wait()
+        except BaseException as interruption:  # noqa: BLE001 - Ctrl-C in a notebook: the run winds down before the cell ends
+            interrupted = interrupted or interruption
+            run.ask_soon("interrupted")
+    if interrupted is not None:
+        raise interrupted
     if errors:
         raise errors.pop()
     return outcome.pop()

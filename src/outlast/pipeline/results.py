@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 from outlast.deadletters import as_groups
 from outlast.pipeline.errorfile import append_errors
 from outlast.pipeline.rowerrors import error_lines
+from outlast.redact import error_text
+from outlast.words import counted, duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,7 +74,7 @@ class ItemResult(Generic[Out_co]):
     spent: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunResult(Generic[Out_co]):
     """What a run came to. `outputs`, `items` and `groups` are read from the store when they are asked for."""
 
@@ -85,10 +87,24 @@ class RunResult(Generic[Out_co]):
     why: str
     counts: Counts
     spent: Mapping[str, float] = field(default_factory=dict)
-    error: BaseException | None = field(default=None, repr=False)
-    _number: int = field(default=0, repr=False)
-    _store: Callable[[], Store] | None = field(default=None, repr=False)
-    _decode: Callable[[bytes], Any] | None = field(default=None, repr=False)
+    error: BaseException | None = None
+    _number: int = 0
+    _kind: str = "run"
+    _store: Callable[[], Store] | None = None
+    _decode: Callable[[bytes], Any] | None = None
+
+    def __repr__(self) -> str:
+        said = self.why if self.why.startswith(self.status) else f"{self.status}: {self.why}"
+        return f"<RunResult {self.pipeline!r} {self.run_key!r} {said}>"
+
+    def _repr_html_(self) -> str:
+        from outlast.display.page import result_page
+
+        try:
+            groups = self.groups
+        except Exception as error:  # noqa: BLE001 - what is known without the store is shown all the same
+            return result_page(self, (), unread=error_text(error))
+        return result_page(self, groups)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the way to its store: elsewhere there is none.
@@ -169,7 +185,7 @@ def _restored(fields: dict[str, Any]) -> RunResult[Any]:
     return RunResult(**fields)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PartialResult(Generic[A, B]):
     """How a function fared over many items: what succeeded with its result, what failed with its error, each in the order it came."""
 
@@ -178,6 +194,16 @@ class PartialResult(Generic[A, B]):
     succeeded: list[tuple[A, B]]
     failed: list[tuple[A, Exception]]
     elapsed: float
+
+    def __repr__(self) -> str:
+        # Not the items: there may be millions, and they are the user's own.
+        said = f"{len(self.succeeded):,} of {counted(self.total, 'item')} succeeded, {len(self.failed):,} failed"
+        return f"<PartialResult {self.status}: {said}, {duration(self.elapsed)}>"
+
+    def _repr_html_(self) -> str:
+        from outlast.display.page import partial_page
+
+        return partial_page(self)
 
     def values(self) -> list[B]:
         """The results alone."""

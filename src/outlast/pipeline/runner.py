@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections import deque
+from collections import Counter, deque
 from contextvars import copy_context
 from inspect import iscoroutinefunction
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from outlast.call import latest, running, standing
 from outlast.clock import Clock, Signal, Stop, here, stopping
@@ -32,7 +32,7 @@ from outlast.pipeline.tenure import Heart
 from outlast.store.records import to_us
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from outlast.components import Sink
     from outlast.observe.events import Event
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.journey import Journey
     from outlast.pipeline.ledger import Ledger
     from outlast.pipeline.plan import Plan
+    from outlast.pipeline.results import RunResult
     from outlast.store import Store
     from outlast.store.records import Lease, RunRecord
 
@@ -57,6 +58,15 @@ _ROOM = 64  # free places in the window that are worth reading for while there i
 _ROUNDING = 1e-9
 _GO, _END, _WAIT, _LINE, _HOLD, _BACK = Next.GO, Next.END, Next.WAIT, Next.LINE, Next.HOLD, Next.BACK
 _APART = Next.APART
+
+
+class Whereabouts(NamedTuple):
+    """The items at one stage: those that are attempted, that wait for a slot, for another attempt or a circuit, and for a limit."""
+
+    running: int
+    queued: int
+    waiting: int
+    in_line: int
 
 
 class Runner(Attempts):
@@ -133,6 +143,8 @@ class Runner(Attempts):
         self.error: BaseException | None = None
         self.detail = ""  # what exactly, for people
         self.status: str | None = None  # what the end is called, if the books do not decide it
+        self.ends_on: float | None = None  # when attempts that still run are given up, once it was asked to end
+        self.result: RunResult[Any] | None = None  # once it is over
         self._dropping = False  # items that could go on are given back instead
         self._cancelling = False
         self.at_end: Callable[[], Awaitable[None]] = _nothing  # when all is on record, and the lease still held
@@ -238,6 +250,7 @@ class Runner(Attempts):
             return
         self.status = {"pause": "paused", "cancel": "cancelled"}.get(wish, "interrupted")
         self._stop.set()
+        self.ends_on = self.bearings.monotonic() + GRACE
         self.stop(self.status, drop=True)
         self.loop.call_later(GRACE, self.cancel)
 
@@ -318,6 +331,21 @@ class Runner(Attempts):
     def over(self) -> bool:
         """Whether all that could be done is done."""
         return self._done.done()
+
+    def whereabouts(self) -> list[Whereabouts]:
+        """Where the items in hand are, by stage. Any thread may ask; what moves meanwhile may be missed."""
+        queued = _items_at(self.crew.inbox())
+        waiting = _items_at(journey for _, _, journey in tuple(self._timers))
+        in_line = _items_at(journey for task, journey in tuple(self._lines.items()) if not task.done())
+        return [
+            Whereabouts(
+                running=post.stage.concurrency - len(post.free),
+                queued=len(post.ready) + queued[post.index],
+                waiting=waiting[post.index],
+                in_line=in_line[post.index],
+            )
+            for post in self.posts
+        ]
 
     def let_go(self, journey: Journey) -> None:
         """The item does not wait for its checkpoint any longer: it has failed."""
@@ -715,6 +743,14 @@ class Runner(Attempts):
         self._wake_settled()
         if self._virtual and self._held == 0 and self._alarm is not None:
             self._alarm.set()
+
+
+def _items_at(travellers: Iterable[Journey | Convoy]) -> Counter[int]:
+    """How many items there are at each stage, those of a batch included."""
+    found: Counter[int] = Counter()
+    for traveller in travellers:
+        found[traveller.at] += len(traveller.journeys) if isinstance(traveller, Convoy) else 1
+    return found
 
 
 def _never() -> bool:

@@ -1,0 +1,274 @@
+"""
+Watching a run from beside it: a thread looks at the runner a few times a second and shows what it sees, in a terminal, in a notebook, or in
+lines. The run itself does nothing for it but count.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from time import thread_time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from outlast.clock import here
+from outlast.display.snapshot import View
+from outlast.display.telling import lines
+from outlast.log import logger
+from outlast.redact import error_text
+from outlast.store import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+    from typing import Self
+
+    from outlast.display.snapshot import Snapshot
+    from outlast.pipeline.runner import Runner
+
+LIVE = 0.2  # seconds between two pictures in a terminal
+PAGE = 0.3  # and in a notebook, where each travels to a browser
+LINES = 5.0  # seconds between two lines,
+LONGEST = 60.0  # which become rarer up to this
+_BESIDE = 1.0  # seconds between two looks of whoever looks along
+_RARER = 80.0  # times what a look has cost, to the next one: watching takes little, also on a slow machine
+_FAREWELL = 5.0  # seconds that a look may take when the run is over
+
+
+class Screen(Protocol):
+    """Where snapshots are shown."""
+
+    every: float  # seconds between two of them
+
+    def open(self) -> None: ...
+    def show(self, now: Snapshot) -> None: ...
+    def close(self, last: Snapshot | None) -> None: ...
+
+
+class Watch:
+    """
+    A context for one or more runs, and what watches their runners. Without a `screen` it shows nothing. `started` is called once with each
+    runner, in its own thread; `beside` every second in ours.
+    """
+
+    def __init__(
+        self,
+        screen: Screen | None,
+        expected: Callable[[], int | None] | None = None,
+        *,
+        started: Callable[[Runner], None] | None = None,
+        beside: Callable[[Runner], None] | None = None,
+    ) -> None:
+        self._screen = screen
+        self._expected = expected
+        self._started = started
+        self._beside = beside
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._runner: Runner | None = None
+        self._view: View | None = None
+        self._last = dict[str, float]()
+
+    def __call__(self, runner: Runner) -> None:
+        """Called by the runner's loop again and again, at once when it begins: only the first look of each run is taken here."""
+        if runner is self._runner:
+            return
+        if self._started is not None:
+            self._started(runner)
+        self._runner = runner
+        self._view = None if self._screen is None else View(runner, self._expected)
+
+    def __enter__(self) -> Self:
+        with self._harmless():
+            if self._screen is not None:
+                self._screen.open()
+        # In the context of whoever runs: a notebook knows by it to which cell a picture belongs.
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._look,), daemon=True, name="outlast-watch"
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=_FAREWELL)
+        with self._harmless():
+            screen, view = self._screen, self._view
+            if screen is not None:
+                last: Snapshot | None = None
+                with suppress(RuntimeError, LookupError):
+                    last = None if view is None else view.look()
+                screen.close(last)
+
+    # -- the thread
+
+    def _look(self) -> None:
+        cost = 0.0
+        while not self._stop.wait(_BESIDE if self._screen is None else max(self._screen.every, cost * _RARER)):
+            began = thread_time()
+            with self._harmless():
+                runner, view, screen = self._runner, self._view, self._screen
+                # The runner's collections change under our eyes; what is seen wrongly now is seen rightly in the next look.
+                if view is not None and screen is not None:
+                    with suppress(RuntimeError, LookupError):
+                        screen.show(view.look())
+                if runner is not None and self._beside is not None and self._due("beside", _BESIDE):
+                    with suppress(StoreError):
+                        self._beside(runner)
+            cost = thread_time() - began
+
+    @contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """A display that breaks (a closed terminal, a full pipe) is gone, and the run goes on without it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run is worth more
+            self._screen = None
+            logger().warning("the run is not shown any more: %s", error_text(error))
+
+    def _due(self, what: str, every: float) -> bool:
+        now = here.get().clock.monotonic()
+        if now - self._last.get(what, -every) < every:
+            return False
+        self._last[what] = now
+        return True
+
+
+# --- where it is shown --------------------------------------------------------------------------------------------------
+
+
+class Lines:
+    """Plain lines on standard error, often at first and then less so; `keep`: one at the end too."""
+
+    every = 1.0
+
+    def __init__(self, *, keep: bool = True) -> None:
+        self._keep = keep
+        self._due = LINES
+
+    def open(self) -> None:
+        """Nothing to prepare."""
+
+    def show(self, now: Snapshot) -> None:
+        """The lines, if it is time for them."""
+        if now.elapsed >= self._due:
+            self._due = now.elapsed + min(LONGEST, max(LINES, now.elapsed / 12))
+            self._print(now)
+
+    def close(self, last: Snapshot | None) -> None:
+        """The last lines."""
+        if self._keep and last is not None:
+            self._print(last)
+
+    def _print(self, now: Snapshot) -> None:
+        for line in lines(now):
+            print(line, file=sys.stderr, flush=True)  # noqa: T201 - asked for with progress=True
+
+
+class _Whole:
+    """A terminal that is asked to show each write as a whole, so that nothing flickers. Those that cannot ignore it."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        """Write between the marks of a synchronised update."""
+        return self._file.write(f"\x1b[?2026h{text}\x1b[?2026l") if text else 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+class Terminal:
+    """A live picture on standard error; `keep`: the last one stays."""
+
+    every = LIVE
+
+    def __init__(self, *, keep: bool = True, console: Any = None) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        out: Any = _Whole(sys.stderr)
+        self._console = console or Console(file=out, highlight=False, emoji=False)
+        # What stages print goes above the picture; unless it goes elsewhere, which is not ours to change.
+        self._live = Live(
+            console=self._console, auto_refresh=False, transient=not keep, redirect_stdout=sys.stdout.isatty()
+        )
+
+    def open(self) -> None:
+        """Begin to draw."""
+        self._live.start()
+
+    def show(self, now: Snapshot) -> None:
+        """Draw over what was there."""
+        from outlast.display.terminal import picture
+
+        width, height = self._console.size
+        self._live.update(picture(now, width, height), refresh=True)
+
+    def close(self, last: Snapshot | None) -> None:
+        """Draw for the last time."""
+        if last is not None:
+            self.show(last)
+        self._live.stop()
+
+
+class Notebook:
+    """An output of the cell that changes in place, and stays as it was at the end."""
+
+    every = PAGE
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._shown = ""
+
+    def open(self) -> None:
+        """The output appears with the first picture: a run that cannot begin leaves none."""
+
+    def show(self, now: Snapshot) -> None:
+        """The picture, unless it is the one that is there."""
+        from IPython import display
+
+        from outlast.display.page import Page
+
+        show: Any = display.display  # untyped
+        page = Page(now)
+        if page.html == self._shown:
+            return
+        self._shown = page.html
+        if self._handle is None:
+            self._handle = show(page, display_id=True)
+        else:
+            self._handle.update(page)
+
+    def close(self, last: Snapshot | None) -> None:
+        """The last picture."""
+        if last is not None:
+            self.show(last)
+
+
+def in_notebook() -> bool:
+    """Whether this is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")  # who has not loaded it is in none
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel")
+
+
+def in_terminal() -> bool:
+    """Whether standard error is a terminal that pictures can be drawn on, and rich is there to draw them."""
+    try:
+        if not sys.stderr.isatty() or not (sys.stderr.encoding or "").lower().startswith("utf"):
+            return False
+        from rich.console import Console
+    except (ImportError, AttributeError, ValueError):  # no rich, no standard error, or a closed one
+        return False
+    return not Console(stderr=True).is_dumb_terminal
+
+
+def screen() -> Screen:
+    """Where progress is shown that was asked for: in the notebook, in the terminal, or in lines."""
+    if in_notebook():
+        return Notebook()
+    return Terminal() if in_terminal() else Lines()

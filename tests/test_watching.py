@@ -1,0 +1,458 @@
+"""Watching a run: what is seen is what is there, in a terminal, in lines, and not at all where nobody watches."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+import outlast
+from outlast.components import expected_items
+from outlast.display.snapshot import (
+    BreakerLine,
+    BudgetLine,
+    CostLine,
+    Edge,
+    LimitLine,
+    Snapshot,
+    Speed,
+    StageLine,
+    View,
+)
+from outlast.display.watch import Lines, Watch
+from outlast.testing import virtual_time
+from terminal import SOURCE, Terminal
+
+
+@pytest.fixture
+def app(tmp_path):
+    made = outlast.App("tests", store=str(tmp_path / "outlast.db"))
+    yield made
+    made.store.close()
+
+
+@contextmanager
+def closing_hook(hook):
+    stop = outlast.observe.subscribe(hook)
+    try:
+        yield
+    finally:
+        stop()
+
+
+# --- what is seen of a runner ---
+
+
+def test_a_look_at_a_run_that_waits_for_everything(app):
+    """S3-05, S0-26: an open circuit with its next probe, a line at a limit, waiting retries, all at their stages, on the run's own clock."""
+    limit = outlast.Limit("llm", concurrency=8, rates={"calls": outlast.Rate(6, per=60)})
+    breaker = outlast.CircuitBreaker("shop", failure_threshold=2, reset_timeout=300)
+    later = outlast.RetryPolicy(max_attempts=3, initial_delay=100, max_delay=None, jitter=0)
+    budget = outlast.RetryBudget("llm", reserve=20)
+    views, looks, failed = [], [], set()
+
+    def fail_once(what):
+        if what not in failed:
+            failed.add(what)
+            raise ConnectionResetError("once")
+
+    @outlast.stage
+    async def parse(number):
+        if number == 11:
+            raise outlast.Skip("no order")
+        return number
+
+    @outlast.stage(guard=outlast.Guard("llm", retry=later, limit=limit, retry_budget=budget), concurrency=4)
+    async def ask(number):
+        if number in {1, 4}:
+            fail_once(("ask", number))
+        if number in {0, 7}:
+            looks.append(views[0].look())
+        outlast.current().spend(usd=0.5)
+        return number
+
+    @outlast.stage(guard=outlast.Guard("shop", retry=later, breaker=breaker))
+    async def pay(number):
+        if number in {2, 3}:
+            fail_once(("pay", number))
+        return number
+
+    @outlast.stage
+    async def ship(number):
+        return number
+
+    def watch(runner):
+        if not views:
+            views.append(View(runner, lambda: 12))
+
+    pipeline = outlast.Pipeline("orders", parse, ask, pay, ship, app=app, spend_limit={"usd": 100})
+    with virtual_time(seed=1):
+        result = pipeline.run(
+            range(12), run_key="today", watch=watch, sink=app.store_url.replace("outlast.db", "out.jsonl")
+        )
+        last = views[0].look()
+    look = looks[1]
+    assert (look.status, look.elapsed, look.expected, look.left) == ("running", 70.0, 12, None)
+    assert look.stages == (
+        StageLine(name="parse", done=11, skipped=1),
+        StageLine(name="ask", done=5, running=1, waiting=2, throttled=3, behind=("limit llm", "budget llm")),
+        StageLine(name="pay", done=1, waiting=4, behind=("breaker shop",)),
+        StageLine(name="ship", done=1),
+    )
+    assert look.edges == (
+        Edge(start="source", end="parse", count=12),
+        Edge(start="parse", end="ask", count=11),
+        Edge(start="ask", end="pay", count=5),
+        Edge(start="pay", end="ship", count=1),
+        Edge(start="ship", end="out.jsonl", count=1),
+    )
+    # Eight calls in 70 s.
+    speed = Speed(name="calls", amount=6.0, per=60.0, used=7 / 70 * 60)
+    assert look.limits == (LimitLine(name="llm", under_way=1, width=8, concurrency=8, waiting=3, speeds=(speed,)),)
+    assert look.breakers == (BreakerLine(name="shop", state="open", since=40.0, probe_in=260.0),)
+    assert look.budgets == (BudgetLine(name="llm", left=18 + 1),)
+    assert (last.status, last.why, last.finished) == ("completed", result.why, 12)
+    assert [(stage.done, stage.retries) for stage in last.stages] == [(11, 0), (11, 2), (11, 2), (11, 0)]
+    assert last.costs == (CostLine(name="usd", spent=5.5, an_item=5.5 / 12, limit=100.0),)
+
+
+def test_retries_before_a_checkpoint_are_counted(app):
+    """S3-05: the record of an item is written in parts, and none of them is forgotten."""
+    failed, views = set(), []
+
+    @outlast.stage(checkpoint=True)
+    async def ask(number):
+        if number not in failed:
+            failed.add(number)
+            raise ConnectionResetError("once")
+        return number
+
+    @outlast.stage
+    async def keep(number):
+        return number
+
+    with virtual_time():
+        outlast.Pipeline("p", ask, keep, app=app).run(
+            range(5), watch=lambda runner: views or views.append(View(runner))
+        )
+    look = views[0].look()
+    assert [(stage.done, stage.retries) for stage in look.stages] == [(5, 5), (5, 0)]
+    assert views[0].runner.ledger.held == [0, 0]
+
+
+def test_a_service_that_asks_for_a_pause_is_seen(app):
+    """D-12: for how long the gate is closed, for all who share the limit."""
+
+    class Busy(Exception):
+        status_code = 429
+        headers = {"Retry-After": "30"}  # noqa: RUF012 - as libraries have it
+
+    limit = outlast.Limit("llm", concurrency=2)
+    looks, views, refused = [], [], []
+
+    @outlast.stage(guard=outlast.Guard("llm", retry=outlast.presets.stage, limit=limit), concurrency=4)
+    async def ask(number):
+        if not refused:
+            refused.append(number)
+            raise Busy("too many")
+        return number
+
+    @outlast.stage
+    async def beside(number):
+        return number
+
+    def watch(runner):
+        views or views.append(View(runner))
+
+    with virtual_time() as time:
+        pipeline = outlast.Pipeline("p", ask, beside, app=app)
+        with closing_hook(lambda event: event.name == "throttled" and looks.append(views[0].look())):
+            pipeline.run(range(8), watch=watch)
+        assert time.now >= 30
+    assert looks[0].limits[0].paused == 30.0
+    assert not looks[0].limits[0].calm
+
+
+def test_a_replay_begins_where_it_failed(app):
+    """S3-28, S4-23: the way of its items leads from the source to that stage, and the stages before have nothing to do with it."""
+    mended, views = [], []
+
+    @outlast.stage
+    def parse(number):
+        return number
+
+    @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+    def label(number):
+        if number % 2 and not mended:
+            raise ValueError("odd")
+        return number
+
+    pipeline = outlast.Pipeline("p", parse, label, app=app, min_success_rate=0.5)
+    pipeline.run(range(10))
+    mended.append(True)
+
+    def watch(runner):
+        if not views or views[-1].runner is not runner:
+            views.append(View(runner))
+
+    app.dead_letters.replay(pipeline="p", canary=2, watch=watch)
+    canary, rest = (view.look() for view in views)
+    assert (canary.expected, canary.finished, canary.before) == (2, 2, 0)
+    assert (rest.expected, rest.finished, rest.before) == (5, 5, 2)
+    assert [(stage.name, stage.done) for stage in rest.stages] == [("parse", 0), ("label", 3)]
+    assert [(edge.start, edge.end, edge.count) for edge in rest.edges] == [
+        ("source", "parse", 0),
+        ("parse", "label", 0),
+        ("label", "the store", 3),
+        ("source", "label", 3),
+    ]
+
+
+def test_a_display_that_breaks_does_not_break_the_run(app, caplog):
+    """S3-06: the run is worth more than its picture."""
+
+    class Broken:
+        every = 0.001
+
+        def open(self):
+            raise OSError("no terminal")
+
+        def show(self, now):
+            raise AssertionError("never shown after that")
+
+        close = show
+
+    @outlast.stage
+    def same(item):
+        return item
+
+    with Watch(Broken()) as watch:
+        result = outlast.Pipeline("p", same, app=app).run(range(10), watch=watch)
+    assert result.status == "completed"
+    assert [record.getMessage() for record in caplog.records] == ["the run is not shown any more: no terminal"]
+
+
+# --- lines ---
+
+
+def test_lines_become_rarer(capsys):
+    """S3-05: one after 5 s, after an hour one a minute: a log of a long run stays readable."""
+    screen = Lines(keep=False)
+    for second in range(4000):
+        screen.show(Snapshot(pipeline="p", run_key="k", status="running", elapsed=float(second)))
+    screen.close(Snapshot(pipeline="p", run_key="k", status="completed", elapsed=4000.0, why="all is done"))
+    assert 75 <= len(capsys.readouterr().err.splitlines()) <= 110
+
+
+def test_without_a_terminal_progress_is_lines_with_one_at_the_end(app, capsys):
+    """S3-05, S3-07: what it came to, in the same words."""
+
+    @outlast.stage
+    def same(item):
+        return item
+
+    pipeline = outlast.Pipeline("p", same, app=app)
+    result = pipeline.run(range(10), run_key="k", progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("p k: 10 of 10 (100 %), ")
+    assert lines[0].endswith(" items/s, 10 succeeded")
+    assert lines[1] == "p k: completed, 10 of 10 items succeeded"
+    assert repr(result) == "<RunResult 'p' 'k' completed: 10 of 10 items succeeded>"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"), [([1, 2], 2), (range(5), 5), (iter([1]), None), ("nothing/*.jsonl", None), (object(), None)]
+)
+def test_how_many_there_are_is_asked_of_the_source(source, expected):
+    """S3-05: a list knows it, a stream does not, and of files that are not there nothing is promised."""
+    assert expected_items(source)() == expected
+
+
+def test_files_are_counted_beside_the_run(tmp_path):
+    """S3-05: packed ones too; until they are counted nobody knows."""
+    with gzip.open(tmp_path / "in.jsonl.gz", "wt") as file:
+        file.write("1\n2\n\n3\n")
+    ask = expected_items(tmp_path / "in.jsonl.gz")
+    for thread in threading.enumerate():
+        if thread.name == "outlast-count":
+            thread.join()
+    assert ask() == 3
+
+
+def test_who_is_not_watched_pays_nothing(tmp_path):
+    """S3-05: no thread, no room of the display, no count of stages."""
+    program = """
+import sys, threading
+import outlast
+
+@outlast.stage
+def same(item):
+    assert not [t for t in threading.enumerate() if t.name == "outlast-watch"]
+    return item
+
+outlast.Pipeline("p", same).run(range(3))
+assert not [name for name in sys.modules if name.startswith(("outlast.display", "rich"))]
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env={"PYTHONPATH": str(SOURCE)}, check=True)
+
+
+# --- in a terminal ---
+
+PROGRAM = """
+import asyncio, sys
+import outlast
+from outlast.display import watch
+
+frames = []
+show = watch.Terminal.show
+def counted(self, now):
+    show(self, now)
+    frames.append(now)
+watch.Terminal.show = counted
+
+@outlast.stage
+def parse(row):
+    return row
+
+@outlast.stage(retry=outlast.RetryPolicy(max_attempts=1), concurrency=4)
+async def label(row):
+    if row["text"] == "wait":
+        print("waiting", flush=True)
+        await asyncio.Event().wait()
+    while row["text"] == "last" and len(frames) < 4:
+        await asyncio.to_thread(frames.__len__)
+    if row["text"] == "bad":
+        raise ValueError("cannot label this")
+    return row
+
+pages = outlast.Pipeline("pages", parse, label, min_success_rate=0.5)
+"""
+
+
+def wrote(folder, *texts: str, name: str = "app.py", more: str = "") -> None:
+    (folder / name).write_text(PROGRAM + more)
+    rows = [json.dumps({"id": number, "text": text}) for number, text in enumerate(texts)]
+    (folder / "in.jsonl").write_text("".join(f"{row}\n" for row in rows))
+
+
+RUN = 'pages.run("in.jsonl", run_key="today", item_key="id", sink="out.jsonl", progress=True)\n'
+
+
+def test_progress_in_a_terminal_is_a_picture_that_stays(tmp_path):
+    """S3-05, S3-07: drawn in place, no line wraps, nothing moves; the last one says what the run came to."""
+    wrote(tmp_path, *["good"] * 20, "bad", "last", more=RUN)
+    with Terminal("app.py", folder=tmp_path) as terminal:
+        assert terminal.finish() == 0
+    pictures = [screen for screen in terminal.screens() if screen[0].startswith("pages  today")]
+    assert len(pictures) >= 5
+    assert max(len(row) for screen in pictures for row in screen) <= 80
+    assert {screen[5] for screen in pictures} == {
+        "                done  running  waiting  throttled  retries  skipped    dead"
+    }
+    assert {screen[9].split()[1] for screen in pictures} == {"out.jsonl"}
+    last = [row for row in terminal.screen() if row]
+    assert last[0].startswith("pages  today")
+    assert "completed" in last[0]
+    assert last[2:] == [
+        "21 of 22 items succeeded, 1 became a dead letter; it is open",
+        "21 succeeded   1 dead letter   0 pending",
+        "                done  running  waiting  throttled  retries  skipped    dead",
+        "┌ source          22",
+        "├ parse           22        ·        ·          ·        ·        ·       ·",
+        "├ label           21        ·        ·          ·        ·        ·       1",
+        "▼ out.jsonl       21",
+        "      1 \N{MULTIPLICATION SIGN} label  data_error: cannot label this",
+    ]
+
+
+def test_what_stages_print_goes_where_it_went(tmp_path):
+    """S3-05: above the picture in a terminal; a file that standard output leads to is left alone."""
+    wrote(tmp_path, "good", "last", more='print("before")\n' + RUN + 'print("after")\n')
+    program = (tmp_path / "app.py").read_text().replace('"last" and', '"last" and not print("printed") and')
+    (tmp_path / "app.py").write_text(program)
+    with (tmp_path / "printed.txt").open("w") as file, Terminal("app.py", folder=tmp_path, stdout=file) as terminal:
+        assert terminal.finish() == 0
+    assert set((tmp_path / "printed.txt").read_text().split()) == {"before", "printed", "after"}
+    assert "printed" not in terminal.written
+    with Terminal("app.py", folder=tmp_path, width=100) as terminal:
+        assert terminal.finish() == 0
+    screen = terminal.screen()
+    assert screen[0] == "before"
+    assert "after" in screen
+
+
+def test_ctrl_c_is_answered_in_the_picture_and_a_second_one_ends_it(tmp_path):
+    """D-13: it says that it winds down, what it waits for and what a second one does; that leaves a run that can be resumed."""
+    wrote(tmp_path, *["good"] * 5, "wait", more=RUN)
+    with Terminal("app.py", folder=tmp_path) as terminal:
+        terminal.read_until("waiting")
+        terminal.process.send_signal(signal.SIGINT)
+        said = terminal.read_until("gives them up")
+        assert re.search(r"winding down: 1 attempt may end, 2\d s at most\. Ctrl-C again gives them up", said)
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.finish() == 0
+    last = " ".join(terminal.screen())
+    assert "interrupted: 5 of 6 items succeeded, 1 is pending" in last
+    assert "run it again with run_key='today' to go on" in last
+    assert "\x1b[?25h" in terminal.written.rpartition("\x1b[?25l")[2]
+
+
+def test_without_rich_a_terminal_gets_lines(tmp_path):
+    """The core needs nothing installed; a display is worth less than a run."""
+    wrote(tmp_path, "good", more=RUN)
+    program = tmp_path / "app.py"
+    program.write_text("import sys\nsys.modules['rich'] = None\n" + program.read_text())
+    with Terminal("app.py", folder=tmp_path) as terminal:
+        assert terminal.finish() == 0
+    assert terminal.written.startswith("pages today: 1 of 1 (100 %), ")
+    assert "\x1b" not in terminal.written
+
+
+def test_a_terminal_that_cannot_draw_gets_lines(tmp_path):
+    """S3-05: TERM=dumb, as in some editors."""
+    wrote(tmp_path, "good", more=RUN)
+    with Terminal("app.py", folder=tmp_path, TERM="dumb") as terminal:
+        assert terminal.finish() == 0
+    assert "\x1b" not in terminal.written
+
+
+def test_replays_are_shown_too(tmp_path):
+    """S3-28, S4-23: from a shell and from Python; the way of their items begins at the stage that failed."""
+    wrote(tmp_path, *["good"] * 9, "bad", more='if __name__ == "__main__":\n    ' + RUN)
+    with Terminal("-m", "outlast.cli", "run", "app.py:pages", "--input", "in.jsonl", folder=tmp_path) as terminal:
+        assert terminal.finish() == 0
+    wrote(tmp_path, "good", more="")
+    mended = (tmp_path / "app.py").read_text().replace('== "bad"', '== "worse"').replace('"last" and', '"bad" and')
+    (tmp_path / "app.py").write_text(mended)
+    with Terminal("-m", "outlast.cli", "dlq", "reprocess", "app.py:pages", folder=tmp_path) as terminal:
+        assert terminal.finish() == 0
+    pictures = [
+        screen for screen in terminal.screens() if screen[0].startswith("pages  replay-") and "running" in screen[0]
+    ]
+    assert [row.split()[:2] for row in pictures[-1][6:9]] == [["┌─╮", "source"], ["├", "│"], ["├─╯", "label"]]
+    assert "1 item read   1 succeeded" in terminal.screen()
+    assert not [row for row in terminal.screen() if row.startswith("┌")]  # the report has taken its place
+
+
+def test_reprocess_in_python_shows_its_progress(app, capsys):
+    """S3-28: as `run` does."""
+    mended = []
+
+    @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+    def label(number):
+        if not mended:
+            raise ValueError("not yet")
+        return number
+
+    pipeline = outlast.Pipeline("p", label, app=app)
+    pipeline.run(range(3), check=False)
+    mended.append(True)
+    pipeline.reprocess(progress=True)
+    assert "completed, 3 of 3 items succeeded" in capsys.readouterr().err
