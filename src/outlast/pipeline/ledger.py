@@ -94,6 +94,8 @@ class Ledger:
         """What was tried in vain stays on record, and so does what it has cost: the pass that finishes the item adds it up."""
         if journey.rows:
             self._runner.journal.load.attempts += journey.rows
+            if self._watched:
+                self._tally_retries(journey)
             journey.rows = []
             self._runner.journal.added()
 

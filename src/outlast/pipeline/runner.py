@@ -334,7 +334,7 @@ class Runner(Attempts):
 
     def whereabouts(self) -> list[Whereabouts]:
         """Where the items in hand are, by stage. Any thread may ask; what moves meanwhile may be missed."""
-        queued = _items_at(self.crew.inbox())
+        queued = _items_at([*self.crew.inbox(), *tuple(self._metered)])
         waiting = _items_at(journey for _, _, journey in tuple(self._timers))
         in_line = _items_at(journey for task, journey in tuple(self._lines.items()) if not task.done())
         return [
