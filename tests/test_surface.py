@@ -29,6 +29,7 @@ ROOMS = {
     "opentelemetry": "observe/otel",
     "prometheus_client": "observe/prometheus",
     "psycopg": "store/postgres",
+    "pydantic": "rows/models",
     "rich": "cli",
     "typer": "cli",
 }
