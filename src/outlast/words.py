@@ -88,9 +88,13 @@ def amount(number: float) -> str:
     """
     What was spent, with as many digits as a person reads.
 
-    >>> amount(792_044_000.0), amount(1980.11), amount(0.002), amount(0), amount(3e15)
-    ('792,044,000', '1,980.11', '0.002', '0', '3e+15')
+    >>> amount(792_044_000.0), amount(1980.11), amount(0.002), amount(0), amount(3e15), amount(2.94384e-05)
+    ('792,044,000', '1,980.11', '0.002', '0', '3e+15', '0.0000294')
     """
+    if 1e-12 < abs(number) < 1e-3:
+        from decimal import Decimal
+
+        return f"{Decimal(f'{number:.3g}'):f}"
     if abs(number) >= 1e12:
         return f"{number:.4g}"
     return f"{number:,.0f}" if abs(number) >= 100_000 or number == int(number) else f"{number:,.6g}"

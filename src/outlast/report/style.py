@@ -43,9 +43,9 @@ svg text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","Libera
 .legend b{color:var(--ink);font-weight:600}
 .legend li{display:flex;gap:8px;align-items:baseline}
 .key{flex:none;width:10px;height:10px;border-radius:3px;display:inline-block}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(158px,1fr));gap:1px;background:var(--line);border:1px solid var(--line);
+.tiles{display:flex;flex-wrap:wrap;gap:1px;background:var(--line);border:1px solid var(--line);
 border-radius:10px;overflow:hidden;margin-top:28px}
-.tiles div{background:var(--card);padding:12px 16px;display:flex;flex-direction:column}
+.tiles div{flex:1 1 158px;background:var(--card);padding:12px 16px;display:flex;flex-direction:column}
 .tiles dt{font-size:13px;color:var(--soft)}
 .tiles dd{font-size:21px;overflow-wrap:normal;font-weight:620;letter-spacing:-.01em;line-height:1.3}
 .tiles dd small{display:block;font-size:13px;font-weight:400;letter-spacing:0;color:var(--soft)}
