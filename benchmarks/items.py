@@ -3,6 +3,7 @@ What a run costs: items through three stages, every attempt on record, beside a 
 
     benchmarks/items.py                 all cases, medians of five rounds, into docs/items.md
     benchmarks/items.py --quick         fewer items and rounds, nothing written
+    benchmarks/items.py --peers         beside other tools, each in an environment of its own: see beside.py
 
 Each measurement is a process of its own, so that memory is its own too. Nothing here passes or fails: a person reads it.
 """
@@ -13,7 +14,6 @@ import argparse
 import asyncio
 import json
 import os
-import re
 import resource
 import statistics
 import subprocess
@@ -22,63 +22,24 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import beside
+from report import renew
+from stages import WIDTH, afirst, asecond, athird, pool
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-PAGE = ROOT / "docs" / "items.md"
-START, END = "<!-- figures: start -->", "<!-- figures: end -->"
-WIDTH = 100
 STAGES = 3
 
 
 # What is run.
 
 
-async def first(item: int) -> int:
-    return item + 1
-
-
-async def second(item: int) -> int:
-    return item * 2
-
-
-async def third(item: int) -> int:
-    return item - 1
-
-
 async def ten_milliseconds(item: int) -> int:
     await asyncio.sleep(0.01)
     return item
-
-
-async def pool(items: Iterator[int], steps: list[Callable[[int], Awaitable[int]]]) -> None:
-    """The floor: as many tasks as may work at a time, one iterator, nothing on record."""
-
-    async def worker() -> None:
-        for item in items:
-            value = item
-            for step in steps:
-                value = await step(value)
-            await asyncio.sleep(0)
-
-    await asyncio.gather(*(worker() for _ in range(WIDTH)))
-
-
-async def quick_pool(items: Iterator[int], steps: list[Callable[[int], Awaitable[int]]]) -> None:
-    """As `pool`, for work that waits by itself."""
-
-    async def worker() -> None:
-        for item in items:
-            value = item
-            for step in steps:
-                value = await step(value)
-
-    await asyncio.gather(*(worker() for _ in range(WIDTH)))
 
 
 def ours(store: str, items: int, *functions: Any) -> None:
@@ -104,13 +65,13 @@ def measure(case: str, items: int) -> dict[str, float]:
         store = os.environ.get("OUTLAST_BENCH_STORE") or f"{folder}/bench.db"
         wall, cpu = time.perf_counter(), time.process_time()
         if case == "floor":
-            asyncio.run(pool(iter(range(items)), [first, second, third]))
+            asyncio.run(pool(items, [afirst, asecond, athird]))
         elif case == "floor-io":
-            asyncio.run(quick_pool(iter(range(items)), [ten_milliseconds]))
+            asyncio.run(pool(items, [ten_milliseconds], yields=False))
         elif case == "io":
             ours(store, items, ten_milliseconds)
         else:
-            ours(store, items, first, second, third)
+            ours(store, items, afirst, asecond, athird)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return {"wall": wall, "cpu": cpu, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
@@ -150,9 +111,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--case")
     parser.add_argument("--items", type=int, default=0)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--only", nargs="+", default=[], metavar="FOLDER", help="with --peers: these of peers/")
     options = parser.parse_args()
     if options.case:
         print(json.dumps(measure(options.case, options.items)))
+        return
+    if options.peers:
+        beside.main(
+            quick=options.quick, rounds=options.rounds or (1 if options.quick else beside.ROUNDS), only=options.only
+        )
         return
     from servers.postgres import Postgres
 
@@ -185,9 +153,8 @@ def main() -> None:
         lines.append(f"| {case.name} | {wall} | {cpu:.1f} | {rate:,.0f} | {memory:.0f} MB |")
     text = "\n".join(lines)
     print(text)
-    if not options.quick and PAGE.exists():
-        page = re.sub(f"{START}.*{END}", lambda _: f"{START}\n\n{text}\n\n{END}", PAGE.read_text(), flags=re.DOTALL)
-        PAGE.write_text(page)
+    if not options.quick:
+        renew("items.md", text)
 
 
 if __name__ == "__main__":

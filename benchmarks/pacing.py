@@ -15,7 +15,6 @@ import asyncio
 import logging
 import math
 import random
-import re
 import statistics
 import sys
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+from report import renew
 
 from outlast import Guard, Limit
 from outlast.clock import here
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     Work = Callable[[], Awaitable[object]]
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "pacing.md"
-START, END = "<!-- figures: start -->", "<!-- figures: end -->"
 WIDTH = 100
 REAL_WIDTH = 20  # a fifth of the virtual one, for a fifth of the calls
 
@@ -202,10 +200,8 @@ def main() -> None:
         print(parts[-1], end="\n\n", flush=True)
     print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
     complete = options.seeds >= 5 and options.calls == 10_000
-    if complete and PAGE.exists():
-        figures = f"{START}\n\n" + "\n\n".join(parts) + f"\n\n{END}"
-        page = re.sub(f"{START}.*{END}", lambda _: figures, PAGE.read_text(), flags=re.DOTALL)
-        PAGE.write_text(page)
+    if complete:
+        renew("pacing.md", "\n\n".join(parts))
 
 
 if __name__ == "__main__":

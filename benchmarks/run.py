@@ -13,21 +13,20 @@ so a person reads them.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import venv
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from environment import Failed, digest, install, pip, python_of
 from measure import Row, Table
+from report import grid, renew
 from scenarios import NONE, OURS, PROGRAMS, TIMED
 
 if TYPE_CHECKING:
@@ -37,43 +36,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 LOCK = HERE / "requirements.txt"
 ENV = HERE / ".venv"
-PYTHON = ENV / ("Scripts" if os.name == "nt" else "bin") / "python"
-PAGE = ROOT / "docs" / "benchmarks.md"
-START, END = "<!-- figures: start -->", "<!-- figures: end -->"
+PYTHON = python_of(ENV)
 SCENARIOS = (*(scenario.id for scenario in TIMED), "import", "memory")
 
 
 # The environment.
-
-
-def digest(*files: Path) -> str:
-    """One checksum over the files and this Python's version."""
-    total = hashlib.sha256(sys.version.encode())
-    for file in files:
-        total.update(file.name.encode() + b"\0" + file.read_bytes())
-    return total.hexdigest()
-
-
-def run_quietly(*command: str | Path) -> None:
-    """Run a command; show what it said only when it failed."""
-    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        sys.exit(f"{done.stdout}\nfailed: {' '.join(map(str, command))}")
-
-
-def pip(python: str | Path, *arguments: str | Path) -> None:
-    run_quietly(python, "-m", "pip", "--disable-pip-version-check", *arguments)
-
-
-def install_peers() -> None:
-    """Make the environment again when the lock or the interpreter has changed."""
-    stamp, wanted = ENV / ".peers", digest(LOCK)
-    if stamp.exists() and stamp.read_text() == wanted:
-        return
-    print(f"installing the peers from {LOCK.relative_to(ROOT)}", file=sys.stderr)
-    venv.create(ENV, clear=True, with_pip=True)
-    pip(PYTHON, "install", "--require-hashes", "--no-deps", "--requirement", LOCK)
-    stamp.write_text(wanted)
 
 
 def install_ours() -> None:
@@ -151,18 +118,6 @@ LAYOUTS = {
     "memory": (["", "per function"], memory_cells),
 }
 TIMED_LAYOUT = (["", "median", "quartiles", "ratio", "quartiles"], timed_cells)
-
-
-def grid(head: list[str], body: list[list[str]]) -> str:
-    """A Markdown table that also lines up in a terminal."""
-    widths = [max(len(line[column]) for line in [head, *body]) for column in range(len(head))]
-
-    def line(cells: list[str]) -> str:
-        first, *rest = zip(cells, widths, strict=True)
-        return "| " + " | ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]) + " |"
-
-    rule = "|" + "|".join("-" * (width + 1) + (":" if at else "-") for at, width in enumerate(widths)) + "|"
-    return "\n".join([line(head), rule, *map(line, body)])
 
 
 def table_text(table: Table) -> str:
@@ -269,14 +224,6 @@ def report(figures: dict[str, Any], tables: list[Table]) -> str:
     return "\n\n".join(parts)
 
 
-def renew_page(text: str) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    figures = re.compile(f"{re.escape(START)}.*{re.escape(END)}", re.DOTALL)
-    if not figures.search(page):
-        sys.exit(f"{PAGE.relative_to(ROOT)} has no place for the figures: {START} ... {END}")
-    PAGE.write_text(figures.sub(lambda _: f"{START}\n\n{text}\n\n{END}", page), encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
@@ -284,17 +231,19 @@ def main() -> None:
     parser.add_argument("--libraries", nargs="+", default=[], choices=tuple(PROGRAMS), help="these contenders only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
     options = parser.parse_args()
-    install_peers()
-    if not options.libraries or OURS in options.libraries:
-        install_ours()
+    try:
+        install(ENV, LOCK)
+        if not options.libraries or OURS in options.libraries:
+            install_ours()
+    except Failed as failed:
+        sys.exit(str(failed))
     figures = measure(options)
     text = report(figures, [read_table(raw) for raw in figures["tables"]])
     print(text)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
     if not (options.quick or options.only or options.libraries):
-        renew_page(text)
-        print(f"\nrenewed {PAGE.relative_to(ROOT)}", file=sys.stderr)
+        renew("benchmarks.md", text)
 
 
 if __name__ == "__main__":

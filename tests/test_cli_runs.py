@@ -611,3 +611,30 @@ def test_a_store_that_cannot_be_reached_is_waited_for_aloud_and_the_wait_can_be_
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(5)
         assert process.returncode == 130
+
+
+# --- errors for whoever owns the data ---
+
+
+def test_errors_of_a_run_are_listed_and_go_to_a_file(shell):
+    """S2-22, U-16: error by error, also lines that could not be read; the file is added to, and what is there is not repeated."""
+    shell.write("good", "bad 1", *["good"] * 40)
+    with (shell.folder / "in.jsonl").open("a") as lines:
+        lines.write("no JSON\n")
+    shell("run app.py:reviews --input in.jsonl --run-key today")
+    listed = shell.json("runs errors today")
+    assert [(row["row_index"], row["stage"], row["error_type"]) for row in listed] == [
+        (1, "label", "data_error"),
+        (42, "source", "validation_error"),
+    ]
+    assert listed[0]["raw_row"] == '{"id": 1, "text": "bad 1"}'
+    assert "cannot label 'bad 1'" in shell("runs errors today --limit 1").stdout
+    assert shell("runs errors today --csv out/errors.csv").stdout == "Added 2 errors to out/errors.csv.\n"
+    assert shell.json("runs errors today --csv out/errors.csv")["written"] == 0
+    assert (shell.folder / "out" / "errors.csv").read_bytes().startswith(b"\xef\xbb\xbfrun_id,")
+    refused = shell("runs errors today --csv in.jsonl")
+    assert refused.returncode == 2
+    assert "Choose another name" in refused.stderr
+    shell.write("good", name="fine.jsonl")
+    shell("run app.py:reviews --input fine.jsonl --run-key fine")
+    assert shell("runs errors fine").stdout == "No errors.\n"

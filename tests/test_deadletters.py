@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outlast
-from outlast import compat, deadletters
-from outlast.deadletters import DeadLetterEntry, Directory, fingerprint, normalised
+from outlast import compat
+from outlast.deadletters import DeadLetterEntry, Directory, fingerprint, fingerprints, normalised
 from outlast.store import open_store
 from outlast.store.records import to_us
 from outlast.testing import capture_events
@@ -130,7 +130,7 @@ HOSTILE = [
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_no_message_makes_it_slow(piece, monkeypatch):
     """S0-41: eight times the text takes at most about eight times as long, whatever it repeats; far from the square."""
-    monkeypatch.setattr(deadletters, "_READ", 10**9)
+    monkeypatch.setattr(fingerprints, "_READ", 10**9)
 
     def seconds(repeats: int) -> float:
         text = piece * repeats

@@ -50,7 +50,11 @@ def test_the_docs_build_without_a_warning_and_load_nothing_from_elsewhere(tmp_pa
     assert {tag for page in tmp_path.rglob("*.html") for tag in loaded.findall(page.read_text())} == set()
 
 
-@pytest.mark.parametrize("lock", ["requirements/test.txt", "requirements/demo.txt", "benchmarks/requirements.txt"])
+LOCKS = ["requirements/test.txt", "requirements/demo.txt", "benchmarks/requirements.txt"]
+LOCKS += [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("benchmarks/peers/*/requirements.txt"))]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
 def test_lock_pins_everything_by_hash_and_names_no_index(lock):
     """Every line is a pinned requirement or one of its hashes; where packages come from is the machine's business."""
     line = re.compile(r"[a-z0-9._-]+==\S+( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?|#.*")

@@ -29,18 +29,20 @@ ROOMS = {
     "opentelemetry": "observe/otel",
     "prometheus_client": "observe/prometheus",
     "psycopg": "store/postgres",
+    "pydantic": "rows/models",
     "rich": "cli",
     "typer": "cli",
 }
 
 # Tests that really wait, and why nothing else would do.
 SLEEPERS: dict[str, str] = {
+    "doomed.py": "in a program that is killed: a slow disk, so that kills hit the moments in between",
     "hostile.py": "for ever, in worker processes, which are killed for it",
     "servers/limited.py": "a server that takes a while to answer, as real ones do",
     "shared/test_shared_breaker.py": "between two looks at what other processes do, whose clock is a store's",
     "sharing.py": "between two looks at what other processes do",
     "test_hedge.py": "on the virtual clock of trio, which jumps: it takes no time",
-    "pipeline/test_crashes.py": "in programs that are killed: a slow disk, so that kills hit the moments in between",
+    "pipeline/test_crashes.py": "in a program that kills itself, so that items are under way when it does",
     "test_trio.py": "on the virtual clock of trio, which jumps: it takes no time",
 }
 

@@ -6,6 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from outlast import observe as observe
     from outlast import presets as presets
+    from outlast import rows as rows
     from outlast import testing as testing
     from outlast.app import App as App
     from outlast.app import Secret as Secret
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from outlast.policy import Decision as Decision
     from outlast.policy import Delay as Delay
     from outlast.policy import RetryPolicy as RetryPolicy
+    from outlast.rows import RowTransformStep as RowTransformStep
+    from outlast.rows import StepResult as StepResult
     from outlast.shapes import Category as Category
     from outlast.shapes import ErrorSpec as ErrorSpec
     from outlast.shapes import Jitter as Jitter
@@ -84,10 +87,11 @@ _ROOMS = {
     "model": "AttemptRecord Context Outcome",
     "pipeline": "ArrowStream Counts Degraded ItemResult PartialResult Pipeline RunResult Skip Snooze Stage amap map stage use",
     "policy": "Decision Delay RetryPolicy",
+    "rows": "RowTransformStep StepResult",
     "shapes": "Category ErrorSpec Jitter Seconds StopReason",
     "verdicts": "Verdict classify register",
 }
-_MODULES = ("observe", "presets", "testing")
+_MODULES = ("observe", "presets", "rows", "testing")
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 __all__ = sorted([*_HOME, *_MODULES])  # pyright: ignore[reportUnsupportedDunderAll]  # noqa: PLE0605 - loaded by __getattr__
 

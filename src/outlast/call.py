@@ -12,9 +12,10 @@ State of one call lives in its `Call`, never in the guard: one guard serves any 
 from __future__ import annotations
 
 import itertools
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 
-from outlast.clock import REAL, here, later, stopping
+from outlast.advice import note
+from outlast.clock import here, later, stopping
 from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError
 from outlast.log import report_once
 from outlast.observe import emit, listening
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
     from outlast.shapes import StopReason
     from outlast.verdicts import Verdict
 
-    Said: TypeAlias = "tuple[bool, dict[str, float], list[str]]"  # asked for the key, spent, warnings
-    Running: TypeAlias = "Call | Elsewhere | list[Any] | None"  # what `running` holds; `made` makes a call of it
+    Running: TypeAlias = "Begun | list[Any] | None"  # what `running` holds; `made` makes a call of it
 
     class Settings(Protocol):
         """What a call needs to know of its guard."""
@@ -75,6 +75,13 @@ if TYPE_CHECKING:
 
         def fill(self, context: Context) -> None: ...
 
+    class Begun(Protocol):
+        """A call that is running, here or in the process that asked for this attempt."""
+
+        @property
+        def deadline(self) -> float | None: ...
+        def context(self) -> Context: ...
+
     class TimeLimit(Protocol):
         """How an attempt that was bounded in time came out."""
 
@@ -98,7 +105,6 @@ class Ended(Exception):
 
 _drop_frames = BaseException.with_traceback  # past any __setattr__: an exception may be a frozen dataclass
 _MARK = "__outlast_history__"
-_SAID = "__outlast_said__"  # on an error that travels from another process
 _NOT_RETRIED = frozenset({"permanent", "unclear", "not_listed", "skipped", "ambiguous"})
 _numbers = itertools.count(1)
 running: ContextVar[Running] = ContextVar("outlast_call", default=None)
@@ -119,7 +125,7 @@ def current() -> Context:
     return context
 
 
-def made(begun: Running) -> Call | Elsewhere | None:
+def made(begun: Running) -> Begun | None:
     """
     The call that is running. Most calls succeed at once, and nobody ever asks for them, so they begin as a mere list and are made when
     somebody does: [guard, name, when it began, what was running around it, the call once it is made].
@@ -147,6 +153,17 @@ def stop_reason(error: BaseException, /) -> StopReason | None:
 
 def _mark_of(error: BaseException) -> History | None:
     return error.__dict__.get(_MARK)
+
+
+def renumber(error: BaseException) -> None:
+    """The histories on an error were made in another process, which numbers its own: here they count as made now."""
+    for link in _chain(error):
+        mark = _mark_of(link)
+        if mark is not None:
+            from dataclasses import replace
+
+            latest[0] = next(_numbers)
+            object.__setattr__(link, _MARK, replace(mark, number=latest[0]))
 
 
 # -- the flow ------------------------------------------------------------------------------------------------------------------
@@ -671,12 +688,22 @@ class Call:
             reason=reason,
             retried=nested or self.number > 1,
             number=number,
-            note=_note(self, error, reason, verdict),
+            note=note(self, error, reason, verdict),
         )
         # object.__setattr__ and the list by hand: an exception may be a frozen dataclass.
         notes = [old for old in error.__dict__.get("__notes__", ()) if inner is None or old != inner.note]
         object.__setattr__(error, "__notes__", [*notes, mark.note])
         object.__setattr__(error, _MARK, mark)
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """What decides about its retries."""
+        return self.guard.retry
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        return self.world.clock.monotonic() - self.began
 
     def attempts(self) -> tuple[AttemptRecord, ...]:
         """What has happened so far, as values."""
@@ -764,85 +791,6 @@ class Call:
         emit(AttemptTimeout(**self.who(), timeout=timer.seconds, scope=timer.scope))
 
 
-class Elsewhere:
-    """A call as another process knows it: what `current` says there, and the deadline of the calls inside of it."""
-
-    def __init__(self, call: Call) -> None:
-        self._number = call.number
-        self._max_attempts = call.guard.retry.max_attempts
-        self._key = call.key()
-        self._asked = False
-        self._notes: Notes | None = None
-        left = call.left()
-        # On the real monotonic clock, which is the same one in every process.
-        self.deadline = None if left is None else REAL.clock.monotonic() + left
-
-    def __call__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the attempt, there: what came of it, and what it said."""
-        return copy_context().run(self._run, fn, args, kwargs)
-
-    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Said]:
-        running.set(self)
-        try:
-            result = fn(*args, **kwargs)
-        except Exception as error:
-            object.__setattr__(error, _SAID, self._said())
-            raise
-        return result, self._said()
-
-    def _said(self) -> Said:
-        notes = self._notes
-        return self._asked, {} if notes is None else notes.spent, [] if notes is None else notes.warnings
-
-    def context(self) -> Context:
-        """What `current` says during the attempt."""
-        from outlast.model import Context
-
-        return Context(
-            attempt=self._number,
-            max_attempts=self._max_attempts,
-            deadline=self.deadline,
-            monotonic=REAL.clock.monotonic,
-            key=self._ask_key,
-            notes=self._take_notes,
-        )
-
-    def _ask_key(self) -> str:
-        self._asked = True
-        return self._key
-
-    def _take_notes(self) -> Notes:
-        from outlast.model import Notes
-
-        if self._notes is None:
-            self._notes = Notes()
-        return self._notes
-
-
-def hear(call: Call, said: Said) -> None:
-    """What an attempt said in another process counts as if it had been said here."""
-    asked, spent, warnings = said
-    call.asked = call.asked or asked
-    if spent or warnings:
-        notes = call.notes_of(call.number)
-        notes.spent.update(spent)
-        notes.warnings += warnings
-
-
-def adopt(call: Call, error: BaseException) -> None:
-    """An error came from another process, which numbers its histories by itself: here they count as made now."""
-    said = error.__dict__.pop(_SAID, None)
-    if said is not None:
-        hear(call, said)
-    for link in _chain(error):
-        mark = _mark_of(link)
-        if mark is not None:
-            from dataclasses import replace
-
-            latest[0] = next(_numbers)
-            object.__setattr__(link, _MARK, replace(mark, number=latest[0]))
-
-
 def _text(error: BaseException) -> str:
     try:
         return str(error)[:16_384]  # more than is ever read of it
@@ -872,45 +820,3 @@ def _forget_frames(error: BaseException) -> None:
         waiting += [link.__cause__, link.__context__]
         if isinstance(link, BaseExceptionGroup):
             waiting += link.exceptions
-
-
-_ADVICE: dict[str, str] = {
-    "permanent": "not retried: {why}, which is permanent. Name {type} in on_errors if it should be retried all the same.",
-    "unclear": "not retried: {why}. Add it to on_errors, or teach Outlast with outlast.register({type}, ...).",
-    "not_listed": "not retried: {error_class} is not in on_errors.",
-    "skipped": "not retried: skip_on_errors lists it.",
-    "exhausted": "gave up after {count}, {elapsed} s: {why}. Raise max_attempts to try longer.",
-    "tier_exhausted": "gave up after {count}, {elapsed} s: retry_limits grants the tier {tier} no further retry.",
-    "total_timeout": "gave up after {count}, {elapsed} s: no further attempt fits into the total timeout.",
-    "retry_budget": "gave up after {count}: the retry budget is used up, which spares a struggling service more load.",
-    "breaker_open": "gave up after {count}: the circuit breaker is open.",
-    "throttled": "gave up after {count}: no place at the limit within its max_wait.",
-    "ambiguous": "not retried: {why}, so it may have been done, and idempotent=False says that it must not be done twice. Send outlast.current().idempotency_key along and it is retried.",
-    "nested_exhausted": "not retried here: a retry inside of this call has already given up on it. Set retry_exhausted=True to retry anyway.",
-    "still_running": "gave up after {count}: the attempt that timed out is still running, and a second one would overlap with it.",
-    "shutdown": "gave up after {count}: asked to stop.",
-    "generator_started": "not retried: items were already handed out, and starting anew would hand them out twice.",
-}
-
-
-_NOT_CALLED: dict[str, str] = {
-    "breaker_open": "nothing was called: the circuit breaker is open.",
-    "throttled": "nothing was called: no place at the limit within its max_wait.",
-    "total_timeout": "nothing was called: the total timeout ran out in the line of the limit.",
-    "shutdown": "nothing was called: asked to stop.",
-}
-
-
-def _note(call: Call, error: Exception, reason: StopReason, verdict: Verdict | None) -> str:
-    advice = _ADVICE[reason] if call.number else _NOT_CALLED[reason]
-    if reason == "exhausted" and call.guard.retry.max_attempts == 1:
-        advice = "failed at its only attempt: {why}. There are no retries: max_attempts is 1."
-    text = advice.format(
-        why=verdict.why if verdict else "",
-        type=type(error).__name__,
-        error_class=verdict.error_class if verdict else "",
-        tier=verdict.tier if verdict else "",
-        count=f"{call.number} attempt{'' if call.number == 1 else 's'}",
-        elapsed=f"{call.world.clock.monotonic() - call.began:.3g}",
-    )
-    return f"outlast {call.name}: {text}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextvars import copy_context
 from types import coroutine
 
-from outlast.call import Call, Elsewhere, Ended, adopt, hear, latest, made, running
+from outlast.call import Call, Ended, latest, made, running
 from outlast.callables import PLAIN, awaitable
 from outlast.clock import here, in_trio, stopping
 from outlast.errors import AttemptTimeoutError, ConfigurationError, TotalTimeoutError
@@ -149,6 +149,7 @@ class Scripted:
 
 
 def _in_process(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from outlast.elsewhere import Elsewhere, adopt, hear
     from outlast.processes import ProcessAttempt
 
     if isinstance(fn, Scripted):  # faults strike in front of the worker

@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+import doomed
 import outlast
 from outlast.pipeline import journal
 from outlast.store import Store, StoreRefused, StoreUnavailable
@@ -22,98 +23,27 @@ from outlast.testing import virtual_time
 from servers.disk import Disk
 from servers.postgres import Postgres
 
-PROGRAM = """
-import os, sys, time
-import outlast
-from outlast.pipeline import journal, sinks
-from outlast.store import Store
-
-# As on a slow disk: the file grows in pieces, and the commit takes its time. Kills then hit the moments in between.
-journal.MOST_ITEMS = 60
-piecemeal, write = os.pwrite, Store.write
-
-def slow(file, data, at):
-    time.sleep(0.0003)
-    return piecemeal(file, data[:700], at)
-
-def late(store, lease, batch):
-    time.sleep(0.002)
-    write(store, lease, batch)
-    time.sleep(0.001)
-
-os.pwrite, Store.write = slow, late
-
-@outlast.stage
-def parse(item):
-    if item % 50 == 7:
-        raise outlast.Skip("seven")
-    return {"n": item, "text": "x" * 60}
-
-@outlast.stage(checkpoint=True)
-async def label(row):
-    return row
-
-@outlast.stage(retry=outlast.RetryPolicy(max_attempts=2, initial_delay=0.001, jitter=0))
-async def check(row):
-    if row["n"] % 50 == 9:
-        raise ConnectionResetError("nine")
-    return row
-
-app = outlast.App("a", store=sys.argv[1])
-pipeline = outlast.Pipeline("p", parse, label, check, app=app, min_success_rate=0.5, failure_budget=1.0)
-
-def source():
-    print("reading", flush=True)
-    yield from range(int(sys.argv[3]))
-
-result = pipeline.run(source(), run_key="k", sink=sys.argv[2])
-print(result.status, flush=True)
-"""
 ITEMS = 6000
 KILLS = 25
-
-
-def recorded(store):
-    """(How each finished item ended, how many attempts of it are on record, the bytes of the sink that count.)"""
-    run = store.find_run("p", "k")
-    if run is None:
-        return {}, Counter(), {}, 0
-    rows, after = [], None
-    while page := store.items(run.number, after=after, limit=5000):
-        rows += page
-        after = page[-1].seq
-    attempts, last = Counter(), None
-    while page := store.attempts(run.number, after=last, limit=20_000):
-        attempts.update(row.seq for row in page)
-        last = page[-1]
-    state = store.shard_state(run.number, 0)
-    return (
-        {row.seq: row.status for row in rows},
-        attempts,
-        {row.seq: row.attempts for row in rows},
-        state.sink_offset or 0,
-    )
 
 
 @pytest.mark.timeout(180)
 def test_a_process_may_be_killed_at_any_moment(tmp_path):
     """C-22, D-15: after 25 kills every item is accounted for, the sink is exact, no end ever changed, no attempt of a finished item is lost."""
-    program, address, sink = tmp_path / "program.py", tmp_path / "s.db", tmp_path / "out.jsonl"
-    program.write_text(PROGRAM)
-    store = outlast.App("a", store=str(address)).store
+    address, sink = tmp_path / "s.db", tmp_path / "out.jsonl"
+    command = [sys.executable, doomed.__file__, address, sink, str(ITEMS), "0"]
+    store = outlast.App(doomed.APP, store=str(address)).store
     dice = random.Random(7)  # reproducible moments
     ended, torn, tail, unfinished = {}, 0, 0, 0
     for _ in range(KILLS):
-        with subprocess.Popen(
-            [sys.executable, program, address, sink, str(ITEMS)], stdout=subprocess.PIPE, text=True
-        ) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout.readline() == "reading\n"
             try:
                 process.wait(0.01 + dice.random() * 0.12)
             except subprocess.TimeoutExpired:
                 unfinished += 1
             process.kill()
-        now, attempts, needed, offset = recorded(store)
+        now, attempts, needed, offset = doomed.recorded(store)
         assert {seq: now.get(seq) for seq in ended} == ended, "an end has changed"
         assert all(attempts[seq] >= count for seq, count in needed.items())
         ended = now
@@ -123,11 +53,9 @@ def test_a_process_may_be_killed_at_any_moment(tmp_path):
     assert unfinished == KILLS, "it was done before all kills: more items are needed"
     assert torn >= 3, f"kills must hit torn lines to prove anything: {torn} torn, {tail} with a tail"
     assert tail >= torn
-    done = subprocess.run(
-        [sys.executable, program, address, sink, str(ITEMS)], stdout=subprocess.PIPE, text=True, check=True
-    )
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout == "reading\ncompleted\n"
-    ended, attempts, needed, offset = recorded(store)
+    ended, attempts, needed, offset = doomed.recorded(store)
     assert sorted(ended) == list(range(ITEMS))
     assert Counter(ended.values()) == {"succeeded": 5760, "skipped": 120, "dlq": 120}
     assert all(attempts[seq] >= count for seq, count in needed.items())
@@ -135,7 +63,7 @@ def test_a_process_may_be_killed_at_any_moment(tmp_path):
     assert sorted(numbers) == [seq for seq in range(ITEMS) if ended[seq] == "succeeded"]
     assert sink.stat().st_size == offset
     assert len(store.letters(limit=1000)) == 120
-    assert store.find_run("p", "k").counts.total == ITEMS
+    assert store.find_run(doomed.PIPELINE, doomed.KEY).counts.total == ITEMS
     store.close()
 
 

@@ -18,16 +18,16 @@ from typing import Self
 class Proxy:
     """Carries bytes between its clients and ``target``: a unix socket's path, or host and port."""
 
-    def __init__(self, target: str | tuple[str, int]) -> None:
+    def __init__(self, target: str | tuple[str, int], port: int = 0) -> None:
         self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self._lock = threading.Lock()
         self._pairs: list[_Pair] = []
         self._thread = threading.Thread(target=self._accept, name="proxy")
 
     @property
     def port(self) -> int:
-        """The port the kernel chose."""
+        """The port it listens at; the kernel's choice unless one was given."""
         return int(self._listener.getsockname()[1])
 
     def cut(self) -> None:

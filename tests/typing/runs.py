@@ -131,3 +131,25 @@ try:
 except outlast.FailureBudgetExceeded as exceeded:
     assert_type(exceeded.rate, float)
     assert_type(exceeded.result, outlast.RunResult[Any])
+
+
+# --- rows ---
+
+
+class Trim(outlast.RowTransformStep):
+    def apply(self, row: dict[str, Any], context: outlast.Context) -> outlast.StepResult:
+        return outlast.StepResult(row=row | {"text": row["text"].strip()}, warnings=["trimmed"])
+
+
+class LookUp(outlast.RowTransformStep):
+    async def apply(self, row: dict[str, Any], context: outlast.Context) -> outlast.StepResult:
+        return outlast.StepResult(row)
+
+
+def shout(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+clean = outlast.rows.row_stage(Trim(), LookUp(), outlast.rows.required("text"), shout, name="tidy", retry=None)
+assert_type(outlast.Pipeline("rows", clean, parse), "outlast.Pipeline[Mapping[str, Any], Review]")
+assert_type(run.write_errors("errors.csv", reveal=True), int)

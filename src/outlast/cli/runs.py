@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from itertools import islice
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -16,7 +18,7 @@ from outlast.cli.stores import Shell, dead_letters, found_run, opened, worker_of
 from outlast.observe.events import canonical
 from outlast.redact import mask
 from outlast.store.records import from_us
-from outlast.words import duration
+from outlast.words import counted, duration
 
 if TYPE_CHECKING:
     from outlast.store.records import AttemptRow, ItemRow, ItemStatus, RunRecord, RunStatus, SharedState
@@ -192,6 +194,47 @@ def list_attempts(
     )
 
 
+@runs.command("errors")
+def list_errors(
+    run: Run,
+    *,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Add them to this file, which opens in a spreadsheet.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Print at most so many.")] = None,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Print values as they are.")] = False,
+    pipeline: OfPipeline = None,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what is wrong with the items of a run, error by error, for whoever has to mend them."""
+    from outlast.pipeline.errorfile import HEADER, append_errors, cells_of
+    from outlast.pipeline.rowerrors import error_lines
+
+    with opened(store, app) as kept:
+        record = found_run(kept, run, pipeline)
+        lines = islice(error_lines(kept, record.id, Shell().decode), limit)
+        if csv is not None:
+            written = append_errors(csv, lines, reveal=reveal)
+            if as_json:
+                print_json({"run": record.id, "csv": str(csv), "written": written})
+            else:
+                say(f"Added {counted(written, 'error')} to {csv}.")
+            return
+        found = [dict(zip(HEADER, cells_of(line, reveal=reveal), strict=True)) for line in lines]
+    if as_json:
+        print_json([row | {"row_index": int(row["row_index"])} for row in found])
+        return
+    if not found:
+        say("No errors.")
+        return
+    shown = ("row_index", "item_key", "stage", "field", "error_type", "message")
+    headings = ("position", "item", "stage", "field", "kind", "message")
+    rows = [[row[name] for name in shown] for row in found]
+    print_table(headings, rows, fold="message", drop=("kind", "item", "stage"))
+
+
 @runs.command("outputs")
 def print_outputs(
     run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
@@ -240,7 +283,7 @@ def _stage(run: RunRecord, number: int) -> str:
 
 
 def _item(item: ItemRow, run: RunRecord, *, reveal: bool) -> dict[str, Any]:
-    output = None if item.output is None else Shell().decode(item.output)
+    output = Shell().decode(item.output) if item.output is not None and item.status == "succeeded" else None
     shown = output if reveal or output is None else mask(json.dumps(output, ensure_ascii=False, default=str))
     changed = {
         "stage": _stage(run, item.stage),

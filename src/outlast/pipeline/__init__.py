@@ -6,6 +6,7 @@ Runs over items: stages, pipelines, and what a run came to.
     runner      the driver: tasks, threads (crew), waits; attempts: one at a time; journey: one item's way, pure
     intake      from a source to items with something left to do; sources, keys
     ledger      what becomes of an item that has ended; journal: batches to the store; sinks; accounting: the books, pure
+    rowerrors   what is wrong with an item, error by error; errorfile: the same for a spreadsheet
     tenure      the lease on a run; resources: what stages share; logs: which item a log record belongs to
     mapping     map and amap: one function over many items, without a store
 """

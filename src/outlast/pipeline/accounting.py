@@ -31,6 +31,7 @@ class Bounds:
     min_partial_rate: float = 0.5
     spend_limit: Mapping[str, float] | None = None
     final_check: bool = False
+    same_failures: int = SAME_FAILURES  # in a row, after which reading stops; 0 for never
 
 
 class Accounting:
@@ -108,7 +109,7 @@ class Accounting:
             self._row = self._row + 1 if fingerprint == self._same else 1
             self._same = fingerprint
         self.processed += 1
-        if self._row >= SAME_FAILURES:
+        if self._row >= self.bounds.same_failures > 0:
             return "same_failure"
         if self.processed >= self._next_check:
             self._next_check += self.bounds.failure_check_interval

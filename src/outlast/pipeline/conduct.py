@@ -27,6 +27,7 @@ from outlast.pipeline.sources import open_source
 from outlast.redact import error_text
 from outlast.store.records import Batch
 from outlast.verdicts import classify
+from outlast.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -387,15 +388,15 @@ def _let_go(store: Store, lease: Lease) -> None:
 def _why(status: str, reason: str | None, runner: Runner) -> str:
     """What the run came to, in a sentence or two."""
     counts, bounds = runner.books.counts(), runner.books.bounds
-    said = f"{counts.succeeded} of {counts.total} items succeeded"
+    said = f"{counts.succeeded:,} of {counted(counts.total, 'item')} succeeded"
     if counts.skipped:
-        said += f", {counts.skipped} were skipped"
+        said += f", {counts.skipped} {'was' if counts.skipped == 1 else 'were'} skipped"
     if counts.dlq:
-        said += f", {counts.dlq} became dead letters"
+        said += f", {counts.dlq} became {'a dead letter' if counts.dlq == 1 else 'dead letters'}"
     if counts.failed:
         said += f", {counts.failed} failed"
     if counts.pending:
-        said += f", {counts.pending} are pending"
+        said += f", {counts.pending} {'is' if counts.pending == 1 else 'are'} pending"
     if not counts.source_exhausted:
         said += ", the rest of the source was not read"
     again = f"; run it again with run_key={runner.record.run_key!r} to go on"
@@ -404,7 +405,7 @@ def _why(status: str, reason: str | None, runner: Runner) -> str:
         case "completed" if counts.total == 0:
             return "there were no items"
         case "completed" if counts.dlq:
-            return f"{said}; the dead letters are open"
+            return f"{said}; {'it is' if counts.dlq == 1 else 'they are'} open"
         case "completed":
             return said
         case "partial_success":

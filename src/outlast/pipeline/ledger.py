@@ -12,7 +12,9 @@ from outlast.clock import here
 from outlast.deadletters import fingerprint
 from outlast.errors import FailureBudgetExceeded, PermanentFailure
 from outlast.observe import emit, listening
+from outlast.pipeline.errorfile import as_json
 from outlast.pipeline.results import ItemResult
+from outlast.pipeline.rowerrors import InvalidRow, particulars
 from outlast.redact import error_text
 from outlast.store.records import Checkpoint, DeadLetterRow, ItemRow
 
@@ -125,8 +127,12 @@ class Ledger:
                 last = runner.plan.stages[-1].name
                 journey.give_up(last, _unstorable(error, last))
                 status = "failed"
-        if status == "failed" and self._dlq:
-            status = "dlq"
+        letter_id: str | None = None
+        if status == "failed":
+            if self._dlq:
+                status = "dlq"
+                letter_id = here.get().ids.new() if journey.letter is None else None
+            output = self._particulars(journey, letter_id)
         now = bearings.monotonic()
         started = now if journey.started is None else journey.started
         load.items.append(
@@ -159,7 +165,7 @@ class Ledger:
                 self._tell_success(journey)
             stop = runner.books.judge(status, spent=journey.spent)
         else:
-            stop = self._failed(journey, load, status)
+            stop = self._failed(journey, load, letter_id)
         if self._deliver is not None:
             load.told.append(_result(journey, status))
         runner.journal.added()
@@ -170,12 +176,13 @@ class Ledger:
             runner.detail = what
             runner.stop("spend_limit")
 
-    def _failed(self, journey: Journey, load: Load, status: str) -> str | None:
+    def _failed(self, journey: Journey, load: Load, letter_id: str | None) -> str | None:
         runner, bearings = self._runner, self._runner.bearings
         error, verdict = journey.error, journey.verdict
         stage = journey.failed_at
         text, kind = error_text(error), type(error).__name__
-        mark = fingerprint(stage, verdict.error_class, kind, text)
+        problem = error.problem if isinstance(error, InvalidRow) else text
+        mark = fingerprint(stage, verdict.error_class, kind, problem)
         identity: dict[str, Any] = {
             "run_id": bearings.run_id,
             "pipeline": bearings.pipeline,
@@ -188,8 +195,8 @@ class Ledger:
             from outlast.observe.events import ItemFailed
 
             emit(ItemFailed(**identity, **fields, attempts=journey.attempts))
-        if status == "dlq" and journey.letter is None:
-            letter = self._letter(journey, stage, text, kind, mark)
+        if letter_id is not None:
+            letter = self._letter(letter_id, journey, stage, text, kind, mark)
             load.letters.append(letter)
             if heard:
                 from outlast.observe.events import DeadLetterEnqueue
@@ -202,7 +209,17 @@ class Ledger:
             return "item_error"
         return stop
 
-    def _letter(self, journey: Journey, stage: str, text: str, kind: str, mark: str) -> DeadLetterRow:
+    def _particulars(self, journey: Journey, letter_id: str | None) -> bytes:
+        """Each error of its own, and the input as the source gave it, or the dead letter that has it."""
+        told = particulars(journey.failed_at, journey.error, journey.verdict.error_class)
+        if letter_id is not None:
+            return self._codec.encode(told | {"letter": letter_id})
+        try:
+            return self._codec.encode(told | {"input": journey.source})
+        except Exception:  # noqa: BLE001 - the failure itself must be on record all the same
+            return self._codec.encode(told | {"input": as_json(journey.source)[:100_000]})
+
+    def _letter(self, letter_id: str, journey: Journey, stage: str, text: str, kind: str, mark: str) -> DeadLetterRow:
         bearings, verdict = self._runner.bearings, journey.verdict
         now = bearings.monotonic()
 
@@ -215,7 +232,7 @@ class Ledger:
         if journey.warnings:
             metadata["warnings"] = journey.warnings[:20]
         return DeadLetterRow(
-            id=here.get().ids.new(),
+            id=letter_id,
             run=bearings.run_id,
             seq=journey.seq,
             pipeline=bearings.pipeline,

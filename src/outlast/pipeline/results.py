@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from outlast.deadletters import as_groups
+from outlast.pipeline.errorfile import append_errors
+from outlast.pipeline.rowerrors import error_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
     from typing import Self
 
     from outlast.deadletters import FailureGroup
+    from outlast.pipeline.rowerrors import ErrorLine
     from outlast.store import Store
 
 A = TypeVar("A")
@@ -120,13 +124,26 @@ class RunResult(Generic[Out_co]):
                 yield ItemResult(
                     key=row.key,
                     status=row.status,
-                    value=None if row.output is None else self._decode(row.output),
+                    value=self._decode(row.output) if row.output is not None and row.status == "succeeded" else None,
                     error=row.reason,
                     attempts=row.attempts,
                     warnings=tuple(row.warnings),
                     spent=dict(row.spent),
                 )
             after = rows[-1].seq
+
+    def errors(self) -> Iterator[ErrorLine]:
+        """Every error of every item that failed, in the order of the source."""
+        if self._store is None or self._decode is None:
+            return iter(())
+        return error_lines(self._store(), self.id, self._decode)
+
+    def write_errors(self, path: str | Path, *, reveal: bool = False) -> int:
+        """
+        Add every error of this run to a CSV file that opens in a spreadsheet; how many lines that were. Lines that are there already are
+        not written again, so this may be said after every resume. Without `reveal`, what looks like a credential is masked.
+        """
+        return append_errors(path, self.errors(), reveal=reveal)
 
     def raise_for_status(self) -> Self:
         """RunFailed, or FailureBudgetExceeded, if the status is failed; itself otherwise."""

@@ -57,6 +57,16 @@ class Letters:
             row = tx.row(f"select {_FIELDS} from outlast_dead_letters where app = ? and id = ?", self.app, id)
         return None if row is None else _letter(row)
 
+    def letters_by_id(self, ids: Iterable[str], /) -> dict[str, DeadLetterRow]:
+        """Those of these ids that are there."""
+        passed = self._database.passed(ids)
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                f"select {_FIELDS} from outlast_dead_letters where app = ? and id {self._database.among}",
+                *(self.app, passed),
+            )
+        return {letter.id: letter for letter in map(_letter, rows)}
+
     def add_letters(self, letters: Iterable[DeadLetterRow]) -> int:
         """Add dead letters that no run made, such as imported ones; how many were not there yet."""
         given = {letter.id: letter for letter in letters}

@@ -131,7 +131,10 @@ class ShardState(NamedTuple):
 
 
 class ItemRow(NamedTuple):
-    """A finished item. `stage` is the last it was in, by number; `took_us` is from its first attempt to its end."""
+    """
+    A finished item. `stage` is the last it was in, by number; `took_us` is from its first attempt to its end. `output` is what it became; of one
+    that failed, what went wrong.
+    """
 
     seq: int
     key: str

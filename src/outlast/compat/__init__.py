@@ -11,12 +11,17 @@ from uuid import UUID
 
 from outlast import breaker, guard, policy
 from outlast.clock import here
+from outlast.compat.pipelines import Pipeline as Pipeline
+from outlast.compat.pipelines import PipelineConfig as PipelineConfig
+from outlast.compat.pipelines import PipelineResult as PipelineResult
 from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.errors import CircuitBreakerOpenError, ConfigurationError, TemporaryFailure
 from outlast.log import logger
 from outlast.observe import emit, listening
 from outlast.observe.events import DeadLetterEnqueue, DeadLetterReplay, ItemFailed, ItemSucceeded, canonical
 from outlast.redact import error_text
+from outlast.rows import RowTransformStep as RowTransformStep
+from outlast.rows import StepResult as StepResult
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:
@@ -33,7 +38,12 @@ __all__ = [
     "DeadLetterEntry",
     "DeadLetterQueue",
     "PartialResult",
+    "Pipeline",
+    "PipelineConfig",
+    "PipelineResult",
     "RetryPolicy",
+    "RowTransformStep",
+    "StepResult",
     "TemporaryFailure",
     "canonical",
     "compute_delay",

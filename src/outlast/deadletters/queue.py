@@ -1,169 +1,33 @@
 """
-Dead letters: what could not be saved, kept until somebody has read it, mended it and sent it again.
-
-    open ──► replaying ──► resolved
-     │  ▲        │
-     │  └────────┘ failed again, or whoever replayed it is gone
-     ▼
-    archived
-
-A letter is never deleted to be replayed: it is claimed (open → replaying) inside of a run that holds a lease, and resolved in the transaction
-that finishes its item. When that run is no more, its claims are worth nothing and the letters are open again.
+The door: `DeadLetters` finds them, mends them, sends them again; `Claims` is the source of such a replay.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import tempfile
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta
-from hashlib import blake2b
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Protocol
 
 from outlast.clock import here
+from outlast.deadletters.folder import Directory, as_entry, from_entry, is_json
+from outlast.deadletters.letters import DeadLetter, as_groups
 from outlast.errors import ConfigurationError
 from outlast.observe import emit, listening
 from outlast.observe.events import DeadLettersOverThreshold
 from outlast.redact import sanitise
-from outlast.store.records import DeadLetterRow, from_us, to_us
-from outlast.verdicts import classify
+from outlast.store.records import from_us
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from outlast.deadletters.letters import FailureGroup
     from outlast.store import Store
-    from outlast.store.records import LetterGroup, LetterStat, LetterStatus
+    from outlast.store.records import DeadLetterRow, LetterStat, LetterStatus
 
 _PAGE = 500  # letters read, claimed or written at a time
-
-# --- one problem, many messages -----------------------------------------------------------------------------------------
-#
-# Forty thousand failures are a handful of problems once what differs from item to item is taken out of their messages. The
-# first alternative that fits a place wins. Nothing here can be made slow: every alternative either begins where no other
-# match of its own can reach back to, or its repetitions never give back what they took.
-
-_READ = 1_000  # characters of a message that tell problems apart
-
-_VARIES = re.compile(
-    r"""
-      (?P<url>   \b[A-Za-z][A-Za-z0-9+.\-]{1,20}+://[^\s'"<>)\]}]++ )
-    | (?P<email> (?<![\w.+\-])[\w.+\-]{1,64}+@[\w\-]{1,63}+(?:\.[\w\-]{1,63}+)++ )
-    | (?P<time>  (?<!\d)\d{4}-\d\d?-\d\d?(?:[T ]\d\d?:\d\d(?::\d\d(?:[.,]\d++)?+)?+(?:\ ?(?:Z\b|UTC\b|[+\-]\d\d:?\d\d))?+)?+(?!\d)
-               | (?<!\d)\d\d?:\d\d:\d\d(?:[.,]\d++)?+(?!\d) )
-    | (?P<path>  (?<![\w/.~\\])(?:~|\.{1,2}+)?+/[\w.\-@+%=~:,]*+(?:/[\w.\-@+%=~:,]*+)*+
-               | (?<![\w/.\-])[\w.\-]++(?:/[\w.\-]++){2,}+
-               | (?<!\w)[A-Za-z]:\\[^\s'"<>|?*]*+ )
-    | (?P<text>  (?<![\w\\])(?:[bBrRuUfF]{1,2})?+
-                 (?:'(?:[^'\\]|\\.)*+(?:'|(?<=…)\Z)|"(?:[^"\\]|\\.)*+(?:"|(?<=…)\Z)|`[^`]*+`|\u201c[^\u201c\u201d]*+\u201d|\u2018[^\u2018\u2019]*+\u2019|\u00ab[^\u00ab\u00bb]*+\u00bb)(?!\w) )
-    | (?P<n>     (?<![\w\-])[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![\w\-])
-               | (?<![\w\-])(?=[A-Za-z_\-]*+\d)(?=[\d_\-]*+[A-Za-z])[\w\-]{16,}+(?![\w\-])
-               | \b0[xX][0-9a-fA-F]++
-               | (?<!\w)(?=[a-fA-F]*+\d)[0-9a-fA-F]{8,}+(?!\w)
-               | \d++(?:[.,_]\d++)*+ )
-    """,
-    re.VERBOSE,
-)
-
-
-def normalised(message: str) -> str:
-    """
-    The message without what differs from item to item: numbers and ids, instants, paths, addresses and quoted text.
-
-    >>> normalised("user 'ann' (id 4711) not found in /var/db/users.csv at 2026-11-15T09:30:00Z")
-    'user <text> (id <n>) not found in <path> at <time>'
-    """
-    return " ".join(_VARIES.sub(lambda found: f"<{found.lastgroup}>", message[:_READ]).split())
-
-
-def fingerprint(stage: str, error_class: str, error_type: str, message: str) -> str:
-    """
-    The problem behind a failure, as 16 hexadecimal digits: failures with the same one are told as one group.
-
-    >>> fingerprint("label", "timeout", "ReadTimeout", "no answer in 30 s") == fingerprint("label", "timeout", "ReadTimeout", "no answer in 5 s")
-    True
-    """
-    parts = "\x1f".join((stage, error_class, error_type, normalised(message)))
-    return blake2b(parts.encode(errors="replace"), digest_size=8).hexdigest()
-
-
-# --- what people see ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
-    """
-    One piece of work that failed for good, with the input of the stage that failed.
-
-    `group` is its fingerprint; `error` is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`; `reason` says why
-    its status was changed last.
-    """
-
-    id: str
-    pipeline: str
-    stage: str
-    item_key: str
-    payload: Any = field(repr=False)
-    error: str
-    error_class: str
-    group: str
-    attempts: int
-    status: Literal["open", "replaying", "resolved", "archived"]
-    kind: str = "item"
-    run_id: str | None = None
-    error_type: str = ""
-    tier: str = ""
-    first_failed_at: datetime
-    last_attempt_at: datetime
-    created_at: datetime
-    replays: int = 0
-    reason: str | None = None
-    edited: bool = False
-    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureGroup:
-    """Failures with one fingerprint: the same stage, error class, exception type and message, apart from numbers and names in it."""
-
-    id: str
-    stage: str
-    error_class: str
-    message: str
-    count: int
-    share: float
-    sample_keys: tuple[str, ...]
-    first_seen_at: datetime
-    last_seen_at: datetime
-    pipeline: str = ""
-    error_type: str = ""
-
-
-def as_groups(rows: Sequence[LetterGroup]) -> tuple[FailureGroup, ...]:
-    """Groups as the store counts them, the largest first, each with its share of them all."""
-    whole = sum(row.count for row in rows)
-    return tuple(
-        FailureGroup(
-            id=row.id,
-            stage=row.stage,
-            error_class=row.error_class,
-            message=row.message,
-            count=row.count,
-            share=row.count / whole,
-            sample_keys=row.sample_keys,
-            first_seen_at=row.first_seen_at,
-            last_seen_at=row.last_seen_at,
-            pipeline=row.pipeline,
-            error_type=row.error_type,
-        )
-        for row in rows
-    )
-
-
-# --- the door -----------------------------------------------------------------------------------------------------------
 
 
 class Codec(Protocol):
@@ -391,7 +255,7 @@ class DeadLetters:
         directory = Directory(folder)
         count = 0
         for row in _pages(self._store(), status=_status(status), pipeline=pipeline):
-            directory.write(self._as_entry(row))
+            directory.write(as_entry(row))
             count += 1
         return count
 
@@ -408,78 +272,10 @@ class DeadLetters:
             raise ConfigurationError(problems)
         added = 0
         for start in range(0, len(entries), _PAGE):
-            added += self._store().add_letters([self._from_entry(entry) for entry in entries[start : start + _PAGE]])
+            added += self._store().add_letters(
+                [from_entry(entry, self._codec.encode) for entry in entries[start : start + _PAGE]]
+            )
         return added, len(entries) - added
-
-    def _as_entry(self, row: DeadLetterRow) -> DeadLetterEntry:
-        more = {
-            name: getattr(row, name)
-            for name in (
-                "kind",
-                "error_class",
-                "tier",
-                "attempts",
-                "first_failed_us",
-                "last_attempt_us",
-                "created_us",
-                "replays",
-            )
-        }
-        return DeadLetterEntry(
-            id=str(UUID(row.id)),
-            workflow_id=row.run or "",
-            task={
-                "pipeline": row.pipeline,
-                "stage": row.stage,
-                "item_key": row.item_key,
-                "payload": json.loads(row.payload) if _is_json(row.payload) else row.payload.hex(),
-            },
-            repos=[row.item_key],
-            adapter=row.pipeline,
-            error=row.error,
-            error_type=row.error_type,
-            timestamp=from_us(row.created_us).isoformat(),
-            metadata={**row.metadata, "outlast": {**more, "status": row.status}},
-        )
-
-    def _from_entry(self, entry: DeadLetterEntry) -> DeadLetterRow:
-        metadata = {name: value for name, value in entry.metadata.items() if name != "outlast"}
-        own = entry.metadata.get("outlast")
-        created = _instant(entry.timestamp)
-        created_us = round(created * 1e6) if created > 0 else to_us(here.get().clock.now())
-        if isinstance(own, dict):
-            payload, stage, item_key = entry.task.get("payload"), entry.task.get("stage"), entry.task.get("item_key")
-            data = (
-                bytes.fromhex(payload)
-                if isinstance(payload, str) and _is_hex(payload)
-                else json.dumps(payload).encode()
-            )
-        else:
-            # Work of another program: the task is the payload, and whoever did it stands for the pipeline.
-            own, stage, item_key, data = {"kind": "job"}, "", entry.workflow_id, self._codec.encode(entry.task)
-            metadata["repos"] = entry.repos
-        error_class = str(own.get("error_class") or classify(_public_name(entry.error_type)).error_class)
-        return DeadLetterRow(
-            id=UUID(entry.id).hex,
-            run=entry.workflow_id or None,
-            seq=None,
-            pipeline=entry.adapter,
-            stage=str(stage or ""),
-            item_key=str(item_key),
-            kind=str(own.get("kind") or "item"),
-            payload=data,
-            error=sanitise(entry.error),
-            error_type=entry.error_type,
-            error_class=error_class,
-            tier=str(own.get("tier") or ""),
-            fingerprint=fingerprint(str(stage or ""), error_class, entry.error_type, sanitise(entry.error)),
-            attempts=int(own.get("attempts") or 1),
-            first_failed_us=int(own.get("first_failed_us") or created_us),
-            last_attempt_us=int(own.get("last_attempt_us") or created_us),
-            created_us=int(own.get("created_us") or created_us),
-            replays=int(own.get("replays") or 0),
-            metadata=metadata,
-        )
 
     # -- rows and values
 
@@ -610,7 +406,7 @@ def _like(old: bytes, new: bytes) -> bytes:
     >>> _like(b'{"v":1,"d":{"$type":"app:Review","d":{"text":"a"}}}', b'{"v":1,"d":{"text":"b"}}')
     b'{"v":1,"d":{"$type":"app:Review","d":{"text":"b"}}}'
     """
-    if not (_is_json(old) and _is_json(new)) or b'"$type"' not in old:
+    if not (is_json(old) and is_json(new)) or b'"$type"' not in old:
         return new
     before, after = json.loads(old), json.loads(new)
     return json.dumps(
@@ -629,169 +425,3 @@ def _typed(old: Any, new: Any) -> Any:
     if isinstance(old, list) and isinstance(new, list):
         return [_typed(old[min(place, len(old) - 1)] if old else None, value) for place, value in enumerate(new)]
     return new
-
-
-def _is_json(data: bytes) -> bool:
-    try:
-        json.loads(data)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_hex(text: str) -> bool:
-    return len(text) % 2 == 0 and bool(re.fullmatch(r"[0-9a-f]+", text))
-
-
-def _public_name(error_type: str) -> str:
-    """What `classify` can be asked about: a name that it knows nothing of is an unknown error."""
-    try:
-        classify(error_type)
-    except ConfigurationError:
-        return "Exception"
-    return error_type
-
-
-# --- a directory of entries ---------------------------------------------------------------------------------------------
-
-
-@dataclass
-class DeadLetterEntry:
-    """One failed piece of work as a JSON file of its own: the nine fields that other programs read and write."""
-
-    id: str
-    workflow_id: str
-    task: dict[str, Any]
-    repos: list[str]
-    adapter: str
-    error: str
-    error_type: str
-    timestamp: str
-    metadata: dict[str, Any]
-
-
-_FIELDS = {
-    "id": str,
-    "workflow_id": str,
-    "task": dict,
-    "repos": list,
-    "adapter": str,
-    "error": str,
-    "error_type": str,
-    "timestamp": str,
-    "metadata": dict,
-}
-
-
-class Directory:
-    """
-    One JSON file per entry, named after its id. Only ids that are UUIDs ever become file names.
-
-    A file is there as a whole or not at all: written beside its place, flushed to the disk, then moved. It is readable by its owner only,
-    because it holds the payload as it was.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
-
-    def path(self, entry_id: str) -> Path | None:
-        """The file of this id, or None if the id is no UUID and so can have none."""
-        try:
-            return self.folder / f"{UUID(entry_id)}.json"
-        except (ValueError, AttributeError, TypeError):
-            return None
-
-    def write(self, entry: DeadLetterEntry) -> Path:
-        """Keep the entry, in place of an older one with its id."""
-        path = self.path(entry.id)
-        if path is None:
-            message = f"expected the id of an entry to be a UUID, got: {entry.id!r}."
-            raise ValueError(message)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(asdict(entry), indent=2, default=str, ensure_ascii=False) + "\n"
-        handle, beside = tempfile.mkstemp(dir=self.folder, prefix=f".{path.stem}.", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(beside).replace(path)
-        except BaseException:
-            Path(beside).unlink(missing_ok=True)
-            raise
-        _flush_names(self.folder)
-        return path
-
-    def read(self, entry_id: str) -> DeadLetterEntry | None:
-        """The entry with this id; None if there is none."""
-        path = self.path(entry_id)
-        try:
-            return None if path is None else _entry(path)
-        except FileNotFoundError:
-            return None
-
-    def remove(self, entry_id: str) -> None:
-        """Forget the entry with this id."""
-        path = self.path(entry_id)
-        if path is not None:
-            path.unlink(missing_ok=True)
-            _flush_names(self.folder)
-
-    def entries(self) -> tuple[list[DeadLetterEntry], list[str]]:
-        """All entries, newest first, and a sentence for each file that is none."""
-        entries: list[DeadLetterEntry] = []
-        problems: list[str] = []
-        for path in sorted(self.folder.glob("*.json")):
-            try:
-                entries.append(_entry(path))
-            except FileNotFoundError:
-                continue  # replayed or removed by somebody else meanwhile
-            except (OSError, ValueError) as broken:
-                problems.append(str(broken))
-        return sorted(entries, key=lambda entry: (_instant(entry.timestamp), entry.id), reverse=True), problems
-
-
-def _entry(path: Path) -> DeadLetterEntry:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as broken:
-        message = f"expected {path.name} to hold one JSON object, got: {sanitise(str(broken))}."
-        raise ValueError(message) from None
-    if not isinstance(data, dict):
-        message = f"expected {path.name} to hold one JSON object, got: {type(data).__name__}."
-        raise ValueError(message)  # noqa: TRY004 - what is wrong is the file, not an argument
-    data.setdefault("metadata", {})
-    wrong = [name for name, kind in _FIELDS.items() if not isinstance(data.get(name), kind)]
-    if wrong:
-        message = f"expected {path.name} to have {', '.join(f'{name} ({_FIELDS[name].__name__})' for name in wrong)}."
-        raise ValueError(message)
-    if (own := _uuid(data["id"])) is None or own != _uuid(path.stem):
-        message = (
-            f"expected {path.name} to be named after its id and the id to be a UUID, got: {sanitise(data['id'])!r}."
-        )
-        raise ValueError(message)
-    return DeadLetterEntry(**{name: data[name] for name in _FIELDS})
-
-
-def _uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
-
-
-def _instant(timestamp: str) -> float:
-    """Seconds since the epoch; a time without a zone is this machine's, and what is no time at all is the oldest."""
-    try:
-        return datetime.fromisoformat(timestamp).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return float("-inf")
-
-
-def _flush_names(folder: Path) -> None:
-    """A name that was moved or removed is on the disk only once its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

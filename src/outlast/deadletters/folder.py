@@ -1,0 +1,262 @@
+"""
+Dead letters as a folder of JSON files, one for each, which other programs read and write too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from outlast.clock import here
+from outlast.deadletters.fingerprints import fingerprint
+from outlast.errors import ConfigurationError
+from outlast.redact import sanitise
+from outlast.store.records import DeadLetterRow, from_us, to_us
+from outlast.verdicts import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass
+class DeadLetterEntry:
+    """One failed piece of work as a JSON file of its own: the nine fields that other programs read and write."""
+
+    id: str
+    workflow_id: str
+    task: dict[str, Any]
+    repos: list[str]
+    adapter: str
+    error: str
+    error_type: str
+    timestamp: str
+    metadata: dict[str, Any]
+
+
+_FIELDS = {
+    "id": str,
+    "workflow_id": str,
+    "task": dict,
+    "repos": list,
+    "adapter": str,
+    "error": str,
+    "error_type": str,
+    "timestamp": str,
+    "metadata": dict,
+}
+
+
+class Directory:
+    """
+    One JSON file per entry, named after its id. Only ids that are UUIDs ever become file names.
+
+    A file is there as a whole or not at all: written beside its place, flushed to the disk, then moved. It is readable by its owner only,
+    because it holds the payload as it was.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def path(self, entry_id: str) -> Path | None:
+        """The file of this id, or None if the id is no UUID and so can have none."""
+        try:
+            return self.folder / f"{UUID(entry_id)}.json"
+        except (ValueError, AttributeError, TypeError):
+            return None
+
+    def write(self, entry: DeadLetterEntry) -> Path:
+        """Keep the entry, in place of an older one with its id."""
+        path = self.path(entry.id)
+        if path is None:
+            message = f"expected the id of an entry to be a UUID, got: {entry.id!r}."
+            raise ValueError(message)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(asdict(entry), indent=2, default=str, ensure_ascii=False) + "\n"
+        handle, beside = tempfile.mkstemp(dir=self.folder, prefix=f".{path.stem}.", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(beside).replace(path)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise
+        _flush_names(self.folder)
+        return path
+
+    def read(self, entry_id: str) -> DeadLetterEntry | None:
+        """The entry with this id; None if there is none."""
+        path = self.path(entry_id)
+        try:
+            return None if path is None else _entry(path)
+        except FileNotFoundError:
+            return None
+
+    def remove(self, entry_id: str) -> None:
+        """Forget the entry with this id."""
+        path = self.path(entry_id)
+        if path is not None:
+            path.unlink(missing_ok=True)
+            _flush_names(self.folder)
+
+    def entries(self) -> tuple[list[DeadLetterEntry], list[str]]:
+        """All entries, newest first, and a sentence for each file that is none."""
+        entries: list[DeadLetterEntry] = []
+        problems: list[str] = []
+        for path in sorted(self.folder.glob("*.json")):
+            try:
+                entries.append(_entry(path))
+            except FileNotFoundError:
+                continue  # replayed or removed by somebody else meanwhile
+            except (OSError, ValueError) as broken:
+                problems.append(str(broken))
+        return sorted(entries, key=lambda entry: (_instant(entry.timestamp), entry.id), reverse=True), problems
+
+
+def _entry(path: Path) -> DeadLetterEntry:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as broken:
+        message = f"expected {path.name} to hold one JSON object, got: {sanitise(str(broken))}."
+        raise ValueError(message) from None
+    if not isinstance(data, dict):
+        message = f"expected {path.name} to hold one JSON object, got: {type(data).__name__}."
+        raise ValueError(message)  # noqa: TRY004 - what is wrong is the file, not an argument
+    data.setdefault("metadata", {})
+    wrong = [name for name, kind in _FIELDS.items() if not isinstance(data.get(name), kind)]
+    if wrong:
+        message = f"expected {path.name} to have {', '.join(f'{name} ({_FIELDS[name].__name__})' for name in wrong)}."
+        raise ValueError(message)
+    if (own := _uuid(data["id"])) is None or own != _uuid(path.stem):
+        message = (
+            f"expected {path.name} to be named after its id and the id to be a UUID, got: {sanitise(data['id'])!r}."
+        )
+        raise ValueError(message)
+    return DeadLetterEntry(**{name: data[name] for name in _FIELDS})
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _instant(timestamp: str) -> float:
+    """Seconds since the epoch; a time without a zone is this machine's, and what is no time at all is the oldest."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return float("-inf")
+
+
+def _flush_names(folder: Path) -> None:
+    """A name that was moved or removed is on the disk only once its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _is_hex(text: str) -> bool:
+    return len(text) % 2 == 0 and bool(re.fullmatch(r"[0-9a-f]+", text))
+
+
+def _public_name(error_type: str) -> str:
+    """What `classify` can be asked about: a name that it knows nothing of is an unknown error."""
+    try:
+        classify(error_type)
+    except ConfigurationError:
+        return "Exception"
+    return error_type
+
+
+# -- letters as entries
+
+
+def as_entry(row: DeadLetterRow) -> DeadLetterEntry:
+    """The letter as other programs read it, with what only this one knows in its metadata."""
+    more = {
+        name: getattr(row, name)
+        for name in (
+            "kind",
+            "error_class",
+            "tier",
+            "attempts",
+            "first_failed_us",
+            "last_attempt_us",
+            "created_us",
+            "replays",
+        )
+    }
+    return DeadLetterEntry(
+        id=str(UUID(row.id)),
+        workflow_id=row.run or "",
+        task={
+            "pipeline": row.pipeline,
+            "stage": row.stage,
+            "item_key": row.item_key,
+            "payload": json.loads(row.payload) if is_json(row.payload) else row.payload.hex(),
+        },
+        repos=[row.item_key],
+        adapter=row.pipeline,
+        error=row.error,
+        error_type=row.error_type,
+        timestamp=from_us(row.created_us).isoformat(),
+        metadata={**row.metadata, "outlast": {**more, "status": row.status}},
+    )
+
+
+def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLetterRow:
+    """The letter of an entry, also of one that another program has written."""
+    metadata = {name: value for name, value in entry.metadata.items() if name != "outlast"}
+    own = entry.metadata.get("outlast")
+    created = _instant(entry.timestamp)
+    created_us = round(created * 1e6) if created > 0 else to_us(here.get().clock.now())
+    if isinstance(own, dict):
+        payload, stage, item_key = entry.task.get("payload"), entry.task.get("stage"), entry.task.get("item_key")
+        data = bytes.fromhex(payload) if isinstance(payload, str) and _is_hex(payload) else json.dumps(payload).encode()
+    else:
+        # Work of another program: the task is the payload, and whoever did it stands for the pipeline.
+        own, stage, item_key, data = {"kind": "job"}, "", entry.workflow_id, encode(entry.task)
+        metadata["repos"] = entry.repos
+    error_class = str(own.get("error_class") or classify(_public_name(entry.error_type)).error_class)
+    return DeadLetterRow(
+        id=UUID(entry.id).hex,
+        run=entry.workflow_id or None,
+        seq=None,
+        pipeline=entry.adapter,
+        stage=str(stage or ""),
+        item_key=str(item_key),
+        kind=str(own.get("kind") or "item"),
+        payload=data,
+        error=sanitise(entry.error),
+        error_type=entry.error_type,
+        error_class=error_class,
+        tier=str(own.get("tier") or ""),
+        fingerprint=fingerprint(str(stage or ""), error_class, entry.error_type, sanitise(entry.error)),
+        attempts=int(own.get("attempts") or 1),
+        first_failed_us=int(own.get("first_failed_us") or created_us),
+        last_attempt_us=int(own.get("last_attempt_us") or created_us),
+        created_us=int(own.get("created_us") or created_us),
+        replays=int(own.get("replays") or 0),
+        metadata=metadata,
+    )
+
+
+def is_json(data: bytes) -> bool:
+    """Whether it is text that JSON can read; a codec may have made something else of it."""
+    try:
+        json.loads(data)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,84 @@
+"""
+What people see: a dead letter, and a group of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from outlast.store.records import LetterGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """
+    One piece of work that failed for good, with the input of the stage that failed.
+
+    `group` is its fingerprint; `error` is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`; `reason` says why
+    its status was changed last.
+    """
+
+    id: str
+    pipeline: str
+    stage: str
+    item_key: str
+    payload: Any = field(repr=False)
+    error: str
+    error_class: str
+    group: str
+    attempts: int
+    status: Literal["open", "replaying", "resolved", "archived"]
+    kind: str = "item"
+    run_id: str | None = None
+    error_type: str = ""
+    tier: str = ""
+    first_failed_at: datetime
+    last_attempt_at: datetime
+    created_at: datetime
+    replays: int = 0
+    reason: str | None = None
+    edited: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """Failures with one fingerprint: the same stage, error class, exception type and message, apart from numbers and names in it."""
+
+    id: str
+    stage: str
+    error_class: str
+    message: str
+    count: int
+    share: float
+    sample_keys: tuple[str, ...]
+    first_seen_at: datetime
+    last_seen_at: datetime
+    pipeline: str = ""
+    error_type: str = ""
+
+
+def as_groups(rows: Sequence[LetterGroup]) -> tuple[FailureGroup, ...]:
+    """Groups as the store counts them, the largest first, each with its share of them all."""
+    whole = sum(row.count for row in rows)
+    return tuple(
+        FailureGroup(
+            id=row.id,
+            stage=row.stage,
+            error_class=row.error_class,
+            message=row.message,
+            count=row.count,
+            share=row.count / whole,
+            sample_keys=row.sample_keys,
+            first_seen_at=row.first_seen_at,
+            last_seen_at=row.last_seen_at,
+            pipeline=row.pipeline,
+            error_type=row.error_type,
+        )
+        for row in rows
+    )
