@@ -148,6 +148,17 @@ def opened(circuit: Circuit, now: float, wall: datetime, seconds: float, *, roun
     )
 
 
+def _tripped(era: int | None, seconds: float) -> Decide[bool]:
+    """Open a circuit that is closed, in this era, or in any; whether it was."""
+
+    def decide(circuit: Circuit, now: float, wall: datetime) -> tuple[Circuit, bool]:
+        if circuit.state is not CircuitState.CLOSED or era not in {None, circuit.era}:
+            return circuit, False
+        return opened(circuit, now, wall, seconds, rounds=0), True
+
+    return decide
+
+
 def isolated(circuit: Circuit, now: float, wall: datetime, reason: str) -> Circuit:
     """The circuit, open until it is reset."""
     return replace(
@@ -267,13 +278,7 @@ class LocalMemory:
 
     def trip(self, circuit: Circuit, seconds: float, then: Callable[[Circuit, Circuit, bool], object]) -> None:
         """Open a closed circuit, if it is still this one."""
-
-        def decide(now_there: Circuit, now: float, wall: datetime) -> tuple[Circuit, bool]:
-            if now_there.era != circuit.era or now_there.state is not CircuitState.CLOSED:
-                return now_there, False
-            return opened(circuit, now, wall, seconds, rounds=0), True
-
-        self.change(decide, then)
+        then(*self.decided(_tripped(circuit.era, seconds)))
 
     def enter(self, terms: Terms) -> Ticket | Answer:
         """Leave for a probe, for a call that found the circuit not passing."""
@@ -340,7 +345,7 @@ class SharedMemory(LocalMemory):
         self._used = False
         self._dozed_at = 0.0
         self._asking: float | None = None  # since when the store is being asked for a look or a probe
-        self._opening = 0  # openings that are on their way to the store
+        self._opening = set[object]()  # openings that are on their way to the store
         self._granted: deque[tuple[Ticket, float]] = deque()
         self._probes: dict[int, tuple[Ticket, float, float]] = {}  # under way: (ticket, since, last sign of life)
 
@@ -481,38 +486,28 @@ class SharedMemory(LocalMemory):
 
     def trip(self, circuit: Circuit, seconds: float, then: Callable[[Circuit, Circuit, bool], object]) -> None:
         """Open a closed circuit, if it is still this one: here at once, and in the store if nobody was faster there."""
-        clock = here.get().clock
         contact = self._contact()
-        if contact is None or contact.lost:
-            if contact is not None:
-                self._go_astray()
-            self._changed = True
-            super().trip(circuit, seconds, then)
+        if contact is not None and contact.lost:
+            self._go_astray()
+        if contact is None or self._astray:
+            self._change_here(_tripped(circuit.era, seconds), then)
             return
+        clock, token = here.get().clock, object()
         with self.lock:
             if self.circuit.era != circuit.era or self.circuit.state is not CircuitState.CLOSED:
                 return
             era = self._seen
             local = self.circuit = opened(circuit, clock.monotonic(), clock.now(), seconds, rounds=0)
-            self._opening += 1
+            self._opening.add(token)
             self._changed = True
 
         def question(commons: Commons) -> tuple[Circuit, Circuit, bool]:
-            def decide(seen: Circuit, now: float, wall: datetime) -> tuple[Circuit, bool]:
-                if seen.state is not CircuitState.CLOSED:
-                    return seen, False
-                return opened(seen, now, wall, seconds, rounds=0), True
-
-            self._opening -= 1
-            try:
-                before, after, done = self._through(commons, decide, only=era)
-            except Unreachable:
-                self._opening += 1
-                raise
+            self._opening.discard(token)
+            before, after, done = self._through(commons, _tripped(None, seconds), only=era)
             return before, after, bool(done)
 
         def otherwise() -> None:
-            self._opening -= 1
+            self._opening.discard(token)
             self._go_astray()
             then(circuit, local, True)  # noqa: FBT003 - it was opened
 
@@ -561,6 +556,11 @@ class SharedMemory(LocalMemory):
 
     def _through(self, commons: Commons, decide: Decide[T], *, only: int | None = None) -> tuple[Circuit, Circuit, T]:
         """Decide about the document, and take over what it is now; not if it is of another era than `only`."""
+        if self._astray:
+            self._come_back(commons)
+        return self._transact(commons, decide, only)
+
+    def _transact(self, commons: Commons, decide: Decide[T], only: int | None) -> tuple[Circuit, Circuit, T]:
         monotonic = here.get().clock.monotonic
 
         def change(
@@ -578,6 +578,9 @@ class SharedMemory(LocalMemory):
         return _shifted(before, shift), after, answer
 
     def _look(self, commons: Commons) -> None:
+        if self._astray:
+            self._come_back(commons)
+            return
         document, now = commons.look("breaker", self.bond.name)
         if document is None:  # so that others can see that there is such a circuit
             commons.change("breaker", self.bond.name, lambda there, _: (None if there else written(Circuit()), None))
@@ -616,9 +619,7 @@ class SharedMemory(LocalMemory):
             return False
         if contact.lost:
             self._go_astray()
-        if self._astray:
-            contact.asked(self._come_back)
-        elif unclaimed := [ticket for ticket, since in tuple(self._granted) if now - since > _CLAIM]:
+        if unclaimed := [ticket for ticket, since in tuple(self._granted) if now - since > _CLAIM]:
             for ticket in unclaimed:
                 self._unclaimed(contact, ticket)
         elif any(now - sign > _RENEW for _, _, sign in tuple(self._probes.values())):
@@ -632,7 +633,7 @@ class SharedMemory(LocalMemory):
             if now - self._dozed_at < _DOZE:
                 return True
             self._dozed_at = now
-            used, self._used = self._used or bool(self._probes), False
+            used, self._used = self._used or self._by_hand or bool(self._probes), False
             if self.circuit.passing:
                 self.circuit = replace(self.circuit, passing=False)  # the next call wakes it up
                 return True
@@ -712,14 +713,14 @@ class SharedMemory(LocalMemory):
             return (closed(seen), True) if by_hand else (seen, False)
 
         # Only what others did since is news; an opening of theirs and a closing outweighs one of ours.
-        self._through(commons, reconciled, only=None if by_hand else self._seen)
+        self._transact(commons, reconciled, None if by_hand else self._seen)
 
     def renew(self) -> None:
         """In a forked child: nothing is known yet, and probes are the parent's."""
         super().renew()
         self._attended = self._fresh = self._used = False
         self._asking = None
-        self._opening = 0
+        self._opening.clear()
         self._granted.clear()
         self._probes.clear()
         if self.circuit.passing:

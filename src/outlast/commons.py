@@ -151,6 +151,9 @@ class _Task:
         """Whether it is the caller's to end: of who asked and who answers, the first."""
         return self._claim.acquire(blocking=False)
 
+    def claimed(self) -> bool:
+        return self._claim.locked()
+
 
 class Contact:
     """
@@ -236,13 +239,24 @@ class Contact:
         with self._lock:
             self._tasks.append(task)
             self._wake()
+            if self._thread is None:
+                self._tasks.clear()
+                task.refused = "no thread could be started"
+                task.done.set()
+        if task.refused is not None and task.otherwise is not None:
+            task.otherwise()
 
     def _wake(self) -> None:
         if self._thread is None:
             import threading
 
             self._thread = threading.Thread(target=self._run, daemon=True, name="outlast-commons")
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError:  # there are too many, or the program ends
+                self._thread = None
+                self.lose("no thread could be started")
+                return
             _leave_well()
         self._bell.set()
 
@@ -271,6 +285,8 @@ class Contact:
 
     def _settled(self, task: _Task) -> bool:
         """Answer a task; whether somebody may wait for it."""
+        if task.claimed():
+            return False  # who asked has decided alone meanwhile
         try:
             answer = self.asked(task.question)
         except Unreachable as error:
@@ -281,14 +297,14 @@ class Contact:
                 return True
             return False
         if not task.claim():
-            return False  # who asked has decided alone meanwhile
+            return False
         task.answer = answer
         if task.then is not None:
             task.then(answer)
         return True
 
     def _look_after_all(self) -> None:
-        for thing in list(self._attended):
+        for thing in self._things():
             try:
                 if thing.attend(self):
                     continue
@@ -296,6 +312,10 @@ class Contact:
                 return  # the others would wait for the same
             with self._lock:
                 self._attended.discard(thing)
+
+    def _things(self) -> list[Attended]:
+        with self._lock:
+            return list(self._attended)
 
     # -- moods
 
@@ -324,7 +344,7 @@ class Contact:
             return
 
         def part(_: Commons) -> None:
-            for thing in list(self._attended):
+            for thing in self._things():
                 thing.part(self)
 
         try:

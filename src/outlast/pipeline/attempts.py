@@ -86,12 +86,13 @@ class Attempts:
 
     def _held_up(self, journey: Journey, post: Post, begun: Next) -> Next:
         breaker = post.guard.breaker
-        if (
-            begun is _WAIT
-            and breaker is not None
-            and not (journey.call is not None and journey.call.asking)
-            and breaker.memory.circuit.rounds >= _PROBE_ROUNDS  # tried in vain so often
-        ):
+        if begun is not _WAIT or breaker is None or (journey.call is not None and journey.call.asking):
+            return begun
+        rounds = breaker.memory.circuit.rounds
+        # A circuit that others share may have failed for days: what counts is what this run has waited for.
+        since = (rounds if breaker.shared else 0) if post.rounds is None else post.rounds
+        post.rounds = min(since, rounds)
+        if rounds - post.rounds >= _PROBE_ROUNDS:  # tried in vain so often
             journey.reason = "breaker_open"
             return _BACK
         return begun

@@ -111,6 +111,7 @@ class HomeCommons:
         self._store: Store | None = None
         self._known = False  # whether there was a store
         self._opening = threading.Lock()
+        _places.add(self)
 
     def change(self, kind: Any, name: str, decide: Change[T]) -> T:
         """Decide in one transaction."""
@@ -147,6 +148,18 @@ class HomeCommons:
 
     def __repr__(self) -> str:
         return f"<what the app {self._name!r} shares in {mask(self._url)}>"
+
+
+_places: weakref.WeakSet[HomeCommons] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # A thread of the parent may have been opening a store; nobody in the child would ever release its lock.
+    for place in list(_places):
+        place._opening = threading.Lock()  # noqa: SLF001 - same room
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _absolute(url: str) -> str:

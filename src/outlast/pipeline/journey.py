@@ -66,6 +66,7 @@ class Post:
         "native",
         "onward",
         "ready",
+        "rounds",
         "run",
         "stage",
         "work",
@@ -91,6 +92,7 @@ class Post:
         # A slot is a token: taking one out and putting it back is one step each, which needs no lock between threads.
         self.free: deque[None] = deque([None] * stage.concurrency)
         self.ready: deque[Journey] = deque()  # items that wait for a slot
+        self.rounds: int | None = None  # of probes that had failed in vain when its breaker first held an item up
 
 
 class Bearings:
