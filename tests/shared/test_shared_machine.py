@@ -262,6 +262,7 @@ class SharedCircuit(RuleBasedStateMachine):
         if self.isolated is None:
             self.isolated = False
             self.somebody_resets(0)
+            self._settle_down()
         if self.isolated:
             assert self.store.document["isolated"] == "by hand"
             assert [self._asked(client) for client in self.clients] == ["rejected"] * 3
