@@ -66,6 +66,8 @@ async def label(row):
 
 app = outlast.App("bench", store=f"{folder}/{phase}-{count}-{source_kind}.db")
 pipeline = outlast.Pipeline("label", label, app=app)
+with open("/proc/self/clear_refs", "w") as peaks:
+    peaks.write("5")  # what making the data took does not count
 before, began = peak(), time.perf_counter()
 print("begun", flush=True)
 result = pipeline.run(source, run_key="k", sink=sink, audit="failures")

@@ -8,6 +8,7 @@ import gzip
 import io
 import math
 import subprocess
+import sys
 import uuid
 from decimal import Decimal
 from enum import Enum
@@ -243,7 +244,7 @@ def test_an_interrupted_run_keeps_its_spool_and_says_where(app, tmp_path, monkey
     assert not sink.exists()
     done.append(1)
     result = pipeline(app, work).run(range(1000), run_key="k", sink=sink)
-    assert (result.status, result.why) == ("completed", "1000 of 1000 items succeeded")
+    assert (result.status, result.why) == ("completed", "1,000 of 1,000 items succeeded")
     assert sorted(row["n"] for row in pq.read_table(sink).to_pylist()) == list(range(1000))
 
 
@@ -375,3 +376,24 @@ def test_writing_a_batch_once_more_changes_nothing(tmp_path):
     sink.finish()
     assert pq.read_table(tmp_path / "o.parquet").to_pylist() == [{"n": 1.0}, {"n": 2.5}]
     assert [path.name for path in tmp_path.iterdir()] == ["o.parquet"]
+
+
+def test_a_shell_reads_and_writes_them_too(tmp_path):
+    """`outlast run` knows files by how their names end, and says what it does not know."""
+    (tmp_path / "flow.py").write_text(
+        "import outlast\n@outlast.stage\nasync def same(row):\n    return row\npipe = outlast.Pipeline('p', same)\n"
+    )
+    pq.write_table(pa.Table.from_pylist([{"n": n} for n in range(50)]), tmp_path / "in.parquet")
+
+    def shell(*words):
+        command = [sys.executable, "-m", "outlast.cli", "run", "flow.py:pipe", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    first = shell("--input", "in.parquet", "--output", "mid.jsonl.zst", "--progress")
+    assert first.returncode == 0, first.stderr
+    second = shell("--input", "mid.jsonl.zst", "--output", "out.parquet", "--json")
+    assert second.returncode == 0, second.stderr
+    assert sorted(pq.read_table(tmp_path / "out.parquet")["n"].to_pylist()) == list(range(50))
+    wrong = shell("--input", "in.parquet", "--output", "out.xlsx")
+    assert wrong.returncode == 2
+    assert "out.xlsx" in wrong.stderr + wrong.stdout
