@@ -60,12 +60,6 @@ class Gathering:
         else:
             self._loose.append(traveller)
 
-    def appendleft(self, traveller: Journey | Convoy) -> None:
-        if isinstance(traveller, Convoy):
-            self._convoys.appendleft(traveller)
-        else:
-            self._loose.appendleft(traveller)
-
     @property
     def loose(self) -> int:
         """Items that are in no convoy yet."""
@@ -112,6 +106,7 @@ class Convoy:
     """Items that go through one call together, from before it to what came of it."""
 
     reason: str | None = None
+    seated = False  # as for a journey
     wait = 0.0
     why = ""  # what they all wait for
     since = 0.0  # when that began

@@ -36,12 +36,14 @@ class Crew:
         attempt: Callable[[Traveller, Post], Next],
         came_back: Callable[[list[tuple[Traveller, Next | BaseException]]], None],
         go: Next,
+        line: Next,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._posts = posts
         self._attempt = attempt
         self._came_back = came_back
         self._go = go
+        self._line = line
         self._loop = loop
         self._most = min(MOST_THREADS, sum(post.stage.concurrency for post in posts if not post.is_async))
         self._threads = 0
@@ -145,25 +147,32 @@ class Crew:
             post = self._posts[journey.at]
             if not post.alone:  # a convoy, whose slot the loop has taken and gives back
                 return self._attempt(journey, post)
-            try:
-                post.free.pop()
-            except IndexError:
-                post.ready.append(journey)
-                self._look(post)
-                return None
+            if journey.seated:  # it has stood in line with its slot in hand
+                journey.seated = False
+            else:
+                try:
+                    post.free.pop()
+                except IndexError:
+                    post.ready.append(journey)
+                    self.look(post)
+                    return None
+            after: Next | None = None
             try:
                 after = self._attempt(journey, post)
             finally:
-                post.free.append(None)
-                if post.ready:
-                    self._look(post)
+                if after is self._line:
+                    journey.seated = True
+                else:
+                    post.free.append(None)
+                    if post.ready:
+                        self.look(post)
             if after is not self._go or self._closed:
                 return after
             following = self._posts[journey.at]
             if following.is_async or not following.alone:
                 return after
 
-    def _look(self, post: Post) -> None:
+    def look(self, post: Post) -> None:
         """Send a parked item on if there is a slot for it."""
         if not post.free:
             return

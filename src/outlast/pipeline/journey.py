@@ -130,6 +130,7 @@ class Journey:
     degraded = False
     started: float | None = None
     attempts = 0
+    seated = False  # it has a slot and is not attempted: it stands in line at a limit, or is on its way to a thread
     wait = 0.0
     why = ""  # what it waits for: a kind and, where there are several, a name; see `AttemptRow`
     since = 0.0  # when that began

@@ -2,8 +2,8 @@
 The driver for items: it reads, makes attempts, waits and records, for one shard of a run in one event loop.
 
 Async stages run in long-lived tasks, blocking ones in the threads of a `Crew`. Each takes the most advanced item whose stage has a free slot and
-carries it on as long as slots are free. An item that waits (for another attempt, a circuit, its turn at a limit, the record of its
-checkpoint) holds no slot. What is read and not finished is bounded by a window, what is finished and not on record by the journal.
+carries it on as long as slots are free. An item that waits (for another attempt, a circuit, the record of its checkpoint) holds no slot; only
+in the line of a limit it keeps it, for all others at its stage would have to stand there too, and once its turn comes it must not wait again. What is read and not finished is bounded by a window, what is finished and not on record by the journal.
 """
 
 from __future__ import annotations
@@ -130,6 +130,7 @@ class Runner(Attempts):
         self._meters = bool(plan.bounds.spend_limit) and not self.posts[0].is_async and self.posts[0].alone
         self._timers: list[tuple[float, int, Journey | Convoy]] = []
         self._order = itertools.count()
+        self._granted: deque[Journey | Convoy] = deque()  # their turn at a limit has come; each has its slot
         self._lines: dict[asyncio.Task[None], Journey | Convoy] = {}
         self._hungry: asyncio.Future[None] | None = None
         self._relieving = False
@@ -153,7 +154,9 @@ class Runner(Attempts):
         self.resources = Resources(plan.provided)
         self.intake = intake(self)
         self.ledger = ledger(self)
-        self.crew = Crew(self.posts, self.attempt_in_thread, self._safely(self._came_back), Next.GO, self.loop)
+        self.crew = Crew(
+            self.posts, self.attempt_in_thread, self._safely(self._came_back), Next.GO, Next.LINE, self.loop
+        )
         self.journal: Journal
 
     # -- from the beginning to the end ------------------------------------------------------------------------------------------
@@ -233,6 +236,7 @@ class Runner(Attempts):
         self._drop(self._unbegun())
         if drop:
             self._dropping = True
+            self._drop(self._granted)
             for post in self.posts:
                 if post.is_async or not post.alone:
                     self._drop(post.ready)
@@ -304,7 +308,8 @@ class Runner(Attempts):
         unbegun: list[Journey | Convoy] = [*self._fresh, *self._metered]
         self._fresh.clear()
         self._metered.clear()
-        waiting = [*self.crew.unstarted()]
+        waiting = [*self.crew.unstarted(), *self._granted]
+        self._granted.clear()
         for post in self.posts:
             if post.is_async or not post.alone:
                 waiting += post.ready
@@ -312,6 +317,8 @@ class Runner(Attempts):
         for traveller in waiting:
             if traveller.started is None:
                 unbegun.append(traveller)
+            elif traveller.seated:
+                self._seat(traveller)
             else:
                 self._set_ready(traveller)
         return unbegun
@@ -334,12 +341,18 @@ class Runner(Attempts):
 
     def whereabouts(self) -> list[Whereabouts]:
         """Where the items in hand are, by stage. Any thread may ask; what moves meanwhile may be missed."""
-        queued = _items_at([*self.crew.inbox(), *tuple(self._metered)])
+        inbox = self.crew.inbox()
+        seated = Counter(
+            traveller.at
+            for traveller in (*tuple(self._lines.values()), *tuple(self._granted), *inbox)
+            if traveller.seated
+        )
+        queued = _items_at([*inbox, *tuple(self._granted), *tuple(self._metered)])
         waiting = _items_at(journey for _, _, journey in tuple(self._timers))
         in_line = _items_at(journey for task, journey in tuple(self._lines.items()) if not task.done())
         return [
             Whereabouts(
-                running=post.stage.concurrency - len(post.free),
+                running=post.stage.concurrency - len(post.free) - seated[post.index],
                 queued=len(post.ready) + queued[post.index],
                 waiting=waiting[post.index],
                 in_line=in_line[post.index],
@@ -415,15 +428,12 @@ class Runner(Attempts):
 
     # -- tasks for async stages ---------------------------------------------------------------------------------------------------
 
-    def _set_ready(self, journey: Journey | Convoy, *, front: bool = False) -> None:
+    def _set_ready(self, journey: Journey | Convoy) -> None:
         post = self.posts[journey.at]
         if not post.is_async and post.alone:
             self.crew.put(journey)
             return
-        if front:
-            post.ready.appendleft(journey)
-        else:
-            post.ready.append(journey)
+        post.ready.append(journey)
         if post.alone:
             self._wake(1)
         else:
@@ -440,11 +450,36 @@ class Runner(Attempts):
         else:
             while gathering and post.free and not self._dropping:
                 post.free.pop()
-                self.crew.put(gathering.popleft())
+                self._seat(gathering.popleft())
         if gathering.lingering and gathering.due is None:
             gathering.due = self.bearings.monotonic() + LINGER
             if self._alarm is not None:
                 self._alarm.set()
+
+    def _seat(self, traveller: Journey | Convoy) -> None:
+        """It has a slot: nothing is in its way any more but a task or a thread that takes it on."""
+        traveller.seated = True
+        if self.posts[traveller.at].is_async:
+            self._granted.append(traveller)
+            self._wake(1)
+        else:
+            self.crew.put(traveller)
+
+    def _unseat(self, traveller: Journey | Convoy) -> None:
+        """It goes on without being attempted: its slot is somebody else's."""
+        if not traveller.seated:
+            return
+        traveller.seated = False
+        post = self.posts[traveller.at]
+        post.free.append(None)
+        if self._dropping:
+            return
+        if not post.alone:
+            self._gathered(post)
+        elif post.is_async:
+            self._wake(1)
+        else:
+            self.crew.look(post)
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._idle:
@@ -459,7 +494,7 @@ class Runner(Attempts):
 
     def _relieve(self) -> None:
         """A task is about to wait: another one takes over what it could have done. Who does not wait needs no help."""
-        if self._fresh or any(post.ready for post in self._async_posts):
+        if self._fresh or self._granted or any(post.ready for post in self._async_posts):
             self._wake(1)
 
     def _relieve_if_waiting(self) -> None:
@@ -496,7 +531,11 @@ class Runner(Attempts):
         self.cancel()
 
     def _pick(self) -> Any:
-        """The most advanced item whose stage has a free slot; the slot is taken."""
+        """Who has a slot, else the most advanced item whose stage has a free one; the slot is taken."""
+        if self._granted:
+            traveller = self._granted.popleft()
+            traveller.seated = False
+            return traveller
         for post in self._async_posts:
             if post.ready and post.free:
                 post.free.pop()
@@ -535,6 +574,7 @@ class Runner(Attempts):
         """From stage to stage as long as slots are free; the slot of the first is held already. Whether the task's context was changed."""
         posts, monotonic, enter = self.posts, self.bearings.monotonic, standing.set
         changed = False
+        after: Next | None = None
         while True:
             post = posts[journey.at]
             try:
@@ -590,7 +630,10 @@ class Runner(Attempts):
                 self.give_back(journey)
                 raise
             finally:
-                post.free.append(None)
+                if after is _LINE:
+                    journey.seated = True
+                else:
+                    post.free.append(None)
             if after is not _GO or self._dropping:
                 self._go_on(journey, after)
                 return changed
@@ -629,6 +672,7 @@ class Runner(Attempts):
 
     def give_back(self, journey: Journey | Convoy) -> None:
         """The item stays unfinished: it is pending, and a resume goes on with it."""
+        self._unseat(journey)
         call = journey.call
         if call is not None:
             call.interrupted(GeneratorExit())
@@ -651,7 +695,8 @@ class Runner(Attempts):
 
     def _came_back(self, burst: list[tuple[Any, Next | BaseException]]) -> None:
         for journey, after in burst:
-            if journey.__class__ is Convoy:
+            if journey.__class__ is Convoy and after is not _LINE:
+                journey.seated = False
                 self.posts[journey.at].free.append(None)
             if isinstance(after, BaseException):
                 self.give_back(journey)
@@ -698,7 +743,7 @@ class Runner(Attempts):
                     self._gathered(post)
 
     async def _stand_in_line(self, journey: Journey | Convoy) -> None:
-        """Wait for the turn at a limit; the place there is kept when the item goes on to its slot."""
+        """Wait for the turn at a limit, with the slot in hand."""
         call = journey.call
         assert call is not None  # noqa: S101 - it has lined up
         turn = call.turn
@@ -707,8 +752,9 @@ class Runner(Attempts):
         how = await self._base.run(turn.limit.await_turn, turn, call.patience())
         journey.waited(self.bearings.monotonic())
         if how == "granted":
-            self._set_ready(journey, front=True)
+            self._seat(journey)
             return
+        self._unseat(journey)
         try:
             call.waited(how)
         except Exception as error:  # noqa: BLE001 - the item's end at this stage
