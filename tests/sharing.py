@@ -14,7 +14,7 @@ NOTHING = "outlast.CircuitBreaker('nothing', shared=True)"
 PROGRAM = """
 import asyncio, json, logging, sys, threading, time
 import outlast
-from outlast import circuits, commons
+from outlast import commons, replicas
 
 exec(sys.argv[3])
 events, lines = [], []

@@ -27,12 +27,13 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.callables import PLAIN, awaitable, dress, is_async, rewrapped
 from outlast.checks import Check
-from outlast.circuits import Answer, CircuitState, LocalMemory, SharedMemory, Ticket, closed, isolated, probed
+from outlast.circuits import Answer, CircuitState, LocalMemory, Ticket, closed, isolated, probed
 from outlast.clock import here
 from outlast.commons import Bond
 from outlast.errors import CircuitBreakerOpenError, LimitExceededError, TotalTimeoutError
 from outlast.observe import emit, listening
 from outlast.redact import sanitise
+from outlast.replicas import SharedMemory
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:

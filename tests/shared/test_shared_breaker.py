@@ -20,7 +20,7 @@ from servers.postgres import Postgres
 from servers.proxy import Proxy
 from sharing import Process, eventually, soon
 
-QUICK = "circuits._SHARED_LEASE, circuits._RENEW = 1.5, 0.3"
+QUICK = "replicas._SHARED_LEASE, replicas._RENEW = 1.5, 0.3"
 
 
 def thing(name="openai", reset=60.0, **more):
@@ -592,7 +592,7 @@ def test_a_closed_circuit_asks_nobody(breaker, monkeypatch):
 
 def test_a_circuit_that_nobody_uses_is_not_looked_at(breaker, monkeypatch):
     """It falls asleep, and the next call looks before it passes."""
-    monkeypatch.setattr("outlast.circuits._DOZE", 0.3)
+    monkeypatch.setattr("outlast.replicas._DOZE", 0.3)
     monkeypatch.setattr("outlast.commons._IDLE", 0.2)
     made = breaker()
     made.call(lambda: None)
@@ -608,7 +608,7 @@ def test_a_circuit_that_nobody_uses_is_not_looked_at(breaker, monkeypatch):
 
 def test_a_circuit_in_use_stays_awake(breaker, monkeypatch):
     """Calls in a row are enough, and none of them asks for long."""
-    monkeypatch.setattr("outlast.circuits._DOZE", 0.1)
+    monkeypatch.setattr("outlast.replicas._DOZE", 0.1)
     made = breaker()
     until = time.monotonic() + 1.0
     while time.monotonic() < until:

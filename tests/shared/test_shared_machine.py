@@ -12,10 +12,10 @@ from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import outlast
-from outlast import circuits
-from outlast.circuits import SharedMemory
+from outlast import replicas
 from outlast.clock import Clock, Dice, Ids, World, here
 from outlast.commons import Unreachable, on_loop
+from outlast.replicas import SharedMemory
 
 PROBES, RESET, LEASE = 2, 5.0, 5.0
 CLIENTS = strategies.integers(0, 2)
@@ -106,11 +106,11 @@ class Client:
 
     def __enter__(self):
         self._token = here.set(self.world)
-        circuits.on_loop = lambda: self.loop
+        replicas.on_loop = lambda: self.loop
         return self
 
     def __exit__(self, *_):
-        circuits.on_loop = on_loop
+        replicas.on_loop = on_loop
         here.reset(self._token)
 
     def ask(self):

@@ -394,7 +394,7 @@ def list_breakers(*, store: StoreUrl = None, app: AppName = None, as_json: AsJso
 
 def _circuit(state: SharedState) -> dict[str, Any]:
     """A shared circuit for a person's eye. Failures are counted by each process."""
-    from outlast.circuits import read
+    from outlast.replicas import read
 
     circuit = read(state.data, state.changed_at.timestamp())
     reopens = None if circuit.isolated is not None or circuit.opened_at is None else circuit.retry_at
@@ -437,9 +437,9 @@ def reset_breaker(
 
 
 def _wish(name: str, wish: str, reason: str, store: str | None, app: str | None, *, as_json: bool) -> None:
-    from outlast.circuits import by_hand
     from outlast.errors import nearest
     from outlast.redact import sanitise
+    from outlast.replicas import by_hand
 
     with opened(store, app) as kept:
         shared, watched = kept.state("breaker", name), kept.state("watched_breaker", name)
