@@ -51,7 +51,8 @@ def labelled(work, width):
     return ask
 
 
-@pytest.mark.parametrize(("service", "whole_seconds"), [("bucket", False), ("window", True)])
+@pytest.mark.parametrize("whole_seconds", [False, True], ids=["exact hints", "hints in whole seconds"])
+@pytest.mark.parametrize("service", SERVICES)
 def test_the_bars_of_pacing_hold_in_a_run(service, whole_seconds):
     """D-11, science E11: the same for a run over ten thousand items, a hundred at a time."""
     make, ideal = SERVICES[service]

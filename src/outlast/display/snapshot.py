@@ -374,7 +374,7 @@ def _limit(limit: Limit, used: Mapping[tuple[str, str], float | None]) -> LimitL
         waiting=limit.waiting,
         paused=limit.paused,
         speeds=tuple(speeds),
-        processes=getattr(limit, "processes", None),
+        processes=limit.processes if limit.shared else None,
     )
 
 
