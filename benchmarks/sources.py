@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -98,7 +97,7 @@ def killed(way, count, folder, dsn, seconds):
                 process.wait(seconds * (0.1 + 0.15 * dice.random()))
             except subprocess.TimeoutExpired:
                 hits += 1
-            os.kill(process.pid, signal.SIGKILL)
+            process.kill()
     subprocess.run(program(way, count, folder, dsn, "killed"), stdout=subprocess.DEVNULL, check=True)
     return hits
 
