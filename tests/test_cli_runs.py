@@ -493,8 +493,9 @@ def test_a_failing_canary_is_told(shell):
     assert stopped.returncode == 1
     assert "canary: 2 of 2 failed again, so the other 4 were left as they are" in stopped.stdout
     shell.folder.joinpath("app.py").write_text(APP.replace('"bad" in review.text', "False"))
-    done = shell("dlq reprocess app.py:reviews --stage label --canary 2")
+    done = shell("dlq reprocess app.py:reviews --stage label --canary 2 --output mended.jsonl")
     assert done.returncode == 0, done.stderr
+    assert len(shell.folder.joinpath("mended.jsonl").read_text().splitlines()) == 6
     assert "6 items read   6 succeeded" in done.stdout
     assert shell("dlq list").stdout == "No dead letters.\n"
     none = shell("dlq reprocess app.py:reviews")

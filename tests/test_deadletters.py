@@ -590,6 +590,20 @@ def test_reprocess_replays_a_stage_of_a_pipeline(shop):
         shop.reviews.reprocess(stage="label")
 
 
+def test_a_replay_writes_its_outputs_to_a_sink_of_its_own(shop, tmp_path):
+    """S3-28, D-15: exactly once, canaries and the others; a file that is somebody else's is refused, and the letters stay open."""
+    shop.fail("odd", "strange", "queer")
+    shop.bad.clear()
+    sink = tmp_path / "mended.jsonl"
+    sink.write_text("mine\n")
+    with pytest.raises(outlast.ConfigurationError, match="to be new or empty"):
+        shop.reviews.reprocess(sink=sink)
+    assert shop.statuses() == {"open": 3}
+    sink.unlink()
+    assert shop.reviews.reprocess(canary=1, sink=sink).counts.succeeded == 3
+    assert sorted(json.loads(line) for line in sink.read_text().splitlines()) == ["ODD", "QUEER", "STRANGE"]
+
+
 def test_an_edited_letter_is_replayed_with_its_new_payload_and_its_old_type(shop):
     """S3-27: who edits writes fields; the stage gets the class it expects; the first payload and the reason stay on record."""
     (letter,) = shop.fail("odd")

@@ -50,6 +50,10 @@ Reason = Annotated[str, typer.Option("--reason", help="Why; it stays on record."
 Canary = Annotated[
     int | None, typer.Option("--canary", min=1, help="So many go first; the others only if all of those succeed.")
 ]
+Output = Annotated[
+    str | None,
+    typer.Option("--output", metavar="FILE", help="A new file for the outputs. Default: the store keeps them."),
+]
 FromStart = Annotated[bool, typer.Option("--from-start", help="From the first stage instead of the one that failed.")]
 Target = Annotated[
     str | None,
@@ -225,6 +229,7 @@ def replay_letters(
     stage: Stage = None,
     canary: Canary = None,
     from_start: FromStart = False,
+    output: Output = None,
     target: Target = None,
     progress: Progress = None,
     store: StoreUrl = None,
@@ -252,6 +257,7 @@ def replay_letters(
         stage=stage,
         canary=canary,
         from_start=from_start,
+        sink=output,
         progress=progress,
     )
 
@@ -265,6 +271,7 @@ def reprocess_letters(
     stage: Stage = None,
     canary: Canary = None,
     from_start: FromStart = False,
+    output: Output = None,
     progress: Progress = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -280,6 +287,7 @@ def reprocess_letters(
         stage=stage,
         canary=canary,
         from_start=from_start,
+        sink=output,
         progress=progress,
     )
 

@@ -168,6 +168,7 @@ def replay(
     as_json: bool,
     app: str | None = None,
     progress: bool | None = None,
+    sink: str | None = None,
     **which: Any,
 ) -> None:
     """Replay dead letters with the pipeline's own code."""
@@ -179,11 +180,12 @@ def replay(
     pipeline = _loaded(target, store, problems)
     if pipeline is not None and owner is not None and pipeline.name != owner:
         problems.append(f"expected the pipeline {owner!r}, but {target} is {pipeline.name!r}.")
+    problems += _wrong_output(sink)
     if problems or pipeline is None:
         refuse(*problems)
     how = None if as_json else way_to_show(wanted=progress)
     with _waits_said(), watching(how) as watch:
-        result = pipeline.app.dead_letters.replay(pipeline=pipeline.name, watch=watch, **which)
+        result = pipeline.app.dead_letters.replay(pipeline=pipeline.name, sink=sink, watch=watch, **which)
     _tell(pipeline, result, resume=None, strict=False, as_json=as_json)
 
 

@@ -45,7 +45,9 @@ class Replay(Protocol):
     goes on with the same run.
     """
 
-    def __call__(self, pipeline: str, source: Claims, /, *, run_key: str, from_start: bool, watch: Any) -> Any: ...
+    def __call__(
+        self, pipeline: str, source: Claims, /, *, run_key: str, from_start: bool, sink: Any, watch: Any
+    ) -> Any: ...
 
 
 class DeadLetters:
@@ -183,6 +185,7 @@ class DeadLetters:
         from_start: bool = False,
         pipeline: str | None = None,
         stage: str | None = None,
+        sink: Any = None,
         watch: Any = None,
     ) -> Any:
         """
@@ -190,7 +193,7 @@ class DeadLetters:
 
         With a `canary`, so many of them go first, picked evenly from all; the others follow only if every one of those succeeds. Letters that
         are edited, archived or replayed by somebody else meanwhile are left out. The set is what is open now: it does not grow.
-        `watch` is called with the runner every now and then.
+        Outputs go to `sink`, as those of any run, or are kept by the store. `watch` is called with the runner every now and then.
         """
         _some(ids, group, pipeline, stage)
         if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):
@@ -202,15 +205,14 @@ class DeadLetters:
         first = _spread(len(chosen), canary or 0)
         order = [*(chosen[place] for place in first), *(id_ for place, id_ in enumerate(chosen) if place not in first)]
         run_key = f"replay-{here.get().ids.new()[:12]}"
+        how: dict[str, Any] = {"run_key": run_key, "from_start": from_start, "sink": sink, "watch": watch}
         if canary is not None and len(first) < len(order):
-            result = self._replay(
-                owner, Claims(store, order[: len(first)], run_key), run_key=run_key, from_start=from_start, watch=watch
-            )
+            result = self._replay(owner, Claims(store, order[: len(first)], run_key), **how)
             failed = len(first) - result.counts.succeeded - result.counts.skipped
             if failed or result.status != "completed":
                 why = f"canary: {failed} of {len(first)} failed again, so the other {len(order) - len(first)} were left as they are"
                 return replace(result, why=why)
-        return self._replay(owner, Claims(store, order, run_key), run_key=run_key, from_start=from_start, watch=watch)
+        return self._replay(owner, Claims(store, order, run_key), **how)
 
     def _chosen(
         self, store: Store, ids: Sequence[str] | None, group: str | None, pipeline: str | None, stage: str | None

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         @property
         def name(self) -> str: ...
         def replayed(
-            self, letters: Iterable[DeadLetterRow], /, *, run_key: str, from_start: bool, watch: Any
+            self, letters: Iterable[DeadLetterRow], /, *, run_key: str, from_start: bool, sink: Any, watch: Any
         ) -> Any: ...
 
 
@@ -93,9 +93,7 @@ class Home:
         """Know the pipeline, so that its dead letters can be replayed; the newest of a name counts."""
         self._pipelines[pipeline.name] = pipeline
 
-    def _replay(
-        self, name: str, letters: Iterable[DeadLetterRow], /, *, run_key: str, from_start: bool, watch: Any = None
-    ) -> Any:
+    def _replay(self, name: str, letters: Iterable[DeadLetterRow], /, **how: Any) -> Any:
         pipeline = self._pipelines.get(name)
         if pipeline is None:
             message = (
@@ -103,7 +101,7 @@ class Home:
                 "Import the module that makes it first."
             )
             raise ConfigurationError(message)
-        return pipeline.replayed(letters, run_key=run_key, from_start=from_start, watch=watch)
+        return pipeline.replayed(letters, **how)
 
 
 class HomeCommons:

@@ -315,11 +315,12 @@ class Pipeline(Generic[In_contra, Out_co]):
         group: str | None = None,
         canary: int | None = None,
         from_start: bool = False,
+        sink: str | Path | Table | Callable[[Sequence[Out_co]], None] | None = None,
         progress: bool = False,
     ) -> RunResult[Out_co]:
         """
         Run the open dead letters of this pipeline again, from the stage that failed with its stored input; with a `canary`, so many of
-        them first, and the others only if all of those succeed. `progress` is that of `run`.
+        them first, and the others only if all of those succeed. `sink` and `progress` are those of `run`; the sink must be a new one.
         """
         if stage is not None and stage not in {*(known.name for known in self.stages), "source"}:
             message = f"expected stage to be one of {', '.join(known.name for known in self.stages)}, got: {stage!r}."
@@ -327,7 +328,13 @@ class Pipeline(Generic[In_contra, Out_co]):
         self.app.add_pipeline(self)  # another one of the same name may have been made since
         with _shown(None, wanted=progress) as looks:
             return self.app.dead_letters.replay(  # type: ignore[no-any-return]
-                pipeline=self.name, stage=stage, group=group, canary=canary, from_start=from_start, watch=looks
+                pipeline=self.name,
+                stage=stage,
+                group=group,
+                canary=canary,
+                from_start=from_start,
+                sink=sink,
+                watch=looks,
             )
 
     def replayed(
@@ -337,6 +344,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         *,
         run_key: str,
         from_start: bool = False,
+        sink: object = None,
         watch: Callable[[Runner], None] | None = None,
     ) -> RunResult[Out_co]:
         """
@@ -348,6 +356,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             kind="replay",
             item_key="item_key",
             from_start=from_start,
+            sink=sink,
             on_change="keep",
             watch=watch,
             expected=len(letters) if isinstance(letters, Sized) else None,
