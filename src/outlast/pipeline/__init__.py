@@ -3,7 +3,7 @@ Runs over items: stages, pipelines, and what a run came to.
 
     declare     what users write: stage, use, Skip, Snooze, Degraded
     pipelines   Pipeline, the door; home: where runs are kept; conduct: a run from its first line in the store to its last
-    runner      the driver: tasks, threads (crew), waits; attempts: one at a time; journey: one item's way, pure;
+    runner      the driver; traffic: slots, tasks, threads (crew), waits; attempts: one at a time; journey: one item's way, pure (stagecalls);
                 batches: who goes through one call together, and what it means for each, pure
     intake      from a source to items with something left to do; keys
     ledger      what becomes of an item that has ended; journal: batches to the store; accounting: the books, pure

@@ -23,7 +23,8 @@ from outlast.clock import Dice, World, stopping
 from outlast.errors import PermanentFailure
 from outlast.model import Context, Notes
 from outlast.pipeline.declare import Skip, Snooze
-from outlast.pipeline.journey import NEUTRAL, NOT_OURS, Next, StageCall, sum_of
+from outlast.pipeline.journey import NEUTRAL, NOT_OURS, Next, sum_of
+from outlast.pipeline.stagecalls import StageCall
 from outlast.verdicts import classify, refusal, surely_undone
 
 if TYPE_CHECKING:
