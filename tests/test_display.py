@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from outlast.components import count_items
 from outlast.display.flow import gutter, ranks
 from outlast.display.page import run_page
 from outlast.display.snapshot import (
@@ -364,7 +365,5 @@ def test_numbers_read_well_at_the_edges(said, expected):
 )
 def test_items_are_counted_before_they_are_read(name, text, expected, tmp_path):
     """S3-05: so that a display can say when the end comes."""
-    from outlast.display.watch import _items
-
     (tmp_path / name).write_text(text)
-    assert _items(tmp_path / name) == expected
+    assert count_items(tmp_path / name) == expected

@@ -84,21 +84,32 @@ def rows_of(sink):
         return [json.loads(line)["id"] for line in lines]
 
 
+def finished(tmp_path):
+    """The share of the items that is done."""
+    app = outlast.App("a", store=str(tmp_path / "s.db"))
+    run = app.store.find_run("p", "k")
+    app.store.close()
+    done = 0 if run is None else run.counts.succeeded + run.counts.skipped + run.counts.dlq
+    return done / ITEMS
+
+
 def through_kills(tmp_path, source, sink, seed, look=lambda: None):
     """Run the program with kills at reproducible moments, then to its end; how often it was killed in the midst of it."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, program, tmp_path / "s.db", source, sink, str(ITEMS)]
-    dice, killed = random.Random(seed), 0
+    dice, killed, longest = random.Random(seed), 0, 0.3
     for _ in range(KILLS):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout.readline() == "starting\n"
             try:
-                process.wait(0.05 + dice.random() * 0.25)
+                process.wait((0.1 + 0.9 * dice.random()) * longest)
             except subprocess.TimeoutExpired:
                 killed += 1
             process.kill()
         look()
+        if finished(tmp_path) > (killed + 1) / KILLS:
+            longest /= 2  # this machine is quick: there must be something left for the other kills
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     assert done.stdout == "starting\ncompleted\n"
     app = outlast.App("a", store=str(tmp_path / "s.db"))

@@ -174,7 +174,13 @@ def test_an_item_that_ends_while_it_waits_has_its_last_wait_on_its_own_row():
 
 
 def test_with_failures_only_on_record_waits_before_successes_go_to_the_item(app):
-    """Nothing that was waited for is lost, and no attempt gets another's waits."""
+    """Nothing that was waited for is lost, and no attempt gets another's waits; from its first failure on an item has all its rows."""
+    limit = outlast.Limit("vendor", rates={"calls": outlast.Rate(1, per=10)})
+
+    @outlast.stage(guard=outlast.Guard("g", retry=STEADY, limit=limit))
+    async def first(item):
+        return item
+
     work = made(failing(1, TimeoutError), sync=False, retry=STEADY)
 
     @outlast.stage
@@ -182,14 +188,19 @@ def test_with_failures_only_on_record_waits_before_successes_go_to_the_item(app)
         raise ValueError("no")
 
     pipeline = outlast.Pipeline(
-        "p", work, last, app=app, failure_budget=1.0, min_partial_rate=0.0, min_success_rate=0.0
+        "p", first, work, last, app=app, failure_budget=1.0, min_partial_rate=0.0, min_success_rate=0.0
     )
     with virtual_time():
+        limit.acquire_nowait()
         result = pipeline.run(["a"], audit="failures")
     (item,) = app.store.items(result._number)
-    assert item.waits == {"retry": 1_000_000}
+    assert item.waits == {"limit vendor": 10_000_000}
     rows = app.store.attempts(result._number, 0)
-    assert [(row.stage, row.outcome, row.waits) for row in rows] == [(0, "retrying", None), (1, "failed", None)]
+    assert [(row.stage, row.outcome, row.waits) for row in rows] == [
+        (1, "retrying", None),
+        (1, "success", {"retry": 1_000_000}),
+        (2, "failed", None),
+    ]
 
 
 def test_waits_come_back_from_both_databases_as_they_were(app):

@@ -85,6 +85,11 @@ class Crew:
             self._growing = True
             self._loop.call_later(_PATIENCE, self._grow)
 
+    @property
+    def busy(self) -> int:
+        """Items that are in a thread or on their way to one, and not parked."""
+        return self.held - sum(len(post.ready) for post in self._posts if not post.is_async and post.alone)
+
     def inbox(self) -> tuple[Traveller, ...]:
         """The items that are on their way to a thread."""
         return tuple(self._inbox)

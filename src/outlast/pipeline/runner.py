@@ -219,12 +219,16 @@ class Runner(Traffic):
         if tasks:
             await asyncio.wait(tasks, timeout=_FAREWELL)  # a stage may refuse to be cancelled
 
-    def stop(self, reason: str, error: BaseException | None = None, *, drop: bool = False) -> None:
-        """Begin no new item; with `drop`, give back whatever is not being attempted at this moment too."""
+    def stop(self, reason: str, error: BaseException | None = None, *, drop: bool = False, begin: bool = False) -> None:
+        """
+        Read no more, and begin no item that was not begun, unless `begin`; with `drop`, give back whatever is not being attempted at this
+        moment too.
+        """
         if self.reason is None:
             self.reason, self.error = reason, error
         self._reading = False
-        self._drop(self._unbegun())
+        if not begin:
+            self._drop(self._unbegun())
         if drop:
             self._dropping = True
             self._drop(self._granted)
@@ -376,7 +380,7 @@ class Runner(Traffic):
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - the source's own
-            self.stop("source_error", error)
+            self.stop("source_error", error, begin=True)  # which says nothing against the items before it
         for post in self.posts:
             if not post.alone:
                 self._gathered(post)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LOW = 128  # items that are read and not begun, below which more are read
 ROUNDING = 1e-9
+_MOMENT = 0.0005  # seconds of real time
 _TURN = 64  # items after which a task lets others have their turn
 _ROOM = 64  # free places in the window that are worth reading for while there is other work
 _GO, _END, _WAIT, _LINE, _HOLD, _BACK = Next.GO, Next.END, Next.WAIT, Next.LINE, Next.HOLD, Next.BACK
@@ -74,7 +75,9 @@ class Traffic(Attempts):
 
     if TYPE_CHECKING:  # of the runner
 
-        def stop(self, reason: str, error: BaseException | None = None, *, drop: bool = False) -> None: ...
+        def stop(
+            self, reason: str, error: BaseException | None = None, *, drop: bool = False, begin: bool = False
+        ) -> None: ...
         def cancel(self) -> None: ...
         def feed_more(self) -> None: ...
         def _check_done(self) -> None: ...
@@ -361,11 +364,10 @@ class Traffic(Attempts):
             self._meter()
         if self.crew.held < _ROOM:
             self.feed_more()
-        if self.crew.held == 0:
-            if self._virtual and self._alarm is not None:
-                self._alarm.set()  # nobody is busy any more: time may jump at once
-            if len(self._idle) >= len(self._tasks):
-                self.journal.flush()
+        if self._virtual and self._alarm is not None and self.crew.busy == 0:
+            self._alarm.set()  # nobody is busy any more: time may jump at once
+        if self.crew.held == 0 and len(self._idle) >= len(self._tasks):
+            self.journal.flush()
 
     # -- waiting ----------------------------------------------------------------------------------------------------------------
 
@@ -385,7 +387,7 @@ class Traffic(Attempts):
             if timers:
                 due.append(timers[0][0])
             seconds = max(0.0, min(due) - clock.monotonic()) if due else None
-            await clock.wait_signal(signal, seconds, bounds=self.crew.held > 0 or self._held > 0)
+            await clock.wait_signal(signal, seconds, bounds=self.crew.busy > 0 or self._held > 0)
             now = clock.monotonic() + ROUNDING
             while timers and timers[0][0] <= now:
                 journey = heapq.heappop(timers)[2]
@@ -403,6 +405,8 @@ class Traffic(Attempts):
         turn = call.turn
         assert turn is not None  # noqa: S101 - as above
         journey.since = self.bearings.monotonic()
+        while self._virtual and self.crew.busy:  # noqa: ASYNC110 - threads park items without a word
+            await asyncio.sleep(_MOMENT)  # time must not jump while somebody works: it would seem to have taken so long
         how = await self._base.run(turn.limit.await_turn, turn, call.patience())
         journey.waited(self.bearings.monotonic())
         if how == "granted":
