@@ -56,7 +56,6 @@ _SETTINGS = (
 ).split()
 _LONGEST_OPEN = 3600.0  # growth of the open time ends here (or at reset_timeout, if that is longer)
 _ROUNDING = 1e-6  # as for circuits
-_MOMENT = 0.002  # seconds after which a call asks again whose answer is on its way from the store
 
 __all__ = ["CircuitBreaker", "CircuitState", "Ticket"]
 
@@ -218,7 +217,7 @@ class CircuitBreaker:
     def admit(self) -> Ticket:
         """Leave to call once, or CircuitBreakerOpenError. Each ticket must be given back to `settle`."""
         while (ticket := self.ask()) is None:
-            here.get().clock.sleep(_MOMENT)
+            here.get().clock.sleep(self.memory.moment)
         return ticket
 
     def ask(self) -> Ticket | None:
@@ -483,7 +482,7 @@ class CircuitBreaker:
         elif here.get().retries:
             # Before the coroutine exists: a rejected one would never be awaited.
             while (asked := self.ask()) is None:
-                await here.get().clock.asleep(_MOMENT)
+                await here.get().clock.asleep(self.memory.moment)
             ticket = asked
             free = False
         else:

@@ -21,8 +21,6 @@ from outlast.log import report_once
 from outlast.observe import emit, listening
 from outlast.verdicts import classify, plans, refusal, surely_undone
 
-_MOMENT = 0.002  # seconds between two looks for an answer that is on its way
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -330,7 +328,7 @@ class Call:
             self.asking = self.ticket is None
             if self.asking:
                 self._leave(undone=True)
-                return self._moment()
+                return self._moment(breaker.memory.moment)
         except CircuitBreakerOpenError as rejection:
             self.asking = False
             self._leave(undone=True)
@@ -344,10 +342,10 @@ class Call:
             self._end_with_last("breaker_open")
         return None
 
-    def _moment(self) -> float:
+    def _moment(self, seconds: float) -> float:
         """How long to wait for the answer of a shared circuit's store, which is on its way."""
-        if not self._too_late(_MOMENT):
-            return _MOMENT
+        if not self._too_late(seconds):
+            return seconds
         if self.number:
             self._end_with_last("total_timeout")
         error = TotalTimeoutError("the total timeout ran out while a shared circuit was asked: nothing was called")

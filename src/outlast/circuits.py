@@ -176,6 +176,8 @@ class Answer(StrEnum):
 class LocalMemory:
     """A circuit of this process."""
 
+    moment = 0.002  # seconds after which a call asks again whose answer is on its way
+
     def __init__(self) -> None:
         self.circuit = Circuit()  # as far as is known here
         self.lock = allocate_lock()

@@ -40,6 +40,7 @@ _RENEW = 1.5  # seconds between two signs of life
 _CLAIM = 0.5  # seconds in which somebody must use a probe that was asked for
 _DOZE = 20.0  # seconds without use after which a circuit is no longer looked at
 _JUMP = 1.0  # seconds by which a store's clock may be behind what it said before
+_LONGEST_MOMENT = 0.1  # seconds after which a call comes back for an answer, however many wait for it
 
 
 # -- as a document --------------------------------------------------------------------------------------------------------------
@@ -141,6 +142,7 @@ class SharedMemory(LocalMemory):
         self._used = False
         self._dozed_at = 0.0
         self._asking: float | None = None  # since when the store is being asked for a look or a probe
+        self._soon = 0  # calls that were told to come back since then
         self._opening = set[object]()  # openings that are on their way to the store
         self._granted: deque[tuple[Ticket, float]] = deque()
         self._probes: dict[int, tuple[Ticket, float, float]] = {}  # under way: (ticket, since, last sign of life)
@@ -171,6 +173,11 @@ class SharedMemory(LocalMemory):
             if admitted(circuit, now, terms, _SHARED_LEASE, ROUNDING)[1] is None:
                 return Answer.REJECTED  # as far as is known; that is never older than the last look
         return self._ask(contact, terms, now, probing=fresh)
+
+    @property
+    def moment(self) -> float:  # type: ignore[override]
+        """Longer the more are waiting: thousands that come back at once would keep the answer itself from coming."""
+        return min(_LONGEST_MOMENT, LocalMemory.moment * max(1.0, self._soon / 4))
 
     def _alone(self, terms: Terms) -> Ticket | Answer:
         with self.lock:
@@ -206,6 +213,8 @@ class SharedMemory(LocalMemory):
             since = self._asking
             if since is None:
                 self._asking = now
+                self._soon = 0
+            self._soon += 1
         if since is not None:
             if now - since > PATIENCE:
                 contact.lose(f"no answer within {PATIENCE:g} s")
