@@ -21,6 +21,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from report import renew
+
 from servers.postgres import Postgres
 
 PROGRAM = """
@@ -123,8 +125,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
-    print("| store | programs | limit | calls | burst used in the fullest window | used | least share |")
-    print("|---|---:|---|---:|---:|---:|---:|")
+    table = [
+        "| store | programs | limit | calls | burst used in the fullest window | used | least share |",
+        "|---|---:|---|---:|---:|---:|---:|",
+    ]
     with Postgres() as server, tempfile.TemporaryDirectory() as folder:
         number = 0
         for where in ("SQLite", "PostgreSQL"):
@@ -136,10 +140,11 @@ def main() -> None:
                         server.execute("delete from outlast_states")
                     row = measure(store, case, many=many, seconds=options.seconds, kill=kill)
                     programs = f"{many}, one killed half-way" if kill else many
-                    print(
-                        f"| {where} | {programs} | {title} | {row.calls:,} | {row.fullest:.1%} | {row.used:.1%} | {row.least:.0%} |",
-                        flush=True,
+                    table.append(
+                        f"| {where} | {programs} | {title} | {row.calls:,} | {row.fullest:.1%} | {row.used:.1%} | {row.least:.0%} |"
                     )
+                    print(table[-1], flush=True)
+    renew("pacing.md", "\n".join(table), name="shared")
 
 
 if __name__ == "__main__":
