@@ -173,9 +173,9 @@ a table; SQLite as the store, `audit="failures"`. `make bench-sources` measures 
 |---|---|---|---|---|---|
 {table}
 
-Memory is what the run adds to a process that has loaded its libraries and, in the first line, the DataFrame itself. What grows with the number of rows are
-the keys of items (about twenty bytes each, to tell equal rows apart) and nothing else. The last column is another run of the same kind, killed at
-random moments and resumed: every output is there once: as many rows, as many different ids, the same first and last, the same sum of a column.
+Memory is what the run adds to a process that has loaded its libraries and, in the first line, the DataFrame itself. What making a large
+DataFrame has left free is used first, and not counted. Between the two sizes memory grows by twenty to forty bytes a row; the larger part of it are the keys of
+items, which are kept to tell equal rows apart. The last column is another run of the same kind, killed at random moments and resumed: every output is there once, as many rows, as many different ids, the same first and last, the same sum of a column.
 """
 
 if __name__ == "__main__":
