@@ -264,15 +264,7 @@ class SharedMemory(LocalMemory):
             self._go_astray()
             self._change_here(decide, then)
 
-        if on_loop():
-            contact.post(question, lambda found: then(*found), otherwise)
-            return
-        try:
-            found = contact.ask(question)
-        except Unreachable:
-            otherwise()
-        else:
-            then(*found)
+        _put(contact, question, then, otherwise)
 
     def _change_here(self, decide: Decide[T], then: Callable[[Circuit, Circuit, T], object]) -> None:
         circuit, changed, answer = self.decided(decide)
@@ -316,15 +308,7 @@ class SharedMemory(LocalMemory):
             self._go_astray()
             then(circuit, local, True)  # noqa: FBT003 - it was opened
 
-        if on_loop():
-            contact.post(question, lambda found: then(*found), otherwise)
-            return
-        try:
-            found = contact.ask(question)
-        except Unreachable:
-            otherwise()
-        else:
-            then(*found)
+        _put(contact, question, then, otherwise)
 
     def leave(self, ticket: Ticket, decide: Decide[T], then: Callable[[Circuit, Circuit, T], object]) -> None:
         """As `change`, for a probe that came back."""
@@ -549,3 +533,21 @@ def _learnt(circuit: Circuit) -> str:
     if circuit.isolated is not None:
         return f"isolated: {circuit.isolated}"
     return "another process has found out"
+
+
+def _put(
+    contact: Contact,
+    question: Callable[[Commons], tuple[Circuit, Circuit, T]],
+    then: Callable[[Circuit, Circuit, T], object],
+    otherwise: Callable[[], None],
+) -> None:
+    """Have the store asked; in an event loop nobody waits for the answer."""
+    if on_loop():
+        contact.post(question, lambda found: then(*found), otherwise)
+        return
+    try:
+        found = contact.ask(question)
+    except Unreachable:
+        otherwise()
+    else:
+        then(*found)
