@@ -675,6 +675,8 @@ def test_no_secret_in_a_header(form, secret, before):
 def test_no_secret_in_json(key, secret, quote, shape):
     """S0-41: also with quotes in it, pretty-printed, nested, or JSON inside of JSON."""
     value = secret + quote + "Wb3" + secret[::-1]
+    around = f"400 Bad Request: user shop page request body {key}"
+    assume(leaked(secret, around) + leaked(secret[::-1], around) == [])  # what stands there anyway is not leaked
     body = {"user": "shop", key: value, "page": 2}
     text = {
         "plain": json.dumps(body),
