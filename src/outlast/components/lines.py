@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import os
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from outlast.components.packed import inner, is_damage, opened, packer
@@ -171,8 +172,8 @@ class Appended(Sink):
         self._written = end
         return end
 
-    def _batch(self, outputs: Sequence[Any]) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def _batch(self, outputs: Sequence[Any]) -> bytes: ...
 
     def settle(self) -> None:
         self._offset = self._written

@@ -7,6 +7,7 @@ written and is not covered by it when a run goes on was never committed, and is 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import PermanentFailure
@@ -23,7 +24,7 @@ class Refused(PermanentFailure):
         self.errors = errors
 
 
-class Sink:
+class Sink(ABC):
     """Takes the outputs of one batch at a time, in the writer's thread, before the batch is committed. It never tries again by itself."""
 
     name: str | None = None  # where outputs go, for the record; None if that cannot be compared
@@ -33,17 +34,17 @@ class Sink:
         """The output as it will be written; raises for one that cannot be."""
         return value
 
-    def open(self, offset: int | None, *, run: str, token: int) -> None:
+    def open(self, offset: int | None, *, run: str, token: int) -> None:  # noqa: B027 - not every sink has something to do here
         """Get ready; `offset` is what an earlier pass of this run has committed, `token` the number of this one's lease."""
 
+    @abstractmethod
     def write(self, outputs: Sequence[Any], keys: Sequence[str]) -> int | None:
         """Write what `encode` made; the offset that the commit is to record. Writing the same batch once more changes nothing."""
-        raise NotImplementedError
 
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: B027 - not every sink has something to do here
         """The batch is committed. Saying it twice changes nothing."""
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 - not every sink has something to do here
         """The run is over, until somebody adds to it."""
 
     @property
@@ -51,7 +52,7 @@ class Sink:
         """Where outputs are that no one can read before the run is over."""
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not every sink has something to do here
         """Let everything go."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from outlast.checks import Check, Shown
@@ -61,8 +62,8 @@ class FieldStep(RowTransformStep):
             return StepResult(row)
         return self.read(row, value)
 
-    def read(self, row: dict[str, Any], value: Any) -> StepResult:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self, row: dict[str, Any], value: Any) -> StepResult: ...
 
     def wrong(self, row: dict[str, Any], value: Any, kind: str, sentence: str) -> StepResult:
         """The row with an error about this field."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,7 @@ class StepSkipped(Exception):
     """Raise it in a step that cannot do its work and need not: the row goes on as it was before the step, with a warning that says why."""
 
 
-class RowTransformStep:
+class RowTransformStep(ABC):
     """
     One thing to do with a row; write `apply`, also as a coroutine function. The row is a copy: what happens to it is nobody else's.
 
@@ -66,9 +67,9 @@ class RowTransformStep:
         if "name" not in vars(cls):
             cls.name = cls.__name__
 
+    @abstractmethod
     def apply(self, row: Row, context: Context) -> StepResult | Awaitable[StepResult]:
         """The row as it should be, with warnings and errors."""
-        raise NotImplementedError
 
 
 class _Plain(RowTransformStep):
