@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
     from outlast.pipeline.declare import Stage
+    from outlast.pipeline.journal import Load
     from outlast.store import Store
     from outlast.store.records import RunRecord
 
@@ -47,7 +48,6 @@ class Intake:
         valid: Callable[[Any], bool],
         decode: Callable[[bytes, int], Any],
         aside: Callable[[Callable[[], Any]], Awaitable[Any]],
-        admit: Callable[[Journey], None] | None = None,
     ) -> None:
         self._items = source
         self._more: AsyncIterator[Any] | None = None
@@ -65,7 +65,6 @@ class Intake:
         self._valid = valid
         self._decode = decode
         self._aside = aside
-        self._admit = admit
         self._broken: Exception | None = None
         self.exhausted = False
         # Of an async source: its reader, what that has read, whether it has come to an end, and how the two sides wake each other.
@@ -114,10 +113,10 @@ class Intake:
             ]
         else:
             left = await self._unfinished(first, keys, items)
-        if self._admit is not None:
-            for journey in left:
-                self._admit(journey)
         return left
+
+    def recorded(self, load: Load) -> None:
+        """The ends of these items are on record."""
 
     def _slice(self, most: int) -> list[Any]:
         items: list[Any] = []

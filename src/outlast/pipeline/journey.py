@@ -141,6 +141,8 @@ class Journey:
     throttled_at: float | None = None
     throttled = False
     letter: Any = None  # the dead letter that is replayed
+    origin: Any = None  # the run that it comes from, if its output comes home to it
+    untried: str | None = None  # why the letter cannot be replayed
     output: Any = None
     before: Any = None  # the input of the stage whose checkpoint is being recorded
     error: Exception

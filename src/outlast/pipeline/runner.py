@@ -149,6 +149,7 @@ class Runner(Traffic):
             self.posts, self.attempt_in_thread, self._safely(self._came_back), Next.GO, Next.LINE, self.loop
         )
         self.journal: Journal
+        self.heart: Heart
 
     # -- from the beginning to the end ------------------------------------------------------------------------------------------
 
@@ -173,7 +174,7 @@ class Runner(Traffic):
             refused=self.ledger.refused,
             broken=self._journal_broke,
         )
-        heart = Heart(
+        self.heart = heart = Heart(
             self.store,
             self.lease,
             lost=lambda error: _unless_closed(soon, self.lose, error),
@@ -425,6 +426,7 @@ class Runner(Traffic):
 
     def _committed(self, load: Load) -> None:
         self.ledger.committed(load)
+        self.intake.recorded(load)
         now = self.bearings.monotonic()
         for journey in load.held:
             self._held -= 1

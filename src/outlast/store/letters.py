@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.clock import here
 from outlast.store.database import Duplicate
-from outlast.store.records import MOVES, DeadLetterRow, LetterGroup, LetterStat, from_us, storable, to_us
+from outlast.store.records import (
+    MOVES,
+    Claimant,
+    DeadLetterRow,
+    Lease,
+    LetterGroup,
+    LetterStat,
+    from_us,
+    storable,
+    to_us,
+)
+from outlast.store.runs import fenced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Unpack
 
     from outlast.store.database import Database, Transaction
@@ -20,11 +31,14 @@ if TYPE_CHECKING:
 
 _FIELDS = (
     "id, run, seq, pipeline, stage, item_key, kind, payload, error, error_type, error_class, tier, fingerprint, attempts, "
-    "first_failed, last_attempt, created, status, replays, reason, metadata, original"
+    "first_failed, last_attempt, created, status, replays, reason, metadata, original, claimed_by"
 )
 COLUMNS = f"{_FIELDS}, app, moved"
 _NAMES = tuple(DeadLetterRow.__dataclass_fields__)
 _CHUNK = 5000  # letters moved in one transaction
+# Who has a letter that is replayed. Before there was a column for it, the reason named the replay.
+_CLAIM = "coalesce(claimed_by, reason, '')"
+CLAIMED = "replayed by "  # and its key: for people, and for letters without a column
 _LOWER = str.maketrans({chr(code): chr(code + 32) for code in range(65, 91)})
 
 
@@ -50,6 +64,15 @@ class Letters:
                 *(*values, limit),
             )
         return [_letter(row) for row in rows]
+
+    def letter_ids(self, **where: Unpack[LetterFilter]) -> list[tuple[str, str, str | None]]:
+        """The ids of those that fit, each with its pipeline and its run, the oldest first."""
+        condition, values = self._where(where)
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                f"select id, pipeline, run from outlast_dead_letters where {condition} order by created, id", *values
+            )
+        return [(id, pipeline, run) for id, pipeline, run in rows]  # noqa: A001
 
     def letter(self, id: str, /) -> DeadLetterRow | None:
         """The dead letter of this id."""
@@ -92,9 +115,13 @@ class Letters:
         status: LetterStatus | None = "open",
         *,
         limit: int = 100,
+        abandoned: Sequence[str] = (),
     ) -> list[LetterGroup]:
-        """The largest groups of dead letters with one fingerprint at one stage."""
-        condition, values = self._where({"pipeline": pipeline, "run": run, "status": status})
+        """
+        The largest groups of dead letters with one fingerprint at one stage. Of a run that is a replay: of those that failed again in it.
+        """
+        where: LetterFilter = {"pipeline": pipeline, "run": run, "status": status, "abandoned": abandoned}
+        condition, values = self._where(where)
         with self._database.reading() as tx:
             groups = tx.rows(
                 "select fingerprint, pipeline, stage, count(*), min(first_failed), max(last_attempt) "
@@ -102,13 +129,11 @@ class Letters:
                 "order by count(*) desc, fingerprint, pipeline, stage limit ?",
                 *(*values, limit),
             )
-            return [self._group(tx, group, run, status) for group in groups]
+            return [self._group(tx, group, where) for group in groups]
 
-    def _group(self, tx: Transaction, group: Any, run: str | None, status: LetterStatus | None) -> LetterGroup:
+    def _group(self, tx: Transaction, group: Any, where: LetterFilter) -> LetterGroup:
         fingerprint, pipeline, stage, count, first, last = group
-        condition, values = self._where(
-            {"group": fingerprint, "pipeline": pipeline, "stage": stage, "run": run, "status": status}
-        )
+        condition, values = self._where({**where, "group": fingerprint, "pipeline": pipeline, "stage": stage})
         newest = tx.rows(
             "select error_class, error_type, error, item_key from outlast_dead_letters "
             f"where {condition} order by created desc, id desc limit 3",
@@ -120,13 +145,18 @@ class Letters:
             fingerprint, pipeline, stage, error_class, error_type, error, count, samples, from_us(first), from_us(last)
         )
 
-    def stats(self) -> list[LetterStat]:
-        """How many there are, by pipeline, stage and status."""
+    def stats(self, *, abandoned: Sequence[str] = ()) -> list[LetterStat]:
+        """How many there are, by pipeline, stage and status; those that an abandoned replay has claimed are open."""
+        column, values = "status", list[Any]()
+        if abandoned:
+            column = f"case when status = 'replaying' and {_CLAIM} {self._database.among} then 'open' else status end"
+            values.append(self._database.passed(abandoned))
         with self._database.reading() as tx:
             rows = tx.rows(
-                "select pipeline, stage, status, count(*), min(created), max(created) from outlast_dead_letters "
-                "where app = ? group by status, pipeline, stage order by pipeline, stage, status",
-                self.app,
+                "select pipeline, stage, shown, count(*), min(created), max(created) from "
+                f"(select pipeline, stage, {column} as shown, created from outlast_dead_letters where app = ?) letters "
+                "group by shown, pipeline, stage order by pipeline, stage, shown",
+                *(*values, self.app),
             )
         return [
             LetterStat(pipeline, stage, status, count, from_us(oldest), from_us(newest))
@@ -208,24 +238,159 @@ class Letters:
         mine = f"select id from outlast_dead_letters where app || '' = ? and id {database.among} and status || '' = ? order by id {database.for_update}"
         with database.writing() as tx:
             moved = tx.rows(
-                f"update outlast_dead_letters set status = ?, moved = ?, reason = ? where id in ({mine}) returning id",
+                f"update outlast_dead_letters set status = ?, moved = ?, reason = ?, claimed_by = null where id in ({mine}) returning id",
                 *(to, now, storable(reason) or None, self.app, database.passed(ids), from_),
             )
         return sorted(row[0] for row in moved)
 
+    # -- replays -------------------------------------------------------------------------------------------------------
+
+    def claim_for_replay(
+        self, lease: Lease, run: str, ids: Sequence[str], *, reason: str, again: bool = False
+    ) -> int:
+        """
+        Claim open letters for the replay that holds the lease, and put them on its list in this order; how many were open. With `again`
+        they are on its list already. `LeaseLost` if the lease is not the newest.
+        """
+        database, now = self._database, to_us(here.get().clock.now())
+        number, count = lease.run_number, 0
+        for first in range(0, len(ids), _CHUNK):
+            chunk = ids[first : first + _CHUNK]
+            mine = f"select id from outlast_dead_letters where app || '' = ? and id {database.among} and status || '' = 'open' order by id {database.for_update}"
+            with database.writing() as tx:
+                fenced(database, tx, lease)
+                rows = tx.rows(
+                    f"update outlast_dead_letters set status = 'replaying', claimed_by = ?, moved = ?, reason = ? where id in ({mine}) returning id",
+                    *(run, now, storable(reason), self.app, database.passed(chunk)),
+                )
+                claimed = {row[0] for row in rows}
+                if not again:
+                    last = tx.row("select max(seq) from outlast_replays where run = ?", number)[0]
+                    begin = 0 if last is None else last + 1
+                    listed = [(number, begin + n, id) for n, id in enumerate(id for id in chunk if id in claimed)]  # noqa: A001
+                    tx.insert("outlast_replays", "run, seq, letter", listed)
+            count += len(claimed)
+        return count
+
+    def replay_list(
+        self, run_number: int, *, after: int = -1, limit: int | None = None, unfinished: bool = True
+    ) -> list[tuple[int, str]]:
+        """What a replay is to do: the numbers of its items, each with its dead letter, in order; only what is not finished yet, unless told."""
+        left = "and not exists (select 1 from outlast_items done where done.run = listed.run and done.seq = listed.seq)"
+        bound = "" if limit is None else f" limit {int(limit)}"
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                f"select seq, letter from outlast_replays listed where run = ? and seq > ? {left if unfinished else ''} order by seq{bound}",
+                *(run_number, after),
+            )
+        return [(seq, letter) for seq, letter in rows]
+
+    def free_letters(self, lease: Lease, run: str, reason: str) -> int:
+        """Open the letters again that a replay has claimed and not settled; how many. `LeaseLost` if the lease is not the newest."""
+        with self._database.writing() as tx:
+            fenced(self._database, tx, lease)
+            return self._open_claimed(tx, run, reason)
+
+    def claimants(self) -> list[Claimant]:
+        """Whoever has claimed letters that are not settled."""
+        database = self._database
+        with database.reading() as tx:
+            claims = [
+                row[0]
+                for row in tx.rows(
+                    f"select distinct {_CLAIM} from outlast_dead_letters where app = ? and status = 'replaying'", self.app
+                )
+            ]
+            if not claims:
+                return []
+            keys = {claim.removeprefix(CLAIMED): claim for claim in claims if claim.startswith(CLAIMED)}
+            rows = tx.rows(
+                f"select id, run_key, number, shard, token, owner, until, ttl, until > {database.now} from outlast_runs "
+                "left join outlast_shards on run = number and shard = 0 "
+                f"where app = ? and kind = 'replay' and (id {database.among} or run_key {database.among})",
+                *(self.app, database.passed(claims), database.passed(keys)),
+            )
+        found: dict[str, Claimant] = {}
+        for id, key, number, shard, token, owner, until, ttl, held in rows:  # noqa: A001
+            lease = Lease(number, shard, token, owner, from_us(until), ttl) if held else None
+            for claim in {id, keys.get(key)} & set(claims):
+                found[claim] = Claimant(claim, id, number, lease)
+        return [found.get(claim) or Claimant(claim, None, None, None) for claim in claims]
+
+    def release(self, claimant: Claimant, reason: str, why: str) -> int:
+        """
+        Open the letters again of a claimant that is no more, and end its lease, so that it can write nothing even if it comes back; how
+        many. None if it has been heard of since.
+        """
+        database, number = self._database, claimant.number
+        with database.writing() as tx:
+            if number is not None:
+                token = -1 if claimant.lease is None else claimant.lease.token
+                ended = tx.execute(
+                    "update outlast_shards set token = token + 1, until = 0, owner = '' "
+                    f"where run = ? and shard = 0 and (until <= {database.now} or token = ?)",
+                    *(number, token),
+                )
+                held = tx.row("select 1 from outlast_shards where run = ? and shard = 0", number)
+                if ended.rowcount == 0 and held is not None:
+                    return 0
+                # Waits for a batch that is being written; from then on the old token is worth nothing.
+                database.evict(tx, number, 0)
+                tx.execute("update outlast_progress set token = token + 1 where run = ? and shard = 0", number)
+                tx.execute(
+                    "update outlast_runs set status = 'interrupted', why = ? where number = ? and status = 'running'",
+                    *(storable(why), number),
+                )
+            return self._open_claimed(tx, claimant.claim, reason)
+
+    def _open_claimed(self, tx: Transaction, claim: str, reason: str) -> int:
+        now = to_us(here.get().clock.now())
+        mine = (
+            f"select id from outlast_dead_letters where app = ? and status = 'replaying' and {_CLAIM} = ? "
+            f"order by id {self._database.for_update}"
+        )
+        done = tx.execute(
+            f"update outlast_dead_letters set status = 'open', moved = ?, reason = ? where id in ({mine})",
+            *(now, storable(reason), self.app, claim),
+        )
+        return int(done.rowcount)
+
+    def _of_run(self, run: str) -> tuple[str, Any]:
+        """The letters of a run, as a condition and its value: of a replay, those that failed again in it."""
+        with self._database.reading() as tx:
+            found = tx.row("select number from outlast_runs where app = ? and id = ? and kind = 'replay'", self.app, run)
+        if found is None:
+            return "run = ?", run
+        failed = (
+            "select letter from outlast_replays listed join outlast_items done on done.run = listed.run and "
+            "done.seq = listed.seq where listed.run = ? and done.status in ('dlq', 'failed')"
+        )
+        return f"id in ({failed})", found[0]
+
     def _where(self, where: LetterFilter) -> tuple[str, list[Any]]:
         condition, values = "app = ?", list[Any]([self.app])
-        for column, name in (
-            ("status",) * 2,
-            ("pipeline",) * 2,
-            ("stage",) * 2,
-            ("fingerprint", "group"),
-            ("run",) * 2,
-        ):
+        abandoned, status = where.get("abandoned"), where.get("status")
+        if abandoned and status in {"open", "replaying"}:
+            given_up = f"{_CLAIM} {self._database.among}"
+            condition += (
+                f" and (status = 'open' or (status = 'replaying' and {given_up}))"
+                if status == "open"
+                else f" and status = 'replaying' and not ({given_up})"
+            )
+            values.append(self._database.passed(abandoned))
+        elif status is not None:
+            condition += " and status = ?"
+            values.append(status)
+        for column, name in (("pipeline",) * 2, ("stage",) * 2, ("fingerprint", "group")):
             value = where.get(name)
             if value is not None:
                 condition += f" and {column} = ?"
                 values.append(value)
+        run = where.get("run")
+        if run is not None:
+            of_run, value = self._of_run(run)
+            condition += f" and {of_run}"
+            values.append(value)
         text = where.get("text")
         if text:
             # ASCII letters in any case: the two databases disagree about all others.

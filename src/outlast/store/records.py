@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 RunStatus = Literal["running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"]
 RunKind = Literal["run", "replay"]
@@ -89,7 +89,11 @@ class RunCounts:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run. `number` is its name inside the store, `passes` how often it was started or resumed, `wanted` what somebody asked it to do."""
+    """
+    A run. `number` is its name inside the store, `passes` how often it was started or resumed, `wanted` what somebody asked it to do.
+
+    `sink_at` says how its sink is opened again, `replayed_by` which replay has opened it and not finished with it.
+    """
 
     id: str
     number: int
@@ -108,6 +112,8 @@ class RunRecord:
     sink: str | None
     started_at: datetime
     finished_at: datetime | None
+    sink_at: str | None = None
+    replayed_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +219,7 @@ class DeadLetterRow:
     reason: str | None = None  # why it was moved last
     metadata: Mapping[str, Any] = field(default_factory=dict)
     original: bytes | None = field(default=None, repr=False)
+    claimed_by: str | None = None  # the id of the replay that has it, or had it last
 
     @property
     def cursor(self) -> tuple[int, str]:
@@ -221,7 +228,10 @@ class DeadLetterRow:
 
 
 class LetterFilter(TypedDict, total=False):
-    """Which dead letters: what is not named is not asked about. `text` is looked for in the error and the item's key, in any case."""
+    """
+    Which dead letters: what is not named is not asked about. `text` is looked for in the error and the item's key, in any case. Letters
+    with the claim of an `abandoned` replay count as open.
+    """
 
     pipeline: str | None
     stage: str | None
@@ -230,6 +240,16 @@ class LetterFilter(TypedDict, total=False):
     run: str | None
     text: str | None
     older_than: datetime | None
+    abandoned: Sequence[str]
+
+
+class Claimant(NamedTuple):
+    """Who has claimed dead letters: the `claim` as it stands in them, and the run of that replay with its lease, as far as there are any."""
+
+    claim: str
+    run: str | None
+    number: int | None
+    lease: Lease | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,19 +302,68 @@ class SharedState:
     changed_at: datetime
 
 
+class Settled(NamedTuple):
+    """
+    What came of a dead letter in a replay: ``resolved``; or ``open`` again, with the `error` of this time; or open and untried, with the
+    `reason`. `seq` is the number of its item in the replay.
+    """
+
+    letter: str
+    status: LetterStatus
+    error: str | None = None
+    reason: str | None = None
+    seq: int | None = None
+
+
+class Mended(NamedTuple):
+    """An item that had become a dead letter, as a replay has ended it. `seq` is its number in its own run, `replayed` that in the replay."""
+
+    seq: int
+    replayed: int
+    status: ItemStatus
+    degraded: bool
+    reason: str | None
+    warnings: tuple[str, ...]
+    output: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Homecoming:
+    """
+    What a batch of a replay changes in the run that its dead letters come from, which it holds with a lease of its own.
+
+    `judge` is told the status, the reason and the sentence of that run, its counts before and after, and whether its source has ended; it
+    answers with the first three as they are to be.
+    """
+
+    lease: Lease
+    items: Sequence[Mended]
+    sink_offset: int | None
+    judge: Callable[[Standing, RunCounts, RunCounts, bool], Standing]
+
+
+class Standing(NamedTuple):
+    """What is said of a run."""
+
+    status: RunStatus
+    reason: str | None
+    why: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """
     What becomes true together. `read` and `sink_offset` are absolute, and only ever grow.
 
-    `resolved` ends replays: (dead letter, ``"resolved"``, None), or (dead letter, ``"open"``, what it failed with this time).
+    `resolved` ends replays of dead letters, and `homes` says what that means for the runs they come from.
     """
 
     items: tuple[ItemRow, ...] | list[ItemRow] = ()
     attempts: tuple[AttemptRow, ...] | list[AttemptRow] = ()
     checkpoints: tuple[Checkpoint, ...] | list[Checkpoint] = ()
     dead_letters: tuple[DeadLetterRow, ...] | list[DeadLetterRow] = ()
-    resolved: tuple[tuple[str, LetterStatus, str | None], ...] | list[tuple[str, LetterStatus, str | None]] = ()
+    resolved: tuple[Settled, ...] | list[Settled] = ()
+    homes: tuple[Homecoming, ...] | list[Homecoming] = ()
     events: tuple[EventRow, ...] | list[EventRow] = ()
     read: int = 0
     sink_offset: int | None = None
