@@ -315,6 +315,82 @@ def test_a_replay_that_fails_keeps_the_entry(ending, tmp_path):
     assert [found.id for found in asyncio.run(queue.list_entries())] == [entry_id]
 
 
+def test_a_partial_replay_keeps_the_entry_for_what_failed_again(tmp_path):
+    """S4-22, S4-25: nothing that is still to be done goes with the entry, however the work says what failed."""
+
+    async def sweep(*, task: dict, repos: list, adapter_name: str) -> object:
+        if adapter_name == "value":
+            return await compat.execute_with_graceful_degradation(task, repos, Sweeper("r3", "r4"))
+        return {"status": "partial", "failed_repos": {"names": ["r3"], "pairs": [("r3", "boom")]}.get(adapter_name)}
+
+    async def left(adapter: str) -> list[str]:
+        queue = compat.DeadLetterQueue(tmp_path / adapter, execute=sweep)
+        await queue.replay(await queue.enqueue("w-1", {}, ["r1", "r2", "r3", "r4"], adapter, ValueError("boom")))
+        (found,) = await queue.list_entries()
+        return found.repos
+
+    assert {adapter: asyncio.run(left(adapter)) for adapter in ("value", "names", "pairs", "unsaid")} == {
+        "value": ["r3", "r4"],
+        "names": ["r3"],
+        "pairs": ["r3"],
+        "unsaid": ["r1", "r2", "r3", "r4"],
+    }
+
+
+def test_a_replay_whose_end_cannot_be_told_keeps_the_entry_and_says_so(tmp_path, caplog):
+    """S4-22: only a status that means success lets an entry go."""
+
+    async def execute(**_: object) -> object:
+        return {"ok": True}
+
+    queue = compat.DeadLetterQueue(tmp_path, execute=execute)
+    entry_id = asyncio.run(queue.enqueue("w-1", {}, [], "git", ValueError("boom")))
+    assert asyncio.run(queue.replay(entry_id)) == {"ok": True}
+    assert [found.id for found in asyncio.run(queue.list_entries())] == [entry_id]
+    assert "stays: expected its replay to return a status (completed, succeeded, success or partial)" in caplog.text
+
+
+def claimed_elsewhere(folder: Path, entry_id: str) -> str:
+    """What another process gets when it claims an entry."""
+    program = """
+import sys
+from outlast.deadletters import Directory
+with Directory(sys.argv[1]).claim(sys.argv[2]) as entry:
+    print(entry)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(folder), entry_id], check=True, capture_output=True, text=True
+    )
+    return ran.stdout.strip()
+
+
+def test_two_replays_of_one_entry_do_its_work_once(tmp_path):
+    """S4-22: the second finds no entry, in this process and in another one; when the first has failed, the entry can be replayed again."""
+    calls = []
+
+    async def story() -> list[object]:
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def execute(**_: object) -> dict:
+            calls.append("work")
+            begun.set()
+            await go.wait()
+            return {"status": "success" if len(calls) == 2 else "failure"}
+
+        queue = compat.DeadLetterQueue(tmp_path, execute=execute)
+        entry_id = await queue.enqueue("w-1", {}, [], "git", ValueError("boom"))
+        first = asyncio.create_task(queue.replay(entry_id))
+        await begun.wait()
+        second = (await asyncio.gather(queue.replay(entry_id), return_exceptions=True))[0]
+        other = await asyncio.to_thread(claimed_elsewhere, tmp_path, entry_id)
+        go.set()
+        ends = [(await first)["status"], str(second), other, (await queue.replay(entry_id))["status"]]
+        return [end.replace(entry_id, "ID") for end in ends]
+
+    assert asyncio.run(story()) == ["failure", "Entry not found: ID", "None", "success"]
+    assert (calls, list(tmp_path.iterdir())) == (["work", "work"], [])
+
+
 @pytest.mark.parametrize("unknown", ["7f0c2f0e-7f42-4c5b-9b44-0a3c8f6b1e55", "../secret", "nonsense"])
 def test_replay_of_an_unknown_entry_says_so(unknown, tmp_path):
     """S4-22: ValueError, in these words."""
@@ -379,6 +455,23 @@ def test_a_failing_repository_stops_no_other(repos, bad, status):
     assert [(event.name, event.item_id) for event in events] == [
         ("item_failed" if repo in bad else "item_succeeded", repo) for repo in repos
     ]
+
+
+class Careless:
+    """A plain function that raises, returns a value, or hands out a coroutine."""
+
+    def execute(self, _: dict, repos: list[str]) -> object:
+        if repos == ["raises"]:
+            raise ValueError("no such repository")
+        return Sweeper().execute({}, repos) if repos == ["later"] else {"status": "success"}
+
+
+def test_an_adapter_that_is_no_coroutine_function_stops_no_other():
+    """S4-25: what it raises, before or after it hands out a coroutine, belongs to its repository."""
+    result = asyncio.run(
+        compat.execute_with_graceful_degradation({}, ["raises", "later", "now"], Careless())  # type: ignore[arg-type]
+    )
+    assert (result.successful_repos, result.failed_repos) == (["later", "now"], [("raises", "no such repository")])
 
 
 # --- dead letters in a store ---

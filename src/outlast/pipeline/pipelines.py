@@ -381,9 +381,9 @@ class Pipeline(Generic[In_contra, Out_co]):
         options.setdefault("home", self.app)
         return Plan(name=self.name, stages=self.stages, bounds=self._bounds, run_key=run_key, **options)
 
-    def tested(self, items: Iterable[In_contra], provided: Mapping[Any, Any]) -> RunResult[Out_co]:
+    def tested(self, items: Iterable[In_contra], provided: Mapping[Any, Any], **options: Any) -> RunResult[Out_co]:
         """As `run`, in a store of its own and with these resources; for `outlast.testing.run`."""
-        plan = self._plan(provided=provided, home=_Bench(self.app.name, self.app.codec))
+        plan = self._plan(provided=provided, home=_Bench(self.app.name, self.app.codec), **options)
         return _blocking(Run(plan, items))
 
 
