@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import pickle
+from unittest.mock import Mock
 
 import psycopg2
 import pytest
@@ -104,6 +105,22 @@ def test_a_data_error_costs_one_execution():
     with virtual_time() as time, pytest.raises(ValueError, match="non-negative"):
         compat.execute_with_tiered_retry(work, {"database": 5, "network": 3})
     assert (work.calls, time.sleeps) == (1, [])
+
+
+def test_a_mock_of_a_database_is_tried_five_times_more():
+    """S2-13, S2-16: what a unit test hands in is called, as often as the tier of its errors allows."""
+    work = Mock(side_effect=[*(psycopg2.OperationalError("pool exhausted") for _ in range(5)), "success"])
+    with virtual_time() as time:
+        assert compat.execute_with_tiered_retry(work, retry_limits={"database": 5}) == "success"
+    assert (work.call_count, time.sleeps) == (6, [1, 2, 4, 8, 16])
+
+
+def test_a_mock_with_wrong_data_is_called_once():
+    """S2-16: data errors cost one call."""
+    work = Mock(side_effect=ValueError("Invalid data"))
+    with pytest.raises(ValueError, match="Invalid data"):
+        compat.execute_with_tiered_retry(work, retry_limits={"database": 5})
+    assert work.call_count == 1
 
 
 def test_one_counter_for_all_tiers():

@@ -1,12 +1,10 @@
 """
-The door: `DeadLetters` finds them, mends them, sends them again; `Claims` is the source of such a replay.
+The door: `DeadLetters` finds them, mends them, sends them again.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,15 +15,19 @@ from outlast.errors import ConfigurationError
 from outlast.observe import emit, listening
 from outlast.observe.events import DeadLettersOverThreshold
 from outlast.redact import sanitise
+from outlast.store.filters import FIELDS, checked, chooses, spelled_out
 from outlast.store.records import from_us
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Unpack
 
     from outlast.deadletters.letters import FailureGroup
     from outlast.store import Store
-    from outlast.store.records import DeadLetterRow, LetterStat, LetterStatus
+    from outlast.store.filters import LetterFilter
+    from outlast.store.letters import Order
+    from outlast.store.records import Claimant, DeadLetterRow, LetterStat, LetterStatus, RunRecord
 
 _PAGE = 500  # letters read, claimed or written at a time
 
@@ -41,12 +43,21 @@ class Replay(Protocol):
     """
     What does the work of dead letters again, in a run that holds a lease: pipelines, which this room does not know.
 
-    It reads `source`, which claims what it hands out, and settles each letter in the transaction that finishes its item. The same `run_key`
-    goes on with the same run.
+    It claims the letters of `ids`, the first `canary` of them before the others, and settles each in the transaction that finishes its item. The
+    same `run_key` goes on with the same replay.
     """
 
     def __call__(
-        self, pipeline: str, source: Claims, /, *, run_key: str, from_start: bool, sink: Any, watch: Any
+        self,
+        pipeline: str,
+        ids: Sequence[str],
+        /,
+        *,
+        canary: int | None,
+        run_key: str,
+        from_start: bool,
+        sink: Any,
+        watch: Any,
     ) -> Any: ...
 
 
@@ -76,47 +87,41 @@ class DeadLetters:
 
     # -- reading
 
-    def find(
-        self,
-        *,
-        pipeline: str | None = None,
-        stage: str | None = None,
-        group: str | None = None,
-        status: str | None = "open",
-        run: str | None = None,
-        text: str | None = None,
-    ) -> Iterator[DeadLetter]:
-        """The newest first, read as they are asked for; `text` is looked for in errors and item keys. ``status=None``: whatever it is."""
-        where = {
-            "pipeline": pipeline,
-            "stage": stage,
-            "group": group,
-            "status": _status(status),
-            "run": run,
-            "text": text,
-        }
-        self.release()
-        return map(self._shown, _pages(self._store(), **where))
+    @spelled_out(status="open")
+    def find(self, **where: Unpack[LetterFilter]) -> Iterator[DeadLetter]:
+        """
+        The newest change first, read as they are asked for; `text` is looked for in errors and item keys. Open ones, unless `status` says
+        otherwise; ``status=None``: whatever it is.
+        """
+        wanted, abandoned = checked({"status": "open"} | where), self._abandoned()
+        rows = _pages(self._store(), abandoned=abandoned, **wanted)
+        return (self._shown(row, abandoned) for row in rows)
 
     def ids(self, *, status: str | None = None) -> Iterator[str]:
         """The ids of all there are."""
-        return (row.id for row in _pages(self._store(), status=_status(status)))
+        owners = self._store().letter_owners(abandoned=self._abandoned(), **checked({"status": status}))
+        return (id_ for id_, _, _ in owners)
 
     def show(self, id: str) -> DeadLetter:  # noqa: A002 - what it is called everywhere
         """The dead letter of this id."""
-        return self._shown(self._row(id))
+        return self._shown(self._row(id), self._abandoned())
 
-    def groups(
-        self, *, pipeline: str | None = None, run: str | None = None, status: str | None = "open", limit: int = 100
-    ) -> Sequence[FailureGroup]:
+    @spelled_out(status="open")
+    def groups(self, *, limit: int = 100, **where: Unpack[LetterFilter]) -> Sequence[FailureGroup]:
         """Failures by fingerprint, the largest group first: what forty thousand dead letters have in common."""
-        self.release()
-        return as_groups(self._store().groups(pipeline, run, _status(status), limit=limit))
+        wanted = {"status": None} | checked({"status": "open"} | where)
+        return as_groups(self._store().groups(limit=limit, abandoned=self._abandoned(), **wanted))
 
     def stats(self) -> Sequence[LetterStat]:
         """How many there are, by pipeline, stage and status, with the age of the oldest and the newest."""
-        self.release()
-        return self._store().stats()
+        return self._store().stats(abandoned=self._abandoned())
+
+    def _abandoned(self) -> list[str]:
+        """The claims of replays that are no more: their letters are open to whoever looks. Looking changes nothing."""
+        return [claimant.claim for claimant in self._store().claimants() if self._is_gone(claimant)]
+
+    def _is_gone(self, claimant: Claimant) -> bool:
+        return claimant.lease is None or self._gone(claimant.lease.owner)
 
     # -- changing
 
@@ -124,6 +129,7 @@ class DeadLetters:
         """
         Replace what will be replayed. Only an open letter can be edited; the first payload stays on record, with when and why.
         """
+        self.release()
         letter = self._row(id)
         data = _like(letter.payload, self._codec.encode(payload))
         changed = self._store().edit_letter(letter.id, data, _reason(reason), expect="open")
@@ -133,35 +139,38 @@ class DeadLetters:
             raise ConfigurationError(message)
         return self._shown(changed)
 
-    def archive(
-        self,
-        *,
-        ids: Sequence[str] | None = None,
-        group: str | None = None,
-        pipeline: str | None = None,
-        stage: str | None = None,
-        reason: str,
-    ) -> int:
-        """Put open letters away: they stay on record, and are no more counted or replayed. How many were."""
-        _some(ids, group, pipeline, stage)
-        known = None if ids is None else [self._row(id_).id for id_ in ids]
-        return self._store().move_letters(
-            known, to="archived", reason=_reason(reason), group=group, pipeline=pipeline, stage=stage
-        )
+    @spelled_out(without=("status",))
+    def archive(self, *, ids: Sequence[str] | None = None, reason: str, **where: Unpack[LetterFilter]) -> int:
+        """
+        Put open letters away: they stay on record, and are no more counted or replayed. How many were. Those of `ids` and of the filter, where
+        both are given.
+        """
+        return self._moved(ids, where, "open", "archived", _reason(reason))
 
-    def unarchive(self, *, ids: Sequence[str], reason: str) -> int:
-        """Open archived letters again; how many were."""
-        known = [self._row(id_).id for id_ in ids]
-        return self._store().move_letters(known, from_="archived", to="open", reason=_reason(reason))
+    @spelled_out(without=("status",))
+    def unarchive(
+        self, *, ids: Sequence[str] | None = None, reason: str = "opened again", **where: Unpack[LetterFilter]
+    ) -> int:
+        """Open archived letters again, of `ids`, of the filter, or of both; how many were."""
+        return self._moved(ids, where, "archived", "open", _reason(reason))
+
+    def _moved(
+        self, ids: Sequence[str] | None, where: Mapping[str, Any], from_: LetterStatus, to: LetterStatus, reason: str
+    ) -> int:
+        wanted = _some(ids, where)
+        self.release()
+        known = None if ids is None else [self._row(id_).id for id_ in ids]
+        return self._store().move_letters(known, from_=from_, to=to, reason=reason, **wanted)
 
     def auto_archive(self, *, older_than_days: float | None = None) -> int:
-        """Put open letters away that are older than so many days (else those of ``retention_days["open_dead_letters"]``); how many were."""
+        """
+        Put open letters away to which nothing has happened for so many days (else those of ``retention_days["open_dead_letters"]``); how many
+        were. What the app's retention says happens by itself.
+        """
         days = self._retention_days.get("open_dead_letters") if older_than_days is None else older_than_days
         if days is None:
             return 0
-        before = here.get().clock.now() - timedelta(days=days)
-        reason = f"older than {days:g} days, archived by itself"
-        return self._store().move_letters(to="archived", older_than=before, reason=reason)
+        return self.archive(older_than_days=days, reason=f"older than {days:g} days, archived by itself")
 
     def check_size(self, *, most: int) -> bool:
         """Whether more than so many letters are open; then an event tells it. Nothing is ever refused for that."""
@@ -176,58 +185,89 @@ class DeadLetters:
 
     # -- sending again
 
+    @spelled_out(without=("status",))
     def replay(
         self,
         *,
         ids: Sequence[str] | None = None,
-        group: str | None = None,
         canary: int | None = None,
         from_start: bool = False,
-        pipeline: str | None = None,
-        stage: str | None = None,
         sink: Any = None,
+        run_key: str | None = None,
+        check: bool = True,
         watch: Any = None,
+        **where: Unpack[LetterFilter],
     ) -> Any:
         """
         Do the work of open letters again, from the stage that failed with its stored input; what the run came to.
 
         With a `canary`, so many of them go first, picked evenly from all; the others follow only if every one of those succeeds. Letters that
         are edited, archived or replayed by somebody else meanwhile are left out. The set is what is open now: it does not grow.
-        Outputs go to `sink`, as those of any run, or are kept by the store. `watch` is called with the runner every now and then.
+        Outputs go to the sink of the run that a letter comes from, and its counts change with them; `sink` sends all of them elsewhere. The same
+        `run_key` goes on with the same replay. With `check`, what `RunResult.raise_for_status` raises is raised. `watch` is called with the
+        runner every now and then.
         """
-        _some(ids, group, pipeline, stage)
+        store = self._store()
+        before = None if run_key is None else self._before(store, run_key, where.get("pipeline"))
+        wanted = checked(where, without=("status",)) if before is not None else _some(ids, where)
         if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):
             message = f"expected canary to be an integer of at least 1, got: {canary!r}."
             raise ConfigurationError(message)
-        self.release()
-        store = self._store()
-        chosen, owner = self._chosen(store, ids, group, pipeline, stage)
+        self.release(but=None if before is None else before.id)
+        chosen, owner = self._chosen(store, ids, wanted) if before is None else self._left(store, before, ids, wanted)
         first = _spread(len(chosen), canary or 0)
-        order = [*(chosen[place] for place in first), *(id_ for place, id_ in enumerate(chosen) if place not in first)]
-        run_key = f"replay-{here.get().ids.new()[:12]}"
-        how: dict[str, Any] = {"run_key": run_key, "from_start": from_start, "sink": sink, "watch": watch}
-        if canary is not None and len(first) < len(order):
-            result = self._replay(owner, Claims(store, order[: len(first)], run_key), **how)
-            failed = len(first) - result.counts.succeeded - result.counts.skipped
-            if failed or result.status != "completed":
-                why = f"canary: {failed} of {len(first)} failed again, so the other {len(order) - len(first)} were left as they are"
-                return replace(result, why=why)
-        return self._replay(owner, Claims(store, order, run_key), **how)
+        order = [chosen[place] for place in first]
+        # What comes home to one run comes together.
+        runs = {run: place for place, (_, run) in reversed([*enumerate(chosen)])}
+        rest = [one for place, one in enumerate(chosen) if place not in first]
+        order += sorted(rest, key=lambda one: runs[one[1]])
+        result = self._replay(
+            owner,
+            [id_ for id_, _ in order],
+            canary=canary,
+            run_key=run_key or f"replay-{here.get().ids.new()[:12]}",
+            from_start=from_start,
+            sink=sink,
+            watch=watch,
+        )
+        return result.raise_for_status() if check else result
+
+    def _before(self, store: Store, run_key: str, pipeline: str | None) -> RunRecord | None:
+        """The replay of this key, if there is one."""
+        _key(run_key)
+        found = store.find_replays(run_key, pipeline)
+        if len(found) > 1:
+            message = f"expected one replay {run_key!r}, got: those of {', '.join(run.pipeline for run in found)}. Name one with pipeline=."
+            raise ConfigurationError(message)
+        return found[0] if found else None
+
+    def _left(
+        self, store: Store, before: RunRecord, ids: Sequence[str] | None, where: LetterFilter
+    ) -> tuple[list[tuple[str, str | None]], str]:
+        """What was meant when the replay began and it has not claimed: open now, and made before that. What is on its list it knows itself."""
+        if ids is None and not chooses(where):
+            return [], before.pipeline
+        open_now = store.letter_owners(
+            made_before=before.started_at, **(where | {"status": "open", "pipeline": before.pipeline})
+        )
+        named = None if ids is None else {self._row(id_).id for id_ in ids}
+        return [(id_, run) for id_, _, run in open_now if named is None or id_ in named], before.pipeline
 
     def _chosen(
-        self, store: Store, ids: Sequence[str] | None, group: str | None, pipeline: str | None, stage: str | None
-    ) -> tuple[list[str], str]:
-        """The letters that are meant, oldest first, and the one pipeline they belong to."""
+        self, store: Store, ids: Sequence[str] | None, where: LetterFilter
+    ) -> tuple[list[tuple[str, str | None]], str]:
+        """The letters that are meant with the runs they come from, oldest first, and the one pipeline they belong to."""
+        fitting = store.letter_owners(**(where | {"status": "open"})) if chooses(where) or ids is None else None
         if ids is not None:
             rows = [self._row(id_) for id_ in dict.fromkeys(ids)]
             closed = [f"{row.id} is {row.status}. {_AFTER[row.status]}" for row in rows if row.status != "open"]
             if closed:
                 raise ConfigurationError([f"expected only open dead letters, but {problem}" for problem in closed])
-            found = [(row.id, row.pipeline) for row in rows]
+            named = [(row.id, row.pipeline, row.run) for row in rows]
+            found = named if fitting is None else [one for one in named if one in set(fitting)]
         else:
-            open_now = _pages(store, group=group, pipeline=pipeline, stage=stage, status="open")
-            found = [(row.id, row.pipeline) for row in open_now][::-1]
-        owners = sorted({owner for _, owner in found})
+            found = fitting or []
+        owners = sorted({owner for _, owner, _ in found})
         if not owners:
             message = "there are no open dead letters to replay here."
             raise ConfigurationError(message)
@@ -236,34 +276,30 @@ class DeadLetters:
                 f"expected dead letters of one pipeline, got: those of {', '.join(owners)}. Name one with pipeline=."
             )
             raise ConfigurationError(message)
-        return [id_ for id_, _ in found], owners[0]
+        return [(id_, run) for id_, _, run in found], owners[0]
 
-    def release(self) -> int:
-        """Open the letters again whose replay is no more: its process has died, and its lease with it. How many."""
+    def release(self, *, but: str | None = None) -> int:
+        """
+        Open the letters again whose replay is no more: its process has died, or its lease has ended. If it comes back all the same, it can
+        write nothing more. How many. The letters of the replay `but` stay as they are.
+        """
         store = self._store()
-        orphans: list[str] = []
-        alive: dict[str, bool] = {}
-        for row in _pages(store, status="replaying"):
-            run_key = _claimed_by(row)
-            if run_key not in alive:
-                run = store.find_run(row.pipeline, run_key)
-                lease = None if run is None else store.lease_of(run.number, 0)
-                alive[run_key] = lease is not None and not self._gone(lease.owner)
-            if not alive[run_key]:
-                orphans.append(row.id)
-        if not orphans:
-            return 0
-        return store.move_letters(orphans, from_="replaying", to="open", reason="its replay was interrupted")
+        return sum(
+            store.release(claimant, "its replay was interrupted", _LOST)
+            for claimant in store.claimants()
+            if self._is_gone(claimant) and (but is None or claimant.run != but)
+        )
 
     # -- other programs
 
-    def export(
-        self, folder: str | os.PathLike[str], *, status: str | None = "open", pipeline: str | None = None
-    ) -> int:
-        """Write each letter as a JSON file of nine fields into a folder; how many. Payloads are written as they are."""
+    @spelled_out(status="open")
+    def export(self, folder: str | os.PathLike[str], **where: Unpack[LetterFilter]) -> int:
+        """
+        Write each letter as a JSON file of nine fields into a folder, which only its owner can read; how many. Payloads are written as they are.
+        """
         directory = Directory(folder)
         count = 0
-        for row in _pages(self._store(), status=_status(status), pipeline=pipeline):
+        for row in _pages(self._store(), order="created", **checked({"status": "open"} | where)):
             directory.write(as_entry(row))
             count += 1
         return count
@@ -295,7 +331,8 @@ class DeadLetters:
             raise ConfigurationError(message)
         return row
 
-    def _shown(self, row: DeadLetterRow) -> DeadLetter:
+    def _shown(self, row: DeadLetterRow, abandoned: Sequence[str] = ()) -> DeadLetter:
+        given_up = row.status == "replaying" and (row.claimed_by or row.reason or "") in abandoned
         return DeadLetter(
             id=row.id,
             pipeline=row.pipeline,
@@ -306,7 +343,7 @@ class DeadLetters:
             error_class=row.error_class,
             group=row.fingerprint,
             attempts=row.attempts,
-            status=row.status,
+            status="open" if given_up else row.status,
             kind=row.kind,
             run_id=row.run,
             error_type=row.error_type,
@@ -321,33 +358,7 @@ class DeadLetters:
         )
 
 
-class Claims:
-    """
-    The source of a replay: the letters of these ids in this order, each claimed before it is handed out.
-
-    What is not open any more (edited away, archived, replayed by somebody else) is passed over. A second pass over the same ids, with the same
-    run key, hands out what that run has claimed or settled before: it is for the run to know what it has finished.
-    """
-
-    def __init__(self, store: Store, ids: Sequence[str], run_key: str) -> None:
-        self._store = store
-        self._ids = ids
-        self._run_key = run_key
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __iter__(self) -> Iterator[DeadLetterRow]:
-        for start in range(0, len(self._ids), _PAGE):
-            page = self._ids[start : start + _PAGE]
-            self._store.claim_letters(page, reason=f"{_CLAIM}{self._run_key}")
-            for id_ in page:
-                row = self._store.letter(id_)
-                if row is not None and _claimed_by(row) == self._run_key:
-                    yield row
-
-
-_CLAIM = "replayed by "
+_LOST = "the process that worked on it is gone; letters that it had not finished are open again"
 _AFTER = {
     "open": "It is open again by now.",
     "replaying": "It is being replayed: wait for the end of that.",
@@ -356,18 +367,12 @@ _AFTER = {
 }
 
 
-def _claimed_by(row: DeadLetterRow) -> str:
-    """The key of the run that has claimed a letter last; empty if it was moved by hand since."""
-    reason = row.reason or ""
-    return reason.removeprefix(_CLAIM) if reason.startswith(_CLAIM) else ""
-
-
-def _pages(store: Store, **where: Any) -> Iterator[DeadLetterRow]:
-    """All letters that fit, newest first, a page at a time."""
+def _pages(store: Store, *, order: Order = "updated", **where: Unpack[LetterFilter]) -> Iterator[DeadLetterRow]:
+    """All letters that fit, newest first, a page at a time. In the order of their creation none is missed that is changed meanwhile."""
     after = None
-    while rows := store.letters(after=after, limit=_PAGE, **where):
+    while rows := store.letters(after=after, limit=_PAGE, order=order, **where):
         yield from rows
-        after = rows[-1].cursor
+        after = rows[-1]
 
 
 def _spread(length: int, count: int) -> dict[int, None]:
@@ -384,11 +389,10 @@ def _spread(length: int, count: int) -> dict[int, None]:
     )
 
 
-def _status(status: str | None) -> LetterStatus | None:
-    if status is None or status in {"open", "replaying", "resolved", "archived"}:
-        return status  # type: ignore[return-value]
-    message = f"expected status to be open, replaying, resolved, archived or None, got: {status!r}."
-    raise ConfigurationError(message)
+def _key(run_key: object) -> None:
+    if not isinstance(run_key, str) or not run_key.strip():
+        message = f"expected run_key to be a name, got: {run_key!r}."
+        raise ConfigurationError(message)
 
 
 def _reason(reason: str) -> str:
@@ -398,14 +402,17 @@ def _reason(reason: str) -> str:
     return sanitise(reason)
 
 
-def _some(ids: Sequence[str] | None, *filters: str | None) -> None:
-    """Everything at once must be asked for by name: a forgotten option is no wish."""
-    if ids is None and all(value is None for value in filters):
-        message = "expected ids, group, pipeline or stage: which dead letters are meant?"
-        raise ConfigurationError(message)
+def _some(ids: Sequence[str] | None, where: Mapping[str, Any]) -> LetterFilter:
+    """The filter, if it or `ids` says which: everything at once must be asked for by name, a forgotten option is no wish."""
     if isinstance(ids, str):
         message = "expected ids to be a list of ids, got: one text. Use ids=[...]."
         raise ConfigurationError(message)
+    wanted = checked(where, without=("status",))
+    if ids is None and not chooses(wanted):
+        names = ", ".join(name for name in FIELDS if name != "status")
+        message = f"expected ids, or one of {names}: which dead letters are meant?"
+        raise ConfigurationError(message)
+    return wanted
 
 
 def _like(old: bytes, new: bytes) -> bytes:

@@ -5,7 +5,6 @@ A run from its first line in the store to its last: found or begun, leased, work
 from __future__ import annotations
 
 import asyncio
-import base64
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,30 +15,27 @@ from outlast.errors import ConfigurationError
 from outlast.log import logger
 from outlast.observe import emit, listening
 from outlast.pipeline import tenure
-from outlast.pipeline.accounting import Accounting
+from outlast.pipeline.accounting import Accounting, in_words, tally
 from outlast.pipeline.intake import Intake
 from outlast.pipeline.journal import as_row, persist
-from outlast.pipeline.ledger import SOURCE, Ledger
+from outlast.pipeline.ledger import Ledger
 from outlast.pipeline.logs import marked
+from outlast.pipeline.replays import FINAL, Chosen, Origins, Resends, address_of, let_go, make_good, make_ready
 from outlast.pipeline.results import Counts, RunResult
 from outlast.pipeline.runner import Runner
 from outlast.redact import error_text
-from outlast.store.records import Batch
 from outlast.verdicts import classify
-from outlast.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from outlast.components import Sink
     from outlast.observe.events import Event
-    from outlast.pipeline.journey import Journey
     from outlast.pipeline.plan import Plan
     from outlast.pipeline.results import ItemResult
     from outlast.store import Store
-    from outlast.store.records import Checkpoint, DeadLetterRow, Lease, RunRecord
+    from outlast.store.records import Checkpoint, Lease, RunRecord
 
-_FINAL = frozenset({"completed", "partial_success", "failed", "cancelled"})  # until somebody goes on with it
 _WATCH = 0.2  # seconds between two looks of whoever watches
 
 
@@ -61,6 +57,8 @@ class Run:
         self._asked: str | None = None
         self._stop = Stop()  # ends the waits before the first item
         self._items: Any = None
+        self._origins: Origins | None = None
+        self._resends: Resends | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.runner: Runner | None = None
 
@@ -90,12 +88,18 @@ class Run:
     async def _go(self, plan: Plan) -> RunResult[Any]:
         # What is wrong with these is said before anything is begun.
         _share(plan)
-        sink, self._items = open_sink(plan.sink), open_source(self._source)
+        sink, replays = open_sink(plan.sink), isinstance(self._source, Chosen)
+        if not replays:
+            self._items = open_source(self._source)
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
+        if replays:
+            await _aside(lambda: make_good(store, plan.name, plan.sink))
         record, lease = await _aside(lambda: _opened(store, plan, None if sink is None else sink.name))
         try:
             if sink is not None:
                 await _aside(lambda: _ready(sink, store, record, lease))
+            if replays:
+                self._origins = Origins(store, record, plan.bounds, elsewhere=sink is not None)
             return await self._work(store, record, lease, sink)
         except BaseException as error:
             if self.runner is None:  # it never began: nobody has to wait for the lease to end
@@ -103,6 +107,8 @@ class Run:
                 await _aside(lambda: _not_begun(store, lease, record, why))
             raise
         finally:
+            if self._origins is not None:
+                await _aside(self._origins.close)
             if sink is not None:
                 sink.close()
 
@@ -119,26 +125,28 @@ class Run:
         )
         books = Accounting(plan.bounds, before, record.spent)
         codec, types = plan.home.codec, plan.types()
-        valid = _validity(plan, record)
+        options: dict[str, Any] = {
+            "store": store,
+            "run": record,
+            "read_before": state.read,
+            "valid": _validity(plan, record),
+            "decode": lambda data, _: codec.decode(data, types),
+        }
+        resends: Resends | None = None
+        if isinstance(self._source, Chosen) and self._origins is not None:
+            resends = self._resends = Resends(self._source, plan, lease, self._origins, **options)
+            await _aside(lambda: persist(resends.begin, "the store"))
 
         def intake(runner: Runner) -> Intake:
-            return Intake(
-                self._items,
-                plan.item_key,
-                store=store,
-                run=record,
-                read_before=state.read,
-                stages=plan.stages,
-                valid=valid,
-                decode=lambda data, _: codec.decode(data, types),
-                aside=runner.aside,
-                admit=self._admit(codec, types) if plan.kind == "replay" else None,
-            )
+            if resends is not None:
+                resends.beside(runner)
+                return resends
+            return Intake(self._items, plan.item_key, stages=plan.stages, aside=runner.aside, **options)
 
         self.runner = runner = Runner(
             plan, store, record, lease, books, sink, intake, lambda runner: Ledger(runner, codec, self._deliver)
         )
-        if sink is not None:
+        if sink is not None or resends is not None:
             runner.at_end = lambda: self._finish(runner, sink)
         if self._crowded is not None:
             runner.crowded = self._crowded
@@ -154,6 +162,8 @@ class Run:
             cancelled = interruption
         if watcher is not None:
             watcher.cancel()
+        if resends is not None and runner.status != "lost":
+            await _aside(lambda: _set_free(store, lease, record))
         result = runner.result = self._result(runner, types)
         await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
         if plan.watch is not None:
@@ -164,35 +174,19 @@ class Run:
             raise runner.error
         return result
 
-    def _admit(self, codec: Any, types: dict[str, type]) -> Callable[[Journey], None]:
-        """How an item of a replay begins: at the stage that failed, with the input it had there."""
-        places = {stage.name: place for place, stage in enumerate(self.plan.stages)}
-
-        def admit(journey: Journey) -> None:
-            letter = cast("DeadLetterRow", journey.source)
-            journey.letter = letter
-            first = letter.stage == SOURCE
-            data = letter.payload
-            if self.plan.from_start and "source" in letter.metadata:
-                data, first = base64.b64decode(letter.metadata["source"]), True
-            elif not first and letter.stage not in places:
-                message = (
-                    f"the pipeline {self.plan.name} has no stage {letter.stage!r} any more: replay with from_start=True"
-                )
-                raise ConfigurationError(message)
-            journey.at = 0 if first or self.plan.from_start else places[letter.stage]
-            journey.source = journey.input = journey.value = codec.decode(data, types)
-
-        return admit
-
     # -- the end
 
-    async def _finish(self, runner: Runner, sink: Sink) -> None:
-        """Tell the sink that the run is over, unless it is to go on."""
-        if self._called(runner)[0] not in _FINAL:
+    async def _finish(self, runner: Runner, sink: Sink | None) -> None:
+        """Tell the sink that the run is over, unless it is to go on; and the sinks that something has come home to, in any case."""
+        if runner.status == "lost":
             return
         try:
-            await _aside(lambda: persist(sink.finish, "the sink"))
+            if self._origins is not None:
+                await _aside(self._origins.finish)
+            if sink is not None and self._called(runner)[0] in FINAL:
+                await _aside(lambda: persist(sink.finish, "the sink"))
+                if self._origins is not None:
+                    await _aside(lambda: persist(lambda: runner.store.hold_sink(runner.lease, None), "the store"))
         except Exception as error:  # noqa: BLE001 - all items are on record: a resume finishes it
             runner.status, runner.reason, runner.error = "interrupted", "store_error", error
 
@@ -207,7 +201,7 @@ class Run:
             status=cast("Any", status),
             outcome=books.outcome(),
             reason=reason,
-            why=_why(status, reason, runner) + _whereabouts(runner.sink),
+            why=self._why(status, reason, runner),
             counts=books.counts(),
             spent=dict(books.spent),
             error=runner.error,
@@ -216,6 +210,13 @@ class Run:
             _store=lambda: home.store,
             _decode=lambda data: codec.decode(data, types),
         )
+
+    def _why(self, status: str, reason: str | None, runner: Runner) -> str:
+        said = _why(status, reason, runner) + _whereabouts(runner.sink)
+        if self._resends is None:
+            return said
+        note = self._resends.note if status in FINAL else ""
+        return (note or said) + self._resends.in_words()
 
     def _called(self, runner: Runner) -> tuple[str, str | None]:
         """What the end is called, and why if not just so."""
@@ -257,8 +258,14 @@ def _opened(store: Store, plan: Plan, name: str | None) -> tuple[RunRecord, Leas
     """The run of this key, and the right to work on it."""
     key = plan.run_key or here.get().ids.new()
     record: RunRecord = persist(
-        lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name), "the store"
+        lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, sink_at=address_of(plan.sink)),
+        "the store",
     )
+    if record.kind != plan.kind:
+        other = "a replay of dead letters" if record.kind == "replay" else "a run"
+        way = f"Go on with it: outlast resume {key}" if record.kind == "replay" else "Choose another run_key"
+        message = f"expected run_key to be that of a {plan.kind}, got: {key!r}, which is {other}. {way}."
+        raise ConfigurationError(message)
     if record.status == "cancelled":
         message = f"the run {key!r} of {plan.name} was cancelled: begin another one with another run_key."
         raise ConfigurationError(message)
@@ -289,7 +296,7 @@ def _opened(store: Store, plan: Plan, name: str | None) -> tuple[RunRecord, Leas
         )
         again = persist(lambda: store.run(record.id), "the store")  # with the counts of who had the lease before
     except BaseException:
-        _let_go(store, lease)
+        let_go(store, lease)
         raise
     return again or record, lease
 
@@ -319,11 +326,17 @@ def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
 
 
 def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> None:
-    state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
-    sink.open(state.sink_offset, run=record.id, token=lease.token)
-    if state.sink_offset is None and sink.name is not None:
-        # From now on what stands in the file is ours, and can be told from what is on record.
-        persist(lambda: store.write(lease, Batch(sink_offset=0, read=state.read)), "the store")
+    if record.kind == "replay":  # who finds it dead makes its sink good
+        persist(lambda: store.hold_sink(lease, record.id), "the store")
+    make_ready(sink, store, record, lease)
+
+
+def _set_free(store: Store, lease: Lease, record: RunRecord) -> None:
+    """Letters that were claimed and not settled are open again."""
+    try:
+        persist(lambda: store.free_letters(lease, record.id, "its replay has ended before its turn"), "the store")
+    except Exception as error:  # noqa: BLE001 - whoever replays next opens them
+        logger().warning("letters of the replay could not be opened again: %s", error_text(error))
 
 
 def _tell_start(record: RunRecord, before: Counts) -> Event:
@@ -377,52 +390,29 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
         logger().warning("the end of the run could not be written: %s", error_text(error))
         if classify(error).category == "permanent":
             return
-    _let_go(store, lease)
+    let_go(store, lease)
 
 
 def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
     try:
+        if record.kind == "replay" and store.forget_run(lease):
+            tenure.ended(lease)
+            return
         store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}", expect=("running",))
     except Exception as error:  # noqa: BLE001 - what kept it from beginning is raised
         logger().warning("the end of the run could not be written: %s", error_text(error))
-    _let_go(store, lease)
-
-
-def _let_go(store: Store, lease: Lease) -> None:
-    tenure.ended(lease)
-    try:
-        store.drop_lease(lease)
-    except Exception as error:  # noqa: BLE001 - it ends by itself
-        logger().warning("the lease could not be given back: %s", error_text(error))
+    let_go(store, lease)
 
 
 def _why(status: str, reason: str | None, runner: Runner) -> str:
     """What the run came to, in a sentence or two."""
     counts, bounds = runner.books.counts(), runner.books.bounds
-    said = f"{counts.succeeded:,} of {counted(counts.total, 'item')} succeeded"
-    if counts.skipped:
-        said += f", {counts.skipped} {'was' if counts.skipped == 1 else 'were'} skipped"
-    if counts.dlq:
-        said += f", {counts.dlq} became {'a dead letter' if counts.dlq == 1 else 'dead letters'}"
-    if counts.failed:
-        said += f", {counts.failed} failed"
-    if counts.pending:
-        said += f", {counts.pending} {'is' if counts.pending == 1 else 'are'} pending"
-    if not counts.source_exhausted:
-        said += ", the rest of the source was not read"
+    said = tally(counts)
     again = f"; run it again with run_key={runner.record.run_key!r} to go on"
     problem = "" if runner.error is None else f"{type(runner.error).__name__}: {error_text(runner.error)}"
     match reason or status:
-        case "completed" if counts.total == 0:
-            return "there were no items"
-        case "completed" if counts.dlq:
-            return f"{said}; {'it is' if counts.dlq == 1 else 'they are'} open"
-        case "completed":
-            return said
-        case "partial_success":
-            return f"{said}: less than {bounds.min_success_rate:.0%}"
-        case "low_success_rate":
-            return f"{said}: less than {bounds.min_partial_rate:.0%}"
+        case "completed" | "partial_success" | "low_success_rate":
+            return in_words(status, reason, counts, bounds)
         case "failure_budget_exceeded" if runner.error is not None:
             return f"{error_text(runner.error)} {said}"
         case "failure_budget_exceeded":

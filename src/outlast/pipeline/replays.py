@@ -40,13 +40,13 @@ from outlast.store.records import Batch, Standing
 from outlast.words import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from outlast.components import Sink
     from outlast.pipeline.accounting import Bounds
     from outlast.pipeline.journal import Load
     from outlast.pipeline.plan import Plan
-    from outlast.pipeline.tenure import Heart
+    from outlast.pipeline.runner import Runner
     from outlast.store import Store
     from outlast.store.records import DeadLetterRow, Lease, RunCounts, RunRecord
 
@@ -105,7 +105,9 @@ class _Variable:
     def reveal(self) -> str:
         value = os.environ.get(self.variable)
         if not value:
-            message = f"the address of the sink of its run is in the environment variable {self.variable}, which is not set"
+            message = (
+                f"the address of the sink of its run is in the environment variable {self.variable}, which is not set"
+            )
             raise Gone(message)
         remember_secret(value)
         return value
@@ -152,6 +154,20 @@ def _table(name: str, told: dict[str, Any], given: object) -> Table:
         return Table(told["target"], told["table"], key=told["key"])
     message = f"the sink of its run, the {name}, has an address that is not on record: give it again with sink="
     raise Gone(message)
+
+
+def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
+    """What a replay that goes on was given as its sink; None if it had none, or is new."""
+    run = store.find_run(pipeline, run_key)
+    if run is None or run.kind != "replay" or run.sink_at is None:
+        return None
+    told: dict[str, Any] = json.loads(run.sink_at)
+    if "file" in told:
+        return run.sink if run.sink and Path(run.sink).absolute() == Path(told["file"]) else told["file"]
+    if "table" in told:
+        return _table(run.sink or "", told, None)
+    message = f"expected sink: the replay {run_key!r} was given the callable {told['callable']}, give it again."
+    raise ConfigurationError(message)
 
 
 def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> None:
@@ -220,7 +236,7 @@ class Origins:
         self._open: dict[str, Origin] = {}
         self._barred: dict[str, str] = {}
         self._unknown: set[str] = set()
-        self.heart: Heart | None = None
+        self.runner: Runner | None = None
 
     def known(self, run: str) -> bool:
         """Whether `of` answers at once."""
@@ -243,8 +259,8 @@ class Origins:
             self._unknown.add(run)
             return None
         self._open[run] = found
-        if self.heart is not None:
-            self.heart.also(found.lease)
+        if self.runner is not None:
+            self.runner.heart.also(found.lease)
         return found
 
     def _take(self, run: str) -> Origin | None:
@@ -310,8 +326,8 @@ class Origins:
             self._give_back(self._open.popitem()[1])
 
     def _give_back(self, origin: Origin) -> None:
-        if self.heart is not None:
-            self.heart.no_more(origin.lease)
+        if self.runner is not None:
+            self.runner.heart.no_more(origin.lease)
         if origin.sink is not None:
             origin.sink.close()
         let_go(self._store, origin.lease)
@@ -388,13 +404,16 @@ def _make_good(store: Store, record: RunRecord, given: object) -> None:
 # -- from letters to items ------------------------------------------------------------------------------------------------------------
 
 
+async def _unasked(_: Callable[[], Any]) -> Any:
+    message = "nobody is there to ask the store yet"
+    raise RuntimeError(message)
+
+
 class Resends(Intake):
     """The items of a replay: letters from its list, each claimed, from the stage that failed with the input it had there."""
 
-    def __init__(
-        self, chosen: Chosen, plan: Plan, lease: Lease, origins: Origins, **options: Any
-    ) -> None:
-        super().__init__(iter(()), None, stages=plan.stages, **options)
+    def __init__(self, chosen: Chosen, plan: Plan, lease: Lease, origins: Origins, **options: Any) -> None:
+        super().__init__(iter(()), None, stages=plan.stages, aside=_unasked, **options)
         self._plan = plan
         self._lease = lease
         self._origins = origins
@@ -408,6 +427,11 @@ class Resends(Intake):
         self._news: asyncio.Event = asyncio.Event()
         self.note = ""  # what the result is to say instead
         self.untried: Counter[str] = Counter()  # why letters stay open that were not tried
+
+    def beside(self, runner: Runner) -> None:
+        """Ask the store beside the loop of this runner, which keeps the leases."""
+        self._aside = runner.aside
+        self._origins.runner = runner
 
     # -- the list
 
@@ -463,7 +487,9 @@ class Resends(Intake):
         ends = await self._aside(lambda: self._store.finished(self._run.number, 0, first))
         failed = sum(status not in {"succeeded", "skipped"} for _, _, status in ends)
         if failed:
-            self.note = f"canary: {failed} of {len(ends)} failed again, so the other {len(self._rest)} were left as they are"
+            self.note = (
+                f"canary: {failed} of {len(ends)} failed again, so the other {len(self._rest)} were left as they are"
+            )
             return False
         await self._aside(lambda: self._claim(len(self._rest)))
         return True

@@ -19,17 +19,7 @@ from outlast.store.database import Duplicate
 from outlast.store.faults import StoreRefused
 from outlast.store.letters import COLUMNS as LETTER
 from outlast.store.letters import letter_values
-from outlast.store.records import (
-    AttemptRow,
-    Batch,
-    Checkpoint,
-    ItemRow,
-    RunCounts,
-    Settled,
-    Standing,
-    storable,
-    to_us,
-)
+from outlast.store.records import AttemptRow, Batch, Checkpoint, ItemRow, RunCounts, Settled, Standing, storable, to_us
 from outlast.store.runs import fenced, lost
 from outlast.store.upkeep import EVENT, event_values
 
@@ -87,9 +77,9 @@ class Items:
         checkpoints = [(run, *checkpoint) for checkpoint in batch.checkpoints]
         tx.insert("outlast_checkpoints", f"run, {_CHECKPOINT}", checkpoints)
         now = to_us(here.get().clock.now())
-        tx.insert(
-            "outlast_dead_letters", LETTER, [letter_values(self.app, letter, now) for letter in batch.dead_letters]
-        )
+        # Each as of its own moment, not the batch's: that is the order in which people read them.
+        letters = [letter_values(self.app, letter, letter.created_us) for letter in batch.dead_letters]
+        tx.insert("outlast_dead_letters", LETTER, letters)
         self._resolve(tx, lease, batch, now)
         for home, before in zip(homes, shards, strict=True):
             self._bring_home(tx, home, before)
@@ -216,8 +206,7 @@ class Items:
             # Settled and brought home in the transaction that wrote its item.
             resolved=[each for each in batch.resolved if Settled(*each).seq not in items],
             homes=[
-                replace(home, items=[item for item in home.items if item.replayed not in items])
-                for home in batch.homes
+                replace(home, items=[item for item in home.items if item.replayed not in items]) for home in batch.homes
             ],
             events=[event for event in batch.events if event.id not in events],
             read=batch.read,

@@ -5,10 +5,11 @@ Dead letters: found, grouped, edited and moved from status to status, by compare
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.clock import here
 from outlast.store.database import Duplicate
+from outlast.store.filters import in_sql
 from outlast.store.records import (
     MOVES,
     Claimant,
@@ -24,22 +25,27 @@ from outlast.store.runs import fenced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import datetime
     from typing import Unpack
 
     from outlast.store.database import Database, Transaction
-    from outlast.store.records import LetterFilter, LetterStatus
+    from outlast.store.filters import LetterFilter
+    from outlast.store.records import LetterStatus
 
 _FIELDS = (
     "id, run, seq, pipeline, stage, item_key, kind, payload, error, error_type, error_class, tier, fingerprint, attempts, "
-    "first_failed, last_attempt, created, status, replays, reason, metadata, original, claimed_by"
+    "first_failed, last_attempt, created, status, replays, reason, metadata, original, moved, claimed_by"
 )
-COLUMNS = f"{_FIELDS}, app, moved"
+COLUMNS = f"{_FIELDS}, app"
 _NAMES = tuple(DeadLetterRow.__dataclass_fields__)
 _CHUNK = 5000  # letters moved in one transaction
+
+#: The newest change first, as people read them; or by when they were made, which never changes while somebody reads on.
+Order = Literal["updated", "created"]
+_ORDERS = {"updated": "moved", "created": "created"}
 # Who has a letter that is replayed. Before there was a column for it, the reason named the replay.
 _CLAIM = "coalesce(claimed_by, reason, '')"
 CLAIMED = "replayed by "  # and its key: for people, and for letters without a column
-_LOWER = str.maketrans({chr(code): chr(code + 32) for code in range(65, 91)})
 
 
 class Letters:
@@ -49,30 +55,42 @@ class Letters:
     app: str
 
     def letters(
-        self, *, after: tuple[int, str] | None = None, limit: int = 100, **where: Unpack[LetterFilter]
+        self,
+        *,
+        after: DeadLetterRow | None = None,
+        limit: int = 100,
+        order: Order = "updated",
+        abandoned: Sequence[str] = (),
+        **where: Unpack[LetterFilter],
     ) -> list[DeadLetterRow]:
-        """The newest first; `after` is the `cursor` of the last one of the page before."""
-        condition, values = self._where(where)
+        """The newest first; `after` is the last one of the page before. Letters with the claim of an `abandoned` replay count as open."""
+        condition, values = self._where(where, abandoned)
+        column = _ORDERS[order]
         if after is not None:
-            condition += " and (created, id) < (?, ?)"
-            values += after
+            condition += f" and ({column}, id) < (?, ?)"
+            values += [after.updated_us if order == "updated" else after.created_us, after.id]
         # The ids come from an index alone; only the rows of this page are read.
-        ids = f"select id from outlast_dead_letters where {condition} order by created desc, id desc limit ?"
+        ids = f"select id from outlast_dead_letters where {condition} order by {column} desc, id desc limit ?"
         with self._database.reading() as tx:
             rows = tx.rows(
-                f"select {_FIELDS} from outlast_dead_letters where id in ({ids}) order by created desc, id desc",
+                f"select {_FIELDS} from outlast_dead_letters where id in ({ids}) order by {column} desc, id desc",
                 *(*values, limit),
             )
         return [_letter(row) for row in rows]
 
-    def letter_ids(self, **where: Unpack[LetterFilter]) -> list[tuple[str, str, str | None]]:
-        """The ids of those that fit, each with its pipeline and its run, the oldest first."""
-        condition, values = self._where(where)
+    def letter_owners(
+        self, *, made_before: datetime | None = None, abandoned: Sequence[str] = (), **where: Unpack[LetterFilter]
+    ) -> list[tuple[str, str, str | None]]:
+        """Id, pipeline and run of all that fit, the first made first: without what they hold."""
+        condition, values = self._where(where, abandoned)
+        if made_before is not None:
+            condition += " and created <= ?"
+            values.append(to_us(made_before))
         with self._database.reading() as tx:
             rows = tx.rows(
                 f"select id, pipeline, run from outlast_dead_letters where {condition} order by created, id", *values
             )
-        return [(id, pipeline, run) for id, pipeline, run in rows]  # noqa: A001
+        return [(row[0], row[1], row[2]) for row in rows]
 
     def letter(self, id: str, /) -> DeadLetterRow | None:
         """The dead letter of this id."""
@@ -109,19 +127,14 @@ class Letters:
         return len(new)
 
     def groups(
-        self,
-        pipeline: str | None = None,
-        run: str | None = None,
-        status: LetterStatus | None = "open",
-        *,
-        limit: int = 100,
-        abandoned: Sequence[str] = (),
+        self, *, limit: int = 100, abandoned: Sequence[str] = (), **where: Unpack[LetterFilter]
     ) -> list[LetterGroup]:
         """
-        The largest groups of dead letters with one fingerprint at one stage. Of a run that is a replay: of those that failed again in it.
+        The largest groups of dead letters with one fingerprint at one stage; of open ones, unless a status is named. Of a run that is a
+        replay: of those that failed again in it.
         """
-        where: LetterFilter = {"pipeline": pipeline, "run": run, "status": status, "abandoned": abandoned}
-        condition, values = self._where(where)
+        where.setdefault("status", "open")
+        condition, values = self._where(where, abandoned)
         with self._database.reading() as tx:
             groups = tx.rows(
                 "select fingerprint, pipeline, stage, count(*), min(first_failed), max(last_attempt) "
@@ -129,11 +142,11 @@ class Letters:
                 "order by count(*) desc, fingerprint, pipeline, stage limit ?",
                 *(*values, limit),
             )
-            return [self._group(tx, group, where) for group in groups]
+            return [self._group(tx, group, where, abandoned) for group in groups]
 
-    def _group(self, tx: Transaction, group: Any, where: LetterFilter) -> LetterGroup:
+    def _group(self, tx: Transaction, group: Any, where: LetterFilter, abandoned: Sequence[str]) -> LetterGroup:
         fingerprint, pipeline, stage, count, first, last = group
-        condition, values = self._where({**where, "group": fingerprint, "pipeline": pipeline, "stage": stage})
+        condition, values = self._where(where | {"group": fingerprint, "pipeline": pipeline, "stage": stage}, abandoned)
         newest = tx.rows(
             "select error_class, error_type, error, item_key from outlast_dead_letters "
             f"where {condition} order by created desc, id desc limit 3",
@@ -186,8 +199,8 @@ class Letters:
             edit = {"at": now.isoformat(), "by": storable(by), "reason": storable(reason)}
             metadata = {**letter.metadata, "edits": [*letter.metadata.get("edits", ()), edit]}
             tx.execute(
-                "update outlast_dead_letters set payload = ?, original = coalesce(original, payload), metadata = ? where id = ?",
-                *(payload, json.dumps(metadata), id),
+                "update outlast_dead_letters set payload = ?, original = coalesce(original, payload), metadata = ?, moved = ? where id = ?",
+                *(payload, json.dumps(metadata), to_us(now), id),
             )
         return self.letter(id)
 
@@ -221,7 +234,7 @@ class Letters:
         if to not in MOVES[from_]:
             message = f"expected a dead letter that is {from_} to become {_choices(MOVES[from_])}, got: {to!r}."
             raise ValueError(message)
-        condition, values = self._where({**where, "status": from_})
+        condition, values = self._where(where | {"status": from_})
         if ids is not None:
             condition += f" and id {self._database.among}"
             values.append(self._database.passed(ids))
@@ -245,9 +258,7 @@ class Letters:
 
     # -- replays -------------------------------------------------------------------------------------------------------
 
-    def claim_for_replay(
-        self, lease: Lease, run: str, ids: Sequence[str], *, reason: str, again: bool = False
-    ) -> int:
+    def claim_for_replay(self, lease: Lease, run: str, ids: Sequence[str], *, reason: str, again: bool = False) -> int:
         """
         Claim open letters for the replay that holds the lease, and put them on its list in this order; how many were open. With `again`
         they are on its list already. `LeaseLost` if the lease is not the newest.
@@ -298,7 +309,8 @@ class Letters:
             claims = [
                 row[0]
                 for row in tx.rows(
-                    f"select distinct {_CLAIM} from outlast_dead_letters where app = ? and status = 'replaying'", self.app
+                    f"select distinct {_CLAIM} from outlast_dead_letters where app = ? and status = 'replaying'",
+                    self.app,
                 )
             ]
             if not claims:
@@ -355,61 +367,43 @@ class Letters:
         )
         return int(done.rowcount)
 
-    def _of_run(self, run: str) -> tuple[str, Any]:
-        """The letters of a run, as a condition and its value: of a replay, those that failed again in it."""
+    def _of_run(self, run: str) -> tuple[str, list[Any]]:
+        """The letters of a run, as a condition and its values: of a replay, those that failed again in it."""
         with self._database.reading() as tx:
-            found = tx.row("select number from outlast_runs where app = ? and id = ? and kind = 'replay'", self.app, run)
+            found = tx.row(
+                "select number from outlast_runs where app = ? and id = ? and kind = 'replay'", self.app, run
+            )
         if found is None:
-            return "run = ?", run
+            return " and run = ?", [storable(run)]
         failed = (
             "select letter from outlast_replays listed join outlast_items done on done.run = listed.run and "
             "done.seq = listed.seq where listed.run = ? and done.status in ('dlq', 'failed')"
         )
-        return f"id in ({failed})", found[0]
+        return f" and id in ({failed})", [found[0]]
 
-    def _where(self, where: LetterFilter) -> tuple[str, list[Any]]:
-        condition, values = "app = ?", list[Any]([self.app])
-        abandoned, status = where.get("abandoned"), where.get("status")
-        if abandoned and status in {"open", "replaying"}:
-            given_up = f"{_CLAIM} {self._database.among}"
-            condition += (
-                f" and (status = 'open' or (status = 'replaying' and {given_up}))"
-                if status == "open"
-                else f" and status = 'replaying' and not ({given_up})"
-            )
-            values.append(self._database.passed(abandoned))
-        elif status is not None:
-            condition += " and status = ?"
-            values.append(status)
-        for column, name in (("pipeline",) * 2, ("stage",) * 2, ("fingerprint", "group")):
-            value = where.get(name)
-            if value is not None:
-                condition += f" and {column} = ?"
-                values.append(value)
-        run = where.get("run")
+    def _where(self, where: LetterFilter, abandoned: Sequence[str] = ()) -> tuple[str, list[Any]]:
+        plain, more, given = where.copy(), "", list[Any]()
+        run, status = plain.pop("run", None), plain.get("status")
         if run is not None:
-            of_run, value = self._of_run(run)
-            condition += f" and {of_run}"
-            values.append(value)
-        text = where.get("text")
-        if text:
-            # ASCII letters in any case: the two databases disagree about all others.
-            lower = self._database.lower
-            condition += (
-                rf" and ({lower.format('error')} like ? escape '\' or {lower.format('item_key')} like ? escape '\')"
+            more, given = self._of_run(run)
+        if abandoned and status in {"open", "replaying"}:
+            del plain["status"]
+            given_up = f"(status = 'replaying' and {_CLAIM} {self._database.among})"
+            more += (
+                f" and (status = 'open' or {given_up})"
+                if status == "open"
+                else f" and status = 'replaying' and not {given_up}"
             )
-            values += [_like(text)] * 2
-        older = where.get("older_than")
-        if older is not None:
-            condition += " and created < ?"
-            values.append(to_us(older))
-        return condition, values
+            given.append(self._database.passed(abandoned))
+        sql, values = in_sql(plain, self._database.lower, here.get().clock.now())
+        return f"app = ?{more}{sql}", [self.app, *given, *values]
 
 
-def letter_values(app: str, letter: DeadLetterRow, now: int) -> tuple[Any, ...]:
+def letter_values(app: str, letter: DeadLetterRow, updated_us: int) -> tuple[Any, ...]:
     values = [getattr(letter, name) for name in _NAMES]
     values[_NAMES.index("metadata")] = json.dumps(dict(letter.metadata))
-    return (*(storable(value) if isinstance(value, str) else value for value in values), app, now)
+    values[_NAMES.index("updated_us")] = updated_us
+    return (*(storable(value) if isinstance(value, str) else value for value in values), app)
 
 
 def _letter(row: Any) -> DeadLetterRow:
@@ -418,11 +412,6 @@ def _letter(row: Any) -> DeadLetterRow:
     values["payload"] = bytes(values["payload"])
     values["original"] = None if values["original"] is None else bytes(values["original"])
     return DeadLetterRow(**values)
-
-
-def _like(text: str) -> str:
-    escaped = storable(text).translate(_LOWER).replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_")
-    return f"%{escaped}%"
 
 
 def _choices(statuses: Iterable[str]) -> str:

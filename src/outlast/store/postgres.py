@@ -149,6 +149,12 @@ class Postgres(Database):
             *(f"outlast run {run} shard {shard}", run),
         )
 
+    def unmade(self, error: Exception) -> bool:
+        return isinstance(error, errors.UndefinedTable)
+
+    def forbidden(self, error: Exception) -> bool:
+        return isinstance(error, errors.InsufficientPrivilege)
+
     def lock_schema(self, transaction: Transaction) -> None:
         transaction.execute("select pg_advisory_xact_lock(?)", _SCHEMA)
 

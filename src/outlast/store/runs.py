@@ -78,6 +78,12 @@ class Runs:
         with self._database.reading() as tx:
             return next(iter(self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, storable(run_key))), None)
 
+    def find_replays(self, run_key: str, pipeline: str | None = None) -> list[RunRecord]:
+        """The replays of this key, of any pipeline unless one is named."""
+        named = ("" if pipeline is None else " and pipeline = ?", *(() if pipeline is None else (pipeline,)))
+        with self._database.reading() as tx:
+            return self._runs(tx, f"and kind = 'replay' and run_key = ?{named[0]}", storable(run_key), *named[1:])
+
     def runs(
         self,
         pipeline: str | None = None,
@@ -177,9 +183,7 @@ class Runs:
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
-    def take_lease(
-        self, run_number: int, shard: int, owner: str, ttl: float, *, counted: bool = True
-    ) -> Lease | None:
+    def take_lease(self, run_number: int, shard: int, owner: str, ttl: float, *, counted: bool = True) -> Lease | None:
         """
         The right to write for a shard, for `ttl` seconds; None if somebody has it (`lease_of` says who). It counts as a pass unless told
         otherwise: a replay that brings an item home does not start the run again.
