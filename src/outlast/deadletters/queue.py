@@ -299,7 +299,8 @@ class DeadLetters:
         """
         directory = Directory(folder)
         count = 0
-        for row in _pages(self._store(), order="created", **checked({"status": "open"} | where)):
+        wanted = checked({"status": "open"} | where)
+        for row in _pages(self._store(), order="created", abandoned=self._abandoned(), **wanted):
             directory.write(as_entry(row))
             count += 1
         return count
@@ -367,10 +368,12 @@ _AFTER = {
 }
 
 
-def _pages(store: Store, *, order: Order = "updated", **where: Unpack[LetterFilter]) -> Iterator[DeadLetterRow]:
+def _pages(
+    store: Store, *, order: Order = "updated", abandoned: Sequence[str] = (), **where: Unpack[LetterFilter]
+) -> Iterator[DeadLetterRow]:
     """All letters that fit, newest first, a page at a time. In the order of their creation none is missed that is changed meanwhile."""
     after = None
-    while rows := store.letters(after=after, limit=_PAGE, order=order, **where):
+    while rows := store.letters(after=after, limit=_PAGE, order=order, abandoned=abandoned, **where):
         yield from rows
         after = rows[-1]
 

@@ -256,9 +256,9 @@ def _share(plan: Plan) -> None:
 
 def _opened(store: Store, plan: Plan, name: str | None) -> tuple[RunRecord, Lease]:
     """The run of this key, and the right to work on it."""
-    key = plan.run_key or here.get().ids.new()
+    key, at = plan.run_key or here.get().ids.new(), address_of(plan.sink)
     record: RunRecord = persist(
-        lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, sink_at=address_of(plan.sink)),
+        lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, sink_at=at),
         "the store",
     )
     if record.kind != plan.kind:
@@ -269,7 +269,7 @@ def _opened(store: Store, plan: Plan, name: str | None) -> tuple[RunRecord, Leas
     if record.status == "cancelled":
         message = f"the run {key!r} of {plan.name} was cancelled: begin another one with another run_key."
         raise ConfigurationError(message)
-    if record.passes and record.sink != name:
+    if record.passes and record.sink != name and (at is None or record.sink_at != at):
         message = (
             f"expected the sink of the run {key!r} to stay the same, {record.sink or 'the store'}, got: {name or 'none'}. "
             "What it has finished is there: give the same sink, or another run_key."
@@ -294,6 +294,8 @@ def _opened(store: Store, plan: Plan, name: str | None) -> tuple[RunRecord, Leas
             ),
             "the store",
         )
+        if record.sink_at != at:
+            persist(lambda: store.note_sink(lease, at), "the store")
         again = persist(lambda: store.run(record.id), "the store")  # with the counts of who had the lease before
     except BaseException:
         let_go(store, lease)

@@ -136,8 +136,9 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
     if offset and not there:
         message = f"the sink of its run is gone: {path}. Put it back, or give another one with sink="
         raise Gone(message)
-    if not told and there and path.suffix not in {".parquet", ".pq"} and path.stat().st_size != (offset or 0):
-        # Only its name is on record, from before there was more: what is not just as that run left it may be another file.
+    ended = run.status in FINAL
+    if not told and there and path.suffix not in {".parquet", ".pq"} and ended and path.stat().st_size != (offset or 0):
+        # Only its name is on record, from before there was more: what is not just as that run has left it may be another file.
         message = f"the sink of its run, {path}, is not as the run has left it: give another one with sink="
         raise Gone(message)
     return open_sink(path)
@@ -286,10 +287,9 @@ class Origins:
             raise
         return Origin(record, lease, sink, self._bounds)
 
-    @property
-    def crowded(self) -> bool:
-        """Whether no other run can be held before one is given back."""
-        return len(self._open) >= _MOST_OPEN
+    def room_for(self, run: str) -> bool:
+        """Whether this one is held, or can be without giving another one back."""
+        return self.known(run) or len(self._open) < _MOST_OPEN
 
     @property
     def idle(self) -> bool:
@@ -467,8 +467,13 @@ class Resends(Intake):
                 return []
             rows = await self._aside(lambda: self._store.replay_list(run, after=self._last, limit=most))
         letters = await self._aside(lambda: self._store.letters_by_id(letter for _, letter in rows))
-        journeys = [await self._journey(seq, id_, letters.get(id_)) for seq, id_ in rows]
-        self._last = rows[-1][0]
+        journeys: list[Journey] = []
+        for seq, id_ in rows:
+            letter = letters.get(id_)
+            if journeys and letter is not None and letter.run is not None and not self._origins.room_for(letter.run):
+                break  # these must be on their way before it can be opened
+            journeys.append(await self._journey(seq, id_, letter))
+            self._last = seq
         self._next = max(self._next, self._last + 1)
         self._under_way += len(journeys)
         tried = [journey for journey in journeys if journey.untried is None]
@@ -536,7 +541,7 @@ class Resends(Intake):
 
     async def _origin(self, run: str) -> Origin | str | None:
         origins = self._origins
-        while not origins.known(run) and origins.crowded:
+        while not origins.room_for(run):
             while not origins.idle:
                 self._news.clear()
                 await self._news.wait()

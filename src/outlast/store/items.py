@@ -145,7 +145,7 @@ class Items:
         """The items that have become something after all, in the run they come from: rows, counts, sink, and what is said of it."""
         run = home.lease.run_number
         read, offset, exhausted, *counts, degraded, _, _ = shard
-        before = RunCounts(read, *counts, degraded)
+        before = _run_counts(read, counts, degraded)
         moved = dict.fromkeys(_COUNTED, 0)
         for item in home.items:
             done = tx.execute(
@@ -164,8 +164,10 @@ class Items:
             "where run = ? and shard = ?",
             *(max(offsets, default=None), *counts, degraded, run, home.lease.shard),
         )
+        if not any(moved.values()):
+            return
         said = Standing(*tx.row("select status, reason, why from outlast_runs where number = ?", run))
-        now = home.judge(said, before, RunCounts(read, *counts, degraded), bool(exhausted))
+        now = home.judge(said, before, _run_counts(read, counts, degraded), bool(exhausted))
         if now != said:
             tx.execute(
                 "update outlast_runs set status = ?, reason = ?, why = ? where number = ?",
@@ -389,6 +391,11 @@ def _advanced(shard: Any, batch: Batch) -> tuple[Any, ...]:
         degraded,
         spent,
     )
+
+
+def _run_counts(read: int, counts: Sequence[int], degraded: int) -> RunCounts:
+    succeeded, skipped, dlq, failed = counts
+    return RunCounts(read, succeeded, skipped, dlq, failed, degraded)
 
 
 def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:

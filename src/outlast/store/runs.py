@@ -146,6 +146,12 @@ class Runs:
             fenced(self._database, tx, lease)
             tx.execute("update outlast_runs set replayed_by = ? where number = ?", replayed_by, lease.run_number)
 
+    def note_sink(self, lease: Lease, sink_at: str | None) -> None:
+        """Note how the sink of the lease's run is opened again. `LeaseLost` if the lease is not the newest."""
+        with self._database.writing() as tx:
+            fenced(self._database, tx, lease)
+            tx.execute("update outlast_runs set sink_at = ? where number = ?", sink_at, lease.run_number)
+
     def held_sinks(self, pipeline: str) -> list[RunRecord]:
         """The runs whose sinks a replay has opened and not finished with, in their order."""
         with self._database.reading() as tx:
