@@ -24,6 +24,7 @@ import outlast
 from outlast import compat
 from outlast.deadletters import DeadLetterEntry, Directory, fingerprint, fingerprints, normalised
 from outlast.store import open_store
+from outlast.store.filters import FIELDS
 from outlast.store.records import to_us
 from outlast.testing import capture_events
 from servers.postgres import Postgres
@@ -847,12 +848,64 @@ def test_archived_letters_are_kept_and_not_replayed(shop):
     assert shop.letters.replay(ids=[first.id]).counts.succeeded == 1
 
 
+def test_every_door_takes_every_mark_of_a_letter(shop, tmp_path):
+    """S4-23, S4-24: one filter for finding, grouping, putting away, bringing back, writing out and replaying; marks add up."""
+    day, letters, store = 86_400_000_000, shop.letters, shop.app.store
+    (kept,) = shop.fail("odd")
+    run = kept.run_id
+    store.add_letters([row(1, stage="parse"), row(2, pipeline="mails"), row(3, error="the disk is full")])
+    aged = f"update outlast_dead_letters set moved = moved - {3 * day} where item_key = 'key-3'"
+    marks = {
+        "pipeline": "mails",
+        "stage": "parse",
+        "group": kept.group,
+        "run": run,
+        "text": "DISK is",
+        "older_than_days": 2,
+    }
+    assert set(marks) | {"status"} == set(FIELDS)
+    for name, value in marks.items():
+        sql(store, aged)  # archiving and opening again make it young
+        (found,) = letters.find(**{name: value})
+        (group,) = letters.groups(**{name: value})
+        assert (group.count, group.sample_keys) == (1, (found.item_key,))
+        assert letters.export(tmp_path / name, **{name: value}) == 1
+        assert letters.archive(reason="known", **{name: value}) == 1
+        sql(store, aged)
+        assert [letter.reason for letter in letters.find(**{name: value, "status": "archived"})] == ["known"]
+        assert list(letters.find(**{name: value})) == []
+        assert letters.unarchive(**{name: value}) == 1
+        assert letters.archive(reason="no", ids=[found.id], text="nowhere") == 0
+    assert letters.archive(pipeline="reviews", older_than_days=2, reason="x") == 0  # what was opened again is not old
+    shop.bad.clear()
+    assert letters.replay(run=run, text="odd", stage="label").counts.total == 1
+    with pytest.raises(outlast.ConfigurationError, match="there are no open dead letters"):
+        letters.replay(ids=[row(1).id], text="nowhere")
+
+
+def test_a_mark_that_is_none_is_refused(shop):
+    """S0-29, D-26: a name that is misspelt, a value that cannot be meant, and one that would mean all there are."""
+    letters = shop.letters
+    for call, message in [
+        (lambda: letters.find(pipline="reviews"), "got: pipline. Did you mean 'pipeline'"),
+        (lambda: letters.archive(status="open", stage="x", reason="x"), "got: status"),
+        (lambda: letters.archive(text="", reason="x"), "expected text to be a text to look for, got: an empty one"),
+        (lambda: letters.archive(older_than_days=-1, reason="x"), "expected older_than_days to be a number of days"),
+        (lambda: letters.archive(older_than_days=float("nan"), reason="x"), "expected older_than_days"),
+        (lambda: letters.find(stage=3), "expected stage to be a text, got: a value of type int"),
+        (lambda: shop.reviews.reprocess(pipeline="mails"), "got: pipeline"),
+    ]:
+        with pytest.raises(outlast.ConfigurationError, match=message):
+            call()
+
+
 def test_old_letters_are_put_away_by_themselves(address):
     """S4-24: after so many days, or as the app's retention says."""
     shop = Shop(address)
     store = shop.app.store
     now = to_us(datetime.now(UTC))
     store.add_letters([row(number, created_us=now - number * 86_400_000_000) for number in range(10)])
+    sql(store, "update outlast_dead_letters set moved = created")
     assert shop.letters.auto_archive() == 0
     assert shop.letters.auto_archive(older_than_days=6.5) == 3
     assert {letter.reason for letter in shop.letters.find(status="archived")} == {
