@@ -29,6 +29,7 @@ class Code(IntEnum):
     PARTIAL = 3
     BUDGET = 4
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
