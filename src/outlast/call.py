@@ -198,6 +198,8 @@ class Call:
     unawaited: object = None  # watches over the rest of a call that nobody has awaited yet
     deadline: float | None = None
     asked = False  # whether the code has asked for its idempotency key, to send it along
+    around: Begun | None = None  # the call that a plain one was made in, and that it speaks for
+    alone = False  # whether it has a key and a record of its own, whatever its guard
     _key: str | None = None
 
     def __init__(
@@ -221,6 +223,8 @@ class Call:
             began, outer = world.clock.monotonic(), running.get()
         self.began = self.attempt_began = began
         around = made(outer)
+        if around is not None and guard.plain and not self.alone:
+            self.around = around
         if guard.total_timeout is not None and world.retries:
             self.deadline = began + guard.total_timeout
             # Nested deadlines take the minimum: an inner call cannot extend an outer one.
@@ -396,6 +400,11 @@ class Call:
 
     def context(self) -> Context:
         """What `current` says during an attempt."""
+        if self.around is not None:  # nothing but retries: time, key and what is spent are those of the call around it
+            context = self.around.context()
+            context.attempt, context.max_attempts = self.number or 1, self.guard.retry.max_attempts
+            context.last_error = self.last_error
+            return context
         from outlast.model import Context
 
         return Context(
