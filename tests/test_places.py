@@ -317,8 +317,10 @@ def test_a_hedge_that_is_too_late_to_run_takes_nothing():
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
 
-        def busy() -> None:  # until after both are due
-            time.sleep(0.003)
+        def busy() -> None:
+            until = time.monotonic() + 0.003
+            while time.monotonic() < until:  # both are due by then
+                pass
             answer.set_result(1)
 
         loop.call_later(0.0095, busy)
@@ -345,7 +347,7 @@ def test_hedges_under_trio_give_everything_back(first):
     hedges = []
 
     async def query():
-        await trio.sleep(first)
+        await trio.sleep_until(trio.current_time() + first)  # of a clock that jumps
 
     async def main():
         await guard.acall(query)

@@ -93,7 +93,8 @@ def pipeline(app, stopper, kind, limit, breaker):
         return x
 
     async def awork(x):
-        await asyncio.sleep(0.001)
+        for _ in range(3):
+            await asyncio.sleep(0)
         stopper.strike()
         return x
 
