@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Never, Unpack
 
-    from outlast.components import Query, Table
+    from outlast.components import Files, Query, Table
     from outlast.pipeline.results import ItemResult, RunResult
     from outlast.pipeline.runner import Runner
     from outlast.store.codec import Codec
@@ -204,7 +204,7 @@ class Pipeline(Generic[In_contra, Out_co]):
 
     def run(
         self,
-        source: Iterable[In_contra] | ArrowStream | Query | str | Path,
+        source: Iterable[In_contra] | ArrowStream | Files | Query | str | Path,
         /,
         *,
         run_key: str | None = None,
@@ -246,7 +246,7 @@ class Pipeline(Generic[In_contra, Out_co]):
 
     async def arun(
         self,
-        source: Iterable[In_contra] | AsyncIterable[In_contra] | ArrowStream | Query | str | Path,
+        source: Iterable[In_contra] | AsyncIterable[In_contra] | ArrowStream | Files | Query | str | Path,
         /,
         *,
         run_key: str | None = None,
