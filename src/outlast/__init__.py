@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from outlast.call import history as history
     from outlast.call import stop_reason as stop_reason
     from outlast.clock import Stop as Stop
+    from outlast.components import Files as Files
     from outlast.components import Query as Query
     from outlast.components import Table as Table
     from outlast.deadletters import DeadLetter as DeadLetter
@@ -83,7 +84,7 @@ _ROOMS = {
     "budgets": "RetryBudget",
     "call": "current history stop_reason",
     "clock": "Stop",
-    "components": "Query Table",
+    "components": "Files Query Table",
     "drivers": "Attempt Attempts",
     "deadletters": "DeadLetter DeadLetters FailureGroup",
     "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError FailureBudgetExceeded LeaseLost LimitExceededError OutlastError PermanentFailure RunFailed RunInterrupted TemporaryFailure TotalTimeoutError result_of",

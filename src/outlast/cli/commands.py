@@ -20,6 +20,7 @@ from outlast.cli.figures import report_run
 from outlast.cli.letters import dlq
 from outlast.cli.running import resume, run
 from outlast.cli.runs import breaker, cancel, events, pause, runs
+from outlast.cli.schema import migrate
 from outlast.errors import ConfigurationError
 from outlast.verdicts import ERROR_CLASSES, classify
 
@@ -60,6 +61,7 @@ app.add_typer(runs)
 app.add_typer(dlq)
 app.add_typer(breaker)
 app.command("events")(events)
+app.command("migrate")(migrate)
 
 
 @app.command("classify")

@@ -20,16 +20,18 @@ from outlast.pipeline.doors import Stream, blocking, stepped
 from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.plan import Plan
 from outlast.store import open_store
+from outlast.store.filters import checked, spelled_out
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from typing import Never
+    from typing import Never, Unpack
 
-    from outlast.components import Query, Table
+    from outlast.components import Files, Query, Table
     from outlast.pipeline.results import ItemResult, RunResult
     from outlast.pipeline.runner import Runner
     from outlast.store.codec import Codec
+    from outlast.store.filters import LetterFilter
     from outlast.store.records import DeadLetterRow
 
 A = TypeVar("A")
@@ -196,7 +198,7 @@ class Pipeline(Generic[In_contra, Out_co]):
 
     def run(
         self,
-        source: Iterable[In_contra] | ArrowStream | Query | str | Path,
+        source: Iterable[In_contra] | ArrowStream | Files | Query | str | Path,
         /,
         *,
         run_key: str | None = None,
@@ -242,7 +244,7 @@ class Pipeline(Generic[In_contra, Out_co]):
 
     async def arun(
         self,
-        source: Iterable[In_contra] | AsyncIterable[In_contra] | ArrowStream | Query | str | Path,
+        source: Iterable[In_contra] | AsyncIterable[In_contra] | ArrowStream | Files | Query | str | Path,
         /,
         *,
         run_key: str | None = None,
@@ -284,33 +286,29 @@ class Pipeline(Generic[In_contra, Out_co]):
         """As `astream`, for code that is not async; signals do what they do to `run`. Work goes on while the next result is asked for."""
         return stepped(Stream(self._plan(keep_outputs=False), source, check=check))
 
+    @spelled_out(without=("pipeline", "status"))
     def reprocess(
         self,
         *,
-        stage: str | None = None,
-        group: str | None = None,
         canary: int | None = None,
         from_start: bool = False,
         sink: str | Path | Table | Callable[[Sequence[Out_co]], None] | None = None,
         progress: bool = False,
+        **where: Unpack[LetterFilter],
     ) -> RunResult[Out_co]:
         """
         Run the open dead letters of this pipeline again, from the stage that failed with its stored input; with a `canary`, so many of
         them first, and the others only if all of those succeed. `sink` and `progress` are those of `run`; the sink must be a new one.
         """
+        checked(where, without=("pipeline", "status"))
+        stage = where.get("stage")
         if stage is not None and stage not in {*(known.name for known in self.stages), "source"}:
             message = f"expected stage to be one of {', '.join(known.name for known in self.stages)}, got: {stage!r}."
             raise ConfigurationError(message)
         self.app.add_pipeline(self)  # another one of the same name may have been made since
         with _shown(None, wanted=progress) as looks:
             return self.app.dead_letters.replay(  # type: ignore[no-any-return]
-                pipeline=self.name,
-                stage=stage,
-                group=group,
-                canary=canary,
-                from_start=from_start,
-                sink=sink,
-                watch=looks,
+                canary=canary, from_start=from_start, sink=sink, watch=looks, **(where | {"pipeline": self.name})
             )
 
     def replayed(
@@ -359,9 +357,9 @@ class Pipeline(Generic[In_contra, Out_co]):
         options.setdefault("home", self.app)
         return Plan(name=self.name, stages=self.stages, bounds=self._bounds, run_key=run_key, **options)
 
-    def tested(self, items: Iterable[In_contra], provided: Mapping[Any, Any]) -> RunResult[Out_co]:
+    def tested(self, items: Iterable[In_contra], provided: Mapping[Any, Any], **options: Any) -> RunResult[Out_co]:
         """As `run`, in a store of its own and with these resources; for `outlast.testing.run`."""
-        plan = self._plan(provided=provided, home=_Bench(self.app.name, self.app.codec))
+        plan = self._plan(provided=provided, home=_Bench(self.app.name, self.app.codec), **options)
         return blocking(Run(plan, items))
 
 

@@ -198,6 +198,7 @@ class Runner(Traffic):
             self.journal.close()
             self.crew.close()
             await self._dismiss([*self._background, *self._tasks, *self._lines])
+            self.crew.abandon()
             await self.intake.close()
             try:
                 await self.resources.close()
