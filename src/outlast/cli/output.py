@@ -31,6 +31,7 @@ class Code(IntEnum):
     PARTIAL = 3
     BUDGET = 4
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

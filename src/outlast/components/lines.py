@@ -12,8 +12,11 @@ import io
 import json
 import os
 from abc import abstractmethod
+from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Any
 
+from outlast.components import csvs
+from outlast.components.csvs import TABLES, delimiter_of
 from outlast.components.packed import inner, is_damage, opened, packer
 from outlast.components.reading import broken_item, broken_source
 from outlast.components.sinks import Sink
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 JSON_LINES = (".jsonl", ".ndjson")
-TABLES = (".csv", ".tsv")
 _PIECE = 1 << 20
 
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=plain).encode
@@ -34,9 +36,9 @@ _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=p
 # -- reading --------------------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> Iterator[Any]:
-    """The items of a file."""
-    items = _rows(path) if inner(path) in TABLES else _json_lines(path)
+def read(path: Path, delimiter: str | None = None, encoding: str | None = None) -> Iterator[Any]:
+    """The items of a file; how a table is written is asked for there only."""
+    items = csvs.read(path, delimiter, encoding) if inner(path) in TABLES else _json_lines(path)
     count = 0
     try:
         for item in items:
@@ -50,39 +52,28 @@ def read(path: Path) -> Iterator[Any]:
 
 
 def _json_lines(path: Path) -> Iterator[Any]:
+    encoding = csvs.encoding_of(path)
+    if encoding not in {None, "utf-8-sig"}:
+        what = "bytes that are zero" if encoding == "?" else encoding.upper() if encoding else ""
+        message = f"expected {path.name} to be UTF-8, as JSON Lines are, got: {what}. Convert it first, as with iconv."
+        raise ConfigurationError(message)
     with opened(path) as lines:
+        begun = False
         for number, line in enumerate(lines, 1):
             if line.isspace():
                 continue
+            if not begun and inner(path) == ".json" and line.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+                message = (
+                    f"expected {path.name} to hold JSON Lines, one value a line, got: an array. Write each element to a line of its own, "
+                    f"as jq -c '.[]' does. If each line is an item that is an array, have its name end in .jsonl."
+                )
+                raise ConfigurationError(message)
+            begun = True
             try:
                 yield json.loads(line)
-            except ValueError as wrong:  # not JSON, or not even text
-                if number == 1 and line.lstrip().startswith(b"[") and inner(path) == ".json":
-                    message = f"expected {path.name} to hold JSON Lines, one value a line, got: one array over many lines. Write each element to a line of its own."
-                    raise ConfigurationError(message) from None
-                text = line.decode(errors="replace").rstrip("\r\n")
+            except (ValueError, RecursionError) as wrong:  # not JSON, not even text, or too deep
+                text = line.decode(errors="backslashreplace").rstrip("\r\n")
                 yield broken_item(text, f"{path.name} line {number}: {wrong}")
-
-
-def _rows(path: Path) -> Iterator[Any]:
-    with opened(path) as file, io.TextIOWrapper(file, newline="", encoding="utf-8-sig", errors="replace") as lines:
-        rows = csv.reader(lines, delimiter=_delimiter(path))
-        header = next(rows, None)
-        while header is not None:
-            try:
-                row = next(rows)
-            except StopIteration:
-                return
-            except csv.Error as wrong:
-                yield broken_item("", f"{path.name} line {rows.line_num}: {wrong}")
-                continue
-            if not row:
-                continue
-            if len(row) != len(header):
-                message = f"{path.name} line {rows.line_num}: {len(row)} columns instead of {len(header)}"
-                yield broken_item(",".join(row), message)
-            else:
-                yield dict(zip(header, row, strict=True))
 
 
 def count(path: Path) -> int:
@@ -95,10 +86,6 @@ def count(path: Path) -> int:
             last = piece[-1:]
     found += last != b"\n"
     return max(0, found - 1) if inner(path) in TABLES else found
-
-
-def _delimiter(path: Path) -> str:
-    return "\t" if inner(path) == ".tsv" else ","
 
 
 # -- writing --------------------------------------------------------------------------------------------------------------------
@@ -208,7 +195,7 @@ class Rows(Lines):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._delimiter = _delimiter(path)
+        self._delimiter = delimiter_of(path)
         self._columns: list[str] | None = None
 
     def open(self, offset: int | None, *, run: str, token: int) -> None:
