@@ -304,7 +304,7 @@ def test_a_crash_while_the_file_is_made_loses_and_doubles_nothing(app, tmp_path,
                     Path, "unlink", lambda path, missing_ok=False: (UNLINK(path, missing_ok=missing_ok), stop())
                 )
             died = pipeline(app).run([{"n": n} for n in range(end)], run_key="k", sink=sink, check=False)
-            assert (died.status, died.reason) == ("interrupted", "store_error")
+            assert (died.status, died.reason) == ("failed", "store_error")
         if round_ == 1:  # once with a resume in between, else crash upon crash
             pipeline(app).run([{"n": n} for n in range(end)], run_key="k", sink=sink)
             assert sorted(pq.read_table(sink)["n"].to_pylist()) == list(range(end))
@@ -322,7 +322,7 @@ def test_a_full_disk_at_the_end_leaves_a_run_that_can_go_on(app, tmp_path, monke
     with monkeypatch.context() as patched, virtual_time():
         patched.setattr(Path, "replace", full)
         result = pipeline(app).run([{"n": n} for n in range(100)], run_key="k", sink=sink, check=False)
-    assert (result.status, result.reason, result.counts.succeeded) == ("interrupted", "store_error", 100)
+    assert (result.status, result.reason, result.counts.succeeded) == ("failed", "store_error", 100)
     assert "No space left" in result.why
     assert f"waits in {sink}.spool" in result.why
     assert pipeline(app).run([{"n": n} for n in range(100)], run_key="k", sink=sink).status == "completed"

@@ -427,7 +427,7 @@ def test_values_arrive_as_they_are_whether_moved_at_once_or_after_a_crash(app, d
 
     monkeypatch.setattr(Inserted, "settle", dies)
     died = pipeline(app).run([{"n": 1, **row}], run_key="k", sink=table, check=False)
-    assert (died.status, died.reason) == ("interrupted", "store_error")
+    assert (died.status, died.reason) == ("failed", "store_error")
     assert database.rows() == []
     assert database.staged() == 1
     monkeypatch.setattr(Inserted, "settle", settle)
@@ -645,7 +645,7 @@ def test_a_table_that_vanishes_in_mid_run_ends_the_run_and_fails_no_item(app, da
     mended = []
     table = outlast.Table(database.address, database.table)
     result = pipeline(app, work).run(range(3000), run_key="k", sink=table, check=False)
-    assert (result.status, result.reason, result.counts.dlq) == ("interrupted", "store_error", 0)
+    assert (result.status, result.reason, result.counts.dlq) == ("failed", "store_error", 0)
     assert database.table in result.why
     mended.append(1)
     kept = result.counts.succeeded
@@ -668,7 +668,7 @@ def test_a_batch_that_counts_and_no_longer_fits_stays_staged_until_it_does(app, 
     table = outlast.Table(database.address, database.table)
     monkeypatch.setattr(Inserted, "settle", too_late)
     result = pipeline(app).run([{"id": 1}, {"id": 2}], run_key="k", sink=table, check=False)
-    assert (result.status, result.reason) == ("interrupted", "store_error")
+    assert (result.status, result.reason) == ("failed", "store_error")
     assert f"waits in {STAGE}" in result.why
     monkeypatch.setattr(Inserted, "settle", settle)
     with pytest.raises(outlast.OutlastError, match="could not be brought up to date"):

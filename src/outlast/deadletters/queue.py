@@ -101,8 +101,9 @@ class DeadLetters:
     def groups(self, *, limit: int = 100, **where: Unpack[LetterFilter]) -> Sequence[FailureGroup]:
         """Failures by fingerprint, the largest group first: what forty thousand dead letters have in common."""
         wanted = checked({"status": "open"} | where)
+        wanted.setdefault("status", None)
         self.release()
-        return as_groups(self._store().groups(limit=limit, **({"status": None} | wanted)))
+        return as_groups(self._store().groups(limit=limit, **wanted))
 
     def stats(self) -> Sequence[LetterStat]:
         """How many there are, by pipeline, stage and status, with the age of the oldest and the newest."""
