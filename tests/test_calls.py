@@ -1409,6 +1409,78 @@ REASONS = {
 }
 
 
+@pytest.mark.parametrize("around", ["plain", "full", "loop", "stage"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_plain_retry_inside_of_another_call_counts_its_own_attempts(around, is_async):
+    """semantics 21: nothing of the outer number shows; its time, its key and its record are passed on, in every inner attempt."""
+    seen, fails = [], {(1, 1): ConnectionResetError, (2, 1): ConnectionResetError, (2, 2): ConnectionResetError}
+    outer_number = 0
+    policy = RetryPolicy(max_attempts=3, initial_delay=0, on_errors=["all"], retry_exhausted=True)
+
+    def look():
+        here = current()
+        key = None if around in ("plain", "loop") else here.idempotency_key
+        seen.append((outer_number, here.attempt, here.max_attempts, here.remaining() is not None, key))
+        here.spend(usd=1)
+        fault = fails.get((outer_number, here.attempt))
+        if fault is not None:
+            raise fault(f"{outer_number} {here.attempt}")
+        return outer_number
+
+    async def alook():
+        await asyncio.sleep(0)
+        return look()
+
+    inner = retry(max_attempts=2, initial_delay=0)(alook if is_async else look)
+
+    def begin():
+        nonlocal outer_number
+        outer_number += 1
+
+    def outer(*_):
+        begin()
+        value = inner()
+        if outer_number == 1:
+            raise KeyError("again")
+        return value
+
+    async def aouter(*_):
+        begin()
+        value = await inner()
+        if outer_number == 1:
+            raise KeyError("again")
+        return value
+
+    async def looped():
+        async for attempt in Guard(retry=policy, total_timeout=60).attempts():
+            with attempt:
+                outcome = await aouter() if is_async else outer()
+        return outcome
+
+    work = aouter if is_async else outer
+    spent = None
+    if around == "stage":
+        result = outlast.testing.run(outlast.Pipeline("outer", outlast.stage(retry=policy)(work)), [1])
+        (value,), spent = result.outputs(), dict(result.spent)
+    elif around == "loop":
+        value = asyncio.run(looped())
+    else:
+        guard = Guard(retry=policy, total_timeout=None if around == "plain" else 60)
+        value = asyncio.run(guard(work)()) if is_async else guard(work)()
+    assert value == 3
+    unprepared = 1 if around == "plain" else 2  # where no call has begun at all
+    assert [(outer_, attempt, of) for outer_, attempt, of, _, _ in seen] == [
+        (1, 1, unprepared),
+        (1, 2, 2),
+        (2, 1, 2),
+        (2, 2, 2),
+        (3, 1, 2),
+    ]
+    assert {timed for *_, timed, _ in seen} == {around in ("full", "loop")}
+    assert len({key for *_, key in seen}) == 1
+    assert spent in (None, {"usd": 5.0})
+
+
 @pytest.mark.parametrize("reason", REASONS)
 def test_every_stop_has_its_reason_its_history_and_its_note(reason):
     """S0-35, U-04, C-01: on the exception, for programs and for people; the last attempt has no wait after it."""

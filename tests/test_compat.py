@@ -2,6 +2,10 @@
 
 import asyncio
 import logging
+import pickle
+import subprocess
+import sys
+from unittest.mock import Mock
 
 import psycopg2
 import pytest
@@ -60,6 +64,12 @@ class TooManyRequests(Exception):
         (psycopg2.IntegrityError(), None, (False, "data")),
         (Exception("http"), 404, (False, "unknown")),
         (Exception("http"), 501, (False, "unknown")),
+        (ValueError(), 404, (False, "data")),
+        (KeyError(), 501, (False, "data")),
+        (TypeError(), 200, (False, "data")),
+        (ValueError(), 503, (True, "http_429_503")),
+        (Exception("http"), 0, (False, "unknown")),
+        (ValueError(), -1, (False, "data")),
         (RuntimeError("who knows"), None, (False, "unknown")),
     ],
 )
@@ -97,6 +107,22 @@ def test_a_data_error_costs_one_execution():
     with virtual_time() as time, pytest.raises(ValueError, match="non-negative"):
         compat.execute_with_tiered_retry(work, {"database": 5, "network": 3})
     assert (work.calls, time.sleeps) == (1, [])
+
+
+def test_a_mock_of_a_database_is_tried_five_times_more():
+    """S2-13, S2-16: what a unit test hands in is called, as often as the tier of its errors allows."""
+    work = Mock(side_effect=[*(psycopg2.OperationalError("pool exhausted") for _ in range(5)), "success"])
+    with virtual_time() as time:
+        assert compat.execute_with_tiered_retry(work, retry_limits={"database": 5}) == "success"
+    assert (work.call_count, time.sleeps) == (6, [1, 2, 4, 8, 16])
+
+
+def test_a_mock_with_wrong_data_is_called_once():
+    """S2-16: data errors cost one call."""
+    work = Mock(side_effect=ValueError("Invalid data"))
+    with pytest.raises(ValueError, match="Invalid data"):
+        compat.execute_with_tiered_retry(work, retry_limits={"database": 5})
+    assert work.call_count == 1
 
 
 def test_one_counter_for_all_tiers():
@@ -245,6 +271,69 @@ def test_the_story_of_the_breaker():
     ]
 
 
+def test_two_breakers_are_two_circuits():
+    """S4-16, S4-17: events and metrics tell them apart, and a copy of one never becomes the other."""
+    first, second = compat.CircuitBreaker(1), compat.CircuitBreaker(1, name="git")
+
+    async def bad():
+        raise ValueError("boom")
+
+    with capture_events() as events:
+        for breaker in (first, second):
+            with pytest.raises(ValueError, match="boom"):
+                asyncio.run(breaker.call(bad))
+    assert [(event.name, event.breaker) for event in events] == [
+        ("circuit_breaker_open", first.name),
+        ("circuit_breaker_open", "git"),
+    ]
+    third = compat.CircuitBreaker(1)
+    assert [pickle.loads(pickle.dumps(breaker)).state for breaker in (first, third)] == ["open", "closed"]
+    assert {compat.CircuitState.OPEN, compat.CircuitState.CLOSED, compat.CircuitState.HALF_OPEN} == {
+        "open",
+        "closed",
+        "half_open",
+    }
+
+
+def test_a_pipelines_dead_letters_by_their_older_names(tmp_path):
+    """S3-24, S3-26, S3-28: a sample is tried, put aside with its reason, found and run again."""
+    app = outlast.App("forge", store=f"sqlite:///{tmp_path}/store.db")
+    down = True
+
+    @outlast.stage(retry=compat.RetryPolicy(2, "fixed", 700))
+    def llm_call(sample: dict) -> str:
+        if down:
+            raise TimeoutError("no answer")
+        return sample["text"].upper()
+
+    @outlast.stage
+    async def shorten(text: str) -> str:
+        return text[:1]
+
+    pipeline = outlast.Pipeline("forge", llm_call, shorten, app=app)
+    with virtual_time() as time, pytest.raises(TimeoutError) as caught:
+        compat.apply_with_retry({"text": "hello"}, llm_call)
+    assert time.sleeps == [0.7]
+    assert asyncio.run(compat.apply_with_retry("hello", shorten)) == "h"
+    with capture_events() as events:
+        letter_id = compat.move_to_dlq(pipeline, {"text": "hello"}, "llm_call", caught.value, sample_id="s-1")
+    assert [(event.name, event.pipeline, event.item_id, event.step_id, event.error) for event in events] == [
+        ("dead_letter_enqueue", "forge", "s-1", "llm_call", "no answer")
+    ]
+    (letter,) = compat.get_dlq_samples(pipeline)
+    assert (letter.id, letter.stage, letter.item_key, letter.payload) == (
+        letter_id,
+        "llm_call",
+        "s-1",
+        {"text": "hello"},
+    )
+    down = False
+    result = compat.reprocess_dlq(pipeline, stage="llm_call")
+    assert (result.status, list(result.outputs()), compat.get_dlq_samples(pipeline)) == ("completed", ["H"], [])
+    with pytest.raises(outlast.ConfigurationError, match=r"expected stage to be one of llm_call, shorten, got: 'llm'"):
+        compat.move_to_dlq(pipeline, {}, "llm", ValueError())
+
+
 def test_older_event_names_are_known():
     """S4-07, C-23: filters accept them."""
     assert compat.canonical("retry_attempt") == compat.canonical("step.error.retrying") == "step_retry_attempt"
@@ -264,9 +353,51 @@ def test_older_event_names_are_known():
         (RuntimeError(), "unclear"),
     ],
 )
-def test_the_modes_of_failure_are_told_apart(error, category):
+def test_the_kinds_of_errors_are_told_apart(error, category):
     """S4-01: transient; permanent (no such thing, no permission, a missing dependency); and what nobody can know."""
     assert outlast.classify(error).category == category
+
+
+def test_each_mode_of_failure_has_its_answer(tmp_path):
+    """S4-01: transient is retried, permanent is not, 3 of 10 that fail leave 7, a cascade is cut off, a crash loses nothing."""
+    transient, permanent = Flaky(TimeoutError()), Flaky(PermissionError("no such repository"))
+    with virtual_time():
+        assert (outlast.retry(transient)(), transient.calls) == ("success", 2)
+        with pytest.raises(PermissionError):
+            outlast.retry(permanent)()
+    assert permanent.calls == 1
+
+    def third(number):
+        if number % 3 == 2:
+            raise ValueError(f"no repository {number}")
+        return number
+
+    partial = outlast.map(third, range(10))
+    assert (partial.status, len(partial.succeeded), len(partial.failed)) == ("partial", 7, 3)
+
+    down = Flaky(*[ConnectionRefusedError("down")] * 100)
+    guard = outlast.Guard(retry=None, breaker=outlast.CircuitBreaker("cascade", failure_threshold=5))
+    ends = [type(guard.outcome(down).error).__name__ for _ in range(20)]
+    assert (down.calls, set(ends[5:])) == (5, {"CircuitBreakerOpenError"})
+
+    program = """
+import os, sys, outlast
+
+@outlast.stage(concurrency=1)
+async def work(number):
+    if number == 6 and sys.argv[1] == "dies":
+        os._exit(9)
+    return number
+
+result = outlast.Pipeline("crash", work).run(range(10), run_key="k", sink="out.jsonl")
+print(result.counts.succeeded)
+"""
+    for way, code, printed in (("dies", 9, ""), ("lives", 0, "10")):
+        ran = subprocess.run(
+            [sys.executable, "-c", program, way], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (ran.returncode, ran.stdout.strip()) == (code, printed), ran.stderr
+    assert sorted(map(int, (tmp_path / "out.jsonl").read_text().split())) == list(range(10))
 
 
 def test_each_function_has_a_policy_of_its_own():
@@ -280,7 +411,7 @@ def test_each_function_has_a_policy_of_its_own():
 
 
 def test_defaults_cannot_make_a_storm():
-    """S0-44: attempts are few, waits grow, differ and end; nested retries do not multiply."""
+    """S0-44, S4-28: attempts are few, waits grow, differ and end; nested retries do not multiply."""
     policy = outlast.RetryPolicy()
     assert policy.max_attempts == 3
     assert all(delay.min < delay.nominal < delay.max for delay in policy.schedule())

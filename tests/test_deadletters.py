@@ -24,6 +24,7 @@ import outlast
 from outlast import compat
 from outlast.deadletters import DeadLetterEntry, Directory, fingerprint, fingerprints, normalised
 from outlast.store import open_store
+from outlast.store.filters import FIELDS
 from outlast.store.records import to_us
 from outlast.testing import capture_events
 from servers.postgres import Postgres
@@ -314,6 +315,82 @@ def test_a_replay_that_fails_keeps_the_entry(ending, tmp_path):
     assert [found.id for found in asyncio.run(queue.list_entries())] == [entry_id]
 
 
+def test_a_partial_replay_keeps_the_entry_for_what_failed_again(tmp_path):
+    """S4-22, S4-25: nothing that is still to be done goes with the entry, however the work says what failed."""
+
+    async def sweep(*, task: dict, repos: list, adapter_name: str) -> object:
+        if adapter_name == "value":
+            return await compat.execute_with_graceful_degradation(task, repos, Sweeper("r3", "r4"))
+        return {"status": "partial", "failed_repos": {"names": ["r3"], "pairs": [("r3", "boom")]}.get(adapter_name)}
+
+    async def left(adapter: str) -> list[str]:
+        queue = compat.DeadLetterQueue(tmp_path / adapter, execute=sweep)
+        await queue.replay(await queue.enqueue("w-1", {}, ["r1", "r2", "r3", "r4"], adapter, ValueError("boom")))
+        (found,) = await queue.list_entries()
+        return found.repos
+
+    assert {adapter: asyncio.run(left(adapter)) for adapter in ("value", "names", "pairs", "unsaid")} == {
+        "value": ["r3", "r4"],
+        "names": ["r3"],
+        "pairs": ["r3"],
+        "unsaid": ["r1", "r2", "r3", "r4"],
+    }
+
+
+def test_a_replay_whose_end_cannot_be_told_keeps_the_entry_and_says_so(tmp_path, caplog):
+    """S4-22: only a status that means success lets an entry go."""
+
+    async def execute(**_: object) -> object:
+        return {"ok": True}
+
+    queue = compat.DeadLetterQueue(tmp_path, execute=execute)
+    entry_id = asyncio.run(queue.enqueue("w-1", {}, [], "git", ValueError("boom")))
+    assert asyncio.run(queue.replay(entry_id)) == {"ok": True}
+    assert [found.id for found in asyncio.run(queue.list_entries())] == [entry_id]
+    assert "stays: expected its replay to return a status (completed, succeeded, success or partial)" in caplog.text
+
+
+def claimed_elsewhere(folder: Path, entry_id: str) -> str:
+    """What another process gets when it claims an entry."""
+    program = """
+import sys
+from outlast.deadletters import Directory
+with Directory(sys.argv[1]).claim(sys.argv[2]) as entry:
+    print(entry)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(folder), entry_id], check=True, capture_output=True, text=True
+    )
+    return ran.stdout.strip()
+
+
+def test_two_replays_of_one_entry_do_its_work_once(tmp_path):
+    """S4-22: the second finds no entry, in this process and in another one; when the first has failed, the entry can be replayed again."""
+    calls = []
+
+    async def story() -> list[object]:
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def execute(**_: object) -> dict:
+            calls.append("work")
+            begun.set()
+            await go.wait()
+            return {"status": "success" if len(calls) == 2 else "failure"}
+
+        queue = compat.DeadLetterQueue(tmp_path, execute=execute)
+        entry_id = await queue.enqueue("w-1", {}, [], "git", ValueError("boom"))
+        first = asyncio.create_task(queue.replay(entry_id))
+        await begun.wait()
+        second = (await asyncio.gather(queue.replay(entry_id), return_exceptions=True))[0]
+        other = await asyncio.to_thread(claimed_elsewhere, tmp_path, entry_id)
+        go.set()
+        ends = [(await first)["status"], str(second), other, (await queue.replay(entry_id))["status"]]
+        return [end.replace(entry_id, "ID") for end in ends]
+
+    assert asyncio.run(story()) == ["failure", "Entry not found: ID", "None", "success"]
+    assert (calls, list(tmp_path.iterdir())) == (["work", "work"], [])
+
+
 @pytest.mark.parametrize("unknown", ["7f0c2f0e-7f42-4c5b-9b44-0a3c8f6b1e55", "../secret", "nonsense"])
 def test_replay_of_an_unknown_entry_says_so(unknown, tmp_path):
     """S4-22: ValueError, in these words."""
@@ -378,6 +455,23 @@ def test_a_failing_repository_stops_no_other(repos, bad, status):
     assert [(event.name, event.item_id) for event in events] == [
         ("item_failed" if repo in bad else "item_succeeded", repo) for repo in repos
     ]
+
+
+class Careless:
+    """A plain function that raises, returns a value, or hands out a coroutine."""
+
+    def execute(self, _: dict, repos: list[str]) -> object:
+        if repos == ["raises"]:
+            raise ValueError("no such repository")
+        return Sweeper().execute({}, repos) if repos == ["later"] else {"status": "success"}
+
+
+def test_an_adapter_that_is_no_coroutine_function_stops_no_other():
+    """S4-25: what it raises, before or after it hands out a coroutine, belongs to its repository."""
+    result = asyncio.run(
+        compat.execute_with_graceful_degradation({}, ["raises", "later", "now"], Careless())  # type: ignore[arg-type]
+    )
+    assert (result.successful_repos, result.failed_repos) == (["later", "now"], [("raises", "no such repository")])
 
 
 # --- dead letters in a store ---
@@ -754,12 +848,64 @@ def test_archived_letters_are_kept_and_not_replayed(shop):
     assert shop.letters.replay(ids=[first.id]).counts.succeeded == 1
 
 
+def test_every_door_takes_every_mark_of_a_letter(shop, tmp_path):
+    """S4-23, S4-24: one filter for finding, grouping, putting away, bringing back, writing out and replaying; marks add up."""
+    day, letters, store = 86_400_000_000, shop.letters, shop.app.store
+    (kept,) = shop.fail("odd")
+    run = kept.run_id
+    store.add_letters([row(1, stage="parse"), row(2, pipeline="mails"), row(3, error="the disk is full")])
+    aged = f"update outlast_dead_letters set moved = moved - {3 * day} where item_key = 'key-3'"
+    marks = {
+        "pipeline": "mails",
+        "stage": "parse",
+        "group": kept.group,
+        "run": run,
+        "text": "DISK is",
+        "older_than_days": 2,
+    }
+    assert set(marks) | {"status"} == set(FIELDS)
+    for name, value in marks.items():
+        sql(store, aged)  # archiving and opening again make it young
+        (found,) = letters.find(**{name: value})
+        (group,) = letters.groups(**{name: value})
+        assert (group.count, group.sample_keys) == (1, (found.item_key,))
+        assert letters.export(tmp_path / name, **{name: value}) == 1
+        assert letters.archive(reason="known", **{name: value}) == 1
+        sql(store, aged)
+        assert [letter.reason for letter in letters.find(**{name: value, "status": "archived"})] == ["known"]
+        assert list(letters.find(**{name: value})) == []
+        assert letters.unarchive(**{name: value}) == 1
+        assert letters.archive(reason="no", ids=[found.id], text="nowhere") == 0
+    assert letters.archive(pipeline="reviews", older_than_days=2, reason="x") == 0  # what was opened again is not old
+    shop.bad.clear()
+    assert letters.replay(run=run, text="odd", stage="label").counts.total == 1
+    with pytest.raises(outlast.ConfigurationError, match="there are no open dead letters"):
+        letters.replay(ids=[row(1).id], text="nowhere")
+
+
+def test_a_mark_that_is_none_is_refused(shop):
+    """S0-29, D-26: a name that is misspelt, a value that cannot be meant, and one that would mean all there are."""
+    letters = shop.letters
+    for call, message in [
+        (lambda: letters.find(pipline="reviews"), "got: pipline. Did you mean 'pipeline'"),
+        (lambda: letters.archive(status="open", stage="x", reason="x"), "got: status"),
+        (lambda: letters.archive(text="", reason="x"), "expected text to be a text to look for, got: an empty one"),
+        (lambda: letters.archive(older_than_days=-1, reason="x"), "expected older_than_days to be a number of days"),
+        (lambda: letters.archive(older_than_days=float("nan"), reason="x"), "expected older_than_days"),
+        (lambda: letters.find(stage=3), "expected stage to be a text, got: a value of type int"),
+        (lambda: shop.reviews.reprocess(pipeline="mails"), "got: pipeline"),
+    ]:
+        with pytest.raises(outlast.ConfigurationError, match=message):
+            call()
+
+
 def test_old_letters_are_put_away_by_themselves(address):
     """S4-24: after so many days, or as the app's retention says."""
     shop = Shop(address)
     store = shop.app.store
     now = to_us(datetime.now(UTC))
     store.add_letters([row(number, created_us=now - number * 86_400_000_000) for number in range(10)])
+    sql(store, "update outlast_dead_letters set moved = created")
     assert shop.letters.auto_archive() == 0
     assert shop.letters.auto_archive(older_than_days=6.5) == 3
     assert {letter.reason for letter in shop.letters.find(status="archived")} == {

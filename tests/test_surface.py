@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -315,3 +316,11 @@ def test_no_test_is_skipped_or_excused():
         if path != Path(__file__) and excuse.search(path.read_text())
     ]
     assert excused == []
+
+
+def test_all_brings_every_extra():
+    """Whoever installs outlast[all] can use all of it."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    (whole,) = extras.pop("all")
+    assert whole == f"outlast[{','.join(sorted(extras))}]"

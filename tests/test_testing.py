@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time as real_time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -685,3 +685,65 @@ def test_a_fault_must_be_an_exception():
         Faults("fetch", TimeoutError)
     with pytest.raises(TypeError, match="exception"):
         Faults("fetch", 503)
+
+
+# --- runs ---
+
+
+@contextmanager
+def open_client():
+    """A service that no test may reach."""
+    raise AssertionError("the real service was opened")
+    yield
+
+
+@outlast.stage(retry=outlast.RetryPolicy(max_attempts=3))
+def ask(number: int, client: str = outlast.use(open_client)) -> str:
+    return f"{client} {number}"
+
+
+def test_a_run_refuses_what_the_pipeline_does_not_know():
+    """D-26: a misspelt stage would make a test pass for nothing, and a wrong key in provide would open the real service."""
+    pipeline = outlast.Pipeline("asking", ask)
+    with pytest.raises(outlast.ConfigurationError) as caught:
+        outlast.testing.run(
+            pipeline, [1], faults=[Faults("asks", TimeoutError())], provide={"open_client": "fake", print: "fake"}
+        )
+    assert list(caught.value.problems) == [
+        "expected faults to be those of ask, got: 'asks'. Did you mean 'ask'? For a call inside of a stage use outlast.testing.inject.",
+        "expected provide to be what the stages use (open_client), by the function itself, got: 'open_client'. Use provide={function: value}.",
+        "expected provide to be what the stages use (open_client), by the function itself, got: print. Use provide={function: value}.",
+    ]
+
+
+def test_two_scripts_of_one_name_are_refused():
+    """D-26: the first of them would have no effect."""
+    with (
+        pytest.raises(outlast.ConfigurationError, match="expected one Faults for 'ask', got: 2"),
+        outlast.testing.inject(Faults("ask", TimeoutError()), Faults("ask", ValueError())),
+    ):
+        pass
+
+
+def test_a_run_takes_the_key_of_its_items_its_own_and_a_sink(tmp_path):
+    """They mean what they mean in Pipeline.run; with a seed the waits are the same every time."""
+
+    def story() -> tuple[object, ...]:
+        result = outlast.testing.run(
+            outlast.Pipeline("asking", ask),
+            [{"id": 7}],
+            faults=[Faults("ask", TimeoutError())],
+            provide={open_client: "fake"},
+            run_key="today",
+            item_key="id",
+            sink=tmp_path / "out.jsonl",
+            seed=5,
+        )
+        (item,) = result.items()
+        lines = (tmp_path / "out.jsonl").read_text()
+        (tmp_path / "out.jsonl").unlink()
+        return result.run_key, item.key, item.attempts, lines, outlast.report.of(result).run.took
+
+    first = story()
+    assert first[:4] == ("today", "7", 2, "\"fake {'id': 7}\"\n")
+    assert story() == first

@@ -195,8 +195,11 @@ class Call:
     recorded = False  # whether somebody wants the record of an attempt that succeeds
     quick = False
     unwanted: object = None
+    unawaited: object = None  # watches over the rest of a call that nobody has awaited yet
     deadline: float | None = None
     asked = False  # whether the code has asked for its idempotency key, to send it along
+    around: Begun | None = None  # the call that a plain one was made in, and that it speaks for
+    alone = False  # whether it has a key and a record of its own, whatever its guard
     _key: str | None = None
 
     def __init__(
@@ -220,6 +223,8 @@ class Call:
             began, outer = world.clock.monotonic(), running.get()
         self.began = self.attempt_began = began
         around = made(outer)
+        if around is not None and guard.plain and not self.alone:
+            self.around = around
         if guard.total_timeout is not None and world.retries:
             self.deadline = began + guard.total_timeout
             # Nested deadlines take the minimum: an inner call cannot extend an outer one.
@@ -395,6 +400,11 @@ class Call:
 
     def context(self) -> Context:
         """What `current` says during an attempt."""
+        if self.around is not None:  # nothing but retries: time, key and what is spent are those of the call around it
+            context = self.around.context()
+            context.attempt, context.max_attempts = self.number or 1, self.guard.retry.max_attempts
+            context.last_error = self.last_error
+            return context
         from outlast.model import Context
 
         return Context(
@@ -577,11 +587,23 @@ class Call:
         return again
 
     def interrupted(self, error: BaseException) -> None:
-        """An attempt was ended from outside (cancellation, Ctrl-C): neither success nor failure."""
+        """
+        An attempt was ended from outside (cancellation, Ctrl-C), or will not be made: neither success nor failure. Whatever the call holds
+        goes back: its leave from the breaker, its place at the limit, its turn in the line, granted or not.
+        """
         if self.ticket is not None:
             self._settle(error)
         if self.entry >= 0:
             self._leave()
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            turn.limit.withdraw(turn)
+
+    def over(self) -> None:
+        """The call has ended, however: by now it holds nothing, unless a way out was taken that nobody thought of."""
+        self.unawaited = None
+        if self.entry >= 0 or self.ticket is not None or self.turn is not None:
+            self.interrupted(GeneratorExit())
 
     def _settle(self, error: BaseException, verdict: Verdict | None = None) -> None:
         ticket, self.ticket = self.ticket, None

@@ -36,6 +36,7 @@ _latest = [0]  # stands in for `call.latest` until that room is loaded: nothing 
 # Open scopes of `testing`, and one more if everything is turned off for good; with any, no call takes the short way.
 _scopes = 0 if REAL.retries else 1
 _flow: Any = None  # the module `outlast.drivers`, once something has needed it
+_around: Any = None  # then also: what asks for the call that is running
 
 
 def scoped(change: int) -> None:
@@ -51,10 +52,11 @@ def _off() -> bool:
 
 
 def _load_flow() -> Any:
-    global _flow, _latest  # noqa: PLW0603 - filled once, with the first failure or the first full guard
+    global _around, _flow, _latest  # noqa: PLW0603 - filled once, with the first failure or the first full guard
     from outlast import call, drivers
 
     _latest = call.latest
+    _around = call.running.get
     _flow = drivers
     return drivers
 
@@ -384,6 +386,9 @@ def _plain_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes:
             return fn(*args, **kwargs) if _off() else guard.call(fn, *args, **kwargs)
+        if _around is not None and _around() is not None:
+            # Inside of another call, which `current` would otherwise take this attempt for.
+            return _flow.run(_flow.Call(guard, guard.name or name), fn, args, kwargs)
         seen = _latest[0]
         try:
             result = fn(*args, **kwargs)
@@ -406,8 +411,10 @@ def _plain_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes:
             return await (fn(*args, **kwargs) if _off() else guard.acall(fn, *args, **kwargs))
-        seen = _latest[0]
         before = copy_context()
+        if _around is not None and _around() is not None:  # as in `_plain_sync`
+            return await _flow.arun(_flow.Call(guard, guard.name or name), fn, args, kwargs, before)
+        seen = _latest[0]
         try:
             return await fn(*args, **kwargs)
         except Exception as error:
@@ -474,7 +481,7 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
             call = made(begun)
             call.begun(circuit, entry, seen)
             if awaitable(result):  # what was returned is awaited inside of the retry loop
-                return _flow.arun(call, fn, args, kwargs, copy_context(), first=result, begun=True)
+                return _flow.goes_on(call, fn, args, kwargs, result)
             call.succeeded(result)
             return result
         finally:
@@ -586,15 +593,13 @@ def _stream(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., An
 
 
 def _async_stream(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
-    from outlast.streams import astream
+    from outlast.streams import astreamed
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if _scopes and _off():
-            return fn(*args, **kwargs)
+    def begin() -> tuple[Call, Callable[..., Any]]:
         call = (_flow or _load_flow()).Call(guard, guard.name or name)
-        return astream(call, _scripted(call, fn) if _scopes else fn, args, kwargs, guard.idle_timeout)
+        return call, _scripted(call, fn) if _scopes else fn
 
-    return wrapper
+    return astreamed(begin, guard.idle_timeout)
 
 
 # -- the shortest door ---------------------------------------------------------------------------------------------------------------

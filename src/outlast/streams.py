@@ -87,46 +87,52 @@ def _later(call: Call, step: Callable[..., Any], value: Any) -> tuple[Any, Any]:
         del value  # it may be the exception that this frame is in the traceback of
 
 
-async def astream(
-    call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], idle_timeout: float | None
-) -> AsyncGenerator[Any, Any]:
-    """An async generator around those that fn makes; no item may take longer than `idle_timeout`."""
-    inner: Any = None
-    item: Any = None
-    if call.guard.cost is not None:
-        call.estimate(args, kwargs)
-    while True:
-        while (delay := call.begin()) is not None:
-            await arest(call, delay)
-        try:
-            inner = fn(*args, **kwargs)
-            item = await _astep(call, inner.__anext__, _first_limit(call, idle_timeout))
-        except StopAsyncIteration:
-            item = _DONE
-        except Exception as error:
-            # A generator that has raised is finished: there is nothing to close.
-            delay = call.failed(error)
-            if delay is None:
+def astreamed(begin: Callable[[], tuple[Call, Callable[..., Any]]], idle_timeout: float | None) -> Callable[..., Any]:
+    """
+    An async generator function around the one that `begin` gives with the call; no item may take longer than `idle_timeout`. It is one itself,
+    and no function that returns a generator: `inspect`, and whoever asks it, goes by that.
+    """
+
+    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        call, fn = begin()
+        inner: Any = None
+        item: Any = None
+        if call.guard.cost is not None:
+            call.estimate(args, kwargs)
+        while True:
+            while (delay := call.begin()) is not None:
+                await arest(call, delay)
+            try:
+                inner = fn(*args, **kwargs)
+                item = await _astep(call, inner.__anext__, _first_limit(call, idle_timeout))
+            except StopAsyncIteration:
+                item = _DONE
+            except Exception as error:
+                # A generator that has raised is finished: there is nothing to close.
+                delay = call.failed(error)
+                if delay is None:
+                    raise
+            except BaseException as interruption:
+                call.interrupted(interruption)
                 raise
-        except BaseException as interruption:
-            call.interrupted(interruption)
-            raise
-        if delay is None:
-            break
-        await arest(call, delay)
-    limit = None if idle_timeout is None or not call.world.retries else (idle_timeout, "idle")
-    while item is not _DONE:
-        try:
-            sent = yield item
-        except GeneratorExit as closing:
-            call.interrupted(closing)
-            await inner.aclose()
-            raise
-        except BaseException as thrown:  # noqa: BLE001 - handed on
-            item = await _alater(call, inner.athrow, thrown, limit)
-        else:
-            item = await _alater(call, inner.asend, sent, limit)
-    call.succeeded(None)
+            if delay is None:
+                break
+            await arest(call, delay)
+        limit = None if idle_timeout is None or not call.world.retries else (idle_timeout, "idle")
+        while item is not _DONE:
+            try:
+                sent = yield item
+            except GeneratorExit as closing:
+                call.interrupted(closing)
+                await inner.aclose()
+                raise
+            except BaseException as thrown:  # noqa: BLE001 - handed on
+                item = await _alater(call, inner.athrow, thrown, limit)
+            else:
+                item = await _alater(call, inner.asend, sent, limit)
+        call.succeeded(None)
+
+    return wrapper
 
 
 def _first_limit(call: Call, idle_timeout: float | None) -> tuple[float, str] | None:

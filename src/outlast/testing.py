@@ -21,7 +21,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from outlast import guard
+from outlast.callables import name_of
+from outlast.checks import Check, Shown
 from outlast.clock import Clock, Dice, Ids, Signal, World, here, later
+from outlast.errors import ConfigurationError, nearest
 from outlast.observe import captures
 
 if TYPE_CHECKING:
@@ -299,6 +302,11 @@ def inject(*faults: Faults) -> Iterator[None]:
     ...     fetch(), [event.name for event in events]
     ('done', ['step_retry_attempt', 'step_success'])
     """
+    names = [script.stage for script in faults]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            message = f"expected one Faults for {name!r}, got: {names.count(name)}. Put them into one, in the order of the attempts."
+            raise ConfigurationError(message)
     outer = here.get()
     scripts = dict(outer.faults or {}) | {script.stage: iter(script.errors) for script in faults}
     with _scope(World(outer.clock, outer.dice, outer.ids, retries=outer.retries, faults=scripts)):
@@ -324,10 +332,17 @@ def run(
     *,
     faults: Sequence[Faults] = (),
     provide: Mapping[Any, Any] = _NOTHING,
+    run_key: str | None = None,
+    item_key: Any = None,
+    sink: Any = None,
+    seed: int | None = None,
 ) -> RunResult[_Out]:
     """
-    A run in virtual time and in a store of its own, which is gone when the result is. `faults` are those of the stages, in the order of their
-    attempts; `provide` has what stages would `use`, by the function that would open it. It never raises for how the run ends.
+    A run in virtual time and in a store of its own, which is gone when the result is. It never raises for how the run ends.
+
+    `faults` are those of the stages, in the order of their attempts; `provide` has what stages would `use`, by the function that would open
+    it. A name in either that the pipeline does not know is a ConfigurationError: the test would pass for nothing, or reach the real service.
+    `run_key`, `item_key` and `sink` are those of `Pipeline.run`; with a `seed` jitter and ids are the same every time.
 
     >>> import outlast
     >>> @outlast.stage
@@ -337,8 +352,34 @@ def run(
     >>> list(result.outputs()), [item.attempts for item in result.items()]
     ([2, 4], [2, 1])
     """
-    with virtual_time(), inject(*faults):
-        return pipeline.tested(items, provide)
+    _known(pipeline, faults, provide)
+    with virtual_time(seed=seed), inject(*faults):
+        return pipeline.tested(items, provide, run_key=run_key, item_key=item_key, sink=sink)
+
+
+def _known(pipeline: Pipeline[Any, Any], faults: Sequence[Faults], provide: Mapping[Any, Any]) -> None:
+    """Refuse what concerns nothing in the pipeline."""
+    check = Check()
+    stages = [stage.name for stage in pipeline.stages]
+    for script in faults:
+        if script.stage not in stages:
+            check.add(
+                "faults",
+                f"those of {', '.join(stages)}",
+                Shown(repr(script.stage)),
+                f"{nearest(script.stage, stages).strip()} For a call inside of a stage use outlast.testing.inject.".strip(),
+            )
+    used = {factory for stage in pipeline.stages for factory in stage.resources.values()}
+    for key in provide:
+        if key not in used:
+            known = ", ".join(sorted(name_of(factory) for factory in used)) or "nothing"
+            check.add(
+                "provide",
+                f"what the stages use ({known}), by the function itself",
+                Shown(repr(key) if isinstance(key, str) else name_of(key) if callable(key) else type(key).__name__),
+                "Use provide={function: value}." if used else "No stage has a parameter with use(...).",
+            )
+    check.raise_if_any()
 
 
 _inherit: ContextVar[bool] = ContextVar("outlast_testing", default=False)

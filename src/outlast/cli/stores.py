@@ -32,16 +32,22 @@ def opened(url: str | None, app: str | None = None, *, make: bool = False) -> It
     Without a name, the app is the only one that has anything there, else the one called default.
     """
     address = url or os.environ.get("OUTLAST_STORE") or EMBEDDED
-    path = _file(address)
-    if path is not None and not path.is_file() and not make:
-        refuse(
-            f"There is no store at {mask(address)}: nothing has run here yet.",
-            "A run makes one: outlast run app.py:reviews --input in.jsonl. Another one: --store or OUTLAST_STORE.",
-        )
+    if not make:
+        present(address)
     with open_store(address, app=app or "default") as store:
         if app is None:
             store.app = _only_app(store)
         yield store
+
+
+def present(address: str) -> None:
+    """Refuse an address where no store is, as far as that can be seen without making one."""
+    path = _file(address)
+    if path is not None and not path.is_file():
+        refuse(
+            f"There is no store at {mask(address)}: nothing has run here yet.",
+            "A run makes one: outlast run app.py:reviews --input in.jsonl. Another one: --store or OUTLAST_STORE.",
+        )
 
 
 def _file(address: str) -> Path | None:

@@ -5,20 +5,23 @@ Names that older code knows, each with the meaning it had there. Thin: everythin
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from uuid import UUID
 
 from outlast import breaker, guard, policy
+from outlast.breaker import CircuitState as CircuitState
 from outlast.clock import here
+from outlast.compat.letters import DeadLetterQueue as DeadLetterQueue
+from outlast.compat.letters import get_dlq_samples as get_dlq_samples
+from outlast.compat.letters import move_to_dlq as move_to_dlq
+from outlast.compat.letters import reprocess_dlq as reprocess_dlq
 from outlast.compat.pipelines import Pipeline as Pipeline
 from outlast.compat.pipelines import PipelineConfig as PipelineConfig
 from outlast.compat.pipelines import PipelineResult as PipelineResult
-from outlast.deadletters import DeadLetterEntry, Directory
+from outlast.deadletters import DeadLetterEntry
 from outlast.errors import CircuitBreakerOpenError, ConfigurationError, TemporaryFailure
-from outlast.log import logger
 from outlast.observe import emit, listening
-from outlast.observe.events import DeadLetterEnqueue, DeadLetterReplay, ItemFailed, ItemSucceeded, canonical
+from outlast.observe.events import ItemFailed, ItemSucceeded, canonical
 from outlast.redact import error_text
 from outlast.rows import RowTransformStep as RowTransformStep
 from outlast.rows import StepResult as StepResult
@@ -28,13 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from datetime import datetime
 
-    from outlast.breaker import CircuitState
+    from outlast.pipeline import Stage
 
     T = TypeVar("T")
 
 __all__ = [
     "CircuitBreaker",
     "CircuitBreakerOpenError",
+    "CircuitState",
     "DeadLetterEntry",
     "DeadLetterQueue",
     "PartialResult",
@@ -45,17 +49,22 @@ __all__ = [
     "RowTransformStep",
     "StepResult",
     "TemporaryFailure",
+    "apply_with_retry",
     "canonical",
     "compute_delay",
     "execute_with_graceful_degradation",
     "execute_with_tiered_retry",
+    "get_dlq_samples",
     "get_max_retries_for_tier",
     "is_retryable_error",
+    "move_to_dlq",
+    "reprocess_dlq",
     "retriable",
     "retry_with_backoff",
 ]
 
 _TIERS = ("database", "network", "http_429_503", "http_500_502_504", "data")
+_STATUSES = (429, 503, 500, 502, 504)  # those that have a tier
 
 
 async def retry_with_backoff(
@@ -87,9 +96,9 @@ def is_retryable_error(error: Exception, http_status: int | None = None) -> tupl
     >>> is_retryable_error(ConnectionResetError()), is_retryable_error(ValueError()), is_retryable_error(Exception(), 503)
     ((True, 'network'), (False, 'data'), (True, 'http_429_503'))
     """
+    # In this order: what the error says of a database or a network, the status, what else the error says.
     verdict = classify(error)
-    # A database or network error says more than a status beside it; a status says more than a generic exception.
-    if http_status is not None and verdict.tier not in {"database", "network"}:
+    if verdict.tier not in {"database", "network"} and http_status in _STATUSES:
         verdict = classify(http_status)
     if verdict.tier in _TIERS:
         return verdict.category == "transient", verdict.tier
@@ -107,6 +116,19 @@ def execute_with_tiered_retry(func: Callable[[], T], retry_limits: Mapping[str, 
         initial_delay=backoff_base, max_delay=None, jitter=0.0, retry_limits=dict(retry_limits)
     )
     return guard.Guard(retry=settings).call(func)
+
+
+def apply_with_retry(sample: Any, stage: Stage[..., Any, Any]) -> Any:
+    """
+    What the stage makes of one sample, with the stage's own retries: its result, or the error of its last attempt.
+
+    For a stage that is async this is a coroutine. Nothing is kept on record: a `Pipeline` does that.
+    """
+    if stage.resources:
+        message = f"expected a stage without use(), got: {stage.name}, which uses {', '.join(stage.resources)}. A Pipeline opens them."
+        raise ConfigurationError(message)
+    door = stage.guard.acall if stage.is_async else stage.guard.call
+    return door(stage.fn, sample)
 
 
 def RetryPolicy(  # noqa: N802 - the name it had
@@ -137,20 +159,36 @@ def retriable(error: Exception, policy: policy.RetryPolicy) -> bool:
 
 
 class CircuitBreaker:
-    """A breaker for coroutine functions that counts every exception: consecutive failures open it, consecutive successes close it."""
+    """
+    A breaker for coroutine functions that counts every exception: consecutive failures open it, consecutive successes close it.
 
-    def __init__(self, failure_threshold: int = 5, timeout_seconds: float = 60, success_threshold: int = 2) -> None:
+    `name` is what events and metrics call it; without one each breaker gets a name of its own.
+    """
+
+    def __init__(
+        self,
+        failure_threshold: int = 5,
+        timeout_seconds: float = 60,
+        success_threshold: int = 2,
+        *,
+        name: str | None = None,
+    ) -> None:
         self.failure_threshold = failure_threshold
         self.timeout_seconds = timeout_seconds
         self.success_threshold = success_threshold
         self._breaker = breaker.CircuitBreaker(
-            "compat",
+            f"compat-{here.get().ids.new()[:12]}" if name is None else name,
             failure_threshold=failure_threshold,
             reset_timeout=timeout_seconds,
             half_open_requests=success_threshold,
             success_threshold=success_threshold,
             count="any",
         )
+
+    @property
+    def name(self) -> str:
+        """What events and metrics call it."""
+        return self._breaker.name
 
     @property
     def state(self) -> CircuitState:
@@ -182,94 +220,6 @@ class CircuitBreaker:
         return await self._breaker.acall(func, *args, **kwargs)
 
 
-class DeadLetterQueue:
-    """
-    Failed work as a folder of JSON files, one for each entry.
-
-    `execute` is what does the work again: an async function that takes `task`, `repos` and `adapter_name` and returns a dict. An entry is
-    removed once its replay has come back well, and not before: whatever interrupts a replay, the entry is still there.
-    """
-
-    def __init__(
-        self,
-        queue_dir: str | Path = Path(".mahavishnu") / "dead_letter",
-        *,
-        execute: Callable[..., Awaitable[dict[str, Any]]] | None = None,
-    ) -> None:
-        self.queue_dir = Path(queue_dir)
-        self.queue_dir.mkdir(parents=True, exist_ok=True)
-        self._directory = Directory(self.queue_dir)
-        self._execute = execute
-
-    async def enqueue(
-        self,
-        workflow_id: str,
-        task: dict[str, Any],
-        repos: list[str],
-        adapter: str,
-        error: Exception,
-        metadata: dict[str, Any] | None = None,
-    ) -> str:
-        """Keep what failed; returns the entry's id."""
-        entry = DeadLetterEntry(
-            id=str(UUID(hex=here.get().ids.new(), version=4)),
-            workflow_id=workflow_id,
-            task=task,
-            repos=repos,
-            adapter=adapter,
-            error=error_text(error),
-            error_type=type(error).__name__,
-            timestamp=here.get().clock.now().isoformat(),
-            metadata=metadata or {},
-        )
-        self._directory.write(entry)
-        if listening():
-            emit(
-                DeadLetterEnqueue(
-                    run_id=workflow_id,
-                    letter_id=entry.id,
-                    item_id=workflow_id,
-                    step_id=adapter,
-                    error=entry.error,
-                    error_type=entry.error_type,
-                    error_class=classify(error).error_class,
-                )
-            )
-        return entry.id
-
-    async def list_entries(self) -> list[DeadLetterEntry]:
-        """All entries, newest first. A file that holds none is left where it is and named in the log."""
-        entries, problems = self._directory.entries()
-        for problem in problems:
-            logger().warning("dead letter left alone: %s", problem)
-        return entries
-
-    async def replay(self, entry_id: str) -> dict[str, Any]:
-        """Do the entry's work again; what it returns. The entry goes when that went well."""
-        entry = self._directory.read(entry_id)
-        if entry is None:
-            message = f"Entry not found: {entry_id}"
-            raise ValueError(message)
-        if self._execute is None:
-            message = "expected DeadLetterQueue to know what does the work again. Use DeadLetterQueue(folder, execute=function)."
-            raise ConfigurationError(message)
-        result = await self._execute(task=entry.task, repos=entry.repos, adapter_name=entry.adapter)
-        status = str(result.get("status"))
-        if status not in {"failure", "failed", "error"}:
-            self._directory.remove(entry_id)
-        if listening():
-            emit(
-                DeadLetterReplay(
-                    run_id=entry.workflow_id,
-                    letter_id=entry.id,
-                    item_id=entry.workflow_id,
-                    step_id=entry.adapter,
-                    status=status,
-                )
-            )
-        return result
-
-
 @dataclass(frozen=True, slots=True)
 class PartialResult:
     """How a task fared over repositories: `failed_repos` holds (repository, error)."""
@@ -285,7 +235,7 @@ class PartialResult:
 class Adapter(Protocol):
     """What does a task for repositories."""
 
-    async def execute(self, task: dict[str, Any], repos: list[str], /) -> Any: ...
+    def execute(self, task: dict[str, Any], repos: list[str], /) -> Any: ...
 
 
 async def execute_with_graceful_degradation(task: dict[str, Any], repos: list[str], adapter: Adapter) -> PartialResult:
@@ -294,7 +244,7 @@ async def execute_with_graceful_degradation(task: dict[str, Any], repos: list[st
 
     clock = here.get().clock
     started = clock.monotonic()
-    ends = await asyncio.gather(*(adapter.execute(task, [repo]) for repo in repos), return_exceptions=True)
+    ends = await asyncio.gather(*(_done(adapter, task, repo) for repo in repos), return_exceptions=True)
     done: list[str] = []
     failed: list[tuple[str, str]] = []
     for repo, end in zip(repos, ends, strict=True):
@@ -314,6 +264,12 @@ async def execute_with_graceful_degradation(task: dict[str, Any], repos: list[st
         execution_time_seconds=clock.monotonic() - started,
         metadata={"task": task, "adapter": type(adapter).__name__},
     )
+
+
+async def _done(adapter: Adapter, task: dict[str, Any], repo: str) -> Any:
+    """What the adapter makes of one repository. Whatever it does wrong, it does so for this one."""
+    result = adapter.execute(task, [repo])
+    return await result if isawaitable(result) else result
 
 
 def _tell_of(repo: str, end: Any, adapter: str) -> None:

@@ -8,6 +8,8 @@ import json
 import os
 import re
 import tempfile
+import threading
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,8 +23,13 @@ from outlast.redact import sanitise
 from outlast.store.records import DeadLetterRow, LetterKind, from_us, to_us
 from outlast.verdicts import classify
 
+try:
+    import fcntl
+except ImportError:  # no such locks on this system
+    fcntl = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 @dataclass
@@ -101,6 +108,33 @@ class Directory:
         except FileNotFoundError:
             return None
 
+    @contextmanager
+    def claim(self, entry_id: str) -> Iterator[DeadLetterEntry | None]:
+        """
+        The entry with this id, for nobody else until the block ends; None if there is none, or somebody else has it.
+
+        Between processes a lock on a file beside the entry decides. It goes with its process, however that ends, and a forked child does not
+        have it.
+        """
+        path = self.path(entry_id)
+        if path is None:
+            yield None
+            return
+        beside = path.with_name(f".{path.stem}.lock")
+        with _claiming:
+            mine = (known := str(beside.absolute())) not in _claimed and self.folder.is_dir()
+            if mine:
+                _claimed.add(known)
+        if not mine:
+            yield None
+            return
+        try:
+            with _locked(beside) as locked:
+                yield self.read(entry_id) if locked else None
+        finally:
+            with _claiming:
+                _claimed.discard(known)
+
     def remove(self, entry_id: str) -> None:
         """Forget the entry with this id."""
         path = self.path(entry_id)
@@ -120,6 +154,42 @@ class Directory:
             except (OSError, ValueError) as broken:
                 problems.append(str(broken))
         return sorted(entries, key=lambda entry: (_instant(entry.timestamp), entry.id), reverse=True), problems
+
+
+_claiming = threading.Lock()
+_claimed: set[str] = set()  # lock files that this process holds: the system would give it each of them again
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Whether this process alone has the lock of this file; the file goes with the lock."""
+    if fcntl is None:
+        yield True
+        return
+    handle = _lock(path)
+    if handle is None:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _lock(path: Path) -> int | None:
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        except FileNotFoundError:
+            pass  # whoever had it removed the file before this process locked it: the next one counts
+        except OSError:
+            os.close(handle)
+            return None
+        os.close(handle)
 
 
 def _entry(path: Path) -> DeadLetterEntry:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from outlast.clock import Clock, Stop, here
 from outlast.commons import bind
 from outlast.components import Unreadable, open_sink, open_source
 from outlast.deadletters.beginnings import Unreplayable, beginning
-from outlast.errors import ConfigurationError
+from outlast.errors import ConfigurationError, mark_with_result
 from outlast.log import logger
 from outlast.observe import emit, listening
 from outlast.pipeline import tenure
@@ -62,6 +63,7 @@ class Run:
         self._stop = Stop()  # ends the waits before the first item
         self._items: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._wishes: deque[str] = deque()
         self.runner: Runner | None = None
 
     def ask(self, wish: str) -> None:
@@ -76,14 +78,20 @@ class Run:
             self.runner.end(wish)
 
     def ask_soon(self, wish: str) -> None:
-        """As `ask`, from any thread."""
+        """As `ask`, from any thread, from a signal handler, and before it has begun."""
+        self._wishes.append(wish)
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.ask, wish)
+            self._loop.call_soon_threadsafe(self._hear)
+
+    def _hear(self) -> None:
+        while self._wishes:
+            self.ask(self._wishes.popleft())
 
     async def go(self) -> RunResult[Any]:
         """Work on it until nothing more can be done."""
         plan = self.plan
         self._loop = asyncio.get_running_loop()
+        self._hear()
         with self._stop:
             return await self._go(plan)
 
@@ -159,8 +167,10 @@ class Run:
         if plan.watch is not None:
             plan.watch(runner)
         if cancelled is not None:
+            mark_with_result(cancelled, result)
             raise cancelled
         if runner.reason == "aborted" and isinstance(runner.error, KeyboardInterrupt | SystemExit):
+            mark_with_result(runner.error, result)
             raise runner.error
         return result
 
@@ -184,13 +194,14 @@ class Run:
     # -- the end
 
     async def _finish(self, runner: Runner, sink: Sink) -> None:
-        """Tell the sink that the run is over, unless it is to go on."""
-        if self._called(runner)[0] not in _FINAL:
+        """Tell the sink that the run is over, unless it is to go on, or it is not ours any more, or has failed itself."""
+        status, reason = self._called(runner)
+        if status not in _FINAL or reason in {"store_error", "lease_lost"}:
             return
         try:
             await _aside(lambda: persist(sink.finish, "the sink"))
         except Exception as error:  # noqa: BLE001 - all items are on record: a resume finishes it
-            runner.status, runner.reason, runner.error = "interrupted", "store_error", error
+            runner.status, runner.reason, runner.error = "failed", "store_error", error
 
     def _result(self, runner: Runner, types: dict[str, type]) -> RunResult[Any]:
         plan, books, record = self.plan, runner.books, runner.record

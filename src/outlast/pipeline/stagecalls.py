@@ -37,6 +37,7 @@ UNDERWAY: Any = _Underway()
 class StageCall(Call):
     """A protected call at a stage: the flow, with what is special to items."""
 
+    alone = True
     journey: Journey
     uncharged = 0  # attempts that the service refused, and that do not count
     owing = False  # a retry that the budget has not granted yet

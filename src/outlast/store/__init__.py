@@ -28,7 +28,7 @@ from outlast.store.upkeep import Upkeep
 if TYPE_CHECKING:
     from typing import Self
 
-    from outlast.store.database import Database
+    from outlast.store.database import Database, Schema
 
 EMBEDDED = "sqlite:///.outlast/outlast.db"
 
@@ -68,6 +68,24 @@ def open_store(
     """
     address = os.fspath(url) if url is not None else os.environ.get("OUTLAST_STORE") or EMBEDDED
     return Store(_database(address, patience), app=app)
+
+
+def schema_of(url: str) -> Schema:
+    """Which schema the store at an address has, and which one this program needs. Changes nothing."""
+    database = _database(url, None)
+    try:
+        return database.schema()
+    finally:
+        database.close()
+
+
+def bring_up_to_date(url: str) -> Schema:
+    """Make the changes that the store at an address lacks; which schema it had before."""
+    database = _database(url, None)
+    try:
+        return database.migrate()
+    finally:
+        database.close()
 
 
 def _database(address: str, patience: float | None) -> Database:

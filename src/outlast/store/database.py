@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from outlast.store.connections import Connections
 from outlast.store.faults import StoreRefused
@@ -163,47 +163,114 @@ class Database(ABC):
 
     # -- migrations ----------------------------------------------------------------------------------------------------
 
-    def migrate(self) -> None:
-        """Bring the schema to what this program knows. Any number of programs may start at once: one does it, the others wait."""
-        wanted = _migrations(self.name)
-        if self._version() == len(wanted):
-            return
-        with self.writing() as tx:
+    @abstractmethod
+    def unmade(self, error: Exception) -> bool:
+        """Whether an error of the driver says that a table is not there."""
+
+    @abstractmethod
+    def forbidden(self, error: Exception) -> bool:
+        """Whether an error of the driver says that this user may not change tables."""
+
+    def schema(self) -> Schema:
+        """Which schema the database has, and which one this program knows. Changes nothing."""
+        return self._schema(self._version())
+
+    def _schema(self, found: int) -> Schema:
+        return Schema(found, len(_migrations(self.name)), tuple(name for name, _ in _scripts(self.name)[found:]))
+
+    def migrate(self) -> Schema:
+        """
+        Bring the schema to what this program knows; how it was before. Any number of programs may start at once: one does it, the others
+        wait. A program that has the database open goes on: migrations only add.
+        """
+        before = self.schema()
+        if before.current:
+            return before
+        if before.newer:
+            raise self._too_new(before)
+        try:
+            with self.writing() as tx:
+                return self._migrate(tx)
+        except _Forbidden:
+            message = (
+                f"{self!r} has schema {before.found} and this Outlast needs schema {before.wanted}, but this user may not change its tables. "
+                "Run `outlast migrate --store URL` once, as the user who owns them; this program can go on afterwards."
+            )
+            raise StoreRefused(message, error_class="permission_denied") from None
+
+    def _migrate(self, tx: Transaction) -> Schema:
+        try:
             self.lock_schema(tx)
             tx.execute("create table if not exists outlast_schema (version integer not null)")
             found = tx.row("select version from outlast_schema")
-            version = found[0] if found else 0
-            if version > len(wanted):
-                message = (
-                    f"the store has schema {version}, made by a newer Outlast; this one knows schema {len(wanted)}. "
-                    "Upgrade this program, or give it a store of its own."
-                )
-                raise StoreRefused(message)
             if not found:
                 tx.execute("insert into outlast_schema (version) values (0)")
-            for migration in wanted[version:]:
+            # Somebody else may have done it meanwhile.
+            before = self._schema(found[0] if found else 0)
+            if before.newer:
+                raise self._too_new(before)
+            for migration in _migrations(self.name)[before.found :]:
                 for statement in _statements(migration):
                     tx.execute(statement)
-            tx.execute("update outlast_schema set version = ?", len(wanted))
+            tx.execute("update outlast_schema set version = ?", before.wanted)
+        except self.driver_error as error:
+            if self.forbidden(error):
+                raise _Forbidden from None
+            raise
+        return before
+
+    def _too_new(self, schema: Schema) -> StoreRefused:
+        return StoreRefused(
+            f"the store has schema {schema.found}, made by a newer Outlast; this one knows schema {schema.wanted}. "
+            "Upgrade this program, or give it a store of its own."
+        )
 
     def _version(self) -> int:
-        try:
-            with self._many.lend() as connection:
-                found = connection.execute("select version from outlast_schema").fetchone()
-        except self.driver_error:
-            return 0  # no schema yet; if something else is wrong, the migration will say so
+        with self._faults():
+            try:
+                with self._many.lend() as connection:
+                    found = connection.execute("select version from outlast_schema").fetchone()
+            except self.driver_error as error:
+                if self.unmade(error):
+                    return 0
+                raise
         return int(found[0]) if found else 0
 
 
+class _Forbidden(Exception):
+    """This user may not change tables."""
+
+
+class Schema(NamedTuple):
+    """How many migrations a database has had, how many this program knows, and the names of those that are missing."""
+
+    found: int
+    wanted: int
+    missing: tuple[str, ...]
+
+    @property
+    def current(self) -> bool:
+        return self.found == self.wanted
+
+    @property
+    def newer(self) -> bool:
+        return self.found > self.wanted
+
+
 def _migrations(name: str) -> list[str]:
-    """The text of each migration, in order; their numbers have no gap."""
+    """The text of each migration, in order."""
+    return [text for _, text in _scripts(name)]
+
+
+def _scripts(name: str) -> list[tuple[str, str]]:
+    """The name and the text of each migration, in order; their numbers have no gap."""
     folder = files("outlast.store").joinpath("sql", name)
     found = sorted((entry.name, entry.read_text(encoding="utf-8")) for entry in folder.iterdir())
     numbered = [(name, text) for name, text in found if re.match(r"\d{4}_\w+\.sql$", name)]
     if [int(name[:4]) for name, _ in numbered] != list(range(1, len(numbered) + 1)):
         message = f"the migrations for {name} are not numbered one after the other"
         raise RuntimeError(message)
-    return [text for _, text in numbered]
+    return [(name.removesuffix(".sql"), text) for name, text in numbered]
 
 
 def _statements(migration: str) -> list[str]:

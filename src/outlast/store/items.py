@@ -73,9 +73,9 @@ class Items:
         checkpoints = [(run, *checkpoint) for checkpoint in batch.checkpoints]
         tx.insert("outlast_checkpoints", f"run, {_CHECKPOINT}", checkpoints)
         now = to_us(here.get().clock.now())
-        tx.insert(
-            "outlast_dead_letters", LETTER, [letter_values(self.app, letter, now) for letter in batch.dead_letters]
-        )
+        # Each as of its own moment, not the batch's: that is the order in which people read them.
+        letters = [letter_values(self.app, letter, letter.created_us) for letter in batch.dead_letters]
+        tx.insert("outlast_dead_letters", LETTER, letters)
         self._resolve(tx, batch, now)
         sets = ", ".join(f"{column.strip()} = ?" for column in _SHARD.split(","))
         tx.execute(

@@ -146,6 +146,12 @@ class Postgres(Database):
             f"outlast run {run} shard {shard}",
         )
 
+    def unmade(self, error: Exception) -> bool:
+        return isinstance(error, errors.UndefinedTable)
+
+    def forbidden(self, error: Exception) -> bool:
+        return isinstance(error, errors.InsufficientPrivilege)
+
     def lock_schema(self, transaction: Transaction) -> None:
         transaction.execute("select pg_advisory_xact_lock(?)", _SCHEMA)
 

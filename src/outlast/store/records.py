@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -214,23 +214,7 @@ class DeadLetterRow:
     reason: str | None = None  # why it was moved last
     metadata: Mapping[str, Any] = field(default_factory=dict)
     original: bytes | None = field(default=None, repr=False)
-
-    @property
-    def cursor(self) -> tuple[int, str]:
-        """Its place in the order of `Store.letters`."""
-        return self.created_us, self.id
-
-
-class LetterFilter(TypedDict, total=False):
-    """Which dead letters: what is not named is not asked about. `text` is looked for in the error and the item's key, in any case."""
-
-    pipeline: str | None
-    stage: str | None
-    group: str | None
-    status: LetterStatus | None
-    run: str | None
-    text: str | None
-    older_than: datetime | None
+    updated_us: int = field(default=0, compare=False)  # when it was made, moved or edited last; the store says it
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,12 @@ class Sqlite(Database):
     def evict(self, transaction: Transaction, run: int, shard: int) -> None:
         """A transaction that began to write is alone: whoever stands still in one has the file, not only its shard."""
 
+    def unmade(self, error: Exception) -> bool:
+        return "no such table" in str(error)
+
+    def forbidden(self, error: Exception) -> bool:
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}
+
     def lock_schema(self, transaction: Transaction) -> None:
         """As above."""
 
