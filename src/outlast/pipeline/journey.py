@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from outlast.model import Context
     from outlast.pipeline.declare import Stage
     from outlast.pipeline.results import ItemStatus
+    from outlast.shapes import StopReason
     from outlast.verdicts import Verdict
 
-_UNTOLD = (None,) * 6
+_UNTOLD = (None,) * 7
 _row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
 NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
 _REPAIRABLE = frozenset({"permanent", "unclear", "not_listed", "skipped"})
@@ -123,6 +124,7 @@ class Journey:
     post: Post
     status: ItemStatus | None = None
     reason: str | None = None
+    stop_reason: StopReason | None = None  # why a failed item was not tried again
     warnings: list[str] | None = None
     spent: dict[str, float] | None = None
     degraded = False
@@ -357,7 +359,7 @@ class Journey:
         if attempt is not None:
             self.attempts += 1
             number, began, now, notes = attempt
-            self._failure(post, error, verdict, number, began, now, None, notes)
+            self._failure(post, error, verdict, number, began, now, None, notes, stop_reason=reason)
         if (
             reason in _REPAIRABLE
             and self.repaired < len(post.stage.repairs)
@@ -368,8 +370,9 @@ class Journey:
         if post.guard.fallback is not None:
             self.falling = True
             self.error = error
+            self.stop_reason = reason
             return Next.GO
-        self.give_up(post.name, error, verdict)
+        self.give_up(post.name, error, verdict, reason)
         return Next.END
 
     def fell_back(self, post: Post, result: Any = None, error: Exception | None = None) -> Next:
@@ -379,17 +382,25 @@ class Journey:
             self._keep(self.notes)
             if self.notes.spent and self.rows:
                 self.rows[-1] = self.rows[-1]._replace(spent=sum_of(self.rows[-1].spent, self.notes.spent))
+        stop_reason, self.stop_reason = self.stop_reason, None
         if error is None:
             self.warn(f"the fallback of {post.name} answered after {type(self.error).__name__}")
             return self.came_out(post, result)
         if error.__context__ is None:
             error.__context__ = self.error
-        self.give_up(post.name, error)
+        self.give_up(post.name, error, stop_reason=stop_reason)
         return Next.END
 
-    def give_up(self, stage: str, error: Exception, verdict: Verdict | None = None) -> None:
-        """The item has failed for good."""
+    def give_up(
+        self,
+        stage: str,
+        error: Exception,
+        verdict: Verdict | None = None,
+        stop_reason: StopReason | None = "permanent",
+    ) -> None:
+        """The item has failed for good. What cannot be read or written is not even tried again: it is permanent."""
         self.verdict = verdict or classify(error)
+        self.stop_reason = stop_reason
         self.error = error
         self.failed_at = stage
         self.throttled = refusal(error, self.verdict) is not None or getattr(self.call, "reason", None) == "throttled"
@@ -475,6 +486,8 @@ class Journey:
         now: float,
         delay: float | None,
         notes: Notes | None,
+        *,
+        stop_reason: StopReason | None = None,
     ) -> None:
         self._row(
             post,
@@ -487,6 +500,7 @@ class Journey:
             error=error_text(error),
             delay=delay,
             spent=_spent(notes),
+            stop_reason=stop_reason,
         )
 
     def _row(
@@ -502,6 +516,7 @@ class Journey:
         error: str | None = None,
         delay: float | None = None,
         spent: Mapping[str, float] | None = None,
+        stop_reason: StopReason | None = None,
     ) -> None:
         run = post.run
         waits, self.waits = self.waits, None
@@ -525,6 +540,7 @@ class Journey:
                 None if delay is None else int(delay * 1e6),
                 spent,
                 waits,
+                stop_reason,
             )
         )
 

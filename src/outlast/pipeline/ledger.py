@@ -18,7 +18,7 @@ from outlast.pipeline.journey import added
 from outlast.pipeline.results import ItemResult
 from outlast.pipeline.rowerrors import InvalidRow, particulars
 from outlast.redact import error_text
-from outlast.store.records import Checkpoint, DeadLetterRow, ItemRow
+from outlast.store.records import Checkpoint, DeadLetterRow, Failure, ItemRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -167,7 +167,9 @@ class Ledger:
                 journey.give_up(last, _unstorable(error, last))
                 status = "failed"
         letter: tuple[str, Inputs] | None = None
+        failure: Failure | None = None
         if status == "failed":
+            failure = _failure(journey)
             if self._dlq:
                 status = "dlq"
                 letter = self._kept(journey) if journey.letter is None else None
@@ -193,6 +195,7 @@ class Ledger:
                     None
                     if journey.waits is None and journey.unplaced is None
                     else added(journey.unplaced, journey.waits),
+                    failure,
                 ),
             )
         )
@@ -202,12 +205,12 @@ class Ledger:
             self._settle_letter(journey, load)
         if self._watched:
             self._tally(journey, status)
-        if status in {"succeeded", "skipped"}:
+        if failure is None:
             if self._heard and status == "succeeded":
                 self._tell_success(journey)
             stop = runner.books.judge(status, spent=journey.spent)
         else:
-            stop = self._failed(journey, load, letter)
+            stop = self._failed(journey, load, letter, failure)
         if self._deliver is not None:
             load.told.append(_result(journey, status))
         runner.journal.added()
@@ -227,6 +230,7 @@ class Ledger:
             journey.give_up(last, error)
             status: Any = "dlq" if self._dlq else "failed"
             letter = self._kept(journey) if self._dlq else None
+            failure = _failure(journey)
             place = places[journey.seq]
             load.items[place] = load.items[place]._replace(
                 status=status,
@@ -234,24 +238,23 @@ class Ledger:
                 degraded=False,
                 warnings=tuple(journey.warnings or ()),
                 output=self._particulars(journey, letter),
+                failure=failure,
             )
             if self._watched:
                 self.stages[-1][0] -= 1
                 self.stages[-1][3] += 1
-            stop = self._failed(journey, load, letter)
+            stop = self._failed(journey, load, letter, failure)
             if stop is not None:
                 self._stop(stop, journey)
         load.outputs = [each for number, each in enumerate(load.outputs) if number not in errors]
         load.keys = [each for number, each in enumerate(load.keys) if number not in errors]
         load.journeys = [each for number, each in enumerate(load.journeys) if number not in errors]
 
-    def _failed(self, journey: Journey, load: Load, letter: tuple[str, Inputs] | None) -> str | None:
+    def _failed(self, journey: Journey, load: Load, letter: tuple[str, Inputs] | None, failure: Failure) -> str | None:
         runner, bearings = self._runner, self._runner.bearings
         error, verdict = journey.error, journey.verdict
         stage = journey.failed_at
-        text, kind = error_text(error), type(error).__name__
-        problem = error.problem if isinstance(error, InvalidRow) else text
-        mark = fingerprint(stage, verdict.error_class, kind, problem)
+        text, kind, mark = error_text(error), type(error).__name__, failure.fingerprint or ""
         identity: dict[str, Any] = {
             "run_id": bearings.run_id,
             "pipeline": bearings.pipeline,
@@ -350,6 +353,7 @@ class Ledger:
             last_attempt_us=instant(None),
             created_us=instant(None),
             metadata=metadata,
+            stop_reason=journey.stop_reason,
         )
 
     def _settle_letter(self, journey: Journey, load: Load) -> None:
@@ -452,6 +456,14 @@ class Ledger:
         )
 
 
+def _failure(journey: Journey) -> Failure:
+    """What is on record with a failed item: why it was not tried again, and which problem it has."""
+    error, error_class, kind = journey.error, journey.verdict.error_class, type(journey.error).__name__
+    problem = error.problem if isinstance(error, InvalidRow) else error_text(error)
+    mark = fingerprint(journey.failed_at, error_class, kind, problem)
+    return Failure(journey.stop_reason, mark, error_class, kind)
+
+
 def _looks(value: Any) -> str:
     """What a person would see of it."""
     try:
@@ -473,6 +485,7 @@ def _result(journey: Journey, status: Any) -> ItemResult[Any]:
         value=journey.output if status == "succeeded" else None,
         error=journey.reason,
         attempts=journey.attempts,
+        stop_reason=journey.stop_reason,
         warnings=tuple(journey.warnings or ()),
         spent=journey.spent or {},
     )
