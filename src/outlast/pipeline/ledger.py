@@ -13,6 +13,7 @@ from outlast.deadletters import fingerprint
 from outlast.errors import FailureBudgetExceeded, PermanentFailure
 from outlast.observe import emit, listening
 from outlast.pipeline.errorfile import as_json
+from outlast.pipeline.journal import LARGE, rough
 from outlast.pipeline.journey import added
 from outlast.pipeline.results import ItemResult
 from outlast.pipeline.rowerrors import InvalidRow, particulars
@@ -31,6 +32,17 @@ _NOTHING: dict[str, float] = {}
 SOURCE = "source"  # the stage at which an item fails that could not be read
 
 
+class Tally:
+    """What happened at a stage."""
+
+    __slots__ = ("dead", "retries", "skipped")
+
+    def __init__(self) -> None:
+        self.retries = 0
+        self.skipped = 0
+        self.dead = 0
+
+
 class Ledger:
     """Belongs to the event loop of its runner."""
 
@@ -47,8 +59,10 @@ class Ledger:
         self._ended: dict[int, Journey] = {}
         self._gap = False
         self._heard = _loud()
-        # Only while somebody watches: retries, skipped and dead items of each stage, and how many items have ended behind so many stages.
-        self.stages = [[0, 0, 0] for _ in plan.stages]
+        self._room = runner.room
+        # Only while somebody watches: what became of items at each stage, and how many have ended behind so many stages.
+        self.stages = [Tally() for _ in plan.stages]
+        self.refusals = 0  # items that had ended well until the sink refused their outputs
         self.through = [0] * (len(plan.stages) + 1)
         self.entered = [0] * len(
             plan.stages
@@ -120,6 +134,7 @@ class Ledger:
             journey.give_up(stage.name, _unstorable(error, stage.name))
             runner.let_go(journey)
             return
+        self._weigh(load, len(output))
         load.checkpoints.append(Checkpoint(journey.seq, journey.key, journey.at - 1, stage.version, output))
         load.attempts += journey.rows
         if self._watched:
@@ -133,6 +148,9 @@ class Ledger:
         """All of this is on record."""
         books = self._runner.books
         books.record(load.items)
+        if self._heard:
+            for journey in load.journeys:  # those that the sink could have refused
+                self._tell_success(journey)
         if self._watched:
             for journey in load.held:
                 self.held[journey.at] -= 1
@@ -149,12 +167,22 @@ class Ledger:
         if status == "succeeded":
             try:
                 if self._sink is not None:
-                    load.outputs.append(self._sink.encode(journey.output))
+                    encoded = self._sink.encode(journey.output)
+                    load.outputs.append(encoded)
                     load.keys.append(journey.key)
                     if self._sink.refuses:
                         load.journeys.append(journey)
+                    size = len(encoded) if encoded.__class__ is bytes else rough(encoded)
                 elif self._keep:
                     output = self._codec.encode(journey.output)
+                    size = len(output)
+                else:
+                    size = 0 if self._deliver is None else rough(journey.output)
+                room = self._room
+                load.bytes += size
+                room.held += size
+                if size > LARGE or room.typical:
+                    room.weigh(size)
             except Exception as error:  # noqa: BLE001 - an output that cannot be kept is no success
                 last = runner.plan.stages[-1].name
                 journey.give_up(last, _unstorable(error, last))
@@ -196,13 +224,17 @@ class Ledger:
         if self._watched:
             self._tally(journey, status)
         if status in {"succeeded", "skipped"}:
-            if self._heard and status == "succeeded":
+            if self._heard and status == "succeeded" and not (self._sink is not None and self._sink.refuses):
                 self._tell_success(journey)
             stop = runner.books.judge(status, spent=journey.spent)
         else:
             stop = self._failed(journey, load, letter_id)
         if self._deliver is not None:
             load.told.append(_result(journey, status))
+        # The context of a task or a timer may remember the journey for a while; what it carried is in the journal's hands.
+        journey.output = None
+        if self._sink is None or not self._sink.refuses:
+            journey.source = journey.input = journey.value = None
         runner.journal.added()
         runner.finished()
         if stop is not None:
@@ -219,14 +251,19 @@ class Ledger:
             self._runner.books.take_back(spent=journey.spent)
             journey.give_up(last, error)
             status: Any = "dlq" if self._dlq else "failed"
-            letter_id = here.get().ids.new() if self._dlq else None
+            letter_id = here.get().ids.new() if self._dlq and journey.letter is None else None
             place = places[journey.seq]
             load.items[place] = load.items[place]._replace(
                 status=status, reason=journey.reason, degraded=False, output=self._particulars(journey, letter_id)
             )
+            if journey.letter is not None:  # which stays open
+                load.resolved = [each for each in load.resolved if each[0] != journey.letter.id]
+                self._settle_letter(journey, load)
             if self._watched:
-                self.stages[-1][0] -= 1
-                self.stages[-1][3] += 1
+                self.through[-1] -= 1
+                self.through[-2] += 1
+                self.stages[-1].dead += 1
+                self.refusals += 1
             stop = self._failed(journey, load, letter_id)
             if stop is not None:
                 self._stop(stop, journey)
@@ -256,6 +293,7 @@ class Ledger:
         if letter_id is not None:
             letter = self._letter(letter_id, journey, stage, text, kind, mark)
             load.letters.append(letter)
+            self._weigh(load, len(letter.payload))
             if heard:
                 from outlast.observe.events import DeadLetterEnqueue
 
@@ -349,10 +387,16 @@ class Ledger:
             )
         )
 
+    def _weigh(self, load: Load, size: int) -> None:
+        load.bytes += size
+        self._room.held += size
+        if size > LARGE:
+            self._room.weigh(size)
+
     def _tally_retries(self, journey: Journey) -> None:
         for row in journey.rows:
             if row.outcome == "retrying":
-                self.stages[row.stage][0] += 1
+                self.stages[row.stage].retries += 1
 
     def _tally(self, journey: Journey, status: str) -> None:
         at = journey.at
@@ -364,7 +408,11 @@ class Ledger:
             self.through[at + 1] += 1
         else:
             self.through[at] += 1
-            self.stages[at][1 if status == "skipped" else 2] += 1
+            tally = self.stages[at]
+            if status == "skipped":
+                tally.skipped += 1
+            else:
+                tally.dead += 1
 
     # -- what it means for the run
 
