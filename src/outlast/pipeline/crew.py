@@ -63,6 +63,7 @@ class Crew:
         self._tasted = 0  # results that were weighed here
         self._growing = False
         self._closed = False
+        self._abandoned = False
         self.held = 0  # items in here: on their way to a thread, in one, or parked
 
     def put(self, journey: Traveller) -> None:
@@ -127,6 +128,22 @@ class Crew:
         self._room.open_for_good()
         self._work.release(self._threads or 1)
 
+    def abandon(self) -> None:
+        """The run is over: nobody goes on with what is in here, or comes back from now on. It gives back what it holds."""
+        self._closed = self._abandoned = True
+        for traveller in self.unstarted():
+            _release(traveller)
+        self._forsake()
+
+    def _forsake(self) -> None:
+        """Give back what those hold who have come back to nobody. Any thread may do that, for each of them one does."""
+        while True:
+            try:
+                traveller, _ = self._done.popleft()
+            except IndexError:
+                return
+            _release(traveller)
+
     def _collect(self) -> None:
         self._told = False
         burst: list[tuple[Traveller, Next | BaseException]] = []
@@ -164,11 +181,14 @@ class Crew:
                     if size > LARGE:
                         self._room.weigh(size)
                 self._done.append((journey, after))
-                if not self._told:
+                if self._abandoned:  # after the step before: of the two, one sees what the other has done
+                    self._forsake()
+                elif not self._told:
                     self._told = True
                     try:
                         self._loop.call_soon_threadsafe(self._collect)
-                    except RuntimeError:  # the run is over, and nobody waits for this
+                    except RuntimeError:  # the loop is closed, and nobody waits for this
+                        self._forsake()
                         return
             del journey, after
 
@@ -224,3 +244,10 @@ class Crew:
             return
         self._inbox.append(journey)
         self._work.release()
+
+
+def _release(traveller: Traveller) -> None:
+    """What its call holds goes back: a place at the limit, a turn in the line, a probe."""
+    call = traveller.call
+    if call is not None:
+        call.interrupted(GeneratorExit())

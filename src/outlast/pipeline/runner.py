@@ -209,6 +209,7 @@ class Runner(Traffic):
             self.journal.close()
             self.crew.close()
             await self._dismiss([*self._background, *self._tasks, *self._lines])
+            self.crew.abandon()
             await self.intake.close()
             try:
                 await self.resources.close()
@@ -290,7 +291,8 @@ class Runner(Traffic):
         if isinstance(error, LeaseLost):
             self.lose(error)
             return
-        self.status = self.status or "interrupted"
+        # Also if it was asked to end before: what was finished meanwhile is not on record.
+        self.status, self.reason, self.error = "failed", "store_error", error
         self.stop("store_error", error, drop=True)
         self.cancel()
         self._wake_settled()

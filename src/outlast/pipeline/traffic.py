@@ -424,10 +424,6 @@ class Traffic(Attempts):
     def _out_of_line(self, task: asyncio.Task[None]) -> None:
         journey = self._lines.pop(task)
         if task.cancelled():
-            call = journey.call
-            if call is not None and call.turn is not None:
-                call.turn.limit.withdraw(call.turn)  # harmless if it has left the line already
-                call.turn = None
             self.give_back(journey)
         else:
             self._left(task)
