@@ -182,7 +182,7 @@ def test_a_store_that_stays_away_ends_the_run_with_a_message_and_resume_complete
     monkeypatch.setattr(Store, "write", away)
     with virtual_time():
         result = doubled(app).run(range(9000), run_key="k", check=False)
-    assert (result.status, result.reason) == ("interrupted", "store_error")
+    assert (result.status, result.reason) == ("failed", "store_error")
     assert "connection refused" in result.why
     counts = result.counts
     assert counts.succeeded == len(batches[0].items)
@@ -197,7 +197,7 @@ def test_what_the_store_refuses_is_not_tried_again(app, monkeypatch):
     """A contradiction is a defect: it ends the run at once, with the reason."""
     monkeypatch.setattr(Store, "write", lambda *_: (_ for _ in ()).throw(StoreRefused("no such column")))
     result = doubled(app).run(range(10), check=False)
-    assert (result.status, result.reason, result.counts.succeeded) == ("interrupted", "store_error", 0)
+    assert (result.status, result.reason, result.counts.succeeded) == ("failed", "store_error", 0)
     assert "no such column" in result.why
 
 
@@ -231,7 +231,7 @@ def test_a_full_disk_under_the_sink_loses_nothing(app, tmp_path, monkeypatch):
     sink = tmp_path / "out.jsonl"
     with virtual_time():
         result = doubled(app).run(range(100), run_key="k", sink=sink, check=False)
-    assert (result.status, result.counts.succeeded) == ("interrupted", 0)
+    assert (result.status, result.reason, result.counts.succeeded) == ("failed", "store_error", 0)
     assert "No space left" in result.why
     full.clear()
     doubled(app).run(range(100), run_key="k", sink=sink)
@@ -297,7 +297,7 @@ def test_a_full_disk_stops_the_run_with_a_message_and_resume_completes_it(disk, 
     app = outlast.App("full", store=str(store))
     result = doubled(app).run(range(20_000), run_key="k", sink=sink, check=False)
     counts = result.counts
-    assert (result.status, result.reason) == ("interrupted", "store_error")
+    assert (result.status, result.reason) == ("failed", "store_error")
     assert "Make room on that disk" in result.why or "No space left" in result.why
     assert counts.total == counts.finished + counts.pending
     assert counts.pending > 0

@@ -17,11 +17,11 @@ from outlast.cli.output import AppName, AsJson, Code, Progress, StoreUrl, hint, 
 from outlast.cli.stores import found_run, opened
 from outlast.clock import here
 from outlast.deadletters import as_groups
-from outlast.errors import ConfigurationError, FailureBudgetExceeded, OutlastError
+from outlast.errors import ConfigurationError, FailureBudgetExceeded, OutlastError, RunFailed, result_of
 from outlast.redact import mask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from outlast.components import Files
     from outlast.pipeline import Pipeline, RunResult
@@ -212,8 +212,10 @@ def replay(
         refuse(*problems)
     how = None if as_json else way_to_show(wanted=progress)
     with _waits_said(), watching(how) as watch:
-        result = pipeline.app.dead_letters.replay(pipeline=pipeline.name, sink=sink, watch=watch, **which)
-    _tell(pipeline, result, resume=None, strict=False, as_json=as_json)
+        result, signalled = _ended(
+            lambda: pipeline.app.dead_letters.replay(pipeline=pipeline.name, sink=sink, watch=watch, **which)
+        )
+    _tell(pipeline, result, resume=None, strict=False, as_json=as_json, signalled=signalled)
 
 
 # --- before it starts -----------------------------------------------------------------------------------------------------
@@ -326,18 +328,33 @@ def _started(
     source = _files(command)
     expected = expected_items(source) if how else None
     with _waits_said(), watching(how, expected, started) as watch:
-        result = pipeline.run(
-            source,
-            run_key=command["run_key"],
-            item_key=command.get("item_key"),
-            sink=command.get("output"),
-            on_item_error=command.get("on_item_error") or "dlq",
-            on_change=command.get("on_change") or "stop",
-            check=False,
-            watch=watch,
+        result, signalled = _ended(
+            lambda: pipeline.run(
+                source,
+                run_key=command["run_key"],
+                item_key=command.get("item_key"),
+                sink=command.get("output"),
+                on_item_error=command.get("on_item_error") or "dlq",
+                on_change=command.get("on_change") or "stop",
+                check=False,
+                watch=watch,
+            )
         )
     again = shlex.join(["outlast", "resume", command["run_key"], *(("--store", mask(store)) if store else ())])
-    _tell(pipeline, result, resume=again, strict=strict, as_json=as_json)
+    _tell(pipeline, result, resume=again, strict=strict, as_json=as_json, signalled=signalled)
+
+
+def _ended(run: Callable[[], RunResult[Any]]) -> tuple[RunResult[Any], Code | None]:
+    """What a run came to, and the exit code of the signal that ended it."""
+    try:
+        return run(), None
+    except RunFailed as failed:
+        return failed.result, None
+    except (KeyboardInterrupt, SystemExit) as signalled:
+        result = result_of(signalled)
+        if result is None:
+            raise
+        return result, Code.INTERRUPTED if isinstance(signalled, KeyboardInterrupt) else Code.TERMINATED
 
 
 @contextmanager
@@ -347,7 +364,7 @@ def _waits_said() -> Iterator[None]:
     class Waits(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if hasattr(record, "outlast_waits"):
-                typer.echo(f"outlast: {record.getMessage()}", err=True)
+                hint(f"outlast: {record.getMessage()}")
 
     logger, handler = logging.getLogger("outlast"), Waits(logging.WARNING)
     logger.addHandler(handler)
@@ -366,7 +383,13 @@ def _record(store: Store, run_id: str, command: dict[str, Any]) -> None:
 
 
 def _tell(
-    pipeline: Pipeline[Any, Any], result: RunResult[Any], *, resume: str | None, strict: bool, as_json: bool
+    pipeline: Pipeline[Any, Any],
+    result: RunResult[Any],
+    *,
+    resume: str | None,
+    strict: bool,
+    as_json: bool,
+    signalled: Code | None = None,
 ) -> None:
     """The report, what to do next, and the exit code."""
     from outlast.cli.report import next_steps, print_run
@@ -378,7 +401,7 @@ def _tell(
         message = f"the run {result.id} is not in the store any more."
         raise OutlastError(message)
     groups = as_groups(store.groups(run=result.id))
-    code = exit_code(result, strict=strict)
+    code = signalled or exit_code(result, strict=strict)
     if as_json:
         shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]
         print_json(
@@ -393,7 +416,7 @@ def _tell(
 
 
 def exit_code(result: RunResult[Any], *, strict: bool = False) -> Code:
-    """What a script is told: 0 completed, 1 failed, 3 partial, 4 budget exceeded, 130 interrupted."""
+    """What a script is told: 0 completed, 1 failed, 3 partial, 4 budget exceeded, 130 interrupted; what SIGTERM has ended is 143."""
     if result.status == "completed":
         return Code.PARTIAL if strict and result.counts.dlq + result.counts.failed else Code.COMPLETED
     if result.status == "partial_success":

@@ -143,6 +143,7 @@ class Journey:
     letter: Any = None  # the dead letter that is replayed
     output: Any = None
     before: Any = None  # the input of the stage whose checkpoint is being recorded
+    saved: tuple[int, bytes] | None = None  # its last checkpoint: the stage that goes on from there, and what it gets
     error: Exception
     verdict: Verdict
     failed_at: str
@@ -283,7 +284,7 @@ class Journey:
         """The stage has its output."""
         if result.__class__ is Degraded:
             self.degraded = True
-            self._warn(f"degraded at {post.name}: {result.why}")
+            self.warn(f"degraded at {post.name}: {result.why}")
             result = result.value
         if self.call is not None or self.notes is not None:
             self.call = self.notes = None
@@ -379,7 +380,7 @@ class Journey:
             if self.notes.spent and self.rows:
                 self.rows[-1] = self.rows[-1]._replace(spent=sum_of(self.rows[-1].spent, self.notes.spent))
         if error is None:
-            self._warn(f"the fallback of {post.name} answered after {type(self.error).__name__}")
+            self.warn(f"the fallback of {post.name} answered after {type(self.error).__name__}")
             return self.came_out(post, result)
         if error.__context__ is None:
             error.__context__ = self.error
@@ -422,11 +423,11 @@ class Journey:
         try:
             self.value = repair(self.value, error)
         except Exception as broken:  # noqa: BLE001 - then the item fails as it would have without
-            self._warn(f"{name} could not repair the input of {post.name}: {type(broken).__name__}")
+            self.warn(f"{name} could not repair the input of {post.name}: {type(broken).__name__}")
             return False
         self.numbered += 1 if self.call is None else self.call.tries
         self.call = self.notes = None
-        self._warn(f"input of {post.name} repaired by {name} after {type(error).__name__}")
+        self.warn(f"input of {post.name} repaired by {name} after {type(error).__name__}")
         return True
 
     # -- the record
@@ -452,7 +453,7 @@ class Journey:
         """What the code of this attempt has said."""
         return self.notes if self.call is None else (self.call.notes or {}).get(self.call.number)
 
-    def _warn(self, message: str) -> None:
+    def warn(self, message: str) -> None:
         if self.warnings is None:
             self.warnings = []
         self.warnings.append(sanitise(message))

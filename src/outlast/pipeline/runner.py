@@ -278,7 +278,8 @@ class Runner(Traffic):
         if isinstance(error, LeaseLost):
             self.lose(error)
             return
-        self.status = self.status or "interrupted"
+        # Also if it was asked to end before: what was finished meanwhile is not on record.
+        self.status, self.reason, self.error = "failed", "store_error", error
         self.stop("store_error", error, drop=True)
         self.cancel()
         self._wake_settled()
