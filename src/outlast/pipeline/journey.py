@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outlast.call import Ended, running, standing
@@ -31,11 +32,25 @@ if TYPE_CHECKING:
     from outlast.shapes import StopReason
     from outlast.verdicts import Verdict
 
+_HERE = Path(__file__).parent
+# The rooms that make attempts; what other rooms raise may be a defect of theirs, and its frames are kept.
+_OURS = (str(_HERE), *(str(_HERE.parent / f"{name}.py") for name in ("drivers", "isolate", "processes", "hedge")))
 _UNTOLD = (None,) * 7
 _row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
 NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
 _REPAIRABLE = frozenset({"permanent", "unclear", "not_listed", "skipped"})
 NOT_OURS = frozenset({"breaker_open", "shutdown"})  # reasons that leave an item unfinished
+
+
+def shorten(error: BaseException) -> None:
+    """
+    Take our own frames off the front of a traceback. They hold the item, which holds the error: what a failed body held would be freed by the
+    garbage collector only.
+    """
+    reached = error.__traceback__
+    while reached is not None and reached.tb_frame.f_code.co_filename.startswith(_OURS):
+        reached = reached.tb_next
+    error.__traceback__ = reached
 
 
 class Next(Enum):
@@ -305,6 +320,7 @@ class Journey:
 
     def failed(self, post: Post, error: Exception, began: float) -> Next:
         """An attempt raised."""
+        shorten(error)
         run = post.run
         now = run.monotonic()
         if self.started is None:
@@ -406,6 +422,11 @@ class Journey:
         self.throttled = refusal(error, self.verdict) is not None or getattr(self.call, "reason", None) == "throttled"
         self.reason = f"{stage}: {type(error).__name__}: {error_text(error)}"
         self.status = "failed"
+
+    def forget(self) -> None:
+        """Its failure is on record. An error leads to frames, which lead to the item again: in a circle nothing would be freed at once."""
+        self.call = self.notes = None
+        self.__dict__.pop("error", None)
 
     # -- what may be said instead of an output
 

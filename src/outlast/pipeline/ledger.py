@@ -14,6 +14,7 @@ from outlast.errors import FailureBudgetExceeded, PermanentFailure
 from outlast.log import logger
 from outlast.observe import emit, listening
 from outlast.pipeline.errorfile import as_json
+from outlast.pipeline.journal import LARGE, rough
 from outlast.pipeline.journey import added
 from outlast.pipeline.results import ItemResult
 from outlast.pipeline.rowerrors import InvalidRow, particulars
@@ -30,6 +31,17 @@ if TYPE_CHECKING:
     from outlast.store.codec import Codec
 
 _NOTHING: dict[str, float] = {}
+
+
+class Tally:
+    """What happened at a stage."""
+
+    __slots__ = ("dead", "retries", "skipped")
+
+    def __init__(self) -> None:
+        self.retries = 0
+        self.skipped = 0
+        self.dead = 0
 
 
 class Ledger:
@@ -51,8 +63,10 @@ class Ledger:
         self._ended: dict[int, Journey] = {}
         self._gap = False
         self._heard = _loud()
-        # Only while somebody watches: retries, skipped and dead items of each stage, and how many items have ended behind so many stages.
-        self.stages = [[0, 0, 0] for _ in plan.stages]
+        self._room = runner.room
+        # Only while somebody watches: what became of items at each stage, and how many have ended behind so many stages.
+        self.stages = [Tally() for _ in plan.stages]
+        self.refusals = 0  # items that had ended well until the sink refused their outputs
         self.through = [0] * (len(plan.stages) + 1)
         self.entered = [0] * len(
             plan.stages
@@ -127,6 +141,7 @@ class Ledger:
         if kept.classes and (lacks := kept.lacks(self._known)):
             self._warn(journey, stage.name, f"the checkpoint of {stage.name}", lacks, "a resume does its stage again")
         journey.saved = (journey.at, kept.data)
+        self._weigh(load, len(kept.data))
         load.checkpoints.append(Checkpoint(journey.seq, journey.key, journey.at - 1, stage.version, kept.data))
         load.attempts += journey.rows
         if self._watched:
@@ -140,6 +155,9 @@ class Ledger:
         """All of this is on record."""
         books = self._runner.books
         books.record(load.items)
+        if self._heard:
+            for journey in load.journeys:  # those that the sink could have refused
+                self._tell_success(journey)
         if self._watched:
             for journey in load.held:
                 self.held[journey.at] -= 1
@@ -156,12 +174,22 @@ class Ledger:
         if status == "succeeded":
             try:
                 if self._sink is not None:
-                    load.outputs.append(self._sink.encode(journey.output))
+                    encoded = self._sink.encode(journey.output)
+                    load.outputs.append(encoded)
                     load.keys.append(journey.key)
                     if self._sink.refuses:
                         load.journeys.append(journey)
+                    size = len(encoded) if encoded.__class__ is bytes else rough(encoded)
                 elif self._keep:
                     output = self._codec.encode(journey.output)
+                    size = len(output)
+                else:
+                    size = 0 if self._deliver is None else rough(journey.output)
+                room = self._room
+                load.bytes += size
+                room.held += size
+                if size > LARGE or room.typical:
+                    room.weigh(size)
             except Exception as error:  # noqa: BLE001 - an output that cannot be kept is no success
                 last = runner.plan.stages[-1].name
                 journey.give_up(last, _unstorable(error, last))
@@ -206,18 +234,25 @@ class Ledger:
         if self._watched:
             self._tally(journey, status)
         if failure is None:
-            if self._heard and status == "succeeded":
+            if self._heard and status == "succeeded" and not (self._sink is not None and self._sink.refuses):
                 self._tell_success(journey)
             stop = runner.books.judge(status, spent=journey.spent)
         else:
             stop = self._failed(journey, load, letter, failure)
         if self._deliver is not None:
             load.told.append(_result(journey, status))
+        # The context of a task or a timer may remember the journey for a while; what it carried is in the journal's hands.
+        journey.output = None
+        if self._sink is None or not self._sink.refuses:
+            journey.source = journey.input = journey.value = journey.saved = None
         runner.journal.added()
         runner.finished()
         if stop is not None:
             self._stop(stop, journey)
-        elif runner.books.bounds.spend_limit and (what := runner.books.overspent) is not None:
+            journey.forget()
+        elif status in {"dlq", "failed"}:
+            journey.forget()
+        if stop is None and runner.books.bounds.spend_limit and (what := runner.books.overspent) is not None:
             runner.stop_spending(what)
 
     def refused(self, load: Load, errors: Mapping[int, Exception]) -> None:
@@ -229,7 +264,7 @@ class Ledger:
             self._runner.books.take_back(spent=journey.spent)
             journey.give_up(last, error)
             status: Any = "dlq" if self._dlq else "failed"
-            letter = self._kept(journey) if self._dlq else None
+            letter = self._kept(journey) if self._dlq and journey.letter is None else None
             failure = _failure(journey)
             place = places[journey.seq]
             load.items[place] = load.items[place]._replace(
@@ -240,12 +275,18 @@ class Ledger:
                 output=self._particulars(journey, letter),
                 failure=failure,
             )
+            if journey.letter is not None:  # which stays open
+                load.resolved = [each for each in load.resolved if each[0] != journey.letter.id]
+                self._settle_letter(journey, load)
             if self._watched:
-                self.stages[-1][0] -= 1
-                self.stages[-1][3] += 1
+                self.through[-1] -= 1
+                self.through[-2] += 1
+                self.stages[-1].dead += 1
+                self.refusals += 1
             stop = self._failed(journey, load, letter, failure)
             if stop is not None:
                 self._stop(stop, journey)
+            journey.forget()
         load.outputs = [each for number, each in enumerate(load.outputs) if number not in errors]
         load.keys = [each for number, each in enumerate(load.keys) if number not in errors]
         load.journeys = [each for number, each in enumerate(load.journeys) if number not in errors]
@@ -268,7 +309,9 @@ class Ledger:
 
             emit(ItemFailed(**identity, **fields, attempts=journey.attempts))
         if letter is not None:
-            load.letters.append(self._letter(letter, journey, stage, text, kind, mark))
+            row = self._letter(letter, journey, stage, text, kind, mark)
+            load.letters.append(row)
+            self._weigh(load, len(row.payload))
             if heard:
                 from outlast.observe.events import DeadLetterEnqueue
 
@@ -390,10 +433,16 @@ class Ledger:
             )
         )
 
+    def _weigh(self, load: Load, size: int) -> None:
+        load.bytes += size
+        self._room.held += size
+        if size > LARGE:
+            self._room.weigh(size)
+
     def _tally_retries(self, journey: Journey) -> None:
         for row in journey.rows:
             if row.outcome == "retrying":
-                self.stages[row.stage][0] += 1
+                self.stages[row.stage].retries += 1
 
     def _tally(self, journey: Journey, status: str) -> None:
         at = journey.at
@@ -405,7 +454,11 @@ class Ledger:
             self.through[at + 1] += 1
         else:
             self.through[at] += 1
-            self.stages[at][1 if status == "skipped" else 2] += 1
+            tally = self.stages[at]
+            if status == "skipped":
+                tally.skipped += 1
+            else:
+                tally.dead += 1
 
     # -- what it means for the run
 
