@@ -111,7 +111,7 @@ class Runner(Traffic):
         self._base.run(running.set, UNDERWAY)
         # Twice what can be under way at a batch stage: one batch is worked on while the next one gathers.
         most = (4 * one.concurrency if one.batch is None else 2 * one.concurrency * one.batch for one in plan.stages)
-        self.window = max(LEAST_WINDOW, *most)
+        self.window = plan.window or max(LEAST_WINDOW, *most)
         self._most_tasks = min(MOST_TASKS, sum(post.stage.concurrency for post in self._async_posts))
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
@@ -146,7 +146,7 @@ class Runner(Traffic):
         self.intake = intake(self)
         self.ledger = ledger(self)
         self.crew = Crew(
-            self.posts, self.attempt_in_thread, self._safely(self._came_back), Next.GO, Next.LINE, self.loop
+            self.posts, self.attempt_in_thread, self._safely(self._came_back), Next.GO, Next.LINE, Next.END, self.loop
         )
         self.journal: Journal
 
@@ -186,14 +186,17 @@ class Runner(Traffic):
             task.add_done_callback(self._left)
         try:
             await self._done
+            await self._leave()
             await self._settle()
             await self.at_end()
         except asyncio.CancelledError:
             self.end("interrupted")
             self.cancel()
+            await self._leave()
             await self._settle()
             raise
         finally:
+            self._cancelling = True
             heart.close()
             self.journal.close()
             self.crew.close()
@@ -213,6 +216,11 @@ class Runner(Traffic):
             self._settled = self.loop.create_future()
             self.journal.flush()
             await self._settled
+
+    async def _leave(self) -> None:
+        """What is given up is on record, too."""
+        if self._cancelling and self._tasks:
+            await asyncio.wait([*self._tasks], timeout=_FAREWELL)
 
     async def _dismiss(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -243,6 +251,11 @@ class Runner(Traffic):
             for task in [*self._lines]:
                 task.cancel()
         self._check_done()
+
+    def begin_no_more(self) -> None:
+        """Read no more, and begin no item that was not begun."""
+        self._reading = False
+        self._drop(self._unbegun())
 
     def end(self, wish: str) -> None:
         """Wind down: attempts that are running may end, nothing else is begun. `wish` is pause, cancel or interrupted."""
@@ -325,6 +338,14 @@ class Runner(Traffic):
         journeys.clear()
         for journey in dropped:
             self.give_back(journey)
+
+    def hold(self, journey: Journey | Convoy) -> None:
+        self.crew.hold(journey)
+
+    def _wary(self) -> bool:
+        """Whether one of the items in hand may be the one at which the failure budget ends the run."""
+        books = self.books
+        return books.over_budget and self._reading and books.processed + self.window >= books.next_check
 
     @property
     def reading(self) -> bool:
