@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from outlast.cli.output import AppName, AsJson, StoreUrl, console, hint, print_json, print_table, refuse, say  # noqa: TC001 - typer reads the annotations
 from outlast.cli.stores import found_run, opened
-from outlast.redact import mask
+from outlast.redact import mask, plain
 from outlast.words import amount, counted, duration, percent, precise
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from outlast.report import Report, Story
 
 # What a terminal would obey instead of showing it, and what turns the direction of reading.
-_OBEYED = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _BAR = 20
 
 
@@ -70,8 +68,8 @@ def report_run(
 
 
 def clean(value: object) -> str:
-    """Somebody else's text as a terminal can be given it."""
-    return _OBEYED.sub("\ufffd", mask(str(value)))
+    """Somebody else's text, without secrets."""
+    return plain(mask(str(value)))
 
 
 # -- the report -------------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from outlast.cli.output import console, print_table
 from outlast.display.terminal import STATUS_COLOURS, WIDEST_BAR, bar
+from outlast.redact import plain
 from outlast.words import counted, duration, percent
 
 if TYPE_CHECKING:
@@ -35,9 +36,10 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") 
     ended = run.finished_at
     took = "" if ended is None else f"  {duration((ended - run.started_at).total_seconds())}"
     status = Text(run.status, style=f"bold {STATUS_COLOURS.get(run.status, '')}")
-    out.print(Text.assemble((run.pipeline, "bold"), "  ", run.run_key, "  ", status, took, "  ", (run.id[:12], "dim")))
+    called = (plain(run.pipeline), "bold"), "  ", plain(run.run_key), "  "
+    out.print(Text.assemble(*called, status, took, "  ", (run.id[:12], "dim")))
     if why or run.why:
-        out.print(Text(why or run.why))
+        out.print(Text(plain(why or run.why)))
     drawn = bar(
         min(out.width, WIDEST_BAR) - 8,
         counts.total,
@@ -61,7 +63,7 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") 
     if run.passes > 1:
         out.print(Text(f"started {run.passes} times", style="dim"))
     if run.spent:
-        out.print(Text("spent " + ", ".join(f"{amount:,.6g} {name}" for name, amount in run.spent.items())))
+        out.print(Text("spent " + ", ".join(f"{amount:,.6g} {plain(name)}" for name, amount in run.spent.items())))
     if groups:
         out.print()
         print_table(

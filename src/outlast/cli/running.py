@@ -364,7 +364,7 @@ def _waits_said() -> Iterator[None]:
     class Waits(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if hasattr(record, "outlast_waits"):
-                typer.echo(f"outlast: {record.getMessage()}", err=True)
+                hint(f"outlast: {record.getMessage()}")
 
     logger, handler = logging.getLogger("outlast"), Waits(logging.WARNING)
     logger.addHandler(handler)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
@@ -16,7 +15,7 @@ from outlast.cli.output import AppName, AsJson, Limit, StoreUrl, hint, print_jso
 from outlast.cli.stores import Shell, dead_letters, found_run, opened, worker_of
 from outlast.display.terminal import STATUS_COLOURS
 from outlast.observe.events import canonical
-from outlast.redact import mask
+from outlast.redact import masked
 from outlast.store.records import from_us
 from outlast.words import counted, duration
 
@@ -249,7 +248,7 @@ def print_outputs(
             print_json(list(outputs))
             return
         for output in outputs:
-            say(json.dumps(output, ensure_ascii=False, default=str))
+            print_json(output, indent=None)
 
 
 def run_fields(run: RunRecord) -> dict[str, Any]:
@@ -284,10 +283,9 @@ def _stage(run: RunRecord, number: int) -> str:
 
 def _item(item: ItemRow, run: RunRecord, *, reveal: bool) -> dict[str, Any]:
     output = Shell().decode(item.output) if item.output is not None and item.status == "succeeded" else None
-    shown = output if reveal or output is None else mask(json.dumps(output, ensure_ascii=False, default=str))
     changed = {
         "stage": _stage(run, item.stage),
-        "output": shown,
+        "output": output if reveal else masked(output),
         "started_at": from_us(item.started_us),
         "took": item.took_us / 1e6,
         "waits": _waits(item),

@@ -15,6 +15,7 @@ from outlast.clock import here
 from outlast.errors import ConfigurationError
 from outlast.observe import emit, listening
 from outlast.pipeline.attempts import failure_of
+from outlast.pipeline.journey import shorten
 from outlast.pipeline.results import PartialResult
 from outlast.redact import error_text, sanitise
 from outlast.verdicts import classify
@@ -44,14 +45,14 @@ def map(  # noqa: A001 - outlast.map
         done, _ = wait(under_way, return_when=when)
         for future in done:
             number, item = under_way.pop(future)
-            try:
-                ended[number] = (item, future.result(), None)
-            except Exception as error:  # noqa: BLE001 - that is the point
-                ended[number] = (item, None, error)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as thrown:  # noqa: BLE001 - the item's own, sys.exit too
-                ended[number] = (item, None, failure_of(name, thrown))
+            # Without being raised here: its traceback would lead to this frame, and this frame to it.
+            error = future.exception()
+            if isinstance(error, KeyboardInterrupt):
+                raise error
+            if error is not None and not isinstance(error, Exception):  # the item's own, sys.exit too
+                error = failure_of(name, error)
+            ended[number] = (item, None if error is not None else future.result(), error)
+            del error
             _tell(name, *ended[number])
 
     with ThreadPoolExecutor(concurrency, thread_name_prefix="outlast-map") as threads:
@@ -84,6 +85,7 @@ async def amap(
         try:
             ended[number] = (item, await work(item), None)
         except Exception as error:  # noqa: BLE001 - that is the point
+            shorten(error)
             ended[number] = (item, None, error)
         except (KeyboardInterrupt, GeneratorExit):
             raise
