@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outlast.components import lines, packed
+from outlast.components.csvs import TABLES
 from outlast.components.files import ENDINGS, PARQUET
 from outlast.components.files import Files as Files
 from outlast.components.reading import Aside
@@ -114,7 +115,7 @@ def _file_sink(path: Path) -> Sink:
     kind = packed.inner(path)
     if kind in lines.JSON_LINES:
         return lines.Lines(path)
-    if kind in lines.TABLES:
+    if kind in TABLES:
         return lines.Rows(path)
     message = f"expected a sink to be {ENDINGS}, got: {path.name}."
     raise ConfigurationError(message)

@@ -90,6 +90,12 @@ def read(path: Path, delimiter: str | None = None, encoding: str | None = None) 
                 yield records.broken(f"{len(record)} columns instead of {wide}")
 
 
+def columns(path: Path, delimiter: str) -> list[str] | None:
+    """The names of the columns of a file that a sink has written."""
+    with opened(path) as file, io.TextIOWrapper(file, newline="", encoding="utf-8") as lines:
+        return _Records(path.name, lines, delimiter, "utf-8").header(sure=True)
+
+
 class _Records:
     """The records of a text, each a list of cells or a broken item. `number` is the line on which the last one began."""
 

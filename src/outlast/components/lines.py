@@ -7,10 +7,9 @@ bytes that count; whatever stands behind them when a run goes on was never commi
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
+import re
 from abc import abstractmethod
 from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from outlast.components.csvs import TABLES, delimiter_of
 from outlast.components.packed import inner, is_damage, opened, packer
 from outlast.components.reading import broken_item, broken_source
 from outlast.components.sinks import Sink
-from outlast.components.values import plain
+from outlast.components.values import json_text, row_of, tell, unfit
 from outlast.errors import ConfigurationError, PermanentFailure
 
 if TYPE_CHECKING:
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 
 JSON_LINES = (".jsonl", ".ndjson")
 _PIECE = 1 << 20
-
-_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=plain).encode
+QUOTE = '"'
 
 
 # -- reading --------------------------------------------------------------------------------------------------------------------
@@ -180,10 +178,10 @@ class Lines(Appended):
 
     def encode(self, value: Any) -> bytes:
         try:
-            return (_to_json(value) + "\n").encode()
+            return (json_text(value) + "\n").encode()
         except (TypeError, ValueError, RecursionError) as wrong:
             message = f"the output cannot be written to {self._path.name}: {wrong}"
-            raise PermanentFailure(message, error_class="validation_error") from wrong
+            raise PermanentFailure(message, error_class="validation_error") from None
 
     def _batch(self, outputs: Sequence[bytes]) -> bytes:
         data = b"".join(outputs)
@@ -196,47 +194,47 @@ class Rows(Lines):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._delimiter = delimiter_of(path)
+        self._special = re.compile(rf'["\r\n{re.escape(self._delimiter)}]|^\ufeff')
         self._columns: list[str] | None = None
 
     def open(self, offset: int | None, *, run: str, token: int) -> None:
         super().open(offset, run=run, token=token)
         if offset:
-            with opened(self._path) as file, io.TextIOWrapper(file, newline="", encoding="utf-8") as lines:
-                self._columns = next(csv.reader(lines, delimiter=self._delimiter))
+            self._columns = csvs.columns(self._path, self._delimiter)
 
     def encode(self, value: Any) -> bytes:
-        row = value if isinstance(value, dict) else _columns_of(value, self._path)
-        if self._columns is None:
-            self._columns = [str(name) for name in row]
-        columns = self._columns
+        where = self._path.name
+        row = row_of(value, where)
+        columns = list(row) if self._columns is None else self._columns
         if len(row) != len(columns) or any(name not in row for name in columns):
-            message = (
-                f"the output has the columns {', '.join(map(str, row))}, but {self._path.name} has {', '.join(columns)}"
-            )
-            raise PermanentFailure(message, error_class="validation_error")
-        return self._line([_cell(row[name]) for name in columns])
+            raise unfit(where, f"it has the columns {', '.join(row)}, and the file has {', '.join(columns)}")
+        try:
+            line = self._line([_cell(row[name]) for name in columns])
+            if self._columns is None:
+                self._line(columns)
+        except (TypeError, ValueError, RecursionError) as wrong:
+            raise unfit(where, str(wrong)) from None
+        self._columns = columns
+        return line
 
     def _batch(self, outputs: Sequence[bytes]) -> bytes:
         if self._offset or not outputs or self._columns is None:
             return super()._batch(outputs)
         return super()._batch([self._line(self._columns), *outputs])
 
-    def _line(self, cells: Sequence[Any]) -> bytes:
-        text = io.StringIO()
-        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerow(cells)
-        return text.getvalue().encode()
+    def _line(self, cells: Sequence[str]) -> bytes:
+        # Python's own writer leaves a carriage return without quotes, where it would be the end of a row.
+        special = self._special
+        text = self._delimiter.join(
+            f'"{cell.replace(QUOTE, QUOTE + QUOTE)}"' if special.search(cell) else cell for cell in cells
+        )
+        return ((text or '""') + "\n").encode()
 
 
-def _columns_of(value: Any, path: Path) -> dict[str, Any]:
-    try:
-        row = plain(value)
-    except TypeError:
-        row = None
-    if not isinstance(row, dict):
-        message = f"the output cannot be a row of {path.name}: it is a {type(value).__name__}, which has no columns"
-        raise PermanentFailure(message, error_class="validation_error")
-    return row
-
-
-def _cell(value: Any) -> Any:
-    return _to_json(value) if isinstance(value, dict | list | tuple) else value
+def _cell(value: Any) -> str:
+    told = tell(value)
+    if told is None:
+        return ""
+    if isinstance(told, str):
+        return told
+    return json_text(told) if isinstance(told, list | dict) else repr(told)

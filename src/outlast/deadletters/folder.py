@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from uuid import UUID
 
 from outlast.clock import here
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.errors import ConfigurationError
 from outlast.redact import sanitise
-from outlast.store.records import DeadLetterRow, from_us, to_us
+from outlast.store.records import DeadLetterRow, LetterKind, from_us, to_us
 from outlast.verdicts import classify
 
 try:
@@ -47,6 +47,7 @@ class DeadLetterEntry:
     metadata: dict[str, Any]
 
 
+_KINDS: dict[str, LetterKind] = {kind: kind for kind in get_args(LetterKind)}
 _FIELDS = {
     "id": str,
     "workflow_id": str,
@@ -307,7 +308,7 @@ def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLe
         pipeline=entry.adapter,
         stage=str(stage or ""),
         item_key=str(item_key),
-        kind=str(own.get("kind") or "item"),
+        kind=_KINDS.get(str(own.get("kind")), "item"),
         payload=data,
         error=sanitise(entry.error),
         error_type=entry.error_type,

@@ -294,6 +294,7 @@ class Convoy:
     def outcome(self) -> list[tuple[Journey | Convoy, Next]]:
         """Who goes on now, and how; afterwards nobody is in this convoy any more."""
         outcome, self._outcome, self.journeys = self._outcome, [], ()
+        self.call = self._before = None  # which know this convoy, and the errors of its items
         return outcome
 
     def disband(self) -> Sequence[Journey | Convoy]:

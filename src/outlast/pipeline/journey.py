@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outlast.call import Ended, running, standing
@@ -30,11 +31,25 @@ if TYPE_CHECKING:
     from outlast.pipeline.results import ItemStatus
     from outlast.verdicts import Verdict
 
+_HERE = Path(__file__).parent
+# The rooms that make attempts; what other rooms raise may be a defect of theirs, and its frames are kept.
+_OURS = (str(_HERE), *(str(_HERE.parent / f"{name}.py") for name in ("drivers", "isolate", "processes", "hedge")))
 _UNTOLD = (None,) * 6
 _row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
 NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
 _REPAIRABLE = frozenset({"permanent", "unclear", "not_listed", "skipped"})
 NOT_OURS = frozenset({"breaker_open", "shutdown"})  # reasons that leave an item unfinished
+
+
+def shorten(error: BaseException) -> None:
+    """
+    Take our own frames off the front of a traceback. They hold the item, which holds the error: what a failed body held would be freed by the
+    garbage collector only.
+    """
+    reached = error.__traceback__
+    while reached is not None and reached.tb_frame.f_code.co_filename.startswith(_OURS):
+        reached = reached.tb_next
+    error.__traceback__ = reached
 
 
 class Next(Enum):
@@ -143,6 +158,7 @@ class Journey:
     letter: Any = None  # the dead letter that is replayed
     output: Any = None
     before: Any = None  # the input of the stage whose checkpoint is being recorded
+    saved: tuple[int, bytes] | None = None  # its last checkpoint: the stage that goes on from there, and what it gets
     error: Exception
     verdict: Verdict
     failed_at: str
@@ -283,7 +299,7 @@ class Journey:
         """The stage has its output."""
         if result.__class__ is Degraded:
             self.degraded = True
-            self._warn(f"degraded at {post.name}: {result.why}")
+            self.warn(f"degraded at {post.name}: {result.why}")
             result = result.value
         if self.call is not None or self.notes is not None:
             self.call = self.notes = None
@@ -302,6 +318,7 @@ class Journey:
 
     def failed(self, post: Post, error: Exception, began: float) -> Next:
         """An attempt raised."""
+        shorten(error)
         run = post.run
         now = run.monotonic()
         if self.started is None:
@@ -379,7 +396,7 @@ class Journey:
             if self.notes.spent and self.rows:
                 self.rows[-1] = self.rows[-1]._replace(spent=sum_of(self.rows[-1].spent, self.notes.spent))
         if error is None:
-            self._warn(f"the fallback of {post.name} answered after {type(self.error).__name__}")
+            self.warn(f"the fallback of {post.name} answered after {type(self.error).__name__}")
             return self.came_out(post, result)
         if error.__context__ is None:
             error.__context__ = self.error
@@ -394,6 +411,11 @@ class Journey:
         self.throttled = refusal(error, self.verdict) is not None or getattr(self.call, "reason", None) == "throttled"
         self.reason = f"{stage}: {type(error).__name__}: {error_text(error)}"
         self.status = "failed"
+
+    def forget(self) -> None:
+        """Its failure is on record. An error leads to frames, which lead to the item again: in a circle nothing would be freed at once."""
+        self.call = self.notes = None
+        self.__dict__.pop("error", None)
 
     # -- what may be said instead of an output
 
@@ -422,11 +444,11 @@ class Journey:
         try:
             self.value = repair(self.value, error)
         except Exception as broken:  # noqa: BLE001 - then the item fails as it would have without
-            self._warn(f"{name} could not repair the input of {post.name}: {type(broken).__name__}")
+            self.warn(f"{name} could not repair the input of {post.name}: {type(broken).__name__}")
             return False
         self.numbered += 1 if self.call is None else self.call.tries
         self.call = self.notes = None
-        self._warn(f"input of {post.name} repaired by {name} after {type(error).__name__}")
+        self.warn(f"input of {post.name} repaired by {name} after {type(error).__name__}")
         return True
 
     # -- the record
@@ -452,7 +474,7 @@ class Journey:
         """What the code of this attempt has said."""
         return self.notes if self.call is None else (self.call.notes or {}).get(self.call.number)
 
-    def _warn(self, message: str) -> None:
+    def warn(self, message: str) -> None:
         if self.warnings is None:
             self.warnings = []
         self.warnings.append(sanitise(message))

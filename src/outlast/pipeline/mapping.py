@@ -14,6 +14,7 @@ from outlast.checks import Check
 from outlast.clock import here
 from outlast.errors import ConfigurationError
 from outlast.observe import emit, listening
+from outlast.pipeline.journey import shorten
 from outlast.pipeline.results import PartialResult
 from outlast.redact import error_text, sanitise
 from outlast.verdicts import classify
@@ -43,10 +44,12 @@ def map(  # noqa: A001 - outlast.map
         done, _ = wait(under_way, return_when=when)
         for future in done:
             number, item = under_way.pop(future)
-            try:
-                ended[number] = (item, future.result(), None)
-            except Exception as error:  # noqa: BLE001 - that is the point
-                ended[number] = (item, None, error)
+            # Without being raised here: its traceback would lead to this frame, and this frame to it.
+            error = future.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            ended[number] = (item, None if error is not None else future.result(), error)
+            del error
             _tell(name, *ended[number])
 
     with ThreadPoolExecutor(concurrency, thread_name_prefix="outlast-map") as threads:
@@ -79,6 +82,7 @@ async def amap(
         try:
             ended[number] = (item, await work(item), None)
         except Exception as error:  # noqa: BLE001 - that is the point
+            shorten(error)
             ended[number] = (item, None, error)
         _tell(name, *ended[number])
 

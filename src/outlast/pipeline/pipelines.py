@@ -9,6 +9,7 @@ import tempfile
 import weakref
 from collections.abc import Sized
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 from outlast.checks import Check
@@ -21,6 +22,9 @@ from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.plan import Plan
 from outlast.store import open_store
 from outlast.store.filters import checked, spelled_out
+
+# The default of min_partial_rate, known by its identity: who says nothing about it means "and no more than min_success_rate".
+_FOLLOWS = float("0.5")
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -155,7 +159,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         failure_budget: float = 0.1,
         failure_check_interval: int = 1000,
         min_success_rate: float = 0.95,
-        min_partial_rate: float = 0.5,
+        min_partial_rate: float = _FOLLOWS,
         spend_limit: Mapping[str, float] | None = None,
         final_check: bool = False,
         **unknown: Never,
@@ -180,6 +184,8 @@ class Pipeline(Generic[In_contra, Out_co]):
             },
             final_check=check.maybe_bool("final_check", final_check) is True,
         )
+        if min_partial_rate is _FOLLOWS:
+            bounds = replace(bounds, min_partial_rate=min(bounds.min_partial_rate, bounds.min_success_rate))
         if bounds.min_partial_rate > bounds.min_success_rate:
             check.add("min_partial_rate", "at most min_success_rate", bounds.min_partial_rate)
         check.raise_if_any()

@@ -5,8 +5,9 @@ What a run is asked to do, before it begins: a value without state.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from outlast.pipeline.declare import annotations_of
 from outlast.store.codec import types_in
 from outlast.store.records import StageMark
 
@@ -68,11 +69,4 @@ class Plan:
 
     def types(self) -> dict[str, type]:
         """The classes that the stages' annotations name, for what comes back from the store."""
-        found: dict[str, type] = {}
-        for stage in self.stages:
-            try:
-                hints = get_type_hints(stage.fn)
-            except Exception:  # noqa: BLE001, S112 - an annotation that cannot be evaluated names nothing
-                continue
-            found |= types_in(*hints.values())
-        return found
+        return types_in(*(hint for stage in self.stages for hint in annotations_of(stage.fn)))

@@ -20,7 +20,7 @@ from outlast.errors import LeaseLost
 from outlast.pipeline.attempts import scripted
 from outlast.pipeline.batches import Convoy, Gathering
 from outlast.pipeline.crew import Crew
-from outlast.pipeline.journal import Journal, as_row, persist
+from outlast.pipeline.journal import Journal, Room, as_row, persist, rough
 from outlast.pipeline.journey import Bearings, Next, Post
 from outlast.pipeline.resources import Resources
 from outlast.pipeline.stagecalls import UNDERWAY
@@ -112,6 +112,9 @@ class Runner(Traffic):
         # Twice what can be under way at a batch stage: one batch is worked on while the next one gathers.
         most = (4 * one.concurrency if one.batch is None else 2 * one.concurrency * one.batch for one in plan.stages)
         self.window = max(LEAST_WINDOW, *most)
+        self._least_window = min(self.window, sum(one.concurrency * (one.batch or 1) for one in plan.stages) + 1)
+        self.room = Room()
+        self._input_size = 0  # bytes of an item as it was read, roughly, of the larger ones of late
         self._most_tasks = min(MOST_TASKS, sum(post.stage.concurrency for post in self._async_posts))
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
@@ -146,7 +149,14 @@ class Runner(Traffic):
         self.intake = intake(self)
         self.ledger = ledger(self)
         self.crew = Crew(
-            self.posts, self.attempt_in_thread, self._safely(self._came_back), Next.GO, Next.LINE, self.loop
+            self.posts,
+            self.attempt_in_thread,
+            self._safely(self._came_back),
+            Next.GO,
+            Next.LINE,
+            self.loop,
+            self.room,
+            self._safely(self._review),
         )
         self.journal: Journal
 
@@ -169,6 +179,7 @@ class Runner(Traffic):
             self.lease,
             self.sink,
             loop=self.loop,
+            room=self.room,
             committed=self._safely(self._committed),
             refused=self.ledger.refused,
             broken=self._journal_broke,
@@ -232,6 +243,7 @@ class Runner(Traffic):
             self._drop(self._unbegun())
         if drop:
             self._dropping = True
+            self.room.open_for_good()
             self._drop(self._granted)
             for post in self.posts:
                 if post.is_async or not post.alone:
@@ -260,6 +272,7 @@ class Runner(Traffic):
             return
         self._cancelling = True
         self._stop.set()
+        self.room.open_for_good()
         for task in self._tasks:
             task.cancel()
         if not self._done.done():
@@ -367,13 +380,13 @@ class Runner(Traffic):
     async def _feed(self) -> None:
         try:
             while self._reading:
-                room = self.window - self.in_hand
+                room = self._wide() - self.in_hand
                 if room <= 0 or len(self._fresh) >= LOW or self.journal.full or self.crowded():
                     self._hungry = self.loop.create_future()
                     await self._hungry
                     continue
-                chunk = await self.intake.chunk(min(room, _CHUNK))
-                self._take_in(chunk)
+                # Without a name of its own: it would keep these items, and what becomes of them, until the next are read.
+                self._take_in(await self.intake.chunk(min(room, _CHUNK)))
                 if self.intake.exhausted:
                     self.books.source_exhausted = self.journal.exhausted = True
                     self._reading = False
@@ -388,6 +401,13 @@ class Runner(Traffic):
                 self._gathered(post)
         self._check_done()
 
+    def _wide(self) -> int:
+        """The window as it is for values of their present size."""
+        size = max(self.room.typical, self._input_size)
+        if size * self.window <= self.room.most:
+            return self.window
+        return max(self._least_window, self.room.most // size)
+
     def _take_in(self, chunk: list[Journey]) -> None:
         self.books.total = self.journal.read = self.intake.read
         if chunk and self.books.bounds.spend_limit and (what := self.books.overspent) is not None:
@@ -395,6 +415,9 @@ class Runner(Traffic):
         if not self._reading:
             return  # asked to stop meanwhile: they are read, and pending
         self.in_hand += len(chunk)
+        if chunk:
+            size = rough(chunk[-1].value)
+            self._input_size = max(size, self._input_size - ((self._input_size - size) >> 2))
         self.ledger.taken_in(chunk)
         first_async = self.posts[0].is_async and self.posts[0].alone
         for journey in chunk:
@@ -423,10 +446,18 @@ class Runner(Traffic):
         context = copy_context()
         return await self.loop.run_in_executor(None, lambda: context.run(persist, ask, "the store", self._stop))
 
+    def _review(self, _: object = None) -> None:
+        """See whether there is room for more values."""
+        if not self.room.is_open() and self.room.holds(self.crew.unseen, share=2):
+            self.room.open()
+            self.feed_more()
+            self._relieve()
+
     # -- the record ---------------------------------------------------------------------------------------------------------------
 
     def _committed(self, load: Load) -> None:
         self.ledger.committed(load)
+        self._review()
         now = self.bearings.monotonic()
         for journey in load.held:
             self._held -= 1
@@ -436,8 +467,7 @@ class Runner(Traffic):
             else:
                 self._set_ready(journey)
         self.feed_more()
-        if self._fresh:
-            self._wake(1)
+        self._relieve()
         self._wake_settled()
         if self._virtual and self._held == 0 and self._alarm is not None:
             self._alarm.set()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from outlast.clock import Clock
     from outlast.pipeline.batches import Gathering
     from outlast.pipeline.crew import Crew
-    from outlast.pipeline.journal import Journal
+    from outlast.pipeline.journal import Journal, Room
     from outlast.pipeline.journey import Journey, Post
     from outlast.pipeline.ledger import Ledger
 
@@ -51,6 +51,7 @@ class Traffic(Attempts):
     crew: Crew
     ledger: Ledger
     journal: Journal
+    room: Room
     window: int
     in_hand: int  # items read and neither finished nor given back
     status: str | None
@@ -193,6 +194,8 @@ class Traffic(Attempts):
             traveller = self._granted.popleft()
             traveller.seated = False
             return traveller
+        if not self.room.is_open():
+            return None
         for post in self._async_posts:
             if post.ready and post.free:
                 post.free.pop()

@@ -211,12 +211,16 @@ class Items:
             self._keys.close()
             self._keys = None
 
-    def checkpoints_of(self, run_number: int, seqs: Iterable[int]) -> dict[int, Checkpoint]:
-        """The checkpoint of the furthest stage of each of these items that has one."""
+    def checkpoints_of(
+        self, run_number: int, seqs: Iterable[int], *, before: int | None = None
+    ) -> dict[int, Checkpoint]:
+        """The checkpoint of the furthest stage of each of these items that has one; with `before`, of the stages before that one."""
+        condition, values = ("", ()) if before is None else ("and stage < ? ", (before,))
         with self._database.reading() as tx:
             rows = tx.rows(
-                f"select {_CHECKPOINT} from outlast_checkpoints where run = ? and seq {self._database.among} order by seq, stage",
-                *(run_number, self._database.passed(seqs)),
+                f"select {_CHECKPOINT} from outlast_checkpoints where run = ? and seq {self._database.among} "
+                f"{condition}order by seq, stage",
+                *(run_number, self._database.passed(seqs), *values),
             )
         return {row[0]: Checkpoint(*row) for row in rows}
 

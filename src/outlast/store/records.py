@@ -20,6 +20,7 @@ Wish = Literal["pause", "cancel"]
 ItemStatus = Literal["succeeded", "skipped", "dlq", "failed"]
 AttemptOutcome = Literal["success", "retrying", "failed"]
 LetterStatus = Literal["open", "replaying", "resolved", "archived"]
+LetterKind = Literal["item", "job", "compensation"]
 #: What processes share, and the breakers of a run that shares none, as they were last seen.
 StateKind = Literal["breaker", "limit", "budget", "watched_breaker"]
 Prunable = Literal["runs", "dead_letters", "events"]
@@ -197,7 +198,7 @@ class DeadLetterRow:
     pipeline: str
     stage: str
     item_key: str
-    kind: str = "item"
+    kind: LetterKind = "item"
     payload: bytes = field(repr=False)
     error: str
     error_type: str
