@@ -28,6 +28,7 @@ _FOLLOWS = float("0.5")
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
     from pathlib import Path
     from typing import Never, Unpack
 
@@ -385,6 +386,9 @@ class _Bench:
         self.codec = codec
         self.store = open_store(f"{folder}/outlast.db", app=name)
         weakref.finalize(self.store, shutil.rmtree, folder, ignore_errors=True)
+
+    def tidy(self, began: datetime, /) -> None:
+        """Nothing is kept for long here."""
 
 
 def _checked(stages: tuple[Any, ...], check: Check) -> tuple[Stage[..., Any, Any], ...]:

@@ -13,6 +13,7 @@ from outlast.store.records import StageMark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from outlast.commons import Commons
     from outlast.pipeline.accounting import Bounds
@@ -36,6 +37,7 @@ class Keeps(Protocol):
     def codec(self) -> Codec: ...
     @property
     def commons(self) -> Commons: ...
+    def tidy(self, began: datetime, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
