@@ -63,7 +63,7 @@ class DeadLetters:
         codec: Codec,
         replay: Replay,
         *,
-        retention_days: Mapping[str, int] | None = None,
+        retention_days: Mapping[str, int | None] | None = None,
         gone: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """`gone` may know that the owner of a lease is dead before the lease has ended."""

@@ -115,7 +115,7 @@ class Run:
                 sink.close()
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
-        plan = self.plan
+        plan, began = self.plan, here.get().clock.now()
         state = await _aside(lambda: persist(lambda: store.shard_state(lease.run_number, lease.shard), "the store"))
         before = Counts(
             total=record.counts.total,
@@ -164,6 +164,8 @@ class Run:
             watcher.cancel()
         result = runner.result = self._result(runner, types)
         await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
+        if cancelled is None and runner.reason != "store_error":
+            await _aside(lambda: plan.home.tidy(began))
         if plan.watch is not None:
             plan.watch(runner)
         if cancelled is not None:

@@ -332,12 +332,8 @@ class Journey:
         call = self.call
         stop = stopping.get()
         if stop is not None and stop.is_set():
-            # It may have failed because of that: what ended early in it says nothing about the item. What it has cost stays on record.
-            notes = self._said()
-            if notes is not None and notes.spent:
-                self._keep(notes)
-                self._failure(post, error, classify(error), self._number(), began, now, 0.0, notes)
-                self.attempts += 1
+            # It may have failed because of that: what ended early in it says nothing about the item. That it was made stays on record.
+            self._kept_only(post, error, began, now)
             self.reason = "shutdown"
             return Next.BACK
         if call is None:
@@ -364,14 +360,32 @@ class Journey:
             return Next.WAIT
         return self.over(post, error, (number, began, now, notes))
 
+    def cut_short(self, post: Post, began: float) -> None:
+        """The run does not wait for this attempt any longer; the item stays unfinished."""
+        error = InterruptedError("the run was asked to end, and did not wait for this attempt")
+        self._kept_only(post, error, began, post.run.monotonic())
+
+    def _kept_only(self, post: Post, error: Exception, began: float, now: float) -> None:
+        """The attempt is on record and decides nothing."""
+        if self.started is None:
+            self.started = began
+        notes = self._said()
+        if notes is not None:
+            self._keep(notes)
+        self._failure(post, error, classify(error), self._number(), began, now, 0.0, notes)
+        self.attempts += 1
+
     def over(self, post: Post, error: Exception, attempt: tuple[int, float, float, Notes | None] | None = None) -> Next:
         """No further attempt at this stage; `attempt` is the one that has just failed, if that is what ended it."""
         call = self.call
         reason = None if call is None else call.reason
+        verdict = classify(error)
         if reason in NOT_OURS:
+            if attempt is not None:
+                self.attempts += 1
+                self._failure(post, error, verdict, attempt[0], attempt[1], attempt[2], 0.0, attempt[3])
             self.reason = reason
             return Next.BACK
-        verdict = classify(error)
         if attempt is not None:
             self.attempts += 1
             number, began, now, notes = attempt

@@ -4,6 +4,7 @@ What becomes of an item that has ended: its rows, its output, its dead letter; a
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
@@ -61,7 +62,7 @@ class Ledger:
         # For outputs in the order of the source: the items in hand, and of those the ones that have ended.
         self._queue: deque[Journey] | None = deque() if plan.ordered else None
         self._ended: dict[int, Journey] = {}
-        self._gap = False
+        self._missing: set[int] = set()  # those that stay unfinished: what comes behind them cannot be written in order
         self._heard = _loud()
         self._room = runner.room
         # Only while somebody watches: what became of items at each stage, and how many have ended behind so many stages.
@@ -90,23 +91,33 @@ class Ledger:
         if self._queue is None:
             self._write(journey)
             return
-        if self._gap:  # one before it stays unfinished, so this cannot be written in order: a resume does it again
-            self._keep_attempts(journey)
-            self._runner.finished()
-            return
         self._ended[journey.seq] = journey
+        if journey.status == "failed" and self._queue[0] is not journey and self._ends_it(journey):
+            self._runner.begin_no_more()  # it stops the run when those before it have ended
         while self._queue and self._queue[0].seq in self._ended:
             self._write(self._ended.pop(self._queue.popleft().seq))
+        self._forgo()
+
+    def _ends_it(self, journey: Journey) -> bool:
+        return journey.verdict.fatal or self._runner.plan.on_item_error == "stop"
 
     def given_back(self, journey: Journey) -> None:
         """The item stays unfinished; those behind it that have ended already cannot be written in order."""
         self._keep_attempts(journey)
-        if self._queue is not None and not self._gap:
-            self._gap = True
-            for ended in self._ended.values():
-                self._keep_attempts(ended)
-                self._runner.finished()
-            self._ended.clear()
+        if self._queue is not None:
+            self._missing.add(journey.seq)
+            self._forgo()
+
+    def _forgo(self) -> None:
+        """What has ended behind an item that stays unfinished cannot be written in order: a resume does it again."""
+        if not self._missing or not self._ended or self._queue is None:
+            return
+        behind = itertools.dropwhile(lambda one: one.seq not in self._missing, tuple(self._queue))
+        for journey in [one for one in behind if one.seq in self._ended]:
+            del self._ended[journey.seq]
+            self._missing.add(journey.seq)
+            self._keep_attempts(journey)
+            self._runner.finished()
 
     def _keep_attempts(self, journey: Journey) -> None:
         """What was tried in vain stays on record, and so does what it has cost: the pass that finishes the item adds it up."""
@@ -480,14 +491,14 @@ class Ledger:
                 processed=books.processed,
                 failed=books.failures,
             )
-            runner.stop(reason, details)
+            runner.stop(reason, details, drop=True)
         elif reason == "same_failure":
             if runner.reading:
                 runner.detail = journey.reason or ""
-                runner.stop(reason, journey.error)
+                runner.stop(reason, journey.error, drop=True)
         else:
             runner.detail = journey.reason or ""
-            runner.stop(reason, journey.error, drop=reason == "fatal_error")
+            runner.stop(reason, journey.error, drop=True)
 
     def _over_budget(self, *, stopped: bool) -> None:
         if not listening():
