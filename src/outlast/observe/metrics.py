@@ -11,10 +11,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from outlast.observe import events as told
-from outlast.observe import subscribe
+from outlast.observe import subscribe, watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from outlast.observe import Hook
     from outlast.observe.events import Event
@@ -68,6 +68,21 @@ HEDGES = Metric(
     ("step_name",),
     "Attempts that were slow and got a second one beside them.",
 )
+FALLBACKS = Metric(
+    "outlast_fallbacks_total",
+    ("error_class", "step_name"),
+    "Answers that a fallback gave in place of a call that failed, by what it failed with.",
+)
+REJECTED = Metric(
+    "outlast_calls_rejected_total",
+    ("by", "which", "step_name"),
+    "Calls that a breaker or a limit turned away, so that nothing was called.",
+)
+HOOKS = Metric(
+    "outlast_hook_failures_total",
+    ("hook",),
+    "Failures of hooks that watch events; what they watched went on.",
+)
 THROTTLED = Metric(
     "outlast_limit_throttled_total",
     ("limit",),
@@ -107,7 +122,7 @@ TRANSITIONS = Metric(
 STATE = Metric(
     "outlast_breaker_state",
     ("breaker", "state"),
-    "1 for the state that a circuit breaker is in, 0 for the others; from its first change on.",
+    "1 for the state that a circuit breaker is in, 0 for the others, as far as this process knows.",
     "gauge",
 )
 METRICS: Final = (
@@ -118,6 +133,9 @@ METRICS: Final = (
     TIMEOUTS,
     REFUSALS,
     HEDGES,
+    FALLBACKS,
+    REJECTED,
+    HOOKS,
     THROTTLED,
     LATE,
     ITEMS,
@@ -168,6 +186,12 @@ class Samples:
                 yield self._one(REFUSALS, event.budget)
             case told.StepHedge():
                 yield self._one(HEDGES, event.step_id)
+            case told.FallbackUsed():
+                yield self._one(FALLBACKS, event.error_class, event.step_id)
+            case told.CallRejected():
+                yield self._one(REJECTED, event.by, event.which, event.step_id or "")
+            case told.HookFailed():
+                yield self._one(HOOKS, event.hook)
             case told.Throttled():
                 yield self._one(THROTTLED, event.limit)
             case told.LimitExceeded():
@@ -191,11 +215,14 @@ class Samples:
                 reached = _REACHED[type(event)]
                 if not event.learnt:  # counted by the process that has done it
                     yield self._one(TRANSITIONS, event.breaker, reached)
-                states = [self._one(STATE, event.breaker, state, value=int(state == reached)) for state in STATES]
-                if states[0].labels["breaker"] != OTHER:  # many breakers together are in no state
-                    yield from states
+                yield from self.state(event.breaker, reached)
             case _:
                 return
+
+    def state(self, breaker: str, reached: str) -> list[Sample]:
+        """The state that a breaker is in."""
+        states = [self._one(STATE, breaker, state, value=int(state == reached)) for state in STATES]
+        return states if states[0].labels["breaker"] != OTHER else []  # many breakers together are in no state
 
     def _one(self, metric: Metric, *values: str, value: int = 1) -> Sample:
         labels = {
@@ -226,6 +253,21 @@ class _Installed:
 
 _installed: dict[Hashable, _Installed] = {}
 _changing = Lock()
+
+
+def keeping(keep: Callable[[Iterable[Sample]], None], clean: Callable[[], None]) -> tuple[Hook, Callable[[], None]]:
+    """A hook that keeps what events add, and its clean-up. What has a state is kept from now on, not from its first change."""
+    samples = Samples()
+    unwatch = watch(lambda breaker: keep(samples.state(breaker.name, breaker.seems())))
+
+    def count(event: Event) -> None:
+        keep(samples.of(event))
+
+    def end() -> None:
+        unwatch()
+        clean()
+
+    return count, end
 
 
 def install_once(key: Hashable, make: Callable[[], tuple[Hook, Callable[[], None]]]) -> Callable[[], None]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outlast.observe.metrics import METRICS, Samples, install_once
+from outlast.observe.metrics import METRICS, install_once, keeping
 
 try:
     import prometheus_client
@@ -18,13 +18,12 @@ except ModuleNotFoundError as missing:
     ) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from prometheus_client import CollectorRegistry
 
     from outlast.observe import Hook
-    from outlast.observe.events import Event
-    from outlast.observe.metrics import Metric
+    from outlast.observe.metrics import Metric, Sample
 
 __all__ = ["install"]
 
@@ -40,7 +39,6 @@ def install(registry: CollectorRegistry | None = None) -> Callable[[], None]:
 
 def _make(registry: CollectorRegistry) -> tuple[Hook, Callable[[], None]]:
     made: dict[str, prometheus_client.Counter | prometheus_client.Gauge] = {}
-    samples = Samples()
 
     def clean() -> None:
         for collector in made.values():
@@ -53,15 +51,15 @@ def _make(registry: CollectorRegistry) -> tuple[Hook, Callable[[], None]]:
         clean()
         raise
 
-    def count(event: Event) -> None:
-        for sample in samples.of(event):
+    def keep(samples: Iterable[Sample]) -> None:
+        for sample in samples:
             collector = made[sample.metric.name].labels(**sample.labels)
             if isinstance(collector, prometheus_client.Counter):
                 collector.inc(sample.value)
             else:
                 collector.set(sample.value)
 
-    return count, clean
+    return keeping(keep, clean)
 
 
 def _collector(metric: Metric, registry: CollectorRegistry) -> prometheus_client.Counter | prometheus_client.Gauge:

@@ -7,6 +7,7 @@ Each attempt has a copy of the run's context: what it sets there is nobody else'
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ class Attempts:
     _base: Variables
     _dropping: bool
     _cancelling: bool
+    _virtual: bool
 
     async def attempt(self, journey: Traveller, post: Post) -> Next:
         """One attempt at an async stage."""
@@ -47,12 +49,12 @@ class Attempts:
         if journey.falling:
             context.run(standing.set, journey)
             try:
-                answer = context.run(post.guard.fallback, journey.value, **post.kwargs)  # type: ignore[arg-type]
+                answer = context.run(post.guard.fallback, journey.value, **_lent(post))  # type: ignore[arg-type]
                 if hasattr(type(answer), "__await__"):
                     answer = await inside(context, answer)
             except Exception as error:  # noqa: BLE001 - the item's end
                 return journey.fell_back(post, error=error)
-            return journey.fell_back(post, answer)
+            return context.run(journey.fell_back, post, answer)
         begun = context.run(journey.begin, post)
         if begun is not None:
             return self._held_up(journey, post, begun)
@@ -75,10 +77,20 @@ class Attempts:
                 with call.timer:
                     result = await inside(context, work)
         except Exception as error:  # noqa: BLE001 - told to the journey
+            if post.stage.repairs:  # which are the user's code, and may block
+                return await self._apart(context, journey.failed, post, error, began)
             return context.run(journey.failed, post, error, began)
         except asyncio.CancelledError as cancelled:
             return self.cancelled_inside(journey, post, cancelled, began)
+        if post.stage.repairs and not post.alone:  # an item of it may have failed
+            return await self._apart(context, journey.succeeded, post, result, began)
         return context.run(journey.succeeded, post, result, began)
+
+    async def _apart(self, context: Variables, tell: Callable[..., Next], *what: Any) -> Next:
+        """Tell the journey in a thread what became of the attempt."""
+        if self._virtual:  # in which time jumps as soon as the loop has nothing to do: nobody is held up, and nothing must seem to take long
+            return context.run(tell, *what)
+        return await asyncio.get_running_loop().run_in_executor(None, partial(context.run, tell, *what))
 
     def cancelled_inside(self, journey: Traveller, post: Post, cancelled: BaseException, began: float) -> Next:
         """A cancellation that is not ours came out of a stage: one of its own tasks was cancelled, and that concerns this item only."""
@@ -110,10 +122,10 @@ class Attempts:
         if journey.falling:
             context.run(standing.set, journey)
             try:
-                answer = context.run(post.guard.fallback, journey.value, **post.kwargs)  # type: ignore[arg-type]
+                answer = context.run(post.guard.fallback, journey.value, **_lent(post))  # type: ignore[arg-type]
             except Exception as error:  # noqa: BLE001 - the item's end
                 return journey.fell_back(post, error=error)
-            return journey.fell_back(post, answer)
+            return context.run(journey.fell_back, post, answer)
         call = journey.call
         if call is not None or post.full:
             begun = context.run(journey.begin, post)
@@ -138,6 +150,11 @@ class Attempts:
         if call is None:
             return journey.passed(post, result, began)  # type: ignore[union-attr]  # a convoy has a call
         return context.run(journey.succeeded, post, result, began)
+
+
+def _lent(post: Post) -> dict[str, Any]:
+    """What the run has opened for the stage and its fallback takes."""
+    return {name: post.kwargs[name] for name in post.stage.lent}
 
 
 def _refuse_awaitable(result: Any, post: Post) -> None:
