@@ -101,14 +101,14 @@ def read_letters(store, count):
     for first in range(0, count, BATCH):
         store.add_letters(letters[first : first + BATCH])
     print(f"  add a dead letter            {(time.perf_counter() - wall) / count * 1e6:7.1f} us")
-    middle = letters[count // 2].cursor
+    middle = letters[count // 2]
     measure("groups", store.groups)
     measure("groups of a pipeline", lambda: store.groups(pipeline="pipeline-2"))
     measure("groups of a run", lambda: store.groups(run=f"{7:032x}"))
     measure("first page", lambda: store.letters(status="open"))
     measure(
         "page of a stage, in the middle",
-        lambda: store.letters(pipeline="pipeline-2", stage="ask", status="open", after=middle),
+        lambda: store.letters(pipeline="pipeline-2", stage="ask", status="open", after=middle, order="created"),
     )
     measure("page of a group", lambda: store.letters(group=f"{1:016x}", status="open"))
     measure("page of a run", lambda: store.letters(run=f"{7:032x}", status="open"))

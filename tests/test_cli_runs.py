@@ -508,7 +508,15 @@ def test_archive_export_and_import_from_a_shell(shell):
     assert shell(f"dlq archive {first['id']} --reason known").stdout == "Archived 1.\n"
     assert [letter["id"] for letter in shell.json("dlq list")] == [second["id"]]
     assert shell(f"dlq archive {first['id']} --undo --reason 'not known'").stdout == "Opened 1.\n"
-    assert shell("dlq archive --older-than 1 --reason old").stdout == "Archived 0.\n"
+    none = "Archived 0: none of those that are open fits.\n"
+    assert shell("dlq archive --pipeline reviews --older-than 1 --reason old").stdout == none
+    assert shell.json("dlq archive --older-than 0 --text 'bad 1' --reason 'known, see 17'") == {"archived": 1}
+    assert shell.json("dlq list --status archived")[0]["reason"] == "known, see 17"
+    assert shell("dlq archive --undo --pipeline reviews").stdout == "Opened 1.\n"
+    assert shell("dlq archive --undo --stage parse").stdout == "Opened 0: none of those that are archived fits.\n"
+    assert (
+        shell("dlq archive --stage label").stderr == "expected --reason: why they are put away; it stays on record.\n"
+    )
     assert shell.json("dlq export letters") == {"exported": 2, "folder": "letters"}
     assert shell.json("dlq import letters --store other.db") == {"imported": 2, "known": 0}
     assert shell.json("dlq import letters --store other.db") == {"imported": 0, "known": 2}

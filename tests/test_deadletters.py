@@ -24,7 +24,8 @@ import outlast
 from outlast import compat
 from outlast.deadletters import DeadLetterEntry, Directory, fingerprint, fingerprints, normalised
 from outlast.store import open_store
-from outlast.store.records import to_us
+from outlast.store.filters import FIELDS
+from outlast.store.records import EventRow, to_us
 from outlast.testing import capture_events
 from servers.postgres import Postgres
 from stores import TABLES, sql
@@ -847,12 +848,64 @@ def test_archived_letters_are_kept_and_not_replayed(shop):
     assert shop.letters.replay(ids=[first.id]).counts.succeeded == 1
 
 
+def test_every_door_takes_every_mark_of_a_letter(shop, tmp_path):
+    """S4-23, S4-24: one filter for finding, grouping, putting away, bringing back, writing out and replaying; marks add up."""
+    day, letters, store = 86_400_000_000, shop.letters, shop.app.store
+    (kept,) = shop.fail("odd")
+    run = kept.run_id
+    store.add_letters([row(1, stage="parse"), row(2, pipeline="mails"), row(3, error="the disk is full")])
+    aged = f"update outlast_dead_letters set moved = moved - {3 * day} where item_key = 'key-3'"
+    marks = {
+        "pipeline": "mails",
+        "stage": "parse",
+        "group": kept.group,
+        "run": run,
+        "text": "DISK is",
+        "older_than_days": 2,
+    }
+    assert set(marks) | {"status"} == set(FIELDS)
+    for name, value in marks.items():
+        sql(store, aged)  # archiving and opening again make it young
+        (found,) = letters.find(**{name: value})
+        (group,) = letters.groups(**{name: value})
+        assert (group.count, group.sample_keys) == (1, (found.item_key,))
+        assert letters.export(tmp_path / name, **{name: value}) == 1
+        assert letters.archive(reason="known", **{name: value}) == 1
+        sql(store, aged)
+        assert [letter.reason for letter in letters.find(**{name: value, "status": "archived"})] == ["known"]
+        assert list(letters.find(**{name: value})) == []
+        assert letters.unarchive(**{name: value}) == 1
+        assert letters.archive(reason="no", ids=[found.id], text="nowhere") == 0
+    assert letters.archive(pipeline="reviews", older_than_days=2, reason="x") == 0  # what was opened again is not old
+    shop.bad.clear()
+    assert letters.replay(run=run, text="odd", stage="label").counts.total == 1
+    with pytest.raises(outlast.ConfigurationError, match="there are no open dead letters"):
+        letters.replay(ids=[row(1).id], text="nowhere")
+
+
+def test_a_mark_that_is_none_is_refused(shop):
+    """S0-29, D-26: a name that is misspelt, a value that cannot be meant, and one that would mean all there are."""
+    letters = shop.letters
+    for call, message in [
+        (lambda: letters.find(pipline="reviews"), "got: pipline. Did you mean 'pipeline'"),
+        (lambda: letters.archive(status="open", stage="x", reason="x"), "got: status"),
+        (lambda: letters.archive(text="", reason="x"), "expected text to be a text to look for, got: an empty one"),
+        (lambda: letters.archive(older_than_days=-1, reason="x"), "expected older_than_days to be a number of days"),
+        (lambda: letters.archive(older_than_days=float("nan"), reason="x"), "expected older_than_days"),
+        (lambda: letters.find(stage=3), "expected stage to be a text, got: a value of type int"),
+        (lambda: shop.reviews.reprocess(pipeline="mails"), "got: pipeline"),
+    ]:
+        with pytest.raises(outlast.ConfigurationError, match=message):
+            call()
+
+
 def test_old_letters_are_put_away_by_themselves(address):
     """S4-24: after so many days, or as the app's retention says."""
     shop = Shop(address)
     store = shop.app.store
     now = to_us(datetime.now(UTC))
     store.add_letters([row(number, created_us=now - number * 86_400_000_000) for number in range(10)])
+    sql(store, "update outlast_dead_letters set moved = created")
     assert shop.letters.auto_archive() == 0
     assert shop.letters.auto_archive(older_than_days=6.5) == 3
     assert {letter.reason for letter in shop.letters.find(status="archived")} == {
@@ -863,6 +916,79 @@ def test_old_letters_are_put_away_by_themselves(address):
     assert len(list(app.dead_letters.find())) == 2
     for opened in (store, app.store):
         opened.close()
+
+
+def test_retention_happens_by_itself_when_a_run_ends(address):
+    """S4-24, C-14: open letters are put away, what is over goes, and nothing of the run that ends or of one that can go on."""
+    app = outlast.App(
+        "shop",
+        store=address,
+        retention_days=dict.fromkeys(("runs", "dead_letters", "events"), 0) | {"open_dead_letters": 0},
+    )
+
+    @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+    def label(number: int) -> int:
+        if number == 0:
+            raise ValueError("odd")
+        return number
+
+    pipeline = outlast.Pipeline("reviews", label, app=app, failure_budget=1.0)
+    store = app.store
+    paused = store.open_run("reviews", "paused", ())
+    store.set_run(None, paused.id, status="interrupted", expect=("running",))
+    store.add_events([EventRow("e" * 32, "run_started", 1, paused.id)])
+    last = [pipeline.run([0, 1], run_key=f"run {number}") for number in range(4)][-1]
+    assert {run.run_key for run in store.runs()} == {"paused", "run 3"}
+    assert {(event.run, event.name) for event in store.events()} == {
+        (paused.id, "run_started"),
+        (last.id, "run_started"),
+        (last.id, "run_finished"),
+    }
+    assert list(last.outputs()) == [1]
+    assert [(letter.run, letter.status) for letter in store.letters()][1:] == [(last.id, "open")]
+    (before,) = app.dead_letters.find(status="archived")
+    assert before.reason == "older than 0 days, archived by itself"
+    store.close()
+
+
+def test_retention_happens_by_itself_when_a_store_is_opened(address, monkeypatch):
+    """S4-24: settled letters are kept for 90 days unless the app says otherwise, and deleted a bounded piece at a time."""
+    shop = Shop(address)
+    store = shop.app.store
+    store.add_letters([row(number, status="archived") for number in range(10)] + [row(10), row(11, status="resolved")])
+    sql(store, f"update outlast_dead_letters set moved = moved - {91 * 86_400_000_000} where item_key <> 'key-11'")
+    store.close()
+    keeping = outlast.App("shop", store=address, retention_days={"dead_letters": None})
+    assert sum(stat.count for stat in keeping.store.stats()) == 12
+    keeping.store.close()
+    monkeypatch.setattr("outlast.store.retention._AT_MOST", 4)
+    monkeypatch.setattr("outlast.store.upkeep._CHUNK", 2)
+    app = outlast.App("shop", store=address)
+    assert sum(stat.count for stat in app.store.stats()) == 8
+    app.tidy(datetime.now(UTC))
+    app.tidy(datetime.now(UTC))
+    assert {(stat.status, stat.count) for stat in app.store.stats()} == {("open", 1), ("resolved", 1)}
+    app.store.close()
+
+
+def test_a_run_tells_by_itself_that_too_many_letters_are_open(address):
+    """S4-24: with the threshold of the app, at the end of each run that leaves more."""
+    app = outlast.App("shop", store=address, dead_letter_threshold=1)
+
+    @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+    def label(number: int) -> int:
+        raise ValueError("odd")
+
+    pipeline = outlast.Pipeline("reviews", label, app=app, failure_budget=1.0)
+    with capture_events() as events:
+        pipeline.run([0], check=False)
+        assert "dead_letters_over_threshold" not in [event.name for event in events]
+        pipeline.run([0], check=False)
+    (event,) = [event for event in events if event.name == "dead_letters_over_threshold"]
+    assert (event.count, event.threshold) == (2, 1)
+    app.store.close()
+    with pytest.raises(outlast.ConfigurationError, match="dead_letter_threshold to be an integer of at least 0"):
+        outlast.App("shop", dead_letter_threshold=-1)
 
 
 def test_too_many_open_letters_are_told(shop):

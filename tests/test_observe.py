@@ -200,7 +200,10 @@ def test_an_event_is_a_sentence_for_people(event):
     sentence = event.sentence()
     assert "\n" not in sentence
     assert "None" not in sentence
-    assert next(getattr(event, field) for field in ("breaker", "limit", "step_id", "hook") if hasattr(event, field)) in sentence
+    assert (
+        next(getattr(event, field) for field in ("breaker", "limit", "step_id", "hook") if hasattr(event, field))
+        in sentence
+    )
 
 
 @every_event

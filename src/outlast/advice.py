@@ -4,6 +4,8 @@ What a call that gave up says: why, and what can be done about it.
 
 from __future__ import annotations
 
+from outlast.redact import harmless
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
@@ -66,4 +68,4 @@ def note(call: Ending, error: Exception, reason: StopReason, verdict: Verdict | 
         count=f"{call.number} attempt{'' if call.number == 1 else 's'}",
         elapsed=f"{call.elapsed:.3g}",
     )
-    return f"outlast {call.name}: {text}"
+    return harmless(f"outlast {call.name}: {text}")

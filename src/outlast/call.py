@@ -200,6 +200,7 @@ class Call:
     recorded = False  # whether somebody wants the record of an attempt that succeeds
     quick = False
     unwanted: object = None
+    unawaited: object = None  # watches over the rest of a call that nobody has awaited yet
     deadline: float | None = None
     asked = False  # whether the code has asked for its idempotency key, to send it along
     around: Begun | None = None  # the call that a plain one was made in, and that it speaks for
@@ -628,11 +629,23 @@ class Call:
         return again
 
     def interrupted(self, error: BaseException) -> None:
-        """An attempt was ended from outside (cancellation, Ctrl-C): neither success nor failure."""
+        """
+        An attempt was ended from outside (cancellation, Ctrl-C), or will not be made: neither success nor failure. Whatever the call holds
+        goes back: its leave from the breaker, its place at the limit, its turn in the line, granted or not.
+        """
         if self.ticket is not None:
             self._settle(error)
         if self.entry >= 0:
             self._leave()
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            turn.limit.withdraw(turn)
+
+    def over(self) -> None:
+        """The call has ended, however: by now it holds nothing, unless a way out was taken that nobody thought of."""
+        self.unawaited = None
+        if self.entry >= 0 or self.ticket is not None or self.turn is not None:
+            self.interrupted(GeneratorExit())
 
     def _settle(self, error: BaseException, verdict: Verdict | None = None) -> None:
         ticket, self.ticket = self.ticket, None

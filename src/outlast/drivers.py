@@ -10,6 +10,7 @@ Each asks the flow (`outlast.call`) what to do next, does it, and tells how it w
 
 from __future__ import annotations
 
+from _weakref import ref
 from contextvars import copy_context
 from types import coroutine
 
@@ -42,6 +43,7 @@ __all__ = [
     "arest",
     "arun",
     "fall_back",
+    "goes_on",
     "made",
     "rest",
     "run",
@@ -61,6 +63,7 @@ def run(
     quick, clock = call.quick, call.world.clock
     isolation = call.guard.isolation
     isolated = None if isolation is None or not call.world.retries else ISOLATED[isolation]
+    handed_on = False
     try:
         if call.guard.cost is not None and call.cost is None:
             call.estimate(args, kwargs, fn)
@@ -85,7 +88,8 @@ def run(
             else:
                 if result.__class__ not in PLAIN and awaitable(result):
                     # The attempt is not over: what was returned is awaited inside of the retry loop.
-                    return arun(call, fn, args, kwargs, copy_context(), first=result, begun=True)
+                    handed_on = True
+                    return goes_on(call, fn, args, kwargs, result)
                 delay = None if quick else call.succeeded(result)
                 if delay is None:
                     return result
@@ -95,6 +99,15 @@ def run(
     finally:
         running.reset(token)
         call.last_error = call.unwanted = None  # whoever still holds the call holds nothing of its attempts
+        if not quick and not handed_on:
+            call.over()
+
+
+def goes_on(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: Any) -> Any:
+    """The rest of a call whose attempt has returned something to await. If nobody ever awaits it, what the call holds goes back all the same."""
+    rest_of_it = arun(call, fn, args, kwargs, copy_context(), first=first, begun=True)
+    call.unawaited = ref(rest_of_it, lambda _: call.over())
+    return rest_of_it
 
 
 def rest(call: Call, seconds: float) -> None:
@@ -228,6 +241,8 @@ async def arun(
     # What an attempt must find: the caller's context, and the call in it. None if an earlier attempt has changed it for good.
     clean = copy_context() if unchanged else None
     plain, quick, clock = call.guard.plain, call.quick, call.world.clock
+    if begun:
+        call.unawaited = None
     hedged = call.guard.hedge is not None and call.world.retries
     try:
         if call.guard.cost is not None and call.cost is None:
@@ -277,6 +292,8 @@ async def arun(
     finally:
         running.reset(token)
         call.last_error = call.unwanted = None  # whoever still holds the call holds nothing of its attempts
+        if not quick:
+            call.over()
 
 
 async def _hedged(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -564,7 +581,7 @@ def _steps(call: Call, *, timed: bool) -> Iterator[Attempt | float]:
                     return
             yield delay
     finally:
-        call.interrupted(GeneratorExit())  # an attempt that was never entered gives its place back
+        call.over()  # an attempt that was never entered gives its place back
 
 
 def _left(attempt: Attempt) -> float | None:

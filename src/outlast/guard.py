@@ -510,7 +510,7 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
             call = made(begun)
             call.begun(circuit, entry, seen)
             if awaitable(result):  # what was returned is awaited inside of the retry loop
-                return _flow.arun(call, fn, args, kwargs, copy_context(), first=result, begun=True)
+                return _flow.goes_on(call, fn, args, kwargs, result)
             call.succeeded(result)
             return result
         finally:

@@ -61,17 +61,37 @@ def test_letters_are_found_by_any_of_their_marks(store):
     assert ids(store.letters(text="back\\")) == [6]
     assert ids(store.letters(text="ÜBER")) == []  # only ASCII letters match in any case
     assert ids(store.letters(text="über BACK")) == [6]
-    assert ids(store.letters(older_than=from_us(START + 4))) == [1]
     assert ids(store.letters(limit=2)) == [6, 5]
+
+
+def test_the_newest_change_comes_first(store):
+    """S3-26: made, moved or edited, whichever was last; pages follow that order, and so does the age of a letter."""
+    day = 86_400.0
+    with virtual_time() as time:
+        store.add_letters([letter(number) for number in (1, 2, 3)])
+        time.advance(day)
+        store.add_letters([letter(4)])
+        time.advance(day)
+        store.edit_letter(letter(2).id, b"new", "typo")
+        time.advance(day)
+        store.move_letters([letter(1).id], to="replaying")
+        store.move_letters([letter(1).id], from_="replaying", to="open")
+        assert ids(store.letters()) == [1, 2, 4, 3]
+        assert ids(store.letters(order="created")) == [4, 3, 2, 1]
+        first = store.letters(limit=2)
+        assert ids(store.letters(limit=5, after=first[-1])) == [4, 3]
+        assert ids(store.letters(older_than_days=1.5)) == [4, 3]
+        assert ids(store.letters(older_than_days=0)) == [2, 4, 3]
+        assert [id_ for id_, _ in store.letter_owners(older_than_days=2.5)] == [letter(3).id]
 
 
 def test_pages_are_complete_and_stable_while_letters_are_added(store):
     """Every letter that was there at the start comes once; letters of the same instant are no exception."""
     store.add_letters([letter(number, created_us=START + number // 10) for number in range(100)])
     seen, after = [], None
-    while page := store.letters(status="open", limit=7, after=after):
+    while page := store.letters(status="open", limit=7, after=after, order="created"):
         seen += ids(page)
-        after = page[-1].cursor
+        after = page[-1]
         store.add_letters([letter(1000 + len(seen), created_us=START + 1000)])
     assert seen == [number for tens in reversed(range(10)) for number in reversed(range(tens * 10, tens * 10 + 10))]
 
@@ -94,7 +114,7 @@ def test_groups_tell_the_largest_problem_first(store):
         ("mails", "label", 1),
     ]
     assert [group.count for group in store.groups(run="a" * 32)] == [2]
-    assert [group.count for group in store.groups("mails")] == [1]
+    assert [group.count for group in store.groups(pipeline="mails")] == [1]
     assert [group.count for group in store.groups(status="archived")] == [1]
     assert sum(group.count for group in store.groups(status=None)) == 8
 
@@ -241,10 +261,13 @@ def test_only_what_is_over_is_pruned(store):
     assert [found.status for found in store.letters()] == ["replaying", "open"]
 
 
-def test_a_letter_outlives_its_run(store):
-    """It has all that a replay needs in itself."""
+def test_a_letter_outlives_its_run_and_an_open_one_keeps_it(store):
+    """D-25: a replay comes home, so that its run must be there; what is settled needs none."""
     run = store.open_run("reviews", "today", ())
     store.add_letters([replace(letter(1), run=run.id)])
     store.set_run(None, run.id, status="completed", expect=("running",))
-    assert store.prune("runs", datetime.now(UTC) + timedelta(days=1)) == 1
+    later = datetime.now(UTC) + timedelta(days=1)
+    assert store.prune("runs", later) == 0
+    store.move_letters([letter(1).id], to="resolved")
+    assert store.prune("runs", later) == 1
     assert ids(store.letters(run=run.id)) == [1]

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,19 +21,22 @@ from outlast.cli.output import (  # noqa: TC001 - typer reads the annotations
     StoreUrl,
     hint,
     moment,
+    print_block,
     print_json,
     print_table,
     refuse,
     say,
 )
-from outlast.cli.stores import dead_letters, opened
+from outlast.cli.stores import dead_letters, found_run, opened
 from outlast.errors import ConfigurationError
-from outlast.redact import mask
+from outlast.redact import masked
+from outlast.store.filters import FIELDS, LetterFilter, chooses  # noqa: TC001 - the annotations are read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from outlast.deadletters import DeadLetter, DeadLetters
+    from outlast.store import Store
 
 dlq = typer.Typer(
     name="dlq", help="Dead letters: what failed for good, and how to send it again.", no_args_is_help=True
@@ -41,10 +46,7 @@ Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]...", help="Dead letters, by id or the beginning of one.")
 ]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The dead letter, by id or the beginning of one.")]
-Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Only of this pipeline.")]
-Stage = Annotated[str | None, typer.Option("--stage", help="Only of this stage.")]
-Group = Annotated[str | None, typer.Option("--group", help="Only of this failure group.")]
-Status = Annotated[str, typer.Option("--status", help="open, replaying, resolved, archived or all.")]
+Status = Annotated[str, typer.Option("--status", help=FIELDS["status"].about)]
 Reveal = Annotated[bool, typer.Option("--reveal", help="Print payloads as they are.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it stays on record.")]
 Canary = Annotated[
@@ -66,27 +68,66 @@ Target = Annotated[
 ]
 
 
+def filtered(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each field of the filter; it takes what was said as its `where`."""
+    fields = {name: field for name, field in FIELDS.items() if name not in {"status", *without}}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_options(**given: Any) -> None:
+            where = {name: value for name in fields if (value := given.pop(name)) is not None}
+            command(**given, where=where)
+
+        options = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[
+                    (float if field.number else str) | None,
+                    typer.Option(field.option, metavar="DAYS" if field.number else None, help=field.about),
+                ],
+            )
+            for name, field in fields.items()
+        ]
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        kept = [one for one in own if one.name != "where"]
+        first = [one for one in kept if one.kind is not one.KEYWORD_ONLY]
+        rest = [one for one in kept if one.kind is one.KEYWORD_ONLY]
+        with_options.__signature__ = inspect.Signature([*first, *options, *rest])  # type: ignore[attr-defined]
+        with_options.__annotations__ = {}  # those of the signature are the ones
+        return with_options
+
+    return decorate
+
+
+def _named(store: Store, where: LetterFilter, status: str | None = None) -> LetterFilter:
+    """The filter, with the id of a run that was named as a person does, and of this status if a command asks for one."""
+    named: LetterFilter = {**where}
+    run = where.get("run")
+    if run is not None:
+        named["run"] = found_run(store, run).id
+    if status is not None:
+        named["status"] = None if status == "all" else status
+    return named
+
+
 @dlq.command("list")
+@filtered()
 def list_letters(
     *,
-    pipeline: Pipeline = None,
-    stage: Stage = None,
-    group: Group = None,
+    where: LetterFilter,
     status: Status = "open",
-    run: Annotated[str | None, typer.Option("--run", help="Only of the run with this id.")] = None,
-    text: Annotated[
-        str | None, typer.Option("--text", help="Only with this text in the error or the item's key.")
-    ] = None,
     limit: Limit = 50,
     reveal: Reveal = False,
     store: StoreUrl = None,
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """List dead letters, the newest first."""
+    """List dead letters, the newest change first."""
     with opened(store, app) as kept:
         letters = dead_letters(kept)
-        found = letters.find(pipeline=pipeline, stage=stage, group=group, status=_status(status), run=run, text=text)
+        found = letters.find(**_named(kept, where, status))
         shown = list(_first(found, limit))
         if as_json:
             print_json([_fields(letter, reveal=reveal) for letter in shown])
@@ -117,10 +158,10 @@ def list_letters(
 
 
 @dlq.command("groups")
+@filtered()
 def list_groups(
     *,
-    pipeline: Pipeline = None,
-    run: Annotated[str | None, typer.Option("--run", help="Only of the run with this id.")] = None,
+    where: LetterFilter,
     status: Status = "open",
     limit: Limit = 50,
     store: StoreUrl = None,
@@ -131,7 +172,7 @@ def list_groups(
     from outlast.cli.report import group_rows
 
     with opened(store, app) as kept:
-        groups = dead_letters(kept).groups(pipeline=pipeline, run=run, status=_status(status), limit=limit)
+        groups = dead_letters(kept).groups(limit=limit, **_named(kept, where, status))
     if as_json:
         print_json([{name: getattr(group, name) for name in group.__slots__} for group in groups])
         return
@@ -166,6 +207,8 @@ def show_letter(
     say(f"item         {letter.item_key} of {letter.pipeline}, failed at {letter.stage}")
     say(f"error        {letter.error_type} ({letter.error_class}): {letter.error}")
     say(f"group        {letter.group}")
+    if letter.stop_reason is not None:
+        say(f"stopped      {letter.stop_reason}")
     say(
         f"attempts     {letter.attempts}, first {moment(letter.first_failed_at)}, last {moment(letter.last_attempt_at)} UTC"
     )
@@ -183,9 +226,16 @@ def show_letter(
     for attempt in attempts:
         what = "succeeded" if attempt.outcome == "success" else f"{attempt.error_type}: {attempt.error}"
         say(f"  attempt {attempt.number} at stage {attempt.stage + 1}: {what}")
-    say("payload" if reveal else "payload (masked; --reveal prints it as it is)")
-    say(_indented(letter.payload, reveal=reveal))
-    if letter.status == "open":
+    if letter.unstored is not None:
+        begins = "cannot be replayed" if letter.begins_at is None else f"a replay begins at {letter.begins_at}"
+        say(f"input        not stored: {letter.unstored}; {begins}")
+    if letter.begins_at is not None:
+        whose = "" if letter.begins_at == letter.stage else f", the input of {letter.begins_at}"
+        say(f"payload{whose}" if reveal else f"payload{whose} (masked; --reveal prints it as it is)")
+        print_block(_indented(letter.payload, reveal=reveal))
+    if letter.status == "open" and letter.begins_at is None:
+        hint(f"Give it an input: outlast dlq edit {letter.id[:12]} --payload JSON --reason ...")
+    elif letter.status == "open":
         hint(f"Send it again: outlast dlq replay {letter.id[:12]}")
 
 
@@ -221,12 +271,11 @@ def edit_letter(
 
 
 @dlq.command("replay")
+@filtered()
 def replay_letters(
     ids: Ids = None,
     *,
-    group: Group = None,
-    pipeline: Pipeline = None,
-    stage: Stage = None,
+    where: LetterFilter,
     canary: Canary = None,
     from_start: FromStart = False,
     output: Output = None,
@@ -239,13 +288,12 @@ def replay_letters(
     """Do the work of dead letters again, from the stage that failed. Nothing is lost if it fails again or is interrupted."""
     from outlast.cli.running import replay
 
-    if not ids and group is None and pipeline is None and stage is None:
-        refuse("expected ids, --group, --pipeline or --stage: which dead letters are meant?")
+    _meant(ids, where)
     with opened(store, app) as kept:
         letters = dead_letters(kept)
         known = None if not ids else [_resolved(letters, letter_id) for letter_id in ids]
-        where = {"pipeline": pipeline, "stage": stage, "group": group, "status": "open"}
-        owner = pipeline or _owner(letters, known, where)
+        where = _named(kept, where)
+        owner = where.pop("pipeline", None) or _owner(letters, known, where)
     replay(
         target,
         store=store,
@@ -253,22 +301,22 @@ def replay_letters(
         owner=owner,
         as_json=as_json,
         ids=known,
-        group=group,
-        stage=stage,
         canary=canary,
         from_start=from_start,
         sink=output,
         progress=progress,
+        **where,
     )
 
 
 @dlq.command("reprocess")
+@filtered(without=("pipeline",))
 def reprocess_letters(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="The pipeline: app.py:reviews or shop.pipelines:reviews.")
     ],
     *,
-    stage: Stage = None,
+    where: LetterFilter,
     canary: Canary = None,
     from_start: FromStart = False,
     output: Output = None,
@@ -279,58 +327,60 @@ def reprocess_letters(
     """Replay all open dead letters of a pipeline, or of one of its stages, with the code as it is now."""
     from outlast.cli.running import replay
 
+    if where.get("run") is not None:
+        with opened(store) as kept:
+            where = _named(kept, where)
     replay(
         target,
         store=store,
         owner=None,
         as_json=as_json,
-        stage=stage,
         canary=canary,
         from_start=from_start,
         sink=output,
         progress=progress,
+        **where,
     )
 
 
 @dlq.command("archive")
+@filtered()
 def archive_letters(
     ids: Ids = None,
     *,
-    group: Group = None,
-    pipeline: Pipeline = None,
-    stage: Stage = None,
-    older_than: Annotated[
-        float | None, typer.Option("--older-than", help="Only those older than so many days.")
-    ] = None,
+    where: LetterFilter,
     undo: Annotated[bool, typer.Option("--undo", help="Open archived ones again.")] = False,
-    reason: Reason,
+    reason: Annotated[
+        str | None, typer.Option("--reason", help="Why; it stays on record. With --undo it may be left out.")
+    ] = None,
     store: StoreUrl = None,
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters away: they stay on record, and are no more counted or replayed."""
-    if not ids and group is None and pipeline is None and stage is None and older_than is None:
-        refuse("expected ids, --group, --pipeline, --stage or --older-than: which dead letters are meant?")
+    """Put dead letters away: they stay on record, and are no more counted or replayed. Options narrow it down together."""
+    _meant(ids, where)
+    if reason is None and not undo:
+        refuse("expected --reason: why they are put away; it stays on record.")
     with opened(store, app) as kept:
         letters = dead_letters(kept)
         known = None if not ids else [_resolved(letters, letter_id) for letter_id in ids]
-        if undo:
-            count = letters.unarchive(ids=known or [], reason=reason)
-        elif older_than is not None and known is None and group is None and pipeline is None and stage is None:
-            count = letters.auto_archive(older_than_days=older_than)
-        else:
-            count = letters.archive(ids=known, group=group, pipeline=pipeline, stage=stage, reason=reason)
+        said = {} if reason is None else {"reason": reason}
+        move = letters.unarchive if undo else letters.archive
+        count = move(ids=known, **said, **_named(kept, where))
     if as_json:
         print_json({"opened" if undo else "archived": count})
-    else:
+    elif count:
         say(f"{'Opened' if undo else 'Archived'} {count:,}.")
+    else:
+        say(f"{'Opened' if undo else 'Archived'} 0: none of those that are {'archived' if undo else 'open'} fits.")
 
 
 @dlq.command("export")
+@filtered()
 def export_letters(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Where the files go; it is made if need be.")],
     *,
-    pipeline: Pipeline = None,
+    where: LetterFilter,
     status: Status = "open",
     store: StoreUrl = None,
     app: AppName = None,
@@ -338,7 +388,7 @@ def export_letters(
 ) -> None:
     """Write each dead letter as a JSON file of its own. Payloads are written as they are."""
     with opened(store, app) as kept:
-        count = dead_letters(kept).export(folder, status=_status(status), pipeline=pipeline)
+        count = dead_letters(kept).export(folder, **_named(kept, where, status))
     if as_json:
         print_json({"exported": count, "folder": folder})
     else:
@@ -380,8 +430,10 @@ def letter_stats(*, store: StoreUrl = None, app: AppName = None, as_json: AsJson
 # --- in common ----------------------------------------------------------------------------------------------------------
 
 
-def _status(status: str) -> str | None:
-    return None if status == "all" else status
+def _meant(ids: list[str] | None, where: LetterFilter) -> None:
+    if not ids and not chooses(where):
+        options = ", ".join(field.option for name, field in FIELDS.items() if name != "status")
+        refuse(f"expected ids, or one of {options}: which dead letters are meant?")
 
 
 def _first(letters: Iterator[DeadLetter], limit: int) -> Iterator[DeadLetter]:
@@ -407,7 +459,7 @@ def _resolved(letters: DeadLetters, beginning: str) -> str:
     raise ConfigurationError(message)
 
 
-def _owner(letters: DeadLetters, known: list[str] | None, where: dict[str, Any]) -> str | None:
+def _owner(letters: DeadLetters, known: list[str] | None, where: LetterFilter) -> str | None:
     """The pipeline of the first letter that is meant."""
     if known:
         return letters.show(known[0]).pipeline
@@ -416,26 +468,19 @@ def _owner(letters: DeadLetters, known: list[str] | None, where: dict[str, Any])
 
 def _fields(letter: DeadLetter, *, reveal: bool) -> dict[str, Any]:
     fields = {name: getattr(letter, name) for name in letter.__slots__ if name not in {"payload", "metadata"}}
-    return fields | {"payload": letter.payload if reveal else _masked(letter.payload)}
+    return fields | {"payload": letter.payload if reveal else masked(letter.payload)}
 
 
 def _notes(letter: DeadLetter, *, reveal: bool) -> dict[str, Any]:
     """What is on record beside the payload; what the item was at first is a payload too."""
-    return {name: value for name, value in letter.metadata.items() if reveal or name != "source"}
-
-
-def _masked(payload: Any) -> Any:
-    """Without what looks like a secret; as text, where taking it out leaves no JSON."""
-    text = mask(json.dumps(payload, ensure_ascii=False, default=str))
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return {name: value for name, value in letter.metadata.items() if reveal or name not in {"source", "earlier"}}
 
 
 def _indented(payload: Any, *, reveal: bool) -> str:
-    text = json.dumps(payload, indent=2, ensure_ascii=False, default=str)
-    return text if reveal else mask(text)
+    try:
+        return json.dumps(payload if reveal else masked(payload), indent=2, ensure_ascii=False, default=str)
+    except (RecursionError, ValueError):
+        return "<nested too deeply to be shown>"
 
 
 def _short(text: str, width: int) -> str:

@@ -16,8 +16,8 @@ who has lost it can use one that counts.
 from __future__ import annotations
 
 import datetime as dt
-import json
-from collections.abc import Mapping
+import logging
+import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -28,7 +28,7 @@ from uuid import UUID
 from outlast.checks import Check
 from outlast.components.sinks import Refused, Sink
 from outlast.components.sql import check_address, close, connect, dialect_of, failure, said, shown
-from outlast.components.values import fields_of, plain, row_of, told
+from outlast.components.values import json_text, row_of, tell, unfit
 from outlast.errors import ConfigurationError, OutlastError, PermanentFailure
 from outlast.store.codec import Codec
 from outlast.value import put
@@ -48,6 +48,10 @@ _TYPES = {
     "postgres": ("text", "bigint", "bytea"),
     "mysql": ("varchar(64)", "bigint", "longblob"),
 }
+_SIMPLE = frozenset({bool, int, str, bytes})
+_NATIVE = frozenset({dt.datetime, dt.date, dt.time, dt.timedelta, bytes, Decimal, UUID})
+_POSTGRES_JSON = frozenset({114, 3802})  # json and jsonb
+_MYSQL_JSON = 245
 _codec = Codec()
 
 
@@ -96,30 +100,23 @@ class Inserted(Sink):
         self._connection: Any = None
         self._dialect: Dialect = "other"
         self._run = ""
-        self._columns: dict[str, bool] = {}  # whether a list is a value there, as in an array
+        self._columns: dict[str, str] = {}  # whether lists or documents are values there: "array", "json" or ""
         self._settled = 0  # the number of the last batch that counts
         self._staged: list[Row] = []
 
     # -- the rows
 
     def encode(self, value: Any) -> Row:
-        row = {str(name): cell for name, cell in row_of(value, self._table.name).items()}
-        wrong = None
+        where = self._table.name
+        row = row_of(value, where)
         if unknown := [name for name in row if name not in self._columns]:
-            wrong = f"it has {', '.join(unknown)}, and the table has no such column"
-        elif lacking := [name for name in self._table.key if row.get(name) is None]:
-            wrong = f"it has no {', '.join(lacking)}, which is the key"
-        elif not row:
-            wrong = "it has no columns"
-        if wrong is None:
-            try:
-                return tuple(row), [
-                    _cell(cell, self._dialect, listed=self._columns[name]) for name, cell in row.items()
-                ]
-            except (TypeError, ValueError, RecursionError) as error:
-                wrong = str(error)
-        message = f"the output cannot be a row of {self._table.name}: {wrong}"
-        raise PermanentFailure(message, error_class="validation_error")
+            raise unfit(where, f"it has {', '.join(unknown)}, and the table has no such column")
+        if lacking := [name for name in self._table.key if row.get(name) is None]:
+            raise unfit(where, f"it has no {', '.join(lacking)}, which is the key")
+        try:
+            return tuple(row), [_cell(cell, self._dialect, self._columns[name]) for name, cell in row.items()]
+        except (TypeError, ValueError, RecursionError) as error:
+            raise unfit(where, str(error)) from None
 
     # -- opening
 
@@ -152,7 +149,7 @@ class Inserted(Sink):
                 message = f"expected a table {table.name} in {shown(table.target)}, got: {said(error)}. Make it first."
                 raise ConfigurationError(message) from None
             raise
-        self._columns = {str(column[0]): self._is_array(column[1]) for column in cursor.description}
+        self._columns = {str(column[0]): self._kind(column[1]) for column in cursor.description}
         lacking = [name for name in table.key if name not in self._columns]
         if lacking:
             message = f"expected the table {table.name} to have its key, got: no column {', '.join(lacking)}."
@@ -193,12 +190,16 @@ class Inserted(Sink):
             f"expected the key {', '.join(table.key)} to be unique in the table {table.name}, got: {why}. Make a unique index first."
         )
 
-    def _is_array(self, code: Any) -> bool:
+    def _kind(self, code: Any) -> str:
+        if self._dialect == "mysql":
+            return "json" if code == _MYSQL_JSON else ""
         if self._dialect != "postgres":
-            return False
+            return ""
+        if code in _POSTGRES_JSON:
+            return "json"
         kinds = getattr(getattr(self._connection, "adapters", None), "types", None)
         known = None if kinds is None else kinds.get(code)
-        return known is not None and known.array_oid == code
+        return "array" if known is not None and known.array_oid == code else ""
 
     def _has_stage(self) -> bool:
         try:
@@ -233,7 +234,8 @@ class Inserted(Sink):
                 cursor.execute("set constraints all immediate")  # or some would be checked when it is too late
             refused: dict[int, Exception] = {}
             cursor.execute("savepoint outlast_trial")
-            self._try(cursor, list(enumerate(outputs)), refused)
+            with _quiet():
+                self._try(cursor, list(enumerate(outputs)), refused)
             cursor.execute("rollback to savepoint outlast_trial")
             if refused:
                 raise Refused(refused)
@@ -372,6 +374,30 @@ class Inserted(Sink):
         cursor.execute(f"delete from {STAGE} where run = {self._mark}", (self._run,))
 
 
+class _Unheard(logging.Filter):
+    """psycopg warns of each statement that fails among several; those that are meant to be tried are told as dead letters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trying = threading.local()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (getattr(self.trying, "now", False) and record.msg.startswith("error ignored"))
+
+
+_unheard = _Unheard()
+logging.getLogger("psycopg").addFilter(_unheard)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    _unheard.trying.now = True
+    try:
+        yield
+    finally:
+        _unheard.trying.now = False
+
+
 def _pieces(rows: Sequence[Row]) -> Iterator[bytes]:
     """The rows as they are staged, in pieces that any server takes."""
     piece: list[Row] = []
@@ -400,18 +426,26 @@ def _is_of_a_row(error: Exception) -> bool:
     return classify(error).error_class in {"data_error", "validation_error"}
 
 
-def _cell(value: Any, dialect: Dialect, *, listed: bool) -> Any:
+def _cell(value: Any, dialect: Dialect, kind: str) -> Any:
     """A value as the driver takes it, and as the stage keeps it."""
-    kind = type(value)
-    if value is None or kind in {bool, int, float, str, bytes}:
+    if value is None or (type(value) in _SIMPLE and kind != "json"):
         return value
-    if kind is list and listed:
-        return [_cell(each, dialect, listed=True) for each in value]
-    if kind in {Decimal, UUID}:
-        return value if dialect == "postgres" or (kind is Decimal and dialect == "mysql") else str(value)
+    if kind == "json":  # where a text is a text too, and no document that somebody has written as one
+        return None if tell(value, _NATIVE) is None else json_text(value)
+    told = tell(value, _NATIVE)
+    if isinstance(told, list | dict):
+        return [_native(each, dialect) for each in told] if kind == "array" and type(told) is list else json_text(value)
+    return _native(told, dialect)
+
+
+def _native(value: Any, dialect: Dialect) -> Any:
+    """One of the values that drivers know, for one that knows fewer."""
+    if type(value) is float and dialect == "sqlite" and value != value:  # noqa: PLR0124 - NaN is the one that is not itself
+        message = "SQLite keeps NULL in the place of NaN: make it None"
+        raise ValueError(message)
+    if isinstance(value, list):
+        return [_native(each, dialect) for each in value]
     if isinstance(value, dt.datetime):
-        stamp: Any = value
-        value = stamp.to_pydatetime(warn=False) if hasattr(stamp, "to_pydatetime") else value  # pandas' own
         if dialect == "mysql" and value.tzinfo is not None:
             return value.astimezone(dt.UTC).replace(tzinfo=None)  # it knows no zones, and the driver would forget it
         return value.isoformat(" ") if dialect == "sqlite" else value
@@ -419,11 +453,7 @@ def _cell(value: Any, dialect: Dialect, *, listed: bool) -> Any:
         return value.isoformat() if dialect == "sqlite" else value
     if isinstance(value, dt.timedelta):
         return value.total_seconds() if dialect == "sqlite" else value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    if isinstance(value, Mapping | list | tuple | set | frozenset) or fields_of(value) is not None:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=plain)
-    for base in (str, int, float, bytes):
-        if isinstance(value, base):
-            return base(value)  # type: ignore[arg-type]
-    return _cell(told(value), dialect, listed=listed)
+    if isinstance(value, Decimal | UUID):
+        exact = dialect == "postgres" or (dialect == "mysql" and isinstance(value, Decimal))
+        return value if exact else str(value)
+    return value

@@ -6,25 +6,29 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from outlast.clock import here
+from outlast.deadletters.beginnings import begins_at
 from outlast.deadletters.folder import Directory, as_entry, from_entry, is_json
 from outlast.deadletters.letters import DeadLetter, as_groups
 from outlast.errors import ConfigurationError
 from outlast.observe import emit, listening
 from outlast.observe.events import DeadLettersOverThreshold
 from outlast.redact import sanitise
+from outlast.store.filters import FIELDS, checked, chooses, spelled_out
 from outlast.store.records import from_us
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Unpack
 
     from outlast.deadletters.letters import FailureGroup
     from outlast.store import Store
+    from outlast.store.filters import LetterFilter
+    from outlast.store.letters import Order
     from outlast.store.records import DeadLetterRow, LetterStat, LetterStatus
 
 _PAGE = 500  # letters read, claimed or written at a time
@@ -59,7 +63,7 @@ class DeadLetters:
         codec: Codec,
         replay: Replay,
         *,
-        retention_days: Mapping[str, int] | None = None,
+        retention_days: Mapping[str, int | None] | None = None,
         gone: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """`gone` may know that the owner of a lease is dead before the lease has ended."""
@@ -76,42 +80,31 @@ class DeadLetters:
 
     # -- reading
 
-    def find(
-        self,
-        *,
-        pipeline: str | None = None,
-        stage: str | None = None,
-        group: str | None = None,
-        status: str | None = "open",
-        run: str | None = None,
-        text: str | None = None,
-    ) -> Iterator[DeadLetter]:
-        """The newest first, read as they are asked for; `text` is looked for in errors and item keys. ``status=None``: whatever it is."""
-        where = {
-            "pipeline": pipeline,
-            "stage": stage,
-            "group": group,
-            "status": _status(status),
-            "run": run,
-            "text": text,
-        }
+    @spelled_out(status="open")
+    def find(self, **where: Unpack[LetterFilter]) -> Iterator[DeadLetter]:
+        """
+        The newest change first, read as they are asked for; `text` is looked for in errors and item keys. Open ones, unless `status` says
+        otherwise; ``status=None``: whatever it is.
+        """
+        wanted = checked({"status": "open"} | where)
         self.release()
-        return map(self._shown, _pages(self._store(), **where))
+        return map(self._shown, _pages(self._store(), **wanted))
 
     def ids(self, *, status: str | None = None) -> Iterator[str]:
         """The ids of all there are."""
-        return (row.id for row in _pages(self._store(), status=_status(status)))
+        return (id_ for id_, _ in self._store().letter_owners(**checked({"status": status})))
 
     def show(self, id: str) -> DeadLetter:  # noqa: A002 - what it is called everywhere
         """The dead letter of this id."""
         return self._shown(self._row(id))
 
-    def groups(
-        self, *, pipeline: str | None = None, run: str | None = None, status: str | None = "open", limit: int = 100
-    ) -> Sequence[FailureGroup]:
+    @spelled_out(status="open")
+    def groups(self, *, limit: int = 100, **where: Unpack[LetterFilter]) -> Sequence[FailureGroup]:
         """Failures by fingerprint, the largest group first: what forty thousand dead letters have in common."""
+        wanted = checked({"status": "open"} | where)
+        wanted.setdefault("status", None)
         self.release()
-        return as_groups(self._store().groups(pipeline, run, _status(status), limit=limit))
+        return as_groups(self._store().groups(limit=limit, **wanted))
 
     def stats(self) -> Sequence[LetterStat]:
         """How many there are, by pipeline, stage and status, with the age of the oldest and the newest."""
@@ -133,35 +126,37 @@ class DeadLetters:
             raise ConfigurationError(message)
         return self._shown(changed)
 
-    def archive(
-        self,
-        *,
-        ids: Sequence[str] | None = None,
-        group: str | None = None,
-        pipeline: str | None = None,
-        stage: str | None = None,
-        reason: str,
-    ) -> int:
-        """Put open letters away: they stay on record, and are no more counted or replayed. How many were."""
-        _some(ids, group, pipeline, stage)
-        known = None if ids is None else [self._row(id_).id for id_ in ids]
-        return self._store().move_letters(
-            known, to="archived", reason=_reason(reason), group=group, pipeline=pipeline, stage=stage
-        )
+    @spelled_out(without=("status",))
+    def archive(self, *, ids: Sequence[str] | None = None, reason: str, **where: Unpack[LetterFilter]) -> int:
+        """
+        Put open letters away: they stay on record, and are no more counted or replayed. How many were. Those of `ids` and of the filter, where
+        both are given.
+        """
+        return self._moved(ids, where, "open", "archived", _reason(reason))
 
-    def unarchive(self, *, ids: Sequence[str], reason: str) -> int:
-        """Open archived letters again; how many were."""
-        known = [self._row(id_).id for id_ in ids]
-        return self._store().move_letters(known, from_="archived", to="open", reason=_reason(reason))
+    @spelled_out(without=("status",))
+    def unarchive(
+        self, *, ids: Sequence[str] | None = None, reason: str = "opened again", **where: Unpack[LetterFilter]
+    ) -> int:
+        """Open archived letters again, of `ids`, of the filter, or of both; how many were."""
+        return self._moved(ids, where, "archived", "open", _reason(reason))
+
+    def _moved(
+        self, ids: Sequence[str] | None, where: Mapping[str, Any], from_: LetterStatus, to: LetterStatus, reason: str
+    ) -> int:
+        wanted = _some(ids, where)
+        known = None if ids is None else [self._row(id_).id for id_ in ids]
+        return self._store().move_letters(known, from_=from_, to=to, reason=reason, **wanted)
 
     def auto_archive(self, *, older_than_days: float | None = None) -> int:
-        """Put open letters away that are older than so many days (else those of ``retention_days["open_dead_letters"]``); how many were."""
+        """
+        Put open letters away to which nothing has happened for so many days (else those of ``retention_days["open_dead_letters"]``); how many
+        were. What the app's retention says happens by itself.
+        """
         days = self._retention_days.get("open_dead_letters") if older_than_days is None else older_than_days
         if days is None:
             return 0
-        before = here.get().clock.now() - timedelta(days=days)
-        reason = f"older than {days:g} days, archived by itself"
-        return self._store().move_letters(to="archived", older_than=before, reason=reason)
+        return self.archive(older_than_days=days, reason=f"older than {days:g} days, archived by itself")
 
     def check_size(self, *, most: int) -> bool:
         """Whether more than so many letters are open; then an event tells it. Nothing is ever refused for that."""
@@ -176,17 +171,16 @@ class DeadLetters:
 
     # -- sending again
 
+    @spelled_out(without=("status",))
     def replay(
         self,
         *,
         ids: Sequence[str] | None = None,
-        group: str | None = None,
         canary: int | None = None,
         from_start: bool = False,
-        pipeline: str | None = None,
-        stage: str | None = None,
         sink: Any = None,
         watch: Any = None,
+        **where: Unpack[LetterFilter],
     ) -> Any:
         """
         Do the work of open letters again, from the stage that failed with its stored input; what the run came to.
@@ -195,13 +189,13 @@ class DeadLetters:
         are edited, archived or replayed by somebody else meanwhile are left out. The set is what is open now: it does not grow.
         Outputs go to `sink`, as those of any run, or are kept by the store. `watch` is called with the runner every now and then.
         """
-        _some(ids, group, pipeline, stage)
+        wanted = _some(ids, where)
         if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):
             message = f"expected canary to be an integer of at least 1, got: {canary!r}."
             raise ConfigurationError(message)
         self.release()
         store = self._store()
-        chosen, owner = self._chosen(store, ids, group, pipeline, stage)
+        chosen, owner = self._chosen(store, ids, wanted)
         first = _spread(len(chosen), canary or 0)
         order = [*(chosen[place] for place in first), *(id_ for place, id_ in enumerate(chosen) if place not in first)]
         run_key = f"replay-{here.get().ids.new()[:12]}"
@@ -214,19 +208,18 @@ class DeadLetters:
                 return replace(result, why=why)
         return self._replay(owner, Claims(store, order, run_key), **how)
 
-    def _chosen(
-        self, store: Store, ids: Sequence[str] | None, group: str | None, pipeline: str | None, stage: str | None
-    ) -> tuple[list[str], str]:
+    def _chosen(self, store: Store, ids: Sequence[str] | None, where: LetterFilter) -> tuple[list[str], str]:
         """The letters that are meant, oldest first, and the one pipeline they belong to."""
+        fitting = store.letter_owners(**(where | {"status": "open"})) if chooses(where) or ids is None else None
         if ids is not None:
             rows = [self._row(id_) for id_ in dict.fromkeys(ids)]
             closed = [f"{row.id} is {row.status}. {_AFTER[row.status]}" for row in rows if row.status != "open"]
             if closed:
                 raise ConfigurationError([f"expected only open dead letters, but {problem}" for problem in closed])
-            found = [(row.id, row.pipeline) for row in rows]
+            named = [(row.id, row.pipeline) for row in rows]
+            found = named if fitting is None else [one for one in named if one in set(fitting)]
         else:
-            open_now = _pages(store, group=group, pipeline=pipeline, stage=stage, status="open")
-            found = [(row.id, row.pipeline) for row in open_now][::-1]
+            found = fitting or []
         owners = sorted({owner for _, owner in found})
         if not owners:
             message = "there are no open dead letters to replay here."
@@ -243,7 +236,7 @@ class DeadLetters:
         store = self._store()
         orphans: list[str] = []
         alive: dict[str, bool] = {}
-        for row in _pages(store, status="replaying"):
+        for row in _pages(store, order="created", status="replaying"):
             run_key = _claimed_by(row)
             if run_key not in alive:
                 run = store.find_run(row.pipeline, run_key)
@@ -257,13 +250,14 @@ class DeadLetters:
 
     # -- other programs
 
-    def export(
-        self, folder: str | os.PathLike[str], *, status: str | None = "open", pipeline: str | None = None
-    ) -> int:
-        """Write each letter as a JSON file of nine fields into a folder; how many. Payloads are written as they are."""
+    @spelled_out(status="open")
+    def export(self, folder: str | os.PathLike[str], **where: Unpack[LetterFilter]) -> int:
+        """
+        Write each letter as a JSON file of nine fields into a folder, which only its owner can read; how many. Payloads are written as they are.
+        """
         directory = Directory(folder)
         count = 0
-        for row in _pages(self._store(), status=_status(status), pipeline=pipeline):
+        for row in _pages(self._store(), order="created", **checked({"status": "open"} | where)):
             directory.write(as_entry(row))
             count += 1
         return count
@@ -317,6 +311,9 @@ class DeadLetters:
             replays=row.replays,
             reason=row.reason,
             edited=row.original is not None,
+            stop_reason=row.stop_reason,
+            begins_at=begins_at(row),
+            unstored=row.metadata.get("unstored"),
             metadata=row.metadata,
         )
 
@@ -362,12 +359,12 @@ def _claimed_by(row: DeadLetterRow) -> str:
     return reason.removeprefix(_CLAIM) if reason.startswith(_CLAIM) else ""
 
 
-def _pages(store: Store, **where: Any) -> Iterator[DeadLetterRow]:
-    """All letters that fit, newest first, a page at a time."""
+def _pages(store: Store, *, order: Order = "updated", **where: Unpack[LetterFilter]) -> Iterator[DeadLetterRow]:
+    """All letters that fit, newest first, a page at a time. In the order of their creation none is missed that is changed meanwhile."""
     after = None
-    while rows := store.letters(after=after, limit=_PAGE, **where):
+    while rows := store.letters(after=after, limit=_PAGE, order=order, **where):
         yield from rows
-        after = rows[-1].cursor
+        after = rows[-1]
 
 
 def _spread(length: int, count: int) -> dict[int, None]:
@@ -384,13 +381,6 @@ def _spread(length: int, count: int) -> dict[int, None]:
     )
 
 
-def _status(status: str | None) -> LetterStatus | None:
-    if status is None or status in {"open", "replaying", "resolved", "archived"}:
-        return status  # type: ignore[return-value]
-    message = f"expected status to be open, replaying, resolved, archived or None, got: {status!r}."
-    raise ConfigurationError(message)
-
-
 def _reason(reason: str) -> str:
     if not isinstance(reason, str) or not reason.strip():
         message = "expected reason to say why, in a few words: it stays on record."
@@ -398,14 +388,17 @@ def _reason(reason: str) -> str:
     return sanitise(reason)
 
 
-def _some(ids: Sequence[str] | None, *filters: str | None) -> None:
-    """Everything at once must be asked for by name: a forgotten option is no wish."""
-    if ids is None and all(value is None for value in filters):
-        message = "expected ids, group, pipeline or stage: which dead letters are meant?"
-        raise ConfigurationError(message)
+def _some(ids: Sequence[str] | None, where: Mapping[str, Any]) -> LetterFilter:
+    """The filter, if it or `ids` says which: everything at once must be asked for by name, a forgotten option is no wish."""
     if isinstance(ids, str):
         message = "expected ids to be a list of ids, got: one text. Use ids=[...]."
         raise ConfigurationError(message)
+    wanted = checked(where, without=("status",))
+    if ids is None and not chooses(wanted):
+        names = ", ".join(name for name in FIELDS if name != "status")
+        message = f"expected ids, or one of {names}: which dead letters are meant?"
+        raise ConfigurationError(message)
+    return wanted
 
 
 def _like(old: bytes, new: bytes) -> bytes:
@@ -428,7 +421,8 @@ def _typed(old: Any, new: Any) -> Any:
         if isinstance(new, dict) and "$type" in new:
             return new
         same = isinstance(new, type(old.get("d")))
-        return {"$type": old["$type"], "d": _typed(old["d"], new)} if same else new
+        zone = {"zone": old["zone"]} if "zone" in old else {}
+        return {"$type": old["$type"], "d": _typed(old["d"], new)} | zone if same else new
     if isinstance(old, dict) and isinstance(new, dict):
         return {name: _typed(old.get(name), value) for name, value in new.items()}
     if isinstance(old, list) and isinstance(new, list):

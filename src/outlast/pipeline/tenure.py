@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,8 +86,12 @@ def take(store: Store, run: RunRecord, shard: int = 0) -> Lease:
             continue
         if seen is not None and (other.token, other.until) != (seen.token, seen.until):
             raise _taken(run, other)
-        if other.owner.startswith(myself()) or waited > other.ttl + 1:
+        if other.owner.startswith(myself()):
             raise _taken(run, other)
+        if waited > other.ttl + 1:
+            # It says that it is good, and nobody has renewed it for longer than it lasts: the clock by which it ends was set back since.
+            persist(partial(store.drop_lease, other, unless_renewed=True), "the store")
+            continue
         if seen is None:
             logger().warning(
                 "run %s of %s is held by %s; waiting to see whether it lives", run.run_key, run.pipeline, other.owner

@@ -5,27 +5,33 @@ Dead letters: found, grouped, edited and moved from status to status, by compare
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.clock import here
 from outlast.store.database import Duplicate
+from outlast.store.filters import in_sql
 from outlast.store.records import MOVES, DeadLetterRow, LetterGroup, LetterStat, from_us, storable, to_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
     from typing import Unpack
 
     from outlast.store.database import Database, Transaction
-    from outlast.store.records import LetterFilter, LetterStatus
+    from outlast.store.filters import LetterFilter
+    from outlast.store.records import LetterStatus
 
 _FIELDS = (
     "id, run, seq, pipeline, stage, item_key, kind, payload, error, error_type, error_class, tier, fingerprint, attempts, "
-    "first_failed, last_attempt, created, status, replays, reason, metadata, original"
+    "first_failed, last_attempt, created, status, replays, reason, metadata, original, moved, stop_reason"
 )
-COLUMNS = f"{_FIELDS}, app, moved"
+COLUMNS = f"{_FIELDS}, app"
 _NAMES = tuple(DeadLetterRow.__dataclass_fields__)
 _CHUNK = 5000  # letters moved in one transaction
-_LOWER = str.maketrans({chr(code): chr(code + 32) for code in range(65, 91)})
+
+#: The newest change first, as people read them; or by when they were made, which never changes while somebody reads on.
+Order = Literal["updated", "created"]
+_ORDERS = {"updated": "moved", "created": "created"}
 
 
 class Letters:
@@ -35,21 +41,36 @@ class Letters:
     app: str
 
     def letters(
-        self, *, after: tuple[int, str] | None = None, limit: int = 100, **where: Unpack[LetterFilter]
+        self,
+        *,
+        after: DeadLetterRow | None = None,
+        limit: int = 100,
+        order: Order = "updated",
+        **where: Unpack[LetterFilter],
     ) -> list[DeadLetterRow]:
-        """The newest first; `after` is the `cursor` of the last one of the page before."""
+        """The newest first; `after` is the last one of the page before."""
         condition, values = self._where(where)
+        column = _ORDERS[order]
         if after is not None:
-            condition += " and (created, id) < (?, ?)"
-            values += after
+            condition += f" and ({column}, id) < (?, ?)"
+            values += [after.updated_us if order == "updated" else after.created_us, after.id]
         # The ids come from an index alone; only the rows of this page are read.
-        ids = f"select id from outlast_dead_letters where {condition} order by created desc, id desc limit ?"
+        ids = f"select id from outlast_dead_letters where {condition} order by {column} desc, id desc limit ?"
         with self._database.reading() as tx:
             rows = tx.rows(
-                f"select {_FIELDS} from outlast_dead_letters where id in ({ids}) order by created desc, id desc",
+                f"select {_FIELDS} from outlast_dead_letters where id in ({ids}) order by {column} desc, id desc",
                 *(*values, limit),
             )
         return [_letter(row) for row in rows]
+
+    def letter_owners(self, **where: Unpack[LetterFilter]) -> list[tuple[str, str]]:
+        """Id and pipeline of all that fit, the first made first: without what they hold."""
+        condition, values = self._where(where)
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                f"select id, pipeline from outlast_dead_letters where {condition} order by created, id", *values
+            )
+        return [(row[0], row[1]) for row in rows]
 
     def letter(self, id: str, /) -> DeadLetterRow | None:
         """The dead letter of this id."""
@@ -85,16 +106,10 @@ class Letters:
             tx.insert("outlast_dead_letters", COLUMNS, new)
         return len(new)
 
-    def groups(
-        self,
-        pipeline: str | None = None,
-        run: str | None = None,
-        status: LetterStatus | None = "open",
-        *,
-        limit: int = 100,
-    ) -> list[LetterGroup]:
-        """The largest groups of dead letters with one fingerprint at one stage."""
-        condition, values = self._where({"pipeline": pipeline, "run": run, "status": status})
+    def groups(self, *, limit: int = 100, **where: Unpack[LetterFilter]) -> list[LetterGroup]:
+        """The largest groups of dead letters with one fingerprint at one stage; of open ones, unless a status is named."""
+        where.setdefault("status", "open")
+        condition, values = self._where(where)
         with self._database.reading() as tx:
             groups = tx.rows(
                 "select fingerprint, pipeline, stage, count(*), min(first_failed), max(last_attempt) "
@@ -102,13 +117,11 @@ class Letters:
                 "order by count(*) desc, fingerprint, pipeline, stage limit ?",
                 *(*values, limit),
             )
-            return [self._group(tx, group, run, status) for group in groups]
+            return [self._group(tx, group, where) for group in groups]
 
-    def _group(self, tx: Transaction, group: Any, run: str | None, status: LetterStatus | None) -> LetterGroup:
+    def _group(self, tx: Transaction, group: Any, where: LetterFilter) -> LetterGroup:
         fingerprint, pipeline, stage, count, first, last = group
-        condition, values = self._where(
-            {"group": fingerprint, "pipeline": pipeline, "stage": stage, "run": run, "status": status}
-        )
+        condition, values = self._where(where | {"group": fingerprint, "pipeline": pipeline, "stage": stage})
         newest = tx.rows(
             "select error_class, error_type, error, item_key from outlast_dead_letters "
             f"where {condition} order by created desc, id desc limit 3",
@@ -119,6 +132,16 @@ class Letters:
         return LetterGroup(
             fingerprint, pipeline, stage, error_class, error_type, error, count, samples, from_us(first), from_us(last)
         )
+
+    def open_letters(self) -> dict[str, int]:
+        """How many are open, by pipeline; from an index alone."""
+        self._database.present()  # a file that was deleted could still be read
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select pipeline, count(*) from outlast_dead_letters where app = ? and status = 'open' group by pipeline",
+                self.app,
+            )
+        return {row[0]: int(row[1]) for row in rows}
 
     def stats(self) -> list[LetterStat]:
         """How many there are, by pipeline, stage and status."""
@@ -156,8 +179,8 @@ class Letters:
             edit = {"at": now.isoformat(), "by": storable(by), "reason": storable(reason)}
             metadata = {**letter.metadata, "edits": [*letter.metadata.get("edits", ()), edit]}
             tx.execute(
-                "update outlast_dead_letters set payload = ?, original = coalesce(original, payload), metadata = ? where id = ?",
-                *(payload, json.dumps(metadata), id),
+                "update outlast_dead_letters set payload = ?, original = coalesce(original, payload), metadata = ?, moved = ? where id = ?",
+                *(payload, json.dumps(metadata), to_us(now), id),
             )
         return self.letter(id)
 
@@ -191,7 +214,7 @@ class Letters:
         if to not in MOVES[from_]:
             message = f"expected a dead letter that is {from_} to become {_choices(MOVES[from_])}, got: {to!r}."
             raise ValueError(message)
-        condition, values = self._where({**where, "status": from_})
+        condition, values = self._where(where | {"status": from_})
         if ids is not None:
             condition += f" and id {self._database.among}"
             values.append(self._database.passed(ids))
@@ -200,6 +223,16 @@ class Letters:
             rows = tx.rows(f"select id from outlast_dead_letters where {condition} order by id{bound}", *values)
         chunks = ([row[0] for row in rows[first : first + _CHUNK]] for first in range(0, len(rows), _CHUNK))
         return [id for chunk in chunks for id in self._move(chunk, from_, to, reason)]  # noqa: A001
+
+    def put_away(self, before: datetime, reason: str, *, limit: int) -> list[str]:
+        """Archive open letters to which nothing has happened since then, at most so many; their ids."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select id from outlast_dead_letters where app = ? and status = 'open' and moved < ? order by moved, id limit ?",
+                *(self.app, to_us(before), limit),
+            )
+        chunks = ([row[0] for row in rows[first : first + _CHUNK]] for first in range(0, len(rows), _CHUNK))
+        return [id for chunk in chunks for id in self._move(chunk, "open", "archived", reason)]  # noqa: A001
 
     def _move(self, ids: list[str], from_: str, to: str, reason: str) -> list[str]:
         database, now = self._database, to_us(here.get().clock.now())
@@ -214,37 +247,15 @@ class Letters:
         return sorted(row[0] for row in moved)
 
     def _where(self, where: LetterFilter) -> tuple[str, list[Any]]:
-        condition, values = "app = ?", list[Any]([self.app])
-        for column, name in (
-            ("status",) * 2,
-            ("pipeline",) * 2,
-            ("stage",) * 2,
-            ("fingerprint", "group"),
-            ("run",) * 2,
-        ):
-            value = where.get(name)
-            if value is not None:
-                condition += f" and {column} = ?"
-                values.append(value)
-        text = where.get("text")
-        if text:
-            # ASCII letters in any case: the two databases disagree about all others.
-            lower = self._database.lower
-            condition += (
-                rf" and ({lower.format('error')} like ? escape '\' or {lower.format('item_key')} like ? escape '\')"
-            )
-            values += [_like(text)] * 2
-        older = where.get("older_than")
-        if older is not None:
-            condition += " and created < ?"
-            values.append(to_us(older))
-        return condition, values
+        sql, values = in_sql(where, self._database.lower, here.get().clock.now())
+        return f"app = ?{sql}", [self.app, *values]
 
 
-def letter_values(app: str, letter: DeadLetterRow, now: int) -> tuple[Any, ...]:
+def letter_values(app: str, letter: DeadLetterRow, updated_us: int) -> tuple[Any, ...]:
     values = [getattr(letter, name) for name in _NAMES]
     values[_NAMES.index("metadata")] = json.dumps(dict(letter.metadata))
-    return (*(storable(value) if isinstance(value, str) else value for value in values), app, now)
+    values[_NAMES.index("updated_us")] = updated_us
+    return (*(storable(value) if isinstance(value, str) else value for value in values), app)
 
 
 def _letter(row: Any) -> DeadLetterRow:
@@ -253,11 +264,6 @@ def _letter(row: Any) -> DeadLetterRow:
     values["payload"] = bytes(values["payload"])
     values["original"] = None if values["original"] is None else bytes(values["original"])
     return DeadLetterRow(**values)
-
-
-def _like(text: str) -> str:
-    escaped = storable(text).translate(_LOWER).replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_")
-    return f"%{escaped}%"
 
 
 def _choices(statuses: Iterable[str]) -> str:
