@@ -120,7 +120,7 @@ class Inserted(Sink):
 
     # -- opening
 
-    def open(self, offset: int | None, *, run: str, token: int) -> None:
+    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:  # noqa: ARG002 - numbers of batches are enough
         self._run = run
         self._settled = max(offset or 0, token << 32)
         try:

@@ -211,6 +211,11 @@ class Journal:
                 return persist(lambda: sink.write(load.outputs, load.keys), "the sink", self._give_up)  # type: ignore[no-any-return]
             except Refused as some:
                 self._fail_items(load, some.errors)
+            except Exception:
+                self._store.beat(
+                    self._lease
+                )  # who has lost the run need not look for what is wrong with its sink: LeaseLost
+                raise
 
     def _fail_items(self, load: Load, errors: Mapping[int, Exception]) -> None:
         """Have the loop make failures of these successes; the load comes back without their outputs."""

@@ -84,9 +84,9 @@ def take(store: Store, run: RunRecord, shard: int = 0) -> Lease:
             _drop(store, other)
             continue
         if seen is not None and (other.token, other.until) != (seen.token, seen.until):
-            raise _taken(run, other)
+            raise taken(run, other)
         if other.owner.startswith(myself()) or waited > other.ttl + 1:
-            raise _taken(run, other)
+            raise taken(run, other)
         if seen is None:
             logger().warning(
                 "run %s of %s is held by %s; waiting to see whether it lives", run.run_key, run.pipeline, other.owner
@@ -107,7 +107,8 @@ def _drop(store: Store, lease: Lease) -> None:
     persist(lambda: store.drop_lease(lease), "the store")
 
 
-def _taken(run: RunRecord, lease: Lease) -> LeaseLost:
+def taken(run: RunRecord, lease: Lease) -> LeaseLost:
+    """Somebody works on this run, and how to go on."""
     host, _, rest = lease.owner.partition(":")
     return LeaseLost(
         f"run {run.run_key!r} of {run.pipeline} is being worked on by process {rest.partition(':')[0]} on {host.partition('/')[0]} "

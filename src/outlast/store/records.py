@@ -112,7 +112,10 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write for one shard, until somebody else takes it. `token` grows with every owner; every write carries it."""
+    """
+    The right to write for one shard, until somebody else takes it. `token` grows with every owner; every write carries it. `before` is who had it
+    and did not give it back, when it is taken.
+    """
 
     run_number: int
     shard: int
@@ -120,6 +123,7 @@ class Lease:
     owner: str
     until: datetime
     ttl: float
+    before: str = ""
 
 
 class ShardState(NamedTuple):
