@@ -303,7 +303,9 @@ def test_a_lease_whose_taking_was_lost_in_the_commit_is_not_held_twice(store, mo
     """The answer to a commit got lost: asking again says that somebody has it, never two tokens that are both good."""
     run = store.open_run("reviews", "today", STAGES)
     plan = Plan(store, monkeypatch)
-    plan.fail(7 + (store._database.name == "postgres"), after=True)  # begin, two inserts, select, update, evict, update, commit
+    plan.fail(
+        7 + (store._database.name == "postgres"), after=True
+    )  # begin, two inserts, select, update, evict, update, commit
     with pytest.raises(Exception, match=r"planted"):
         store.take_lease(run.number, 0, "me", 600)
     plan.fail(None)

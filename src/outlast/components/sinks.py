@@ -51,8 +51,14 @@ class Sink(ABC):
     def write(self, outputs: Sequence[Any], keys: Sequence[str]) -> int | None:
         """Write what `encode` made; the offset that the commit is to record. Writing the same batch once more changes nothing."""
 
-    def settle(self) -> None:  # noqa: B027 - not every sink has something to do here
-        """The batch is committed. Saying it twice changes nothing."""
+    def settle(self) -> Mapping[int, Exception] | None:
+        """
+        The batch is committed. Saying it twice changes nothing. What it could not keep after all, by place in the batch: their items have failed,
+        and are in `returned` if nobody hears of it.
+        """
+        return None
+
+    returned: Sequence[str] = ()  # keys of items, once it is open: on record, and not here
 
     def finish(self) -> None:  # noqa: B027 - not every sink has something to do here
         """The run is over, until somebody adds to it."""

@@ -105,7 +105,7 @@ class Run:
             record, lease = await _aside(lambda: _opened(store, plan, sink))
             try:
                 if sink is not None:
-                    await _aside(lambda: _ready(sink, store, record, lease))
+                    record = await _aside(lambda: _ready(sink, store, record, lease))
                 return await self._work(store, record, lease, sink)
             except BaseException as error:
                 if self.runner is None:  # it never began: nobody has to wait for the lease to end
@@ -356,13 +356,21 @@ def _claimed(sink: Sink, store: Store, record: RunRecord) -> None:
             raise InterruptedError(message)
 
 
-def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> None:
+def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> RunRecord:
+    """Open the sink; the run's record, which is another one if something on it is not in the sink."""
     state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
     alone = not lease.before or tenure.certainly_dead(lease.before)
     sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone)
     if state.sink_offset is None and sink.name is not None:
         # From now on what stands in the file is ours, and can be told from what is on record.
         persist(lambda: store.write(lease, Batch(sink_offset=0, read=state.read)), "the store")
+    if not sink.returned:
+        return record
+    # They are done once more: the sink says then what is wrong, and their dead letters have what they came from.
+    found = persist(lambda: store.find_keys(record.number, sink.returned), "the store")
+    undone = [seq for seq, status in found.values() if status == "succeeded"]
+    persist(lambda: store.write(lease, Batch(undone=undone, read=state.read)), "the store")
+    return persist(lambda: store.run(record.id), "the store") or record
 
 
 def _tell_start(record: RunRecord, before: Counts) -> Event:

@@ -275,7 +275,8 @@ class Batch:
     """
     What becomes true together. `read` and `sink_offset` are absolute, and only ever grow.
 
-    `resolved` ends replays: (dead letter, ``"resolved"``, None), or (dead letter, ``"open"``, what it failed with this time).
+    `resolved` ends replays: (dead letter, ``"resolved"``, None), or (dead letter, ``"open"``, what it failed with this time). `undone` are the numbers of
+    items that were on record as succeeded and are not: their outputs could not be kept. They are taken back first; `items` may have them again.
     """
 
     items: tuple[ItemRow, ...] | list[ItemRow] = ()
@@ -287,3 +288,4 @@ class Batch:
     read: int = 0
     sink_offset: int | None = None
     source_exhausted: bool = False
+    undone: tuple[int, ...] | list[int] = ()
