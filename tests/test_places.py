@@ -136,7 +136,7 @@ class World:
         for _ in range(self.case.taken):
             self.limit.release()
         assert (self.limit.under_way, self.limit.waiting) == (0, 0)
-        assert self.breaker.memory.circuit.probes == ()
+        assert (self.breaker.memory.circuit.probes, self.breaker.memory.circuit.late) == ((), ())
         assert self.budget.available == self.case.reserve - self.withdrawn
         assert self.limit._calm or self.case.rated or self.limit._worked < float("inf")
 

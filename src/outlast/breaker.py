@@ -390,7 +390,7 @@ class CircuitBreaker:
         circuit, clock = self.memory.circuit, here.get().clock
         now, wall = clock.monotonic(), clock.now()
         opened_at = circuit.opened_at or wall
-        if circuit.state is CircuitState.HALF_OPEN:
+        if circuit.state is CircuitState.HALF_OPEN or (circuit.late and now >= circuit.retry_on - _ROUNDING):
             after = min(1.0, max(self.reset_timeout, 0.05))
             retry_at, why = wall + timedelta(seconds=after), "probes are under way"
         else:

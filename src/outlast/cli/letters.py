@@ -207,6 +207,8 @@ def show_letter(
     say(f"item         {letter.item_key} of {letter.pipeline}, failed at {letter.stage}")
     say(f"error        {letter.error_type} ({letter.error_class}): {letter.error}")
     say(f"group        {letter.group}")
+    if letter.stop_reason is not None:
+        say(f"stopped      {letter.stop_reason}")
     say(
         f"attempts     {letter.attempts}, first {moment(letter.first_failed_at)}, last {moment(letter.last_attempt_at)} UTC"
     )
@@ -224,9 +226,16 @@ def show_letter(
     for attempt in attempts:
         what = "succeeded" if attempt.outcome == "success" else f"{attempt.error_type}: {attempt.error}"
         say(f"  attempt {attempt.number} at stage {attempt.stage + 1}: {what}")
-    say("payload" if reveal else "payload (masked; --reveal prints it as it is)")
-    print_block(_indented(letter.payload, reveal=reveal))
-    if letter.status == "open":
+    if letter.unstored is not None:
+        begins = "cannot be replayed" if letter.begins_at is None else f"a replay begins at {letter.begins_at}"
+        say(f"input        not stored: {letter.unstored}; {begins}")
+    if letter.begins_at is not None:
+        whose = "" if letter.begins_at == letter.stage else f", the input of {letter.begins_at}"
+        say(f"payload{whose}" if reveal else f"payload{whose} (masked; --reveal prints it as it is)")
+        print_block(_indented(letter.payload, reveal=reveal))
+    if letter.status == "open" and letter.begins_at is None:
+        hint(f"Give it an input: outlast dlq edit {letter.id[:12]} --payload JSON --reason ...")
+    elif letter.status == "open":
         hint(f"Send it again: outlast dlq replay {letter.id[:12]}")
 
 
@@ -464,7 +473,7 @@ def _fields(letter: DeadLetter, *, reveal: bool) -> dict[str, Any]:
 
 def _notes(letter: DeadLetter, *, reveal: bool) -> dict[str, Any]:
     """What is on record beside the payload; what the item was at first is a payload too."""
-    return {name: value for name, value in letter.metadata.items() if reveal or name != "source"}
+    return {name: value for name, value in letter.metadata.items() if reveal or name not in {"source", "earlier"}}
 
 
 def _indented(payload: Any, *, reveal: bool) -> str:

@@ -8,13 +8,14 @@ made up without end too, so each label of each metric takes `MOST` different val
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from weakref import WeakKeyDictionary, WeakSet
 
 from outlast.observe import events as told
 from outlast.observe import subscribe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from outlast.observe import Hook
     from outlast.observe.events import Event
@@ -31,6 +32,7 @@ class Metric(NamedTuple):
     labels: tuple[str, ...]
     about: str
     kind: Literal["counter", "gauge"] = "counter"
+    asked: bool = False  # its value is asked for when somebody reads it, and told by no event
 
 
 RETRIES = Metric(
@@ -95,9 +97,15 @@ LETTERS = Metric(
 )
 OPEN_LETTERS = Metric(
     "outlast_dead_letters_open",
-    ("threshold",),
-    "Open dead letters, when they were last found to be more than the threshold.",
+    ("app", "pipeline"),
+    "Dead letters that are open now, of apps that this process has opened the store of; the store is asked when the metric is read.",
     "gauge",
+    asked=True,
+)
+OVER = Metric(
+    "outlast_dead_letters_over_threshold_total",
+    ("threshold",),
+    "Times that more dead letters than the threshold were found open.",
 )
 TRANSITIONS = Metric(
     "outlast_breaker_transitions_total",
@@ -124,6 +132,7 @@ METRICS: Final = (
     RUNS,
     LETTERS,
     OPEN_LETTERS,
+    OVER,
     TRANSITIONS,
     STATE,
 )
@@ -134,6 +143,24 @@ _REACHED: dict[type[Event], str] = {
     told.CircuitBreakerClosed: "closed",
     told.CircuitBreakerReopened: "open",
 }
+
+
+class Letters(Protocol):
+    """Where dead letters are; equal to another one that has the same."""
+
+    @property
+    def app(self) -> str: ...
+    def open_letters(self) -> Mapping[str, int] | None: ...
+
+
+_letters: WeakSet[Letters] = WeakSet()
+_changing = Lock()
+
+
+def count_letters_of(place: Letters) -> None:
+    """Count open dead letters here, too, whenever somebody reads the metric, as long as the place is in use."""
+    with _changing:
+        _letters.add(place)
 
 
 class Sample(NamedTuple):
@@ -150,6 +177,7 @@ class Samples:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], dict[str, str]] = {}
         self._lock = Lock()
+        self._pipelines: WeakKeyDictionary[Letters, dict[str, None]] = WeakKeyDictionary()
 
     def of(self, event: Event) -> Iterator[Sample]:
         """What this event adds."""
@@ -182,7 +210,7 @@ class Samples:
                 status = "reopened" if event.status == "open" else event.status
                 yield self._one(LETTERS, event.pipeline or "", status)
             case told.DeadLettersOverThreshold():
-                yield self._one(OPEN_LETTERS, str(event.threshold), value=event.count)
+                yield self._one(OVER, str(event.threshold))
             case told.RunFinished():
                 yield self._one(RUNS, event.pipeline or "", event.status)
             case told.RunEvent():
@@ -196,6 +224,28 @@ class Samples:
                     yield from states
             case _:
                 return
+
+    def asked(self) -> Iterator[Sample]:
+        """What is asked for now: open dead letters. One that had some keeps its 0; a store that cannot be asked says nothing."""
+        with _changing:
+            places = list(_letters)
+        found: dict[tuple[str, str], int] = {}
+        for place in places:
+            counts = place.open_letters()
+            if counts is None:
+                continue
+            known = self._pipelines.setdefault(place, {})
+            known |= dict.fromkeys(counts)
+            for pipeline in known:
+                key = (place.app, pipeline)
+                found[key] = found.get(key, 0) + counts.get(pipeline, 0)
+        summed: dict[tuple[str, ...], Sample] = {}
+        for names, value in found.items():
+            sample = self._one(OPEN_LETTERS, *names, value=value)
+            labels = tuple(sample.labels.values())
+            before = summed[labels].value if labels in summed else 0  # many pipelines may be one "other"
+            summed[labels] = sample._replace(value=before + value)
+        yield from summed.values()
 
     def _one(self, metric: Metric, *values: str, value: int = 1) -> Sample:
         labels = {
@@ -225,7 +275,6 @@ class _Installed:
 
 
 _installed: dict[Hashable, _Installed] = {}
-_changing = Lock()
 
 
 def install_once(key: Hashable, make: Callable[[], tuple[Hook, Callable[[], None]]]) -> Callable[[], None]:

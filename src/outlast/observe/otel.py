@@ -12,6 +12,7 @@ from outlast.observe.metrics import METRICS, Samples, install_once
 
 try:
     from opentelemetry import metrics, trace
+    from opentelemetry.metrics import Observation
 except ModuleNotFoundError as missing:
     if missing.name not in {"opentelemetry", "opentelemetry.metrics", "opentelemetry.trace"}:
         raise
@@ -20,9 +21,9 @@ except ModuleNotFoundError as missing:
     ) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.metrics import CallbackOptions, MeterProvider
     from opentelemetry.trace import TracerProvider
 
     from outlast.observe import Hook
@@ -44,7 +45,7 @@ def install(
     meters = None if meter_provider is metrics.get_meter_provider() else meter_provider
     parts = [
         install_once(("otel span",), lambda: (_on_current_span, _nothing)),
-        install_once(("otel meter", meters), lambda: (_counting(meters), _nothing)),
+        install_once(("otel meter", meters), lambda: _counting(meters)),
     ]
     if tracer_provider is not None:
         parts.append(install_once(("otel tracer", tracer_provider), lambda: (_outside(tracer_provider), _nothing)))
@@ -94,11 +95,21 @@ def _outside(provider: TracerProvider) -> Hook:
     return tell
 
 
-def _counting(provider: MeterProvider | None) -> Hook:
+def _counting(provider: MeterProvider | None) -> tuple[Hook, Callable[[], None]]:
     meter = metrics.get_meter(_SCOPE, meter_provider=provider)
     samples = Samples()
     counters = {m.name: meter.create_counter(m.name, description=m.about) for m in METRICS if m.kind == "counter"}
-    gauges = {m.name: meter.create_gauge(m.name, description=m.about) for m in METRICS if m.kind == "gauge"}
+    gauges = {
+        m.name: meter.create_gauge(m.name, description=m.about) for m in METRICS if m.kind == "gauge" and not m.asked
+    }
+    installed = [True]
+
+    def ask(_: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(sample.value, sample.labels) for sample in samples.asked()] if installed else []
+
+    for asked in METRICS:
+        if asked.asked:
+            meter.create_observable_gauge(asked.name, callbacks=[ask], description=asked.about)
 
     def count(event: Event) -> None:
         for sample in samples.of(event):
@@ -108,4 +119,4 @@ def _counting(provider: MeterProvider | None) -> Hook:
             else:
                 gauges[name].set(sample.value, sample.labels)
 
-    return count
+    return count, installed.clear

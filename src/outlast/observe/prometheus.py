@@ -4,8 +4,10 @@ Prometheus metrics, kept by the official client. Needs the extra ``metrics``.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from outlast.observe.events import RunFinished
 from outlast.observe.metrics import METRICS, Samples, install_once
 
 try:
@@ -18,9 +20,10 @@ except ModuleNotFoundError as missing:
     ) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from prometheus_client import CollectorRegistry
+    from prometheus_client import Metric as PrometheusMetric
 
     from outlast.observe import Hook
     from outlast.observe.events import Event
@@ -41,6 +44,9 @@ def install(registry: CollectorRegistry | None = None) -> Callable[[], None]:
 def _make(registry: CollectorRegistry) -> tuple[Hook, Callable[[], None]]:
     made: dict[str, prometheus_client.Counter | prometheus_client.Gauge] = {}
     samples = Samples()
+    shared = (
+        "PROMETHEUS_MULTIPROC_DIR" in os.environ
+    )  # then nobody reads this process itself, but what it has written down
 
     def clean() -> None:
         for collector in made.values():
@@ -53,7 +59,20 @@ def _make(registry: CollectorRegistry) -> tuple[Hook, Callable[[], None]]:
         clean()
         raise
 
+    def refresh() -> None:
+        asked = {name: collector for name, collector in made.items() if isinstance(collector, _Asked)}
+        for collector in asked.values():
+            collector.clear()
+        for sample in samples.asked():
+            asked[sample.metric.name].labels(**sample.labels).set(sample.value)
+
+    for collector in made.values():
+        if isinstance(collector, _Asked):
+            collector.refresh = refresh
+
     def count(event: Event) -> None:
+        if shared and isinstance(event, RunFinished):
+            refresh()
         for sample in samples.of(event):
             collector = made[sample.metric.name].labels(**sample.labels)
             if isinstance(collector, prometheus_client.Counter):
@@ -64,9 +83,24 @@ def _make(registry: CollectorRegistry) -> tuple[Hook, Callable[[], None]]:
     return count, clean
 
 
+class _Asked(prometheus_client.Gauge):
+    """A gauge whose values are asked for when it is read."""
+
+    refresh: Callable[[], None] | None = None  # of the gauge itself; those for the values of its labels have none
+
+    def collect(self) -> Iterable[PrometheusMetric]:
+        """The values as they are now."""
+        if self.refresh is not None:
+            self.refresh()
+        return super().collect()
+
+
 def _collector(metric: Metric, registry: CollectorRegistry) -> prometheus_client.Counter | prometheus_client.Gauge:
     if metric.kind == "counter":
         return prometheus_client.Counter(metric.name, metric.about, metric.labels, registry=registry)
+    if metric.asked:
+        # All of them read the same store: the newest answer counts.
+        return _Asked(metric.name, metric.about, metric.labels, registry=registry, multiprocess_mode="livemostrecent")
     # Where worker processes share their numbers: how many of those not marked as dead are in this state.
     return prometheus_client.Gauge(
         metric.name, metric.about, metric.labels, registry=registry, multiprocess_mode="livesum"

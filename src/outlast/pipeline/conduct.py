@@ -5,14 +5,14 @@ A run from its first line in the store to its last: found or begun, leased, work
 from __future__ import annotations
 
 import asyncio
-import base64
 import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from outlast.clock import Clock, Stop, here, stopping
 from outlast.commons import bind
-from outlast.components import Busy, open_sink, open_source
+from outlast.components import Busy, Unreadable, open_sink, open_source
+from outlast.deadletters.beginnings import Unreplayable, beginning
 from outlast.errors import ConfigurationError, mark_with_result
 from outlast.log import logger
 from outlast.observe import emit, listening
@@ -20,7 +20,7 @@ from outlast.pipeline import tenure
 from outlast.pipeline.accounting import Accounting
 from outlast.pipeline.intake import Intake
 from outlast.pipeline.journal import as_row, persist
-from outlast.pipeline.ledger import SOURCE, Ledger
+from outlast.pipeline.ledger import Ledger
 from outlast.pipeline.logs import marked
 from outlast.pipeline.results import Counts, RunResult
 from outlast.pipeline.runner import Runner
@@ -117,7 +117,7 @@ class Run:
                 sink.close()
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
-        plan = self.plan
+        plan, began = self.plan, here.get().clock.now()
         state = await _aside(lambda: persist(lambda: store.shard_state(lease.run_number, lease.shard), "the store"))
         before = Counts(
             total=record.counts.total,
@@ -140,7 +140,7 @@ class Run:
                 read_before=state.read,
                 stages=plan.stages,
                 valid=valid,
-                decode=lambda data, _: codec.decode(data, types),
+                decode=lambda data, _: codec.bring_back(data, types),
                 aside=runner.aside,
                 admit=self._admit(codec, types) if plan.kind == "replay" else None,
             )
@@ -166,6 +166,8 @@ class Run:
             watcher.cancel()
         result = runner.result = self._result(runner, types)
         await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
+        if cancelled is None and runner.reason != "store_error":
+            await _aside(lambda: plan.home.tidy(began))
         if plan.watch is not None:
             plan.watch(runner)
         if cancelled is not None:
@@ -177,23 +179,19 @@ class Run:
         return result
 
     def _admit(self, codec: Any, types: dict[str, type]) -> Callable[[Journey], None]:
-        """How an item of a replay begins: at the stage that failed, with the input it had there."""
-        places = {stage.name: place for place, stage in enumerate(self.plan.stages)}
+        """How an item of a replay begins: at the stage that failed or before it, with the input it had there."""
+        stages = [stage.name for stage in self.plan.stages]
 
         def admit(journey: Journey) -> None:
             letter = cast("DeadLetterRow", journey.source)
             journey.letter = letter
-            first = letter.stage == SOURCE
-            data = letter.payload
-            if self.plan.from_start and "source" in letter.metadata:
-                data, first = base64.b64decode(letter.metadata["source"]), True
-            elif not first and letter.stage not in places:
-                message = (
-                    f"the pipeline {self.plan.name} has no stage {letter.stage!r} any more: replay with from_start=True"
-                )
-                raise ConfigurationError(message)
-            journey.at = 0 if first or self.plan.from_start else places[letter.stage]
-            journey.source = journey.input = journey.value = codec.decode(data, types)
+            try:
+                found = beginning(letter, codec, types, stages, from_start=self.plan.from_start)
+            except Unreplayable as error:  # the others go on
+                journey.value = Unreadable("", error)
+                return
+            journey.at = found.at
+            journey.source = journey.input = journey.value = found.value
 
         return admit
 

@@ -14,6 +14,7 @@ from outlast.checks import Check, Shown
 from outlast.errors import ConfigurationError, as_seconds
 from outlast.guard import Guard
 from outlast.pipeline.resources import Use
+from outlast.store.codec import hints_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -30,6 +31,7 @@ Out_co = TypeVar("Out_co", covariant=True)
 
 _UNSET: Any = object()
 _MOST_REPAIRS = 2
+_NO_CODE = (lambda: None).__code__
 
 
 class Skip(Exception):
@@ -113,6 +115,23 @@ def _resources(fn: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
     except (TypeError, ValueError):  # a builtin
         return {}
     return {name: found.default.factory for name, found in parameters.items() if isinstance(found.default, Use)}
+
+
+def annotations_of(fn: Callable[..., Any]) -> list[Any]:
+    """What the annotations of a stage's function mean, as far as that can be known."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = inspect.unwrap(fn)
+    if not hasattr(fn, "__code__"):  # an object that can be called, or a method
+        fn = getattr(fn, "__func__", None) or vars(type(fn)).get("__call__", fn)
+    free = zip(getattr(fn, "__code__", _NO_CODE).co_freevars, getattr(fn, "__closure__", None) or (), strict=False)
+    inside: dict[str, Any] = {}
+    for name, cell in free:
+        try:
+            inside[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return [*hints_of(fn, getattr(fn, "__globals__", {}), inside)]
 
 
 class BatchStage(Stage[P, In_contra, Out_co]):

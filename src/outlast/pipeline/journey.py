@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outlast.call import Ended, running, standing
@@ -28,13 +29,28 @@ if TYPE_CHECKING:
     from outlast.model import Context
     from outlast.pipeline.declare import Stage
     from outlast.pipeline.results import ItemStatus
+    from outlast.shapes import StopReason
     from outlast.verdicts import Verdict
 
-_UNTOLD = (None,) * 6
+_HERE = Path(__file__).parent
+# The rooms that make attempts; what other rooms raise may be a defect of theirs, and its frames are kept.
+_OURS = (str(_HERE), *(str(_HERE.parent / f"{name}.py") for name in ("drivers", "isolate", "processes", "hedge")))
+_UNTOLD = (None,) * 7
 _row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
 NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
 _REPAIRABLE = frozenset({"permanent", "unclear", "not_listed", "skipped"})
 NOT_OURS = frozenset({"breaker_open", "shutdown"})  # reasons that leave an item unfinished
+
+
+def shorten(error: BaseException) -> None:
+    """
+    Take our own frames off the front of a traceback. They hold the item, which holds the error: what a failed body held would be freed by the
+    garbage collector only.
+    """
+    reached = error.__traceback__
+    while reached is not None and reached.tb_frame.f_code.co_filename.startswith(_OURS):
+        reached = reached.tb_next
+    error.__traceback__ = reached
 
 
 class Next(Enum):
@@ -123,6 +139,7 @@ class Journey:
     post: Post
     status: ItemStatus | None = None
     reason: str | None = None
+    stop_reason: StopReason | None = None  # why a failed item was not tried again
     warnings: list[str] | None = None
     spent: dict[str, float] | None = None
     degraded = False
@@ -143,6 +160,7 @@ class Journey:
     letter: Any = None  # the dead letter that is replayed
     output: Any = None
     before: Any = None  # the input of the stage whose checkpoint is being recorded
+    saved: tuple[int, bytes] | None = None  # its last checkpoint: the stage that goes on from there, and what it gets
     error: Exception
     verdict: Verdict
     failed_at: str
@@ -283,7 +301,7 @@ class Journey:
         """The stage has its output."""
         if result.__class__ is Degraded:
             self.degraded = True
-            self._warn(f"degraded at {post.name}: {result.why}")
+            self.warn(f"degraded at {post.name}: {result.why}")
             result = result.value
         if self.call is not None or self.notes is not None:
             self.call = self.notes = None
@@ -302,6 +320,7 @@ class Journey:
 
     def failed(self, post: Post, error: Exception, began: float) -> Next:
         """An attempt raised."""
+        shorten(error)
         run = post.run
         now = run.monotonic()
         if self.started is None:
@@ -313,12 +332,8 @@ class Journey:
         call = self.call
         stop = stopping.get()
         if stop is not None and stop.is_set():
-            # It may have failed because of that: what ended early in it says nothing about the item. What it has cost stays on record.
-            notes = self._said()
-            if notes is not None and notes.spent:
-                self._keep(notes)
-                self._failure(post, error, classify(error), self._number(), began, now, 0.0, notes)
-                self.attempts += 1
+            # It may have failed because of that: what ended early in it says nothing about the item. That it was made stays on record.
+            self._kept_only(post, error, began, now)
             self.reason = "shutdown"
             return Next.BACK
         if call is None:
@@ -345,18 +360,36 @@ class Journey:
             return Next.WAIT
         return self.over(post, error, (number, began, now, notes))
 
+    def cut_short(self, post: Post, began: float) -> None:
+        """The run does not wait for this attempt any longer; the item stays unfinished."""
+        error = InterruptedError("the run was asked to end, and did not wait for this attempt")
+        self._kept_only(post, error, began, post.run.monotonic())
+
+    def _kept_only(self, post: Post, error: Exception, began: float, now: float) -> None:
+        """The attempt is on record and decides nothing."""
+        if self.started is None:
+            self.started = began
+        notes = self._said()
+        if notes is not None:
+            self._keep(notes)
+        self._failure(post, error, classify(error), self._number(), began, now, 0.0, notes)
+        self.attempts += 1
+
     def over(self, post: Post, error: Exception, attempt: tuple[int, float, float, Notes | None] | None = None) -> Next:
         """No further attempt at this stage; `attempt` is the one that has just failed, if that is what ended it."""
         call = self.call
         reason = None if call is None else call.reason
+        verdict = classify(error)
         if reason in NOT_OURS:
+            if attempt is not None:
+                self.attempts += 1
+                self._failure(post, error, verdict, attempt[0], attempt[1], attempt[2], 0.0, attempt[3])
             self.reason = reason
             return Next.BACK
-        verdict = classify(error)
         if attempt is not None:
             self.attempts += 1
             number, began, now, notes = attempt
-            self._failure(post, error, verdict, number, began, now, None, notes)
+            self._failure(post, error, verdict, number, began, now, None, notes, stop_reason=reason)
         if (
             reason in _REPAIRABLE
             and self.repaired < len(post.stage.repairs)
@@ -367,8 +400,9 @@ class Journey:
         if post.guard.fallback is not None:
             self.falling = True
             self.error = error
+            self.stop_reason = reason
             return Next.GO
-        self.give_up(post.name, error, verdict)
+        self.give_up(post.name, error, verdict, reason)
         return Next.END
 
     def fell_back(self, post: Post, result: Any = None, error: Exception | None = None) -> Next:
@@ -378,22 +412,35 @@ class Journey:
             self._keep(self.notes)
             if self.notes.spent and self.rows:
                 self.rows[-1] = self.rows[-1]._replace(spent=sum_of(self.rows[-1].spent, self.notes.spent))
+        stop_reason, self.stop_reason = self.stop_reason, None
         if error is None:
-            self._warn(f"the fallback of {post.name} answered after {type(self.error).__name__}")
+            self.warn(f"the fallback of {post.name} answered after {type(self.error).__name__}")
             return self.came_out(post, result)
         if error.__context__ is None:
             error.__context__ = self.error
-        self.give_up(post.name, error)
+        self.give_up(post.name, error, stop_reason=stop_reason)
         return Next.END
 
-    def give_up(self, stage: str, error: Exception, verdict: Verdict | None = None) -> None:
-        """The item has failed for good."""
+    def give_up(
+        self,
+        stage: str,
+        error: Exception,
+        verdict: Verdict | None = None,
+        stop_reason: StopReason | None = "permanent",
+    ) -> None:
+        """The item has failed for good. What cannot be read or written is not even tried again: it is permanent."""
         self.verdict = verdict or classify(error)
+        self.stop_reason = stop_reason
         self.error = error
         self.failed_at = stage
         self.throttled = refusal(error, self.verdict) is not None or getattr(self.call, "reason", None) == "throttled"
         self.reason = f"{stage}: {type(error).__name__}: {error_text(error)}"
         self.status = "failed"
+
+    def forget(self) -> None:
+        """Its failure is on record. An error leads to frames, which lead to the item again: in a circle nothing would be freed at once."""
+        self.call = self.notes = None
+        self.__dict__.pop("error", None)
 
     # -- what may be said instead of an output
 
@@ -422,11 +469,11 @@ class Journey:
         try:
             self.value = repair(self.value, error)
         except Exception as broken:  # noqa: BLE001 - then the item fails as it would have without
-            self._warn(f"{name} could not repair the input of {post.name}: {type(broken).__name__}")
+            self.warn(f"{name} could not repair the input of {post.name}: {type(broken).__name__}")
             return False
         self.numbered += 1 if self.call is None else self.call.tries
         self.call = self.notes = None
-        self._warn(f"input of {post.name} repaired by {name} after {type(error).__name__}")
+        self.warn(f"input of {post.name} repaired by {name} after {type(error).__name__}")
         return True
 
     # -- the record
@@ -452,7 +499,7 @@ class Journey:
         """What the code of this attempt has said."""
         return self.notes if self.call is None else (self.call.notes or {}).get(self.call.number)
 
-    def _warn(self, message: str) -> None:
+    def warn(self, message: str) -> None:
         if self.warnings is None:
             self.warnings = []
         self.warnings.append(sanitise(message))
@@ -474,6 +521,8 @@ class Journey:
         now: float,
         delay: float | None,
         notes: Notes | None,
+        *,
+        stop_reason: StopReason | None = None,
     ) -> None:
         self._row(
             post,
@@ -486,6 +535,7 @@ class Journey:
             error=error_text(error),
             delay=delay,
             spent=_spent(notes),
+            stop_reason=stop_reason,
         )
 
     def _row(
@@ -501,6 +551,7 @@ class Journey:
         error: str | None = None,
         delay: float | None = None,
         spent: Mapping[str, float] | None = None,
+        stop_reason: StopReason | None = None,
     ) -> None:
         run = post.run
         waits, self.waits = self.waits, None
@@ -524,6 +575,7 @@ class Journey:
                 None if delay is None else int(delay * 1e6),
                 spent,
                 waits,
+                stop_reason,
             )
         )
 

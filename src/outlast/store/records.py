@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from outlast.shapes import StopReason
+
 RunStatus = Literal["running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"]
 RunKind = Literal["run", "replay"]
 Wish = Literal["pause", "cancel"]
 ItemStatus = Literal["succeeded", "skipped", "dlq", "failed"]
 AttemptOutcome = Literal["success", "retrying", "failed"]
 LetterStatus = Literal["open", "replaying", "resolved", "archived"]
+LetterKind = Literal["item", "job", "compensation"]
 #: What processes share, and the breakers of a run that shares none, as they were last seen.
 StateKind = Literal["breaker", "limit", "budget", "watched_breaker"]
 Prunable = Literal["runs", "dead_letters", "events"]
@@ -134,6 +137,15 @@ class ShardState(NamedTuple):
     source_exhausted: bool
 
 
+class Failure(NamedTuple):
+    """What is known of how an item failed, beside its sentence: why it was not tried again, its fingerprint, and what was raised."""
+
+    stop_reason: StopReason | None
+    fingerprint: str | None
+    error_class: str | None
+    error_type: str | None
+
+
 class ItemRow(NamedTuple):
     """
     A finished item. `stage` is the last it was in, by number; `took_us` is from its first attempt to its end. `output` is what it became; of one
@@ -154,6 +166,12 @@ class ItemRow(NamedTuple):
     started_us: int
     took_us: int
     waits: Mapping[str, int] | None = None
+    failure: Failure | None = None
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why a failed item was not tried again; None for others, and for those from before this was on record."""
+        return None if self.failure is None else self.failure.stop_reason
 
 
 class AttemptRow(NamedTuple):
@@ -163,7 +181,7 @@ class AttemptRow(NamedTuple):
     `waits` is what the item waited for before it, in microseconds by reason: ``retry`` (the backoff after an error), ``retry_after`` (as long
     as the service asked), ``result`` (`retry_if` wanted another one), ``limit NAME``, ``throttled NAME`` (the service behind that limit
     asked for a pause), ``breaker NAME``, ``retry_budget NAME``, ``snooze``, ``checkpoint`` (until that was on record). What is left
-    between two attempts is the wait for a slot.
+    between two attempts is the wait for a slot. `stop_reason` is why no further attempt followed a failed one.
     """
 
     seq: int
@@ -179,6 +197,7 @@ class AttemptRow(NamedTuple):
     delay_us: int | None = None
     spent: Mapping[str, float] | None = None
     waits: Mapping[str, int] | None = None
+    stop_reason: StopReason | None = None
 
 
 class Checkpoint(NamedTuple):
@@ -201,7 +220,7 @@ class DeadLetterRow:
     pipeline: str
     stage: str
     item_key: str
-    kind: str = "item"
+    kind: LetterKind = "item"
     payload: bytes = field(repr=False)
     error: str
     error_type: str
@@ -218,6 +237,7 @@ class DeadLetterRow:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     original: bytes | None = field(default=None, repr=False)
     updated_us: int = field(default=0, compare=False)  # when it was made, moved or edited last; the store says it
+    stop_reason: StopReason | None = None  # why there was no further attempt, the last time it failed
 
 
 @dataclass(frozen=True, slots=True)

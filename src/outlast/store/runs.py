@@ -196,12 +196,20 @@ class Runs:
         renewed = Lease(lease.run_number, lease.shard, lease.token, lease.owner, from_us(found[0]), lease.ttl)
         return renewed, wanted and wanted[0]
 
-    def drop_lease(self, lease: Lease) -> None:
-        """Give a lease back: others may take it at once, and its token is worth nothing. One that was lost stays lost."""
+    def drop_lease(self, lease: Lease, *, unless_renewed: bool = False) -> None:
+        """
+        Give a lease back: others may take it at once, and its token is worth nothing. One that was lost stays lost; with `unless_renewed`, so
+        does one that ends at another time than this says.
+        """
         with self._database.writing() as tx:
             held = (lease.run_number, lease.shard, lease.token)
-            tx.execute(f"update outlast_shards set token = token + 1, until = 0, owner = '' where {_LEASED}", *held)
-            tx.execute(f"update outlast_progress set token = token + 1 where {_LEASED}", *held)
+            same = (to_us(lease.until),) if unless_renewed else ()
+            done = tx.execute(
+                f"update outlast_shards set token = token + 1, until = 0, owner = '' where {_LEASED}{' and until = ?' if same else ''}",
+                *(*held, *same),
+            )
+            if done.rowcount:
+                tx.execute(f"update outlast_progress set token = token + 1 where {_LEASED}", *held)
 
     def shard_state(self, run_number: int, shard: int) -> ShardState:
         """How far a shard has come."""
