@@ -115,7 +115,10 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write for one shard, until somebody else takes it. `token` grows with every owner; every write carries it."""
+    """
+    The right to write for one shard, until somebody else takes it. `token` grows with every owner; every write carries it. `before` is who had it
+    and did not give it back, when it is taken.
+    """
 
     run_number: int
     shard: int
@@ -123,6 +126,7 @@ class Lease:
     owner: str
     until: datetime
     ttl: float
+    before: str = ""
 
 
 class ShardState(NamedTuple):
@@ -291,7 +295,8 @@ class Batch:
     """
     What becomes true together. `read` and `sink_offset` are absolute, and only ever grow.
 
-    `resolved` ends replays: (dead letter, ``"resolved"``, None), or (dead letter, ``"open"``, what it failed with this time).
+    `resolved` ends replays: (dead letter, ``"resolved"``, None), or (dead letter, ``"open"``, what it failed with this time). `undone` are the numbers of
+    items that were on record as succeeded and are not: their outputs could not be kept. They are taken back first; `items` may have them again.
     """
 
     items: tuple[ItemRow, ...] | list[ItemRow] = ()
@@ -303,3 +308,4 @@ class Batch:
     read: int = 0
     sink_offset: int | None = None
     source_exhausted: bool = False
+    undone: tuple[int, ...] | list[int] = ()
