@@ -68,7 +68,8 @@ def rejected(breaker: CircuitBreaker) -> CircuitBreakerOpenError:
 
 
 def story(events) -> list[str]:
-    return [event.name for event in events]
+    """What became of the circuit; each call that it turned away is told too, and counted elsewhere."""
+    return [event.name for event in events if event.name != "call_rejected"]
 
 
 async def until(condition) -> None:
@@ -153,6 +154,9 @@ def test_the_whole_story_from_closed_to_closed_again():
         assert breaker.call(succeed) == "fine"
         assert (breaker.state, breaker.failure_count, breaker.success_count) == ("closed", 0, 0)
         assert breaker.opened_at is None
+    turned_away = [event for event in events if event.name == "call_rejected"]
+    assert {(event.by, event.which, event.step_id) for event in turned_away} == {("breaker", "openai", None)}
+    events = [event for event in events if event not in turned_away]
     assert [(event.name, event.breaker, event.failure_count) for event in events] == [
         ("circuit_breaker_open", "openai", 5),
         ("circuit_breaker_half_open", "openai", 5),
@@ -506,6 +510,62 @@ def test_a_short_reset_timeout_still_leaves_probes_time_to_answer():
         rejected(breaker)
         await probe.fail()
         assert breaker.state is OPEN
+
+    with virtual_time() as time:
+        asyncio.run(main(time))
+
+
+def test_a_probe_that_hangs_counts_in_the_rounds_after_it():
+    """D-10: at most half_open_requests at a time, however often it reopens; what hangs leaves no room, and says when to come back."""
+
+    async def main(time):
+        breaker = make(half_open_requests=2, reset_timeout=0.1)
+        trip(breaker)
+        time.advance(0.1)
+        hanging = await Held.start(breaker)
+        for _ in range(3):  # one fails at once in each round, and the other hangs all the while
+            with pytest.raises(ConnectionResetError):
+                breaker.call(fail)
+            assert breaker.state is OPEN
+            time.advance(0.1)
+        more = await Held.start(breaker)
+        rejected(breaker)
+        await more.fail()
+        time.advance(0.1)
+        other = await Held.start(breaker)
+        assert breaker.state is HALF_OPEN
+        with pytest.raises(CircuitBreakerOpenError, match="probes are under way") as caught:
+            breaker.call(succeed)
+        assert caught.value.retry_after > 0
+        await hanging.succeed()  # too late to say anything, but its place is free
+        assert (breaker.state, breaker.success_count) == (HALF_OPEN, 0)
+        breaker.call(succeed)
+        await other.succeed()
+        assert breaker.state is CLOSED
+
+    with virtual_time() as time:
+        asyncio.run(main(time))
+
+
+def test_probes_that_all_hang_keep_the_circuit_open_until_one_is_given_up():
+    """D-10, semantics 46: nobody is admitted beside them, who waits does so for a while and not in a busy loop; nothing blocks for ever."""
+
+    async def main(time):
+        breaker = make(half_open_requests=1, reset_timeout=0.1)
+        trip(breaker)
+        time.advance(0.1)
+        await Held.start(breaker)
+        breaker.reset()
+        trip(breaker)
+        time.advance(0.1)
+        for _ in range(3):
+            with pytest.raises(CircuitBreakerOpenError, match="probes are under way") as caught:
+                breaker.call(succeed)
+            assert caught.value.retry_after == 0.1
+        assert breaker.state is OPEN
+        time.advance(10)
+        assert breaker.call(succeed) == "fine"
+        assert breaker.state is CLOSED
 
     with virtual_time() as time:
         asyncio.run(main(time))
@@ -1452,9 +1512,10 @@ class Machine(RuleBasedStateMachine):
         self.scope = contextlib.ExitStack()
         self.time = self.scope.enter_context(virtual_time())
         self.events = self.scope.enter_context(capture_events())
-        self.breaker = make(failure_threshold=3, reset_timeout=10, half_open_requests=2, success_threshold=3)
+        self.breaker = make(failure_threshold=3, reset_timeout=3, half_open_requests=2, success_threshold=3)
         self.state, self.era, self.failures, self.successes = "closed", 0, 0, 0
         self.probes: dict[object, float] = {}  # ticket: end of its lease
+        self.late: dict[object, float] = {}  # of earlier eras, still under way
         self.opened_until = 0.0
         self.told: list[str] = []
 
@@ -1462,19 +1523,23 @@ class Machine(RuleBasedStateMachine):
         self.scope.close()
 
     def move(self, state: str, told: str) -> None:
+        self.late |= self.probes
         self.state, self.era, self.successes, self.probes = state, self.era + 1, 0, {}
         self.told.append(f"circuit_breaker_{told}")
         if state == "closed":
             self.failures = 0
         if state == "open":
-            self.opened_until = self.time.now + 10
+            self.opened_until = self.time.now + 3
+
+    def alive(self, probes: dict[object, float]) -> int:
+        return sum(end > self.time.now for end in probes.values())
 
     def admits(self) -> bool:
-        if self.state == "open" and self.time.now >= self.opened_until:
+        if self.state == "open" and self.time.now >= self.opened_until and self.alive(self.late) < 2:
             self.move("half_open", "half_open")
         if self.state == "half_open":
-            alive = [ticket for ticket, end in self.probes.items() if end > self.time.now]
-            return len(alive) < 2 and len(alive) + self.successes < 3
+            alive = self.alive(self.probes)
+            return alive + self.alive(self.late) < 2 and alive + self.successes < 3
         return self.state == "closed"
 
     @rule(target=tickets)
@@ -1495,6 +1560,7 @@ class Machine(RuleBasedStateMachine):
         if ticket is None:
             return
         self.breaker.settle(ticket, failed)
+        self.late.pop(ticket, None)
         if era != self.era:
             return
         if self.state == "closed":
@@ -1512,7 +1578,7 @@ class Machine(RuleBasedStateMachine):
                 if self.successes == 3:
                     self.move("closed", "closed")
 
-    # No sum of these is 10, the end of a lease and of the open time: at that very instant rounding would decide.
+    # No sum of these is 10 or 3, the end of a lease and of the open time: at that very instant rounding would decide.
     @rule(seconds=st.sampled_from([0.7, 3.3, 7.1, 31.3]))
     def wait(self, seconds):
         self.time.advance(seconds)
@@ -1538,6 +1604,7 @@ class Machine(RuleBasedStateMachine):
         assert self.breaker.success_count == self.successes
         assert story(self.events) == self.told
         assert (self.breaker.opened_at is None) == (self.state == "closed")
+        assert self.alive(self.probes) + self.alive(self.late) <= 2
 
 
 TestMachine = Machine.TestCase

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import pickle
+import subprocess
+import sys
 from unittest.mock import Mock
 
 import psycopg2
@@ -351,9 +353,51 @@ def test_older_event_names_are_known():
         (RuntimeError(), "unclear"),
     ],
 )
-def test_the_modes_of_failure_are_told_apart(error, category):
+def test_the_kinds_of_errors_are_told_apart(error, category):
     """S4-01: transient; permanent (no such thing, no permission, a missing dependency); and what nobody can know."""
     assert outlast.classify(error).category == category
+
+
+def test_each_mode_of_failure_has_its_answer(tmp_path):
+    """S4-01: transient is retried, permanent is not, 3 of 10 that fail leave 7, a cascade is cut off, a crash loses nothing."""
+    transient, permanent = Flaky(TimeoutError()), Flaky(PermissionError("no such repository"))
+    with virtual_time():
+        assert (outlast.retry(transient)(), transient.calls) == ("success", 2)
+        with pytest.raises(PermissionError):
+            outlast.retry(permanent)()
+    assert permanent.calls == 1
+
+    def third(number):
+        if number % 3 == 2:
+            raise ValueError(f"no repository {number}")
+        return number
+
+    partial = outlast.map(third, range(10))
+    assert (partial.status, len(partial.succeeded), len(partial.failed)) == ("partial", 7, 3)
+
+    down = Flaky(*[ConnectionRefusedError("down")] * 100)
+    guard = outlast.Guard(retry=None, breaker=outlast.CircuitBreaker("cascade", failure_threshold=5))
+    ends = [type(guard.outcome(down).error).__name__ for _ in range(20)]
+    assert (down.calls, set(ends[5:])) == (5, {"CircuitBreakerOpenError"})
+
+    program = """
+import os, sys, outlast
+
+@outlast.stage(concurrency=1)
+async def work(number):
+    if number == 6 and sys.argv[1] == "dies":
+        os._exit(9)
+    return number
+
+result = outlast.Pipeline("crash", work).run(range(10), run_key="k", sink="out.jsonl")
+print(result.counts.succeeded)
+"""
+    for way, code, printed in (("dies", 9, ""), ("lives", 0, "10")):
+        ran = subprocess.run(
+            [sys.executable, "-c", program, way], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (ran.returncode, ran.stdout.strip()) == (code, printed), ran.stderr
+    assert sorted(map(int, (tmp_path / "out.jsonl").read_text().split())) == list(range(10))
 
 
 def test_each_function_has_a_policy_of_its_own():
@@ -367,7 +411,7 @@ def test_each_function_has_a_policy_of_its_own():
 
 
 def test_defaults_cannot_make_a_storm():
-    """S0-44: attempts are few, waits grow, differ and end; nested retries do not multiply."""
+    """S0-44, S4-28: attempts are few, waits grow, differ and end; nested retries do not multiply."""
     policy = outlast.RetryPolicy()
     assert policy.max_attempts == 3
     assert all(delay.min < delay.nominal < delay.max for delay in policy.schedule())

@@ -57,6 +57,7 @@ ERRORS = {
     "LimitExceededError": lambda: LimitExceededError("limit 'openai': no place", name="openai", retry_after=2.5),
     "LeaseLost": lambda: outlast.LeaseLost("taken over"),
     "RunFailed": lambda: outlast.RunFailed("failed", result=None),
+    "RunInterrupted": lambda: outlast.RunInterrupted("interrupted", result=None),
     "FailureBudgetExceeded": lambda: outlast.FailureBudgetExceeded(
         "too many", result=None, rate=0.5, budget=0.1, processed=10, failed=5
     ),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from outlast.call import history as history
     from outlast.call import stop_reason as stop_reason
     from outlast.clock import Stop as Stop
+    from outlast.components import Files as Files
     from outlast.components import Query as Query
     from outlast.components import Table as Table
     from outlast.deadletters import DeadLetter as DeadLetter
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
     from outlast.errors import OutlastError as OutlastError
     from outlast.errors import PermanentFailure as PermanentFailure
     from outlast.errors import RunFailed as RunFailed
+    from outlast.errors import RunInterrupted as RunInterrupted
     from outlast.errors import TemporaryFailure as TemporaryFailure
     from outlast.errors import TotalTimeoutError as TotalTimeoutError
+    from outlast.errors import result_of as result_of
     from outlast.guard import Guard as Guard
     from outlast.guard import retry as retry
     from outlast.hedge import Hedge as Hedge
@@ -81,10 +84,10 @@ _ROOMS = {
     "budgets": "RetryBudget",
     "call": "current history stop_reason",
     "clock": "Stop",
-    "components": "Query Table",
+    "components": "Files Query Table",
     "drivers": "Attempt Attempts",
     "deadletters": "DeadLetter DeadLetters FailureGroup",
-    "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError FailureBudgetExceeded LeaseLost LimitExceededError OutlastError PermanentFailure RunFailed TemporaryFailure TotalTimeoutError",
+    "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError FailureBudgetExceeded LeaseLost LimitExceededError OutlastError PermanentFailure RunFailed RunInterrupted TemporaryFailure TotalTimeoutError result_of",
     "guard": "Guard retry",
     "hedge": "Hedge",
     "limits": "Limit Rate",

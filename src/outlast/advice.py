@@ -4,6 +4,8 @@ What a call that gave up says: why, and what can be done about it.
 
 from __future__ import annotations
 
+from outlast.redact import harmless
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
@@ -56,6 +58,8 @@ def note(call: Ending, error: Exception, reason: StopReason, verdict: Verdict | 
     advice = _ADVICE[reason] if call.number else _NOT_CALLED[reason]
     if reason == "exhausted" and call.policy.max_attempts == 1:
         advice = "failed at its only attempt: {why}. There are no retries: max_attempts is 1."
+    if (more := getattr(reason, "why", None)) is not None:
+        return f"outlast {call.name}: {more}"
     text = advice.format(
         why=verdict.why if verdict else "",
         type=type(error).__name__,
@@ -64,4 +68,4 @@ def note(call: Ending, error: Exception, reason: StopReason, verdict: Verdict | 
         count=f"{call.number} attempt{'' if call.number == 1 else 's'}",
         elapsed=f"{call.elapsed:.3g}",
     )
-    return f"outlast {call.name}: {text}"
+    return harmless(f"outlast {call.name}: {text}")

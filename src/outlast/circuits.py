@@ -48,7 +48,10 @@ class Circuit:
     rounds: int = 0  # probe rounds that failed since it was last closed
     successes: int = 0
     probes: tuple[tuple[int, float], ...] = ()  # (number, end of its lease)
-    issued: int = 0  # probes so far: a number is never given twice
+    late: tuple[
+        tuple[int, float], ...
+    ] = ()  # probes of earlier eras that are still under way: they decide nothing, but count
+    issued: int = 0  # probes so far, of all eras: a number is never given twice
     isolated: str | None = None
 
 
@@ -93,12 +96,33 @@ def admitted(circuit: Circuit, now: float, terms: Terms, lease: float, early: fl
     if circuit.state is CircuitState.OPEN:
         if now < circuit.retry_on - early:
             return circuit, None
-        circuit = replace(circuit, state=CircuitState.HALF_OPEN, era=circuit.era + 1, successes=0, probes=())
-    alive = tuple(probe for probe in circuit.probes if probe[1] > now)
-    if len(alive) >= terms.half_open_requests or len(alive) + circuit.successes >= terms.success_threshold:
+        late = _under_way(circuit, now)
+        if len(late) >= terms.half_open_requests:
+            return circuit, None  # those of the rounds before hang: one more would hang too
+        circuit = replace(circuit, state=CircuitState.HALF_OPEN, era=circuit.era + 1, successes=0, probes=(), late=late)
+    alive = _alive(circuit.probes, now)
+    if (
+        len(alive) + len(_alive(circuit.late, now)) >= terms.half_open_requests
+        or len(alive) + circuit.successes >= terms.success_threshold
+    ):
         return circuit, None
     number = circuit.issued + 1
     return replace(circuit, probes=(*alive, (number, now + lease)), issued=number), number
+
+
+def _alive(probes: tuple[tuple[int, float], ...], now: float) -> tuple[tuple[int, float], ...]:
+    return tuple(probe for probe in probes if probe[1] > now)
+
+
+def _under_way(circuit: Circuit, now: float) -> tuple[tuple[int, float], ...]:
+    """All probes that have not come back, of this era and of those before."""
+    return _alive((*circuit.late, *circuit.probes), now)
+
+
+def without(circuit: Circuit, probe: int) -> Circuit:
+    """The circuit after a probe of an earlier era came back: its place is free, and its answer too old."""
+    late = tuple(other for other in circuit.late if other[0] != probe)
+    return circuit if late == circuit.late else replace(circuit, late=late)
 
 
 def probed(
@@ -113,13 +137,13 @@ def probed(
     """The circuit after one of its probes came back; the same one if its place has gone to another."""
     if dict(circuit.probes).get(probe, 0.0) <= now:
         return circuit
+    left = tuple(other for other in circuit.probes if other[0] != probe)
     if failed:
         rounds = circuit.rounds + 1
-        return opened(circuit, now, wall, open_time(rounds), rounds=rounds)
-    left = tuple(other for other in circuit.probes if other[0] != probe)
+        return opened(replace(circuit, probes=left), now, wall, open_time(rounds), rounds=rounds)
     successes = circuit.successes + (failed is False)
     if successes >= terms.success_threshold:
-        return Circuit(era=circuit.era + 1)
+        return closed(replace(circuit, probes=left))
     return replace(circuit, probes=left, successes=successes)
 
 
@@ -133,6 +157,8 @@ def opened(circuit: Circuit, now: float, wall: datetime, seconds: float, *, roun
         retry_at=wall + timedelta(seconds=seconds),
         retry_on=now + seconds,
         rounds=rounds,
+        late=_under_way(circuit, now),
+        issued=circuit.issued,
     )
 
 
@@ -158,8 +184,8 @@ def isolated(circuit: Circuit, now: float, wall: datetime, reason: str) -> Circu
 
 
 def closed(circuit: Circuit) -> Circuit:
-    """The circuit, closed by hand."""
-    return Circuit(era=circuit.era + 1)
+    """The circuit, closed. Probes that are still under way count if it opens again before they are back."""
+    return Circuit(era=circuit.era + 1, late=(*circuit.late, *circuit.probes), issued=circuit.issued)
 
 
 # -- where it lives ---------------------------------------------------------------------------------------------------------------
@@ -222,7 +248,9 @@ class LocalMemory:
         """As `change`, for a probe that came back."""
 
         def in_its_era(circuit: Circuit, now: float, wall: datetime) -> tuple[Circuit, Any]:
-            return decide(circuit, now, wall) if circuit.era == ticket.era else (circuit, None)
+            return (
+                decide(circuit, now, wall) if circuit.era == ticket.era else (without(circuit, ticket.probe or 0), None)
+            )
 
         self.change(in_its_era, then)
 
@@ -235,5 +263,7 @@ class LocalMemory:
         self.change(decide, then)
 
     def renew(self) -> None:
-        """In a forked child: the lock may have been held by a thread that is not here."""
+        """In a forked child: the lock may have been held by a thread that is not here, and probes under way are the parent's."""
         self.lock = allocate_lock()
+        if self.circuit.probes or self.circuit.late:
+            self.circuit = replace(self.circuit, probes=(), late=())

@@ -10,6 +10,7 @@ Each asks the flow (`outlast.call`) what to do next, does it, and tells how it w
 
 from __future__ import annotations
 
+from _weakref import ref
 from contextvars import copy_context
 from types import coroutine
 
@@ -42,6 +43,7 @@ __all__ = [
     "arest",
     "arun",
     "fall_back",
+    "goes_on",
     "made",
     "rest",
     "run",
@@ -61,9 +63,10 @@ def run(
     quick, clock = call.quick, call.world.clock
     isolation = call.guard.isolation
     isolated = None if isolation is None or not call.world.retries else ISOLATED[isolation]
-    if call.guard.cost is not None:
-        call.estimate(args, kwargs)
+    handed_on = False
     try:
+        if call.guard.cost is not None and call.cost is None:
+            call.estimate(args, kwargs, fn)
         while True:
             if delay is not None and (delay > 0 or not quick):
                 rest(call, delay)
@@ -85,7 +88,8 @@ def run(
             else:
                 if result.__class__ not in PLAIN and awaitable(result):
                     # The attempt is not over: what was returned is awaited inside of the retry loop.
-                    return arun(call, fn, args, kwargs, copy_context(), first=result, begun=True)
+                    handed_on = True
+                    return goes_on(call, fn, args, kwargs, result)
                 delay = None if quick else call.succeeded(result)
                 if delay is None:
                     return result
@@ -95,6 +99,15 @@ def run(
     finally:
         running.reset(token)
         call.last_error = call.unwanted = None  # whoever still holds the call holds nothing of its attempts
+        if not quick and not handed_on:
+            call.over()
+
+
+def goes_on(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: Any) -> Any:
+    """The rest of a call whose attempt has returned something to await. If nobody ever awaits it, what the call holds goes back all the same."""
+    rest_of_it = arun(call, fn, args, kwargs, copy_context(), first=first, begun=True)
+    call.unawaited = ref(rest_of_it, lambda _: call.over())
+    return rest_of_it
 
 
 def rest(call: Call, seconds: float) -> None:
@@ -135,7 +148,7 @@ class Scripted:
     """A function with the faults that a test has scripted for it in front."""
 
     def __init__(self, fn: Callable[..., Any], faults: Iterator[Exception | None]) -> None:
-        self.fn = fn
+        self.fn = self.__wrapped__ = fn  # whoever asks for its arguments means those of the function
         self._faults = faults
 
     def strike(self) -> None:
@@ -182,23 +195,30 @@ ISOLATED: dict[str, Callable[..., Any]] = {"thread": _in_thread, "process": _in_
 def fall_back(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As `run`, and if all has failed, what the fallback makes of the same arguments."""
     fallback = call.guard.fallback or fn
+    if call.guard.cost is not None:  # an estimate that fails is the caller's to hear of
+        call.estimate(args, kwargs, fn)
     try:
         result = run(call, fn, args, kwargs)
     except Exception as error:
-        if not call.world.retries:
+        if not call.covers(error):
             raise
         token = running.set(call)
         call.last_error = error
         try:
             # Called inside of the handler: if it fails too, Python chains the original to it.
-            return fallback(*args, **kwargs)
+            answer = fallback(*args, **kwargs)
         finally:
             call.last_error = None
             running.reset(token)
+        call.fell_back(error)
+        return answer
     if result.__class__ not in PLAIN and awaitable(result):
         return _afall_back(call, fallback, result, args, kwargs)
-    # With a reason but no error: the last result was not wanted.
-    return result if call.reason is None else fallback(*args, **kwargs)
+    if call.reason is None:
+        return result
+    answer = fallback(*args, **kwargs)  # with a reason but no error: the last result was not wanted
+    call.fell_back(None)
+    return answer
 
 
 # -- the async driver ------------------------------------------------------------------------------------------------------------
@@ -221,10 +241,12 @@ async def arun(
     # What an attempt must find: the caller's context, and the call in it. None if an earlier attempt has changed it for good.
     clean = copy_context() if unchanged else None
     plain, quick, clock = call.guard.plain, call.quick, call.world.clock
-    if call.guard.cost is not None:
-        call.estimate(args, kwargs)
+    if begun:
+        call.unawaited = None
     hedged = call.guard.hedge is not None and call.world.retries
     try:
+        if call.guard.cost is not None and call.cost is None:
+            call.estimate(args, kwargs, fn)
         while True:
             if delay is not None and (delay > 0 or not quick):
                 await arest(call, delay)
@@ -270,6 +292,8 @@ async def arun(
     finally:
         running.reset(token)
         call.last_error = call.unwanted = None  # whoever still holds the call holds nothing of its attempts
+        if not quick:
+            call.over()
 
 
 async def _hedged(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -355,6 +379,8 @@ async def afall_back(
     first: Any = None,
 ) -> Any:
     """As `arun`, and if all has failed, what the fallback makes of the same arguments."""
+    if call.guard.cost is not None:  # an estimate that fails is the caller's to hear of
+        call.estimate(args, kwargs, fn)
     work = arun(call, fn, args, kwargs, before, first=first)
     return await _afall_back(call, call.guard.fallback or fn, work, args, kwargs)
 
@@ -365,18 +391,25 @@ async def _afall_back(
     try:
         result = await work
     except Exception as error:
-        if not call.world.retries:
+        if not call.covers(error):
             raise
         token = running.set(call)
         call.last_error = error
         try:
-            value = fallback(*args, **kwargs)
-            return await value if hasattr(type(value), "__await__") else value
+            answer = await _answer(fallback, args, kwargs)
         finally:
             call.last_error = None
             running.reset(token)
+        call.fell_back(error)
+        return answer
     if call.reason is None:
         return result
+    answer = await _answer(fallback, args, kwargs)
+    call.fell_back(None)
+    return answer
+
+
+async def _answer(fallback: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     value = fallback(*args, **kwargs)
     return await value if hasattr(type(value), "__await__") else value
 
@@ -548,7 +581,7 @@ def _steps(call: Call, *, timed: bool) -> Iterator[Attempt | float]:
                     return
             yield delay
     finally:
-        call.interrupted(GeneratorExit())  # an attempt that was never entered gives its place back
+        call.over()  # an attempt that was never entered gives its place back
 
 
 def _left(attempt: Attempt) -> float | None:

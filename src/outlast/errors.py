@@ -12,7 +12,8 @@ Every exception Outlast raises of its own.
         ├── LimitExceededError                  no place at a limit in time: nothing was called
         ├── LeaseLost                           somebody else works on this now: nothing was written
         └── RunFailed                           a run over items ended as failed; carries its result
-            └── FailureBudgetExceeded           too large a share of the items failed
+            ├── FailureBudgetExceeded           too large a share of the items failed
+            └── RunInterrupted                  a run was interrupted, paused or cancelled before its end
 
 What a protected call raises is, wherever one exists, the last attempt's own exception and none of these.
 """
@@ -144,6 +145,33 @@ class FailureBudgetExceeded(RunFailed):
         self.budget = budget
         self.processed = processed
         self.failed = failed
+
+
+class RunInterrupted(RunFailed):
+    """A run over items was interrupted, paused or cancelled before its end. Unless it was cancelled, the same run key goes on with it."""
+
+
+def mark_with_result(error: BaseException, result: RunResult[Any]) -> None:
+    """Let an exception say which run ended with it, and how that goes on."""
+    if not isinstance(error, RunFailed):
+        error.__outlast_result__ = result  # type: ignore[attr-defined]  # any exception has room for one
+    error.add_note(f"outlast: {result.way_on()}")
+
+
+def result_of(error: BaseException, /) -> RunResult[Any] | None:
+    """What the run came to that ended with this exception: RunFailed, or what a signal or a cancellation became; None if it was no run."""
+    each: BaseException | None = error
+    for _ in range(_DEEPEST):  # `asyncio.timeout` and others raise an exception of their own from it
+        if each is None:
+            return None
+        found = each.result if isinstance(each, RunFailed) else getattr(each, "__outlast_result__", None)
+        if found is not None:
+            return found
+        each = each.__cause__
+    return None
+
+
+_DEEPEST = 100  # causes that are looked at; they may form a circle
 
 
 def as_seconds(value: Seconds) -> float:

@@ -56,6 +56,19 @@ class _Race:
         self._started = self._ended = 0
         self._over = False
 
+    async def hedge(self) -> None:
+        """
+        One execution more, if it is permitted. What it needs is taken here, in its own task: one that is cancelled before it has run at all
+        has taken nothing, and nobody would give it back.
+        """
+        leave = None if self._over or self._decided() else permission(self._call)
+        if leave is not None:
+            await self.execute(leave)
+            return
+        self._ended += 1
+        if self._signal is not None:
+            self._signal.ring()
+
     async def execute(self, leave: Callable[..., None] | None = None) -> None:
         """One execution; `leave` gives back what a hedge took."""
         error: Exception | None = None
@@ -94,11 +107,7 @@ class _Race:
                 if not await clock.wait_signal(signal, seconds) and more:
                     self._started += 1  # also if it is not permitted: it is not asked for again and again
                     newest = clock.monotonic()
-                    leave = permission(self._call)
-                    if leave is not None:
-                        start(self.execute, leave)
-                    else:
-                        self._ended += 1
+                    start(self.hedge)
         finally:
             self._over = True
 
@@ -168,7 +177,7 @@ async def race(call: Call, work: Callable[[], Any]) -> Any:
 
     tasks: list[asyncio.Task[None]] = []
     try:
-        await contest.run(lambda execute, *args: tasks.append(asyncio.ensure_future(execute(*args))))
+        await contest.run(lambda execute: tasks.append(asyncio.ensure_future(execute())))
     finally:
         for task in tasks:
             task.cancel()

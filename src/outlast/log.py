@@ -24,7 +24,17 @@ def logger() -> logging.Logger:
         _silent = logging.NullHandler
         _logger = logging.getLogger("outlast")
         _logger.addHandler(logging.NullHandler())
+        _logger.addFilter(_harmless)
     return _logger
+
+
+def _harmless(record: logging.LogRecord) -> bool:
+    """The only way of a record to its handlers: names and keys in it may hold what a terminal obeys, or what begins a line of its own."""
+    from outlast.redact import harmless
+
+    if isinstance(record.args, tuple):
+        record.args = tuple(harmless(value) if isinstance(value, str) else value for value in record.args)
+    return True
 
 
 def heard() -> bool:
@@ -45,7 +55,7 @@ def heard() -> bool:
         log = parent
 
 
-def report_once(hook: object, broken: Exception, consequence: str) -> None:
+def report_once(hook: object, broken: BaseException, consequence: str) -> None:
     """Say once that somebody's hook or predicate fails, without its message: that could be anything."""
     if id(hook) in _reported:
         return

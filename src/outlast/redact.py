@@ -1,5 +1,5 @@
 """
-No secret gets out: every text that leaves Outlast (events, logs, records, complaints) passes through here.
+No secret gets out, and nothing that a terminal would obey: every text that leaves Outlast (events, logs, records, complaints) passes through here.
 
 Known secret values are removed however they are written. Beyond that, what looks like a credential is: a password in a URL, the value after a
 telling word (``password=``, ``"apiKey":``, ``Authorization:``), the published shapes of common keys, long random strings. When in doubt it
@@ -9,6 +9,10 @@ masks. Every step reads the text once: a hostile message must not stall the call
 from __future__ import annotations
 
 import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MASK = "***"
 LIMIT = 280  # characters an error text may have in an event or a record
@@ -45,8 +49,11 @@ def sanitise(text: str, limit: int = LIMIT) -> str:
     >>> sanitise("cannot open postgresql://shop:hunter2@db/shop\n  (password=hunter2)")
     'cannot open postgresql://***@db/shop (password=***)'
     """
-    # A lone surrogate cannot be written anywhere: not to a log file, not to a database, not to an exporter.
-    line = " ".join(mask(_cut(text)).split()).encode(errors="replace").decode()
+    text = _cut(text)
+    if not text.isprintable():
+        # Before secrets are looked for: what cannot be seen must not hide them. After known ones: they may hold anything.
+        text = harmless(_UNSEEN.sub("", _BREAKS.sub(" ", _SEQUENCES.sub("", _mask_known(text)))))
+    line = " ".join(mask(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
@@ -54,8 +61,75 @@ def error_text(error: BaseException) -> str:
     """What the exception says, sanitised; an exception whose text cannot be had is named instead."""
     try:
         return sanitise(str(error))
-    except Exception:  # noqa: BLE001 - somebody else's __str__
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - somebody else's __str__ may do anything, sys.exit too
         return f"<{type(error).__name__} has no readable text>"
+
+
+# -- what a terminal obeys -----------------------------------------------------------------------------------------------
+
+# What a terminal takes for a command: a control sequence (colour, cursor, screen), a string for it (title, link, clipboard), other escapes. A
+# string without an end is none: it must not take the rest of a message along.
+_SEQUENCES = re.compile(
+    "(?:\x1b\\[|\x9b)[0-?]{0,64}+[ -/]{0,8}+[@-~]"
+    "|(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,2048}+(?:\x07|\x1b\\\\|\x9c)"
+    "|\x1b[ -/]{0,4}+[0-~]"
+)
+_BREAKS = re.compile("[\t-\r\x1c-\x1f\x85\u2028\u2029]")
+# Of no width, or turning the direction of reading. Not the two joiners: writing and emoji need them.
+_UNSEEN = re.compile(
+    "[\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+_KEPT = frozenset(
+    "\u200c\u200d\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+)
+# Control characters, and halves of a surrogate pair: those cannot be written anywhere, not to a log file, not to a database.
+_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    r"""
+    A name or a key from outside for one line of a terminal: nothing in it moves the cursor, colours, rings, is unseen or turns the direction of
+    writing.
+
+    >>> plain("two\nlines"), plain("\x1b[2Jgone"), plain("日本")
+    ('two lines', '\ufffd[2Jgone', '日本')
+    """
+    return harmless(" ".join(text.split()))
+
+
+def harmless(text: str, *, lines: bool = False) -> str:
+    """As `plain`, with spaces as they are: for a whole line that is laid out already. With `lines`, several of them."""
+    if text.isprintable():
+        return text
+    if lines:
+        return "\n".join(map(harmless, text.replace("\t", "    ").split("\n")))
+    text = _BREAKS.sub(" ", text)
+    return "".join(each if each.isprintable() or each in _KEPT else "\ufffd" for each in text)
+
+
+def in_json(text: str) -> str:
+    r"""
+    A JSON document with all of that spelt as escapes: it means the same, and no terminal obeys it.
+
+    >>> in_json('["\u202e", "\x9b"]')
+    '["\\u202e", "\\u009b"]'
+    """
+    if text.isprintable():
+        return text
+    return _IN_JSON.sub(lambda odd: "".join(f"\\u{unit:04x}" for unit in _units(odd[0])), text)
+
+
+_IN_JSON = re.compile(f"(?![\t\n\r])(?:{_OBEYED.pattern}|{_UNSEEN.pattern}|[\u2028\u2029])")
+
+
+def _units(character: str) -> tuple[int, ...]:
+    code = ord(character)
+    return (code,) if code < 0x10000 else (0xD800 + ((code - 0x10000) >> 10), 0xDC00 + (code & 0x3FF))
+
+
+# -- secrets ------------------------------------------------------------------------------------------------------------------
 
 
 def mask(text: str) -> str:
@@ -63,6 +137,60 @@ def mask(text: str) -> str:
     for step in (_mask_known, _mask_private_keys, _mask_urls, _mask_pairs, _mask_tags, _mask_phrases, _mask_shapes):
         text = step(text)
     return text
+
+
+def masked(value: Any, depth: int = 0) -> Any:
+    """
+    Data without secrets: still what JSON can say, whatever was taken out of it.
+
+    >>> masked({"user": "ann", "password": "hunter2", "list": [{"token": 5}, "fine"]})
+    {'user': 'ann', 'password': '***', 'list': [{'token': '***'}, 'fine']}
+    """
+    import json
+
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+        value = json.loads(text)
+        hidden = mask(text)
+    except (RecursionError, ValueError):
+        return _DEEP
+    if hidden == text:
+        return value
+    if isinstance(value, str):
+        return mask(value) if mask(value) != value else MASK
+    with_mask = _parsed(hidden)
+    if with_mask is not None:
+        return with_mask
+    if depth >= _MOST_DEPTH:
+        return MASK
+    if isinstance(value, dict):
+        return {mask(name): _masked_member(name, inner, depth) for name, inner in value.items()}
+    if isinstance(value, list):
+        inside = [masked(inner, depth + 1) for inner in value]
+        return inside if inside != value else MASK  # what gives it away is how they follow each other
+    return MASK
+
+
+_DEEP = "<nested too deeply to be shown>"
+_MOST_DEPTH = 40
+
+
+def _masked_member(name: str, value: Any, depth: int) -> Any:
+    import json
+
+    found = _parsed(mask(json.dumps({name: value}, ensure_ascii=False)))
+    if isinstance(found, dict) and len(found) == 1:
+        return next(iter(found.values()))
+    return masked(value, depth + 1) if isinstance(value, dict | list) and not _telling(name) else MASK
+
+
+def _parsed(text: str) -> Any:
+    import json
+
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _cut(text: str) -> str:

@@ -23,12 +23,13 @@ from outlast.circuits import (
     isolated,
     opened,
     tripped,
+    without,
 )
 from outlast.clock import here
 from outlast.commons import PATIENCE, Unreachable, on_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from outlast.circuits import Decide, Terms
     from outlast.commons import Bond, Commons, Contact
@@ -57,6 +58,7 @@ def written(circuit: Circuit) -> dict[str, Any]:
         "rounds": circuit.rounds,
         "successes": circuit.successes,
         "probes": [list(probe) for probe in circuit.probes],
+        "late": [list(probe) for probe in circuit.late],
         "issued": circuit.issued,
         "isolated": circuit.isolated,
     }
@@ -74,13 +76,13 @@ def read(document: Mapping[str, Any] | None, now: float) -> Circuit:
 
 def _read(document: Mapping[str, Any], now: float) -> Circuit:
     state = CircuitState(document["state"])
+    late = _probes(document.get("late", ()), now)  # not there before this was counted
     if state is CircuitState.CLOSED:
-        return Circuit(era=int(document["era"]))
+        return Circuit(era=int(document["era"]), late=late, issued=int(document["issued"]))
     opened_at, retry_at, hand = document["opened_at"], document["retry_at"], document["isolated"]
     retry_on = float("inf") if hand is not None or retry_at is None else float(retry_at)
     if opened_at is not None and opened_at > now + _JUMP and hand is None:
         retry_on = min(retry_on, now)
-    probes = ((int(number), float(until)) for number, until in document["probes"])
     return Circuit(
         passing=False,
         state=state,
@@ -90,10 +92,16 @@ def _read(document: Mapping[str, Any], now: float) -> Circuit:
         retry_on=retry_on,
         rounds=int(document["rounds"]),
         successes=int(document["successes"]),
-        probes=tuple(probe for probe in probes if probe[1] <= now + _SHARED_LEASE + _JUMP),
+        probes=_probes(document["probes"], now),
+        late=late,
         issued=int(document["issued"]),
         isolated=hand,
     )
+
+
+def _probes(written: Iterable[Any], now: float) -> tuple[tuple[int, float], ...]:
+    probes = ((int(number), float(until)) for number, until in written)
+    return tuple(probe for probe in probes if probe[1] <= now + _SHARED_LEASE + _JUMP)
 
 
 def by_hand(document: Mapping[str, Any] | None, now: float, reason: str | None) -> dict[str, Any]:
@@ -145,7 +153,7 @@ class SharedMemory(LocalMemory):
         self._soon = 0  # calls that were told to come back since then
         self._opening = set[object]()  # openings that are on their way to the store
         self._granted: deque[tuple[Ticket, float]] = deque()
-        self._probes: dict[int, tuple[Ticket, float, float]] = {}  # under way: (ticket, since, last sign of life)
+        self._probes: dict[Ticket, tuple[float, float]] = {}  # under way, of any era: (since, last sign of life)
 
     # -- calls
 
@@ -203,7 +211,7 @@ class SharedMemory(LocalMemory):
                 return None
             if ticket.era == era:
                 ticket.started = now
-                self._probes[ticket.probe or 0] = (ticket, now, now)
+                self._probes[ticket] = (now, now)
                 return ticket
         return None
 
@@ -312,7 +320,12 @@ class SharedMemory(LocalMemory):
 
     def leave(self, ticket: Ticket, decide: Decide[T], then: Callable[[Circuit, Circuit, T], object]) -> None:
         """As `change`, for a probe that came back."""
-        self._probes.pop(ticket.probe or 0, None)
+        ours = self._probes.pop(ticket, None)
+        if ours is None and ticket.era != self.circuit.era:
+            # Granted here alone, or given up: the store knows nothing of it, and there its number may be another's.
+            if self._astray:
+                self.decided(lambda circuit, _, __: (without(circuit, ticket.probe or 0), None))
+            return
         super().leave(ticket, decide, then)
 
     def known(self) -> Circuit:
@@ -411,7 +424,7 @@ class SharedMemory(LocalMemory):
         if unclaimed := [ticket for ticket, since in tuple(self._granted) if now - since > _CLAIM]:
             for ticket in unclaimed:
                 self._unclaimed(contact, ticket)
-        elif any(now - sign > _RENEW for _, _, sign in tuple(self._probes.values())):
+        elif any(now - sign > _RENEW for _, sign in tuple(self._probes.values())):
             contact.asked(self._sign)
         else:
             contact.asked(self._look)
@@ -442,36 +455,41 @@ class SharedMemory(LocalMemory):
         now, terms = here.get().clock.monotonic(), self.terms()
         longest = PROBE_LEASE if terms is None else max(terms.reset_timeout, PROBE_LEASE)
         alive = {}
-        for number, (ticket, since, _) in tuple(self._probes.items()):
+        for ticket, (since, _) in tuple(self._probes.items()):
             if now - since > longest:
-                self._probes.pop(number, None)
-            else:
-                alive[number] = ticket.era
-                self._probes[number] = (ticket, since, now)
+                self._probes.pop(ticket, None)
+            elif ticket in self._probes:  # it may have come back meanwhile
+                alive[ticket.probe] = ticket.era
+                self._probes[ticket] = (since, now)
 
         def renewed(seen: Circuit, now: float, _: datetime) -> tuple[Circuit, None]:
             probes = tuple(
                 (number, now + _SHARED_LEASE if until > now and alive.get(number) == seen.era else until)
                 for number, until in seen.probes
             )
-            return (seen if probes == seen.probes else replace(seen, probes=probes)), None
+            late = tuple(
+                (number, now + _SHARED_LEASE if until > now and alive.get(number, seen.era) < seen.era else until)
+                for number, until in seen.late
+            )
+            same = probes == seen.probes and late == seen.late
+            return (seen if same else replace(seen, probes=probes, late=late)), None
 
         self._through(commons, renewed)
 
     def part(self, contact: Contact) -> None:
         """The process ends: its probes will not come back."""
-        tickets = [ticket for ticket, _, _ in tuple(self._probes.values())] + [ticket for ticket, _ in self._granted]
+        tickets = [*self._probes] + [ticket for ticket, _ in self._granted]
         self._probes.clear()
         self._granted.clear()
         if not tickets or self._astray:
             return
 
-        def without(seen: Circuit, _: float, __: datetime) -> tuple[Circuit, None]:
+        def gone(seen: Circuit, _: float, __: datetime) -> tuple[Circuit, None]:
             for ticket in tickets:
                 seen = _without(seen, ticket)
             return seen, None
 
-        contact.asked(lambda commons: self._through(commons, without))
+        contact.asked(lambda commons: self._through(commons, gone))
 
     # -- alone
 
@@ -481,12 +499,15 @@ class SharedMemory(LocalMemory):
                 return
             self._astray = True
             self._granted.clear()
+            # Those of this process are still under way, and the only ones that it will hear of.
+            longest = PROBE_LEASE if (terms := self.terms()) is None else max(terms.reset_timeout, PROBE_LEASE)
+            late = tuple((ticket.probe or 0, since + longest) for ticket, (since, _) in self._probes.items())
             self._probes.clear()
             self._wake()
             if self.circuit.state is not CircuitState.CLOSED:
                 # Probes that are granted here must not be taken for those that others were granted.
                 self._changed = True
-                self.circuit = replace(self.circuit, era=self.circuit.era + 1, probes=())
+                self.circuit = replace(self.circuit, era=self.circuit.era + 1, probes=(), late=late)
 
     def _come_back(self, commons: Commons) -> None:
         """The store can be asked again."""
@@ -521,12 +542,15 @@ def _shifted(circuit: Circuit, seconds: float) -> Circuit:
     if circuit.state is CircuitState.CLOSED:
         return circuit
     probes = tuple((number, until + seconds) for number, until in circuit.probes)
-    return replace(circuit, retry_on=circuit.retry_on + seconds, probes=probes)
+    late = tuple((number, until + seconds) for number, until in circuit.late)
+    return replace(circuit, retry_on=circuit.retry_on + seconds, probes=probes, late=late)
 
 
 def _without(circuit: Circuit, ticket: Ticket) -> Circuit:
+    if circuit.era != ticket.era:
+        return without(circuit, ticket.probe or 0)
     left = tuple(probe for probe in circuit.probes if probe[0] != ticket.probe)
-    return circuit if circuit.era != ticket.era or left == circuit.probes else replace(circuit, probes=left)
+    return circuit if left == circuit.probes else replace(circuit, probes=left)
 
 
 def _learnt(circuit: Circuit) -> str:

@@ -98,14 +98,3 @@ def amount(number: float) -> str:
     if abs(number) >= 1e12:
         return f"{number:.4g}"
     return f"{number:,.0f}" if abs(number) >= 100_000 or number == int(number) else f"{number:,.6g}"
-
-
-def plain(text: str) -> str:
-    r"""
-    Text from outside for one line of a terminal: nothing in it moves the cursor, colours, rings or turns the direction of writing.
-
-    >>> plain("two\nlines"), plain("\x1b[2Jgone"), plain("日本")
-    ('two lines', '\ufffd[2Jgone', '日本')
-    """
-    text = " ".join(text.split())
-    return text if text.isprintable() else "".join(each if each.isprintable() else "\ufffd" for each in text)

@@ -35,3 +35,11 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
     if DEFAULT._store is not None:
         DEFAULT._store[1].close()
         DEFAULT._store = None
+
+
+@pytest.fixture
+def sqlite_app(tmp_path):
+    """An app for what does not depend on the database."""
+    made = outlast.App(f"tests-{uuid4().hex}", store=str(tmp_path / "outlast.db"))
+    yield made
+    made.store.close()

@@ -182,7 +182,7 @@ def test_a_store_that_stays_away_ends_the_run_with_a_message_and_resume_complete
     monkeypatch.setattr(Store, "write", away)
     with virtual_time():
         result = doubled(app).run(range(9000), run_key="k", check=False)
-    assert (result.status, result.reason) == ("interrupted", "store_error")
+    assert (result.status, result.reason) == ("failed", "store_error")
     assert "connection refused" in result.why
     counts = result.counts
     assert counts.succeeded == len(batches[0].items)
@@ -197,7 +197,7 @@ def test_what_the_store_refuses_is_not_tried_again(app, monkeypatch):
     """A contradiction is a defect: it ends the run at once, with the reason."""
     monkeypatch.setattr(Store, "write", lambda *_: (_ for _ in ()).throw(StoreRefused("no such column")))
     result = doubled(app).run(range(10), check=False)
-    assert (result.status, result.reason, result.counts.succeeded) == ("interrupted", "store_error", 0)
+    assert (result.status, result.reason, result.counts.succeeded) == ("failed", "store_error", 0)
     assert "no such column" in result.why
 
 
@@ -231,7 +231,7 @@ def test_a_full_disk_under_the_sink_loses_nothing(app, tmp_path, monkeypatch):
     sink = tmp_path / "out.jsonl"
     with virtual_time():
         result = doubled(app).run(range(100), run_key="k", sink=sink, check=False)
-    assert (result.status, result.counts.succeeded) == ("interrupted", 0)
+    assert (result.status, result.reason, result.counts.succeeded) == ("failed", "store_error", 0)
     assert "No space left" in result.why
     full.clear()
     doubled(app).run(range(100), run_key="k", sink=sink)
@@ -297,7 +297,7 @@ def test_a_full_disk_stops_the_run_with_a_message_and_resume_completes_it(disk, 
     app = outlast.App("full", store=str(store))
     result = doubled(app).run(range(20_000), run_key="k", sink=sink, check=False)
     counts = result.counts
-    assert (result.status, result.reason) == ("interrupted", "store_error")
+    assert (result.status, result.reason) == ("failed", "store_error")
     assert "Make room on that disk" in result.why or "No space left" in result.why
     assert counts.total == counts.finished + counts.pending
     assert counts.pending > 0
@@ -332,3 +332,72 @@ def test_a_disk_that_gets_room_again_in_time_is_waited_for(disk):
     assert (result.status, result.counts.succeeded) == ("completed", 20_000)
     assert sorted(map(int, sink.read_text().split())) == [2 * item for item in range(20_000)]
     app.store.close()
+
+
+@pytest.mark.timeout(120)
+def test_a_database_that_takes_no_writes_for_a_while_is_waited_for(postgres):
+    """A failover: the server is read-only until the other one has taken over; the run waits, says so once, and loses nothing."""
+    postgres.execute("create database failover")
+    head, _, options = postgres.dsn.partition("?")
+    app = outlast.App("failover", store=f"{head.rpartition('/')[0]}/failover?{options}")
+    heard = []
+
+    class Switch(logging.Handler):
+        def emit(self, record):
+            if "takes no writes" in record.getMessage():
+                heard.append(record.getMessage())
+                postgres.execute("alter database failover reset default_transaction_read_only")
+
+    def rows():
+        for number in range(3000):
+            if number == 1000:
+                postgres.execute(
+                    "alter database failover set default_transaction_read_only = on",
+                    "select pg_terminate_backend(pid) from pg_stat_activity where datname = 'failover'",
+                )
+            yield number
+
+    switch = Switch()
+    logging.getLogger("outlast").addHandler(switch)
+    try:
+        result = doubled(app).run(rows(), run_key="k")
+    finally:
+        logging.getLogger("outlast").removeHandler(switch)
+        app.store.close()
+        postgres.execute("drop database failover with (force)")
+    assert (result.status, result.counts.succeeded) == ("completed", 3000)
+    assert len(heard) == 1
+
+
+def test_a_lease_does_not_outlive_its_owner_because_the_clock_was_set_back(app):
+    """C-29: it says that it is good for three hours, and nobody renews it: after its own time it is taken over. One that is renewed is respected."""
+    record = app.store.open_run("p", "k", doubled(app)._plan(run_key="k").marks)
+    dead = app.store.take_lease(record.number, 0, "gone.example/1:4711:1:1", 20.0)
+
+    def set_back():
+        with app.store._database.writing() as tx:
+            tx.execute("update outlast_shards set until = until + 10800000000 where run = ?", record.number)
+
+    set_back()
+    with virtual_time() as time:
+        result = doubled(app).run(range(10), run_key="k")
+    assert (result.status, result.counts.succeeded) == ("completed", 10)
+    assert 20 < time.now < 40
+    with pytest.raises(outlast.LeaseLost):
+        app.store.beat(dead)
+    alive = app.store.take_lease(record.number, 0, "there.example/1:4711:1:1", 20.0)
+    set_back()
+    beaten = []
+
+    def beat(record):
+        if "waiting to see whether it lives" in record.getMessage():
+            beaten.append(app.store.beat(alive))
+        return True
+
+    logging.getLogger("outlast").addFilter(beat)
+    try:
+        with virtual_time(), pytest.raises(outlast.LeaseLost, match=r"is being worked on by process 4711"):
+            doubled(app).run(range(20), run_key="k")
+    finally:
+        logging.getLogger("outlast").removeFilter(beat)
+    assert len(beaten) == 1

@@ -37,7 +37,7 @@ def failing(share, *, error=lambda item: ValueError(f"bad {'abcdefghij'[item % 1
 
 
 def test_a_systematic_failure_stops_at_the_first_check():
-    """S3-29, S3-30, S3-31, S3-32, C-16, D-14: cumulative failures over cumulative finished; what is in flight may finish, nothing more is read."""
+    """S3-29, S3-30, S3-32, C-16, D-14: cumulative failures over cumulative finished; what is in flight may finish, nothing more is read."""
     read = itertools.count()
     with capture_events() as events:
         result = trial(failing(1.0), read)
@@ -53,6 +53,22 @@ def test_a_systematic_failure_stops_at_the_first_check():
     error = caught.value
     assert (error.rate, error.budget, error.processed, error.failed) == (1.0, 0.1, 1000, 1000)
     assert error.result.counts == counts
+
+
+def test_failures_are_counted_from_the_beginning_and_not_by_interval():
+    """S3-31, C-16: 0 %, 15 % and 20 % in three intervals are 11.7 % of all, which is the first check that is over the budget."""
+
+    @outlast.stage(concurrency=1)
+    async def work(item):
+        if item % 100 < (0, 15, 20, 0)[min(item // 1000, 3)]:
+            raise ValueError(f"kind {'abcdefghijklmnopqrst'[item % 20]}")
+        return item
+
+    with capture_events() as events:
+        result = trial(outlast.Pipeline("p", work), itertools.count())
+    (told,) = [event for event in events if event.name == "failure_budget_exceeded"]
+    assert (told.processed, told.failed, told.rate) == (3000, 350, pytest.approx(350 / 3000))
+    assert (result.status, result.reason) == ("failed", "failure_budget_exceeded")
 
 
 def test_the_budget_is_strict_and_waits_for_its_interval():
@@ -233,3 +249,20 @@ def test_thresholds_name_the_end():
     assert ended(0, 3) == ("failed", "failure")
     assert ended(3, 0, 5) == ("completed", "success")
     assert ended(0, 0) == ("completed", "success")
+
+
+def test_a_low_success_rate_may_be_asked_for_alone(app):
+    """C-17: the rate for a partial success follows it down; one that is written and lies above it is refused."""
+
+    @outlast.stage(retry=None)
+    async def work(n):
+        if n % 2:
+            raise ValueError("odd")
+        return n
+
+    pipeline = outlast.Pipeline("p", work, app=app, failure_budget=1.0, min_success_rate=0.4)
+    assert pipeline.run(range(10)).status == "completed"
+    with pytest.raises(
+        outlast.ConfigurationError, match=r"expected min_partial_rate to be at most min_success_rate, got: 0\.5"
+    ):
+        outlast.Pipeline("q", work, app=app, min_success_rate=0.4, min_partial_rate=1 / 2)

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import outlast
 from outlast import replicas
+from outlast.circuits import Circuit, CircuitState
 from outlast.clock import Clock, Dice, Ids, World, here
 from outlast.commons import Unreachable, on_loop
 from outlast.replicas import SharedMemory
@@ -155,9 +156,8 @@ class SharedCircuit(RuleBasedStateMachine):
                 return
             client.calls.append(ticket)
             if ticket.probe is not None and not client.memory._astray:
-                name = (client.memory._seen, ticket.probe)
-                assert name not in self.granted, "two calls are the same probe"
-                self.granted.add(name)
+                assert ticket.probe not in self.granted, "two calls are the same probe"
+                self.granted.add(ticket.probe)
 
     @rule(number=CLIENTS, which=strategies.integers(0, 5), failed=strategies.sampled_from([True, True, False, None]))
     def a_call_ends(self, number, which, failed):
@@ -227,8 +227,10 @@ class SharedCircuit(RuleBasedStateMachine):
 
     @invariant()
     def there_are_never_too_many_probes(self):
-        probes = (self.store.document or {"probes": []})["probes"]
+        document = self.store.document or {"probes": [], "late": []}
+        probes = document["probes"] + document["late"]  # those of earlier eras are under way too
         assert len([until for _, until in probes if until > self.store.now]) <= PROBES
+        assert len(probes) == len({number for number, _ in probes})
 
     @invariant()
     def clients_hold_no_more_probes_than_there_are(self):
@@ -299,3 +301,56 @@ SharedCircuit.TestCase.settings = settings(
     max_examples=60, stateful_step_count=30, deadline=None, report_multiple_bugs=False
 )
 TestSharedCircuit = SharedCircuit.TestCase
+
+
+def test_a_probe_that_hangs_counts_in_later_rounds_and_in_other_processes():
+    """D-10: its lease is renewed while it hangs, in whatever era; when its process dies the place is back after the lease."""
+    store = Store()
+    one, other = Client(store, 1, loop=False), Client(store, 2, loop=False)
+
+    def look(client):
+        with client:
+            client.memory.attend(client.line)
+
+    with one:
+        for _ in range(2):
+            one.breaker.settle(one.ask(), failed=True)
+    store.now += RESET
+    with one:
+        hanging = one.ask()
+        assert hanging.probe == 1
+    for turn in range(2):  # in each round the other process has room for one probe, which fails
+        with other:
+            probe = other.ask()
+            assert probe.probe == 2 + turn
+            assert other.ask() == "rejected"
+            other.breaker.settle(probe, failed=True)
+            assert other.ask() == "rejected"
+        for _ in range(4):  # signs of life
+            store.now += RESET / 4
+            look(one)
+        look(other)
+    with one:
+        one.breaker.settle(hanging, failed=False)  # of an era long past: it says nothing, and its place is free
+    assert store.document["late"] == []
+    with other:
+        first, second = other.ask(), other.ask()
+        assert {first.probe, second.probe} == {4, 5}
+        other.breaker.settle(first, failed=True)
+    assert [number for number, _ in store.document["late"]] == [5]
+    store.now += LEASE + 0.1  # the other process is dead
+    with one:
+        probes = one.ask(), one.ask()
+        for probe in probes:
+            one.breaker.settle(probe, failed=False)
+        assert one.breaker.state == "closed"
+
+
+def test_a_document_from_before_late_probes_were_counted_is_read():
+    """D-32: a store that an older version has written to, and writes to."""
+    document = replicas.written(
+        Circuit(passing=False, state=CircuitState.HALF_OPEN, era=3, probes=((7, 102.0),), issued=7)
+    )
+    del document["late"]
+    seen = replicas.read(document, 100.0)
+    assert (seen.probes, seen.late, seen.issued, seen.era) == (((7, 102.0),), (), 7, 3)

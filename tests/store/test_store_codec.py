@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from dataclasses import dataclass, field
+import subprocess
+import sys
+from collections import Counter, OrderedDict, deque
+from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, SecretStr
 
+from outlast.cli.stores import Shell
 from outlast.store import StoreRefused
-from outlast.store.codec import Codec, types_in
+from outlast.store.codec import Codec, Lost, types_in
 
 
 class Colour(Enum):
@@ -133,7 +139,19 @@ def test_the_classes_of_annotations_are_found_through_their_fields():
     assert types_in(int, "Review", None, list) == {}
 
 
-@pytest.mark.parametrize("value", [object(), [object()], {1: lambda: None}, iter([]), 1j])
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        [object()],
+        {1: lambda: None},
+        iter([]),
+        np.array([1, None], dtype=object),
+        np.ma.array([1]),
+        pd.DataFrame({"a": [1]}),
+        np.array([(1, None)], dtype=[("a", "i4"), ("b", object)])[0],
+    ],
+)
 def test_what_could_not_come_back_is_refused(value):
     """By its type, without its contents."""
     with pytest.raises(TypeError, match=r"expected a value made of JSON values.*got: one of type"):
@@ -141,9 +159,145 @@ def test_what_could_not_come_back_is_refused(value):
 
 
 def test_what_is_like_a_known_value_is_stored_as_that():
-    """Other mappings as dicts, subclasses of str and int as their base."""
+    """Other mappings as dicts, subclasses of str and int as their base: for people, and not for code that goes on with it."""
     text = type("Text", (str,), {})("a")
-    assert codec.decode(codec.encode([OrderedDict(a=1), MappingProxyType({"b": 2}), text])) == [{"a": 1}, {"b": 2}, "a"]
+    kept = codec.keep([MappingProxyType({"b": 2}), text])
+    assert codec.decode(kept.data) == codec.decode(codec.encode([{"b": 2}, "a"])) == [{"b": 2}, "a"]
+    assert kept.lacks(known) == ["Text", "mappingproxy"]
+    with pytest.raises(Lost, match="no annotation of a stage names mappingproxy"):
+        codec.bring_back(kept.data, known)
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def test_values_that_carry_their_type_need_no_annotation():
+    """Those of the standard library, arrays and scalars of numpy, timestamps of pandas: type, zone, unit and order included."""
+    for value in (
+        datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=1),
+        datetime(2026, 3, 29, 2, 30, tzinfo=BERLIN),  # an hour that there is not
+        datetime(2026, 1, 1, fold=1),  # noqa: DTZ001 - without a zone
+        time(2, 30, tzinfo=BERLIN),
+        timedelta(-1, 2, 3),
+        Decimal("1.10"),
+        UUID(int=5),
+        Path("a/b"),
+        PurePosixPath("a"),
+        PureWindowsPath("a\\b"),
+        b"a",
+        bytearray(b"a"),
+        1 + 2j,
+        range(1, 9, 2),
+        OrderedDict(b=1, a=2),
+        Counter("abca"),
+        deque([1, (2,)], 3),
+        float("nan"),
+        np.asfortranarray(np.arange(6, dtype=">i2").reshape(2, 3)),
+        np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
+        np.array([], dtype="U3"),
+        np.array(5),
+        np.float32(1.1),
+        np.float64("nan"),
+        np.uint64(2**64 - 1),
+        np.bool_(True),
+        np.complex64(1 + 2j),
+        np.longdouble("1.1"),
+        np.str_("ü"),
+        np.str_(""),
+        np.bytes_(b"x"),
+        np.datetime64("2026-01-01T00:00:00.123456789"),
+        np.datetime64("NaT"),
+        np.timedelta64(3, "D"),
+        pd.Timestamp("2026-10-25 01:30:00.123456789", tz="UTC").tz_convert("Europe/Berlin"),
+        pd.Timestamp("2026-11-15"),
+        pd.Timedelta("3 days 4 ns"),
+        pd.NaT,
+        pd.NA,
+    ):
+        for wrapped in (value, {"in": [value]}):
+            kept = codec.keep(wrapped)
+            back = codec.bring_back(kept.data, {})
+            assert (kept.lacks({}), type(back), repr(back)) == ([], type(wrapped), repr(wrapped))
+        assert codec.decode(codec.encode([value])) is not None
+        hashable = value.__hash__ is not None
+        keyed = {value: (value,), "in": frozenset([value])} if hashable else {"in": [value]}
+        json.dumps(Shell().decode(codec.encode([value, keyed])), default=str)  # for a shell, which has neither of them
+
+
+def test_a_value_of_a_library_that_is_missing_is_a_clear_error(monkeypatch):
+    """Reading it says what to install; a shell shows what it can."""
+    array, number = codec.encode(np.ones(3)), codec.encode(np.int64(3))
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(StoreRefused, match=r"expected numpy to be installed, .* pip install numpy"):
+        codec.bring_back(array, {})
+    assert Shell().decode(array) == "<a value of numpy, which is not installed here>"
+    assert Shell().decode(number) == 3
+
+
+def test_numpy_and_pandas_are_loaded_for_their_own_values_only():
+    """Storing and reading anything else costs nobody their start-up time."""
+    code = (
+        "import sys; from outlast.store.codec import Codec; c = Codec(); "
+        "assert c.decode(c.encode({1: (2.5,)})) == {1: (2.5,)}; "
+        "assert not {'numpy', 'pandas', 'pydantic', 'zoneinfo'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Aliased(BaseModel):
+    name: str = Field("nobody", alias="Name")
+
+
+class Masked(BaseModel):
+    key: SecretStr
+
+
+class Base(BaseModel):
+    x: float
+
+
+class Derived(Base):
+    y: int
+
+
+@dataclass
+class Needy:
+    given: InitVar[int]
+    made: int = 0
+
+    def __post_init__(self, given):
+        self.made = given
+
+
+@dataclass
+class Doubling:
+    price: int
+
+    def __post_init__(self):
+        self.price *= 2
+
+
+def test_an_object_comes_back_as_it_was_or_not_at_all():
+    """Aliases, derived classes, fields that the class changes at the beginning; a masked secret and a missing argument are no object."""
+    doubled = Doubling(2)
+    doubled.price = 7
+    names = types_in(Aliased, Masked, Base, Needy, Doubling)
+    for value in (Aliased(Name="ann"), Derived(x=float("nan"), y=1), Base(x=1.5), doubled):
+        kept = codec.keep(value)
+        assert kept.lacks(names) == []
+        assert repr(codec.bring_back(kept.data, names)) == repr(value)
+    secret = codec.keep([Masked(key=SecretStr("k"))])
+    assert secret.lacks(names) == ["Masked"]
+    for data, why in ((secret.data, "does not hold all of it"), (codec.encode(Needy(1)), r"\(TypeError\)")):
+        with pytest.raises(Lost, match=why):
+            codec.bring_back(data, names)
+        assert codec.decode(data, names)  # people see it all the same
+
+
+def test_a_file_that_is_run_has_the_classes_that_it_has_when_it_is_imported():
+    """Its module has another name then, and the class is the same."""
+    data = codec.encode(Leaf(Decimal(1))).replace(__name__.encode(), b"__main__")
+    assert codec.bring_back(data, types_in(Leaf)) == Leaf(Decimal(1))
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"[]", b"1", b"{}", b'{"v":1}', b"gAAAA-sealed"])

@@ -11,6 +11,7 @@ import sys
 def main() -> None:
     """Run the command line."""
     from outlast.errors import ConfigurationError, OutlastError
+    from outlast.redact import harmless
 
     try:
         from outlast.cli.commands import app
@@ -26,15 +27,15 @@ def main() -> None:
     try:
         app()
     except ConfigurationError as wrong:
-        sys.stderr.write("".join(f"{problem}\n" for problem in wrong.problems))
+        sys.stderr.write("".join(f"{harmless(problem)}\n" for problem in wrong.problems))
         raise SystemExit(2) from None
     except OutlastError as failed:
-        sys.stderr.write(f"{failed}\n")
+        sys.stderr.write(f"{harmless(str(failed), lines=True)}\n")
         raise SystemExit(1) from None
     except OSError as failed:
         if failed.filename is None:
             raise
-        sys.stderr.write(f"{failed.filename}: {failed.strerror}\n")
+        sys.stderr.write(harmless(f"{failed.filename}: {failed.strerror}") + "\n")
         raise SystemExit(1) from None
 
 

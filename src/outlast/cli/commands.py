@@ -1,7 +1,7 @@
 """
 The commands. Each prints a table for people and, with ``--json``, one JSON document for programs.
 
-Exit codes: 0 completed, 1 failed, 2 invalid input, 3 partial, 4 failure budget exceeded, 130 interrupted.
+Exit codes: 0 completed, 1 failed, 2 invalid input, 3 partial, 4 failure budget exceeded, 130 interrupted, 143 ended by SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from outlast import __version__
@@ -21,6 +20,7 @@ from outlast.cli.letters import dlq
 from outlast.cli.running import resume, run
 from outlast.cli.runs import breaker, cancel, events, pause, runs
 from outlast.cli.schema import migrate
+from outlast.display.terminal import Screen
 from outlast.errors import ConfigurationError
 from outlast.verdicts import ERROR_CLASSES, classify
 
@@ -104,7 +104,7 @@ def classify_errors(
     for error, verdict in verdicts.items():
         category = f"[{colours[verdict.category]}]{verdict.category}[/]{' (fatal)' if verdict.fatal else ''}"
         table.add_row(error, category, verdict.error_class, verdict.tier, verdict.why)
-    Console().print(table)
+    Screen().print(table)
 
 
 def _load(name: str) -> None:

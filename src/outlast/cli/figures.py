@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from outlast.cli.output import AppName, AsJson, StoreUrl, console, hint, print_json, print_table, refuse, say  # noqa: TC001 - typer reads the annotations
 from outlast.cli.stores import found_run, opened
-from outlast.redact import mask
+from outlast.redact import mask, plain
 from outlast.words import amount, counted, duration, percent, precise
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from outlast.report import Report, Story
 
 # What a terminal would obey instead of showing it, and what turns the direction of reading.
-_OBEYED = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _BAR = 20
 
 
@@ -70,8 +69,8 @@ def report_run(
 
 
 def clean(value: object) -> str:
-    """Somebody else's text as a terminal can be given it."""
-    return _OBEYED.sub("\ufffd", mask(str(value)))
+    """Somebody else's text, without secrets."""
+    return plain(mask(str(value)))
 
 
 # -- the report -------------------------------------------------------------------------------------------------------------------
@@ -101,6 +100,8 @@ def print_report(report: Report) -> None:
         hint("")
         hint(f"Look at one: {group.look}")
         hint(f"Once it is mended: {group.replay}")
+    if not report.letters and report.counts.dlq + report.counts.failed:
+        hint(f"Look at them: {shlex.join(['outlast', 'runs', 'errors', clean(run.run_key)])}")
     hint(f"As a page: outlast runs report {run.id[:12]} --html report.html")
 
 
@@ -143,18 +144,22 @@ def _facts(report: Report) -> None:
 
 
 def _groups(report: Report) -> None:
-    if not report.letters:
+    ended = [group for group in report.errors if group.dead]
+    if not report.letters and not ended:
         return
     _heading("What went wrong")
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (group.count, group.open, group.group, group.stage, group.error_type, group.message) for group in report.letters
-    ]
+    ] or [(group.dead, None, group.group, group.stage, group.error_type, group.message) for group in ended]
     print_table(
         ("dead", "open", "group", "stage", "error", "message"),
         _clean_rows(rows),
         fold="message",
         drop=("open", "error"),
     )
+    if report.stop_reasons:
+        told = ", ".join(f"{number:,} {reason}" for reason, number in report.stop_reasons.items())
+        say(f"Not tried again: {told}")
 
 
 def _stages(report: Report) -> None:

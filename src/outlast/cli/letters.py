@@ -21,6 +21,7 @@ from outlast.cli.output import (  # noqa: TC001 - typer reads the annotations
     StoreUrl,
     hint,
     moment,
+    print_block,
     print_json,
     print_table,
     refuse,
@@ -28,7 +29,7 @@ from outlast.cli.output import (  # noqa: TC001 - typer reads the annotations
 )
 from outlast.cli.stores import dead_letters, found_run, opened
 from outlast.errors import ConfigurationError
-from outlast.redact import mask
+from outlast.redact import masked
 from outlast.store.filters import FIELDS, LetterFilter, chooses  # noqa: TC001 - the annotations are read
 
 if TYPE_CHECKING:
@@ -217,6 +218,8 @@ def show_letter(
     say(f"item         {letter.item_key} of {letter.pipeline}, failed at {letter.stage}")
     say(f"error        {letter.error_type} ({letter.error_class}): {letter.error}")
     say(f"group        {letter.group}")
+    if letter.stop_reason is not None:
+        say(f"stopped      {letter.stop_reason}")
     say(
         f"attempts     {letter.attempts}, first {moment(letter.first_failed_at)}, last {moment(letter.last_attempt_at)} UTC"
     )
@@ -234,9 +237,16 @@ def show_letter(
     for attempt in attempts:
         what = "succeeded" if attempt.outcome == "success" else f"{attempt.error_type}: {attempt.error}"
         say(f"  attempt {attempt.number} at stage {attempt.stage + 1}: {what}")
-    say("payload" if reveal else "payload (masked; --reveal prints it as it is)")
-    say(_indented(letter.payload, reveal=reveal))
-    if letter.status == "open":
+    if letter.unstored is not None:
+        begins = "cannot be replayed" if letter.begins_at is None else f"a replay begins at {letter.begins_at}"
+        say(f"input        not stored: {letter.unstored}; {begins}")
+    if letter.begins_at is not None:
+        whose = "" if letter.begins_at == letter.stage else f", the input of {letter.begins_at}"
+        say(f"payload{whose}" if reveal else f"payload{whose} (masked; --reveal prints it as it is)")
+        print_block(_indented(letter.payload, reveal=reveal))
+    if letter.status == "open" and letter.begins_at is None:
+        hint(f"Give it an input: outlast dlq edit {letter.id[:12]} --payload JSON --reason ...")
+    elif letter.status == "open":
         hint(f"Send it again: outlast dlq replay {letter.id[:12]}")
 
 
@@ -478,26 +488,19 @@ def _owner(letters: DeadLetters, known: list[str] | None, where: LetterFilter) -
 
 def _fields(letter: DeadLetter, *, reveal: bool) -> dict[str, Any]:
     fields = {name: getattr(letter, name) for name in letter.__slots__ if name not in {"payload", "metadata"}}
-    return fields | {"payload": letter.payload if reveal else _masked(letter.payload)}
+    return fields | {"payload": letter.payload if reveal else masked(letter.payload)}
 
 
 def _notes(letter: DeadLetter, *, reveal: bool) -> dict[str, Any]:
     """What is on record beside the payload; what the item was at first is a payload too."""
-    return {name: value for name, value in letter.metadata.items() if reveal or name != "source"}
-
-
-def _masked(payload: Any) -> Any:
-    """Without what looks like a secret; as text, where taking it out leaves no JSON."""
-    text = mask(json.dumps(payload, ensure_ascii=False, default=str))
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return {name: value for name, value in letter.metadata.items() if reveal or name not in {"source", "earlier"}}
 
 
 def _indented(payload: Any, *, reveal: bool) -> str:
-    text = json.dumps(payload, indent=2, ensure_ascii=False, default=str)
-    return text if reveal else mask(text)
+    try:
+        return json.dumps(payload if reveal else masked(payload), indent=2, ensure_ascii=False, default=str)
+    except (RecursionError, ValueError):
+        return "<nested too deeply to be shown>"
 
 
 def _short(text: str, width: int) -> str:

@@ -12,9 +12,11 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from outlast.display.terminal import Screen
+from outlast.redact import harmless, in_json, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,6 +31,7 @@ class Code(IntEnum):
     PARTIAL = 3
     BUDGET = 4
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -58,32 +61,37 @@ Progress = Annotated[
 Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most so many.")]
 
 
-def console() -> Console:
+def console() -> Screen:
     """Where people read; a pipe gets whole lines, however long, unless COLUMNS says otherwise."""
     pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(highlight=False, emoji=False, width=10_000 if pipe else None, soft_wrap=pipe)
+    return Screen(highlight=False, emoji=False, width=10_000 if pipe else None, soft_wrap=pipe)
 
 
 def refuse(*problems: str) -> NoReturn:
     """The input is wrong: everything about it at once."""
     for problem in problems:
-        typer.echo(problem, err=True)
+        hint(problem)
     raise typer.Exit(Code.INVALID)
 
 
 def say(text: str = "") -> None:
-    """A sentence for a person."""
-    typer.echo(text)
+    """A sentence for a person: one line, whatever is in it."""
+    typer.echo(harmless(text))
+
+
+def print_block(text: str) -> None:
+    """Several lines of our own making, such as JSON."""
+    typer.echo(harmless(in_json(text), lines=True))
 
 
 def hint(text: str) -> None:
     """What to do next; on stderr, so that it is never part of what a program reads."""
-    typer.echo(text, err=True)
+    typer.echo(harmless(text), err=True)
 
 
-def print_json(value: Any) -> None:
-    """One document."""
-    typer.echo(json.dumps(value, indent=2, default=_plain, ensure_ascii=False))
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """One document; with no `indent`, on one line."""
+    typer.echo(in_json(json.dumps(value, indent=indent, default=_plain, ensure_ascii=False)))
 
 
 def _plain(value: Any) -> Any:
@@ -138,13 +146,11 @@ def _taken(natural: list[int], shown: list[int], folded: int) -> int:
 def _cell(value: Any) -> Text:
     if value is None:
         return Text("")
-    if isinstance(value, Text):
-        return value
     if isinstance(value, datetime):
         return Text(moment(value))
     if isinstance(value, int) and not isinstance(value, bool):
         return Text(f"{value:,}")
-    return Text(str(value))
+    return Text(plain(str(value)))
 
 
 def moment(instant: datetime) -> str:

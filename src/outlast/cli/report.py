@@ -11,6 +11,7 @@ from rich.text import Text
 
 from outlast.cli.output import console, print_table
 from outlast.display.terminal import STATUS_COLOURS, WIDEST_BAR, bar
+from outlast.redact import plain
 from outlast.words import counted, duration, percent
 
 if TYPE_CHECKING:
@@ -35,9 +36,10 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") 
     ended = run.finished_at
     took = "" if ended is None else f"  {duration((ended - run.started_at).total_seconds())}"
     status = Text(run.status, style=f"bold {STATUS_COLOURS.get(run.status, '')}")
-    out.print(Text.assemble((run.pipeline, "bold"), "  ", run.run_key, "  ", status, took, "  ", (run.id[:12], "dim")))
+    called = (plain(run.pipeline), "bold"), "  ", plain(run.run_key), "  "
+    out.print(Text.assemble(*called, status, took, "  ", (run.id[:12], "dim")))
     if why or run.why:
-        out.print(Text(why or run.why))
+        out.print(Text(plain(why or run.why)))
     drawn = bar(
         min(out.width, WIDEST_BAR) - 8,
         counts.total,
@@ -61,7 +63,7 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") 
     if run.passes > 1:
         out.print(Text(f"started {run.passes} times", style="dim"))
     if run.spent:
-        out.print(Text("spent " + ", ".join(f"{amount:,.6g} {name}" for name, amount in run.spent.items())))
+        out.print(Text("spent " + ", ".join(f"{amount:,.6g} {plain(name)}" for name, amount in run.spent.items())))
     if groups:
         out.print()
         print_table(
@@ -79,8 +81,12 @@ def next_steps(run: RunRecord, groups: Sequence[FailureGroup], resume: str | Non
         return
     if run.status == "failed" and resume:
         yield f"Once the cause is gone, go on: {resume}"
+    # A replay has no letters of its own, and a run that collects its failures has none at all.
+    bare = run.counts.failed or (run.kind == "replay" and run.counts.dlq)
+    if bare:
+        yield f"Look at them: {shlex.join(['outlast', 'runs', 'errors', run.run_key])}"
     open_groups = [group for group in groups if group.count]
-    if open_groups:
+    if open_groups and run.counts.dlq and run.kind != "replay":
         first = open_groups[0]
         yield f"Look at one: outlast dlq list --group {first.id}"
         yield f"Once it is mended: outlast dlq replay --group {first.id}{' --canary 20' if first.count > 20 else ''}"

@@ -17,12 +17,13 @@ from outlast.cli.output import AppName, AsJson, Code, Progress, StoreUrl, hint, 
 from outlast.cli.stores import found_run, opened
 from outlast.clock import here
 from outlast.deadletters import as_groups
-from outlast.errors import ConfigurationError, FailureBudgetExceeded, OutlastError
+from outlast.errors import ConfigurationError, FailureBudgetExceeded, OutlastError, RunFailed, result_of
 from outlast.redact import mask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from outlast.components import Files
     from outlast.pipeline import Pipeline, RunResult
     from outlast.pipeline.runner import Runner
     from outlast.store import Store
@@ -34,17 +35,31 @@ Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="The pipeline: app.py:reviews or shop.pipelines:reviews.")
 ]
 Input = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="PATH",
+        help="Files of JSON Lines (.jsonl, .ndjson, .json), CSV or TSV, also with .gz or .zst behind it, or Parquet (.parquet, .pq); "
+        "a pattern such as 'in/*.jsonl'. May be given several times.",
+    ),
+]
+Delimiter = Annotated[
     str | None,
     typer.Option(
-        "--input", metavar="PATH", help="JSONL, CSV (also .gz, .zst) or Parquet files; a pattern such as 'in/*.jsonl'."
+        "--delimiter", metavar="CHARACTER", help="What stands between the cells of CSV files. Default: a comma."
     ),
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option("--encoding", metavar="NAME", help="How CSV files are encoded, such as cp1252. Default: UTF-8."),
 ]
 Output = Annotated[
     str | None,
     typer.Option(
         "--output",
         metavar="PATH",
-        help="A JSONL, CSV (also .gz, .zst) or Parquet file for what the items become. Default: the store.",
+        help="A file for what the items become: JSON Lines (.jsonl, .ndjson), CSV or TSV, also with .gz or .zst behind it, or Parquet "
+        "(.parquet, .pq). Default: the store.",
     ),
 ]
 Strict = Annotated[
@@ -56,6 +71,8 @@ def run(
     target: Target,
     *,
     source: Input = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
     sink: Output = None,
     run_key: Annotated[
         str | None,
@@ -82,16 +99,17 @@ def run(
         problems.append(f"expected --on-item-error to be dlq, collect or stop, got: {on_item_error!r}.")
     if on_change not in {"stop", "keep", "redo"}:
         problems.append(f"expected --on-change to be stop, keep or redo, got: {on_change!r}.")
-    problems += _wrong_input(source) + _wrong_output(sink)
+    read = {"input": source, "delimiter": delimiter, "encoding": encoding}
+    problems += _wrong_input(read) + _wrong_output(sink)
     if run_key is not None and not run_key.strip():
         problems.append("expected --run-key to be a name, got: an empty one.")
     pipeline = _loaded(target, store, problems)
-    if problems or pipeline is None or source is None:
+    if problems or pipeline is None:
         refuse(*problems)
     key = run_key or _new_key()
     command = {
         "target": target,
-        "input": source,
+        **read,
         "output": sink,
         "run_key": key,
         "item_key": item_key,
@@ -115,6 +133,8 @@ def resume(
         ),
     ] = None,
     source: Input = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
     sink: Output = None,
     on_change: Annotated[
         str | None, typer.Option("--on-change", help="With stages of another version: stop, keep or redo.")
@@ -129,7 +149,14 @@ def resume(
     with opened(store, app) as kept:
         record = found_run(kept, wanted)
         recorded = _recorded(kept, record)
-    given = {"target": target, "input": source, "output": sink, "on_change": on_change}
+    given = {
+        "target": target,
+        "input": source or None,
+        "delimiter": delimiter,
+        "encoding": encoding,
+        "output": sink,
+        "on_change": on_change,
+    }
     command = {
         **recorded,
         "run_key": record.run_key,
@@ -165,7 +192,7 @@ def resume(
             **which,
         )
         return
-    problems = _wrong_input(command["input"]) + _wrong_output(command.get("output"))
+    problems = _wrong_input(command) + _wrong_output(command.get("output"))
     pipeline = _loaded(command["target"], store, problems)
     if pipeline is not None and pipeline.name != record.pipeline:
         problems.append(f"expected the pipeline {record.pipeline!r}, but {command['target']} is {pipeline.name!r}.")
@@ -206,40 +233,59 @@ def replay(
 
     how = None if as_json else way_to_show(wanted=progress)
     with _waits_said(), watching(how, started=started) as watch:
-        result = pipeline.app.dead_letters.replay(
-            pipeline=pipeline.name, sink=sink, run_key=run_key, check=False, watch=watch, **which
+        result, signalled = _ended(
+            lambda: pipeline.app.dead_letters.replay(
+                pipeline=pipeline.name, sink=sink, run_key=run_key, check=False, watch=watch, **which
+            )
         )
     again = shlex.join(["outlast", "resume", result.run_key, *(("--store", mask(store)) if store else ())])
-    _tell(pipeline, result, resume=again, strict=strict, as_json=as_json)
+    _tell(pipeline, result, resume=again, strict=strict, as_json=as_json, signalled=signalled)
 
 
 # --- before it starts -----------------------------------------------------------------------------------------------------
 
 
-def _wrong_input(source: str | None) -> list[str]:
-    from outlast.components import open_source
+def _files(command: dict[str, Any]) -> Files:
+    """What is to be read; a run of an earlier version has one path on record, and nothing else."""
+    from outlast.components import Files
 
-    if source is None:
+    paths = command["input"]
+    paths = [paths] if isinstance(paths, str) else paths
+    delimiter = command.get("delimiter")  # a tab is hard to type
+    return Files(*paths, delimiter="\t" if delimiter == "\\t" else delimiter, encoding=command.get("encoding"))
+
+
+def _wrong_input(command: dict[str, Any]) -> list[str]:
+    if not command["input"]:
         return ["expected --input: a JSONL, CSV or Parquet file, or a pattern such as 'in/*.jsonl'."]
     try:
-        open_source(source)
+        _files(command).found()
     except ConfigurationError as wrong:
-        where = "" if Path(source).is_absolute() else f" This is {Path.cwd()}."
+        given = command["input"]
+        absolute = all(Path(path).is_absolute() for path in ([given] if isinstance(given, str) else given))
+        where = "" if absolute else f" This is {Path.cwd()}."
         return [f"--input: {problem}{where}" for problem in wrong.problems]
     return []
 
 
 def _wrong_output(sink: str | None) -> list[str]:
+    from outlast.components import open_sink
+
     if sink is None:
         return []
     path = Path(sink)
     if path.is_dir():
         return [f"expected --output to be a file, got: the folder {sink!r}."]
+    problems: list[str] = []
+    try:
+        open_sink(sink)
+    except ConfigurationError as wrong:
+        problems += [f"--output: {problem}" for problem in wrong.problems]
     if not path.parent.is_dir():
-        return [
+        problems.append(
             f"expected --output to be in a folder that is there, got: {sink!r}. Make it first: mkdir -p {shlex.quote(str(path.parent))}"
-        ]
-    return []
+        )
+    return problems
 
 
 def _loaded(target: str, store: str | None, problems: list[str]) -> Pipeline[Any, Any] | None:
@@ -303,20 +349,36 @@ def _started(
         _record(runner.store, runner.record.id, command)
 
     how = None if as_json else way_to_show(wanted=progress)
-    expected = expected_items(command["input"]) if how else None
+    source = _files(command)
+    expected = expected_items(source) if how else None
     with _waits_said(), watching(how, expected, started) as watch:
-        result = pipeline.run(
-            command["input"],
-            run_key=command["run_key"],
-            item_key=command.get("item_key"),
-            sink=command.get("output"),
-            on_item_error=command.get("on_item_error") or "dlq",
-            on_change=command.get("on_change") or "stop",
-            check=False,
-            watch=watch,
+        result, signalled = _ended(
+            lambda: pipeline.run(
+                source,
+                run_key=command["run_key"],
+                item_key=command.get("item_key"),
+                sink=command.get("output"),
+                on_item_error=command.get("on_item_error") or "dlq",
+                on_change=command.get("on_change") or "stop",
+                check=False,
+                watch=watch,
+            )
         )
     again = shlex.join(["outlast", "resume", command["run_key"], *(("--store", mask(store)) if store else ())])
-    _tell(pipeline, result, resume=again, strict=strict, as_json=as_json)
+    _tell(pipeline, result, resume=again, strict=strict, as_json=as_json, signalled=signalled)
+
+
+def _ended(run: Callable[[], RunResult[Any]]) -> tuple[RunResult[Any], Code | None]:
+    """What a run came to, and the exit code of the signal that ended it."""
+    try:
+        return run(), None
+    except RunFailed as failed:
+        return failed.result, None
+    except (KeyboardInterrupt, SystemExit) as signalled:
+        result = result_of(signalled)
+        if result is None:
+            raise
+        return result, Code.INTERRUPTED if isinstance(signalled, KeyboardInterrupt) else Code.TERMINATED
 
 
 @contextmanager
@@ -326,7 +388,7 @@ def _waits_said() -> Iterator[None]:
     class Waits(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if hasattr(record, "outlast_waits"):
-                typer.echo(f"outlast: {record.getMessage()}", err=True)
+                hint(f"outlast: {record.getMessage()}")
 
     logger, handler = logging.getLogger("outlast"), Waits(logging.WARNING)
     logger.addHandler(handler)
@@ -345,7 +407,13 @@ def _record(store: Store, run_id: str, command: dict[str, Any]) -> None:
 
 
 def _tell(
-    pipeline: Pipeline[Any, Any], result: RunResult[Any], *, resume: str | None, strict: bool, as_json: bool
+    pipeline: Pipeline[Any, Any],
+    result: RunResult[Any],
+    *,
+    resume: str | None,
+    strict: bool,
+    as_json: bool,
+    signalled: Code | None = None,
 ) -> None:
     """The report, what to do next, and the exit code."""
     from outlast.cli.report import next_steps, print_run
@@ -356,8 +424,8 @@ def _tell(
     if record is None:
         message = f"the run {result.id} is not in the store any more."
         raise OutlastError(message)
-    groups = as_groups(store.groups(run=result.id))
-    code = exit_code(result, strict=strict)
+    groups = as_groups(store.failures(record, "open"))
+    code = signalled or exit_code(result, strict=strict)
     if as_json:
         shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]
         print_json(
@@ -372,7 +440,7 @@ def _tell(
 
 
 def exit_code(result: RunResult[Any], *, strict: bool = False) -> Code:
-    """What a script is told: 0 completed, 1 failed, 3 partial, 4 budget exceeded, 130 interrupted."""
+    """What a script is told: 0 completed, 1 failed, 3 partial, 4 budget exceeded, 130 interrupted; what SIGTERM has ended is 143."""
     if result.status == "completed":
         return Code.PARTIAL if strict and result.counts.dlq + result.counts.failed else Code.COMPLETED
     if result.status == "partial_success":

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
@@ -14,10 +13,11 @@ import typer
 
 from outlast.cli.output import AppName, AsJson, Limit, StoreUrl, hint, print_json, print_table, refuse, say  # noqa: TC001 - typer reads the annotations
 from outlast.cli.stores import Shell, dead_letters, found_run, opened, worker_of
+from outlast.deadletters import as_groups
 from outlast.display.terminal import STATUS_COLOURS
 from outlast.observe.events import canonical
-from outlast.redact import mask
-from outlast.store.records import from_us
+from outlast.redact import masked
+from outlast.store.records import Failure, from_us
 from outlast.words import counted, duration
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ def show_run(
 
     with opened(store, app) as kept:
         record = found_run(kept, run, pipeline)
-        groups = dead_letters(kept).groups(run=record.id)
+        dead_letters(kept).release()
+        groups = as_groups(kept.failures(record, "open"))
         worker = worker_of(kept, record)
     if as_json:
         shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]
@@ -136,15 +137,16 @@ def list_items(
             _stage(record, item.stage),
             item.attempts,
             duration(item.took_us / 1e6),
+            item.stop_reason,
             item.reason or "; ".join(item.warnings),
         )
         for item in items
     ]
     print_table(
-        ("position", "item", "status", "stage", "attempts", "took", "why"),
+        ("position", "item", "status", "stage", "attempts", "took", "stopped", "why"),
         rows,
         fold="why",
-        drop=("took", "attempts", "position"),
+        drop=("took", "attempts", "position", "stopped"),
     )
     if len(items) == limit:
         hint(f"More: --after {items[-1].seq}")
@@ -182,15 +184,16 @@ def list_attempts(
             from_us(attempt.started_us),
             duration(attempt.took_us / 1e6),
             None if attempt.delay_us is None else duration(attempt.delay_us / 1e6),
+            attempt.stop_reason,
             "" if attempt.error is None else f"{attempt.error_class}: {attempt.error}",
         )
         for attempt in attempts
     ]
     print_table(
-        ("position", "stage", "attempt", "outcome", "started", "took", "then waited", "error"),
+        ("position", "stage", "attempt", "outcome", "started", "took", "then waited", "stopped", "error"),
         rows,
         fold="error",
-        drop=("then waited", "took", "started", "outcome"),
+        drop=("then waited", "took", "started", "outcome", "stopped"),
     )
 
 
@@ -249,7 +252,7 @@ def print_outputs(
             print_json(list(outputs))
             return
         for output in outputs:
-            say(json.dumps(output, ensure_ascii=False, default=str))
+            print_json(output, indent=None)
 
 
 def run_fields(run: RunRecord) -> dict[str, Any]:
@@ -284,15 +287,16 @@ def _stage(run: RunRecord, number: int) -> str:
 
 def _item(item: ItemRow, run: RunRecord, *, reveal: bool) -> dict[str, Any]:
     output = Shell().decode(item.output) if item.output is not None and item.status == "succeeded" else None
-    shown = output if reveal or output is None else mask(json.dumps(output, ensure_ascii=False, default=str))
     changed = {
         "stage": _stage(run, item.stage),
-        "output": shown,
+        "output": output if reveal else masked(output),
         "started_at": from_us(item.started_us),
         "took": item.took_us / 1e6,
         "waits": _waits(item),
+        **(item.failure or Failure(None, None, None, None))._asdict(),
     }
-    return {name: value for name, value in item._asdict().items() if name not in {"started_us", "took_us"}} | changed
+    kept = {"started_us", "took_us", "failure"}
+    return {name: value for name, value in item._asdict().items() if name not in kept} | changed
 
 
 def _attempt(attempt: AttemptRow, run: RunRecord) -> dict[str, Any]:

@@ -100,7 +100,9 @@ def worker_of(store: Store, run: RunRecord) -> str | None:
 
 
 class Shell(Codec):
-    """Payloads as a shell can show and take them: without the classes that the pipeline's own code would give them."""
+    """Payloads as a shell can show and take them: without the classes that the pipeline's own code would give them, and without numpy's."""
+
+    _plainly = True
 
     def decode(self, data: bytes, known: Mapping[str, type] | None = None) -> Any:
         try:

@@ -1,7 +1,7 @@
 """
 Where items come from and where outputs go, one file a family. A component never tries again by itself: whoever drives it decides.
 
-    lines       files of JSON Lines, CSV and TSV; packed: the same, compressed
+    files       Files, the files of patterns; lines: JSON Lines, CSV and TSV; csvs: how the latter two are read; packed: the same, compressed
     arrow       pandas, polars, pyarrow, DuckDB: whatever hands out Arrow data; parquet: files; datasets: Hugging Face's
     sql         Query, the rows of a query; tables: Table, a table as a sink
     sinks       what every sink can do; reading: what all sources share; values: users' values on their way out
@@ -9,7 +9,6 @@ Where items come from and where outputs go, one file a family. A component never
 
 from __future__ import annotations
 
-import glob
 import threading
 from collections.abc import AsyncIterable, Iterable
 from contextlib import suppress
@@ -17,8 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outlast.components import lines, packed
+from outlast.components.csvs import TABLES
+from outlast.components.files import ENDINGS, PARQUET
+from outlast.components.files import Files as Files
 from outlast.components.reading import Aside
 from outlast.components.reading import Unreadable as Unreadable
+from outlast.components.sinks import Busy as Busy
 from outlast.components.sinks import Handed
 from outlast.components.sinks import Refused as Refused
 from outlast.components.sinks import Sink as Sink  # noqa: TC001 - for those who ask here
@@ -28,13 +31,7 @@ from outlast.components.tables import Table as Table
 from outlast.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-
-PARQUET = (".parquet", ".pq")
-_LINES = (*lines.JSON_LINES, ".json", *lines.TABLES)
-_SINKS = (*lines.JSON_LINES, *lines.TABLES)
-_ENDINGS = "one that ends in .jsonl, .ndjson, .csv or .tsv (also with .gz or .zst behind it) or in .parquet"
-
+    from collections.abc import Callable, Iterator
 
 # -- sources --------------------------------------------------------------------------------------------------------------------
 
@@ -44,7 +41,9 @@ def open_source(source: object) -> Iterator[Any] | AsyncIterable[Any]:
     from outlast.components import arrow, datasets
 
     if isinstance(source, str | Path):
-        return _files(found(source))
+        source = Files(source)
+    if isinstance(source, Files):
+        return source.items()
     if isinstance(source, Query):
         return Aside(source.read)
     if datasets.is_dataset(source):
@@ -57,57 +56,15 @@ def open_source(source: object) -> Iterator[Any] | AsyncIterable[Any]:
     if isinstance(source, Iterable) and not isinstance(source, bytes | dict):
         return iter(source)
     message = (
-        "expected an iterable, an async iterable, the path of files, something with __arrow_c_stream__ such as a DataFrame, a dataset, or a Query, "
+        "expected an iterable, an async iterable, the path of files, Files, something with __arrow_c_stream__ such as a DataFrame, a dataset, or a Query, "
         f"got: {type(source).__name__}."
     )
     raise ConfigurationError(message)
 
 
-def found(pattern: str | Path) -> list[Path]:
-    """The files of a pattern, in the order in which they are read. All of them are of a kind that is known."""
-    text = str(pattern)
-    # A file of that very name wins: brackets are legal in names.
-    names = [text] if Path(text).is_file() else sorted(glob.glob(text, recursive=True))  # noqa: PTH207 - the pattern may be absolute
-    paths = [path for path in map(Path, names) if path.is_file()]
-    if not paths:
-        folder = (
-            f" It is a folder: name its files, such as {text.rstrip('/')}/*.parquet." if Path(text).is_dir() else ""
-        )
-        message = f"expected files at {text!r}, got: none.{folder}"
-        raise ConfigurationError(message)
-    for path in paths:
-        if path.suffix.lower() not in PARQUET and packed.inner(path) not in _LINES:
-            message = f"expected every file of a source to be {_ENDINGS}, got: {path.name}."
-            raise ConfigurationError(message)
-        if path.suffix.lower() in PARQUET:
-            from outlast.components import arrow
-
-            arrow.library("a Parquet file")
-        packed.check(path)
-    return paths
-
-
-def _files(paths: Sequence[Path]) -> Iterator[Any] | AsyncIterator[Any]:
-    if any(path.suffix.lower() in PARQUET for path in paths):
-        return Aside(lambda: _batches(paths))
-    return (item for path in paths for item in lines.read(path))
-
-
-def _batches(paths: Sequence[Path]) -> Iterator[Sequence[Any]]:
-    from outlast.components import parquet
-
-    for path in paths:
-        if path.suffix.lower() in PARQUET:
-            yield from parquet.read(path)
-        else:
-            yield from ([item] for item in lines.read(path))
-
-
 def count_items(pattern: str | Path) -> int:
-    """How many items files hold: Parquet files say it, of others the lines are counted."""
-    from outlast.components import parquet
-
-    return sum(parquet.count(path) if path.suffix.lower() in PARQUET else lines.count(path) for path in found(pattern))
+    """How many items files hold."""
+    return Files(pattern).count()
 
 
 def expected_items(source: object) -> Callable[[], int | None]:
@@ -115,7 +72,9 @@ def expected_items(source: object) -> Callable[[], int | None]:
     A question to be asked now and then: how many items a source holds, or None as long as nobody knows. Files are counted beside the run,
     because a display that knows the end can say when it comes.
     """
-    if not isinstance(source, str | Path):
+    if isinstance(source, str | Path):
+        source = Files(source)
+    if not isinstance(source, Files):
         try:
             known: int | None = len(source)  # type: ignore[arg-type]
         except Exception:  # noqa: BLE001 - a stream has no length, and what a stranger's __len__ raises is none either
@@ -125,7 +84,7 @@ def expected_items(source: object) -> Callable[[], int | None]:
 
     def count() -> None:
         with suppress(Exception):  # the run will say so
-            counted.append(count_items(source))
+            counted.append(source.count())
 
     threading.Thread(target=count, daemon=True, name="outlast-count").start()
     return lambda: counted[0] if counted else None
@@ -157,7 +116,7 @@ def _file_sink(path: Path) -> Sink:
     kind = packed.inner(path)
     if kind in lines.JSON_LINES:
         return lines.Lines(path)
-    if kind in lines.TABLES:
+    if kind in TABLES:
         return lines.Rows(path)
-    message = f"expected a sink to be {_ENDINGS}, got: {path.name}."
+    message = f"expected a sink to be {ENDINGS}, got: {path.name}."
     raise ConfigurationError(message)

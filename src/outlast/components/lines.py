@@ -7,17 +7,20 @@ bytes that count; whatever stands behind them when a run goes on was never commi
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
+import re
 from abc import abstractmethod
+from codecs import BOM_UTF8
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from outlast.components import csvs
+from outlast.components.csvs import TABLES, delimiter_of
 from outlast.components.packed import inner, is_damage, opened, packer
 from outlast.components.reading import broken_item, broken_source
-from outlast.components.sinks import Sink
-from outlast.components.values import plain
+from outlast.components.sinks import Busy, Sink
+from outlast.components.values import json_text, row_of, tell, unfit
 from outlast.errors import ConfigurationError, PermanentFailure
 
 if TYPE_CHECKING:
@@ -25,18 +28,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 JSON_LINES = (".jsonl", ".ndjson")
-TABLES = (".csv", ".tsv")
 _PIECE = 1 << 20
-
-_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=plain).encode
+QUOTE = '"'
 
 
 # -- reading --------------------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> Iterator[Any]:
-    """The items of a file."""
-    items = _rows(path) if inner(path) in TABLES else _json_lines(path)
+def read(path: Path, delimiter: str | None = None, encoding: str | None = None) -> Iterator[Any]:
+    """The items of a file; how a table is written is asked for there only."""
+    items = csvs.read(path, delimiter, encoding) if inner(path) in TABLES else _json_lines(path)
     count = 0
     try:
         for item in items:
@@ -50,39 +51,28 @@ def read(path: Path) -> Iterator[Any]:
 
 
 def _json_lines(path: Path) -> Iterator[Any]:
+    encoding = csvs.encoding_of(path)
+    if encoding not in {None, "utf-8-sig"}:
+        what = "bytes that are zero" if encoding == "?" else encoding.upper() if encoding else ""
+        message = f"expected {path.name} to be UTF-8, as JSON Lines are, got: {what}. Convert it first, as with iconv."
+        raise ConfigurationError(message)
     with opened(path) as lines:
+        begun = False
         for number, line in enumerate(lines, 1):
             if line.isspace():
                 continue
+            if not begun and inner(path) == ".json" and line.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+                message = (
+                    f"expected {path.name} to hold JSON Lines, one value a line, got: an array. Write each element to a line of its own, "
+                    f"as jq -c '.[]' does. If each line is an item that is an array, have its name end in .jsonl."
+                )
+                raise ConfigurationError(message)
+            begun = True
             try:
                 yield json.loads(line)
-            except ValueError as wrong:  # not JSON, or not even text
-                if number == 1 and line.lstrip().startswith(b"[") and inner(path) == ".json":
-                    message = f"expected {path.name} to hold JSON Lines, one value a line, got: one array over many lines. Write each element to a line of its own."
-                    raise ConfigurationError(message) from None
-                text = line.decode(errors="replace").rstrip("\r\n")
+            except (ValueError, RecursionError) as wrong:  # not JSON, not even text, or too deep
+                text = line.decode(errors="backslashreplace").rstrip("\r\n")
                 yield broken_item(text, f"{path.name} line {number}: {wrong}")
-
-
-def _rows(path: Path) -> Iterator[Any]:
-    with opened(path) as file, io.TextIOWrapper(file, newline="", encoding="utf-8-sig", errors="replace") as lines:
-        rows = csv.reader(lines, delimiter=_delimiter(path))
-        header = next(rows, None)
-        while header is not None:
-            try:
-                row = next(rows)
-            except StopIteration:
-                return
-            except csv.Error as wrong:
-                yield broken_item("", f"{path.name} line {rows.line_num}: {wrong}")
-                continue
-            if not row:
-                continue
-            if len(row) != len(header):
-                message = f"{path.name} line {rows.line_num}: {len(row)} columns instead of {len(header)}"
-                yield broken_item(",".join(row), message)
-            else:
-                yield dict(zip(header, row, strict=True))
 
 
 def count(path: Path) -> int:
@@ -97,11 +87,20 @@ def count(path: Path) -> int:
     return max(0, found - 1) if inner(path) in TABLES else found
 
 
-def _delimiter(path: Path) -> str:
-    return "\t" if inner(path) == ".tsv" else ","
-
-
 # -- writing --------------------------------------------------------------------------------------------------------------------
+
+
+_held: set[Appended] = set()  # sinks with an open file
+
+
+def _let_go_in_child() -> None:
+    """A lock is held as long as any process has the file open. A child of this one must not keep it when this one is dead."""
+    for sink in [*_held]:
+        sink.close()
+
+
+if hasattr(os, "register_at_fork"):  # not every system has fork
+    os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 class Appended(Sink):
@@ -113,37 +112,89 @@ class Appended(Sink):
         self._file = -1
         self._offset = 0
         self._written = 0  # the offset after the batch that is being committed
+        self._reach = 0  # how far was ever written
 
-    def open(self, offset: int | None, *, run: str, token: int) -> None:  # noqa: ARG002 - a file is known by its name
-        self._take()
+    def claim(self) -> None:
+        if self._file < 0:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._hold(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:  # noqa: ARG002 - a file is known by its name
+        self.claim()
         try:
             size = os.fstat(self._file).st_size
             if offset is None and size:
                 raise self._not_new(size)
             if offset is not None and size < offset:
                 raise self._too_short(offset, size)
+            if not alone:
+                size = self._renew(offset or 0, token)
             self._cut(offset or 0, size)
         except BaseException:
             self.close()
             raise
 
-    def _take(self) -> None:
-        """Open the file, and be the only one who has it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def _hold(self, file: int) -> None:
+        """Have this file, and be the only one who has it."""
+        self._file = file
+        _held.add(self)
         try:
             import fcntl
-        except ImportError:  # another operating system: the lease on the run has to be enough
+        except ImportError:  # another operating system: see `_renew`
             return
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self.close()
             message = f"expected the sink {self._path} to be free, got: another process writes to it."
-            raise ConfigurationError(message) from None
+            raise Busy(message) from None
+
+    def _renew(self, size: int, token: int) -> int:
+        """
+        Go on in another file of the same name, with the first bytes of this one. Not every file system has locks that hold: whoever had this
+        one and still writes, now or in an hour, writes to what nobody reads any more, and notices it.
+        """
+        path = self._path.resolve()
+        other = path.with_name(f"{path.name}.{token}.taken")
+        old = self._file
+        try:
+            new = os.open(other, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, os.fstat(old).st_mode & 0o777)
+            self._hold(new)
+            at = 0
+            while at < size and (piece := os.pread(old, min(_PIECE, size - at), at)):
+                at += os.pwrite(new, piece, at)
+            os.fsync(new)
+            other.replace(path)
+            flush_folder(path.parent)
+        finally:
+            if self._file != old:
+                os.close(old)
+            other.unlink(missing_ok=True)
+        return size
+
+    def _look(self) -> None:
+        """The file is the one that was opened, and has what was committed and nothing else."""
+        mine = os.fstat(self._file)
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            raise self._changed("it is gone") from None
+        if not os.path.samestat(mine, there):
+            raise self._changed("another file has its name")
+        if mine.st_size < self._offset:
+            raise self._changed(f"it has {mine.st_size} bytes")
+        if mine.st_size > max(self._offset, self._reach):
+            raise self._changed(f"somebody else has written to it, {mine.st_size} bytes are there")
+
+    def _changed(self, got: str) -> PermanentFailure:
+        message = (
+            f"expected the sink {self._path} to stay as it is while the run writes to it, {self._offset} bytes, got: {got}. "
+            "Outputs of this run are missing there: put the file back, or begin a new run with another run_key."
+        )
+        return PermanentFailure(message, error_class="data_error")
 
     def _cut(self, offset: int, size: int) -> None:
-        self._offset = self._written = offset
+        self._offset = self._written = self._reach = offset
         if size > offset:
             os.ftruncate(self._file, offset)
             os.fsync(self._file)
@@ -161,9 +212,11 @@ class Appended(Sink):
         )
 
     def write(self, outputs: Sequence[Any], keys: Sequence[str]) -> int | None:  # noqa: ARG002 - a file has no keys
+        self._look()
         at = self._offset
         data = memoryview(self._batch(outputs))
         end = at + len(data)
+        self._reach = max(self._reach, end)
         while data:  # at a place of its own: writing it once more after a failed commit gives the same file
             done = os.pwrite(self._file, data, at)
             data, at = data[done:], at + done
@@ -178,10 +231,14 @@ class Appended(Sink):
     def settle(self) -> None:
         self._offset = self._written
 
+    def finish(self) -> None:
+        self._look()
+
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        file, self._file = self._file, -1
+        _held.discard(self)
+        if file >= 0:
+            os.close(file)
 
 
 class Lines(Appended):
@@ -193,10 +250,10 @@ class Lines(Appended):
 
     def encode(self, value: Any) -> bytes:
         try:
-            return (_to_json(value) + "\n").encode()
+            return (json_text(value) + "\n").encode()
         except (TypeError, ValueError, RecursionError) as wrong:
             message = f"the output cannot be written to {self._path.name}: {wrong}"
-            raise PermanentFailure(message, error_class="validation_error") from wrong
+            raise PermanentFailure(message, error_class="validation_error") from None
 
     def _batch(self, outputs: Sequence[bytes]) -> bytes:
         data = b"".join(outputs)
@@ -208,48 +265,58 @@ class Rows(Lines):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._delimiter = _delimiter(path)
+        self._delimiter = delimiter_of(path)
+        self._special = re.compile(rf'["\r\n{re.escape(self._delimiter)}]|^\ufeff')
         self._columns: list[str] | None = None
 
-    def open(self, offset: int | None, *, run: str, token: int) -> None:
-        super().open(offset, run=run, token=token)
+    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:
+        super().open(offset, run=run, token=token, alone=alone)
         if offset:
-            with opened(self._path) as file, io.TextIOWrapper(file, newline="", encoding="utf-8") as lines:
-                self._columns = next(csv.reader(lines, delimiter=self._delimiter))
+            self._columns = csvs.columns(self._path, self._delimiter)
 
     def encode(self, value: Any) -> bytes:
-        row = value if isinstance(value, dict) else _columns_of(value, self._path)
-        if self._columns is None:
-            self._columns = [str(name) for name in row]
-        columns = self._columns
+        where = self._path.name
+        row = row_of(value, where)
+        columns = list(row) if self._columns is None else self._columns
         if len(row) != len(columns) or any(name not in row for name in columns):
-            message = (
-                f"the output has the columns {', '.join(map(str, row))}, but {self._path.name} has {', '.join(columns)}"
-            )
-            raise PermanentFailure(message, error_class="validation_error")
-        return self._line([_cell(row[name]) for name in columns])
+            raise unfit(where, f"it has the columns {', '.join(row)}, and the file has {', '.join(columns)}")
+        try:
+            line = self._line([_cell(row[name]) for name in columns])
+            if self._columns is None:
+                self._line(columns)
+        except (TypeError, ValueError, RecursionError) as wrong:
+            raise unfit(where, str(wrong)) from None
+        self._columns = columns
+        return line
 
     def _batch(self, outputs: Sequence[bytes]) -> bytes:
         if self._offset or not outputs or self._columns is None:
             return super()._batch(outputs)
         return super()._batch([self._line(self._columns), *outputs])
 
-    def _line(self, cells: Sequence[Any]) -> bytes:
-        text = io.StringIO()
-        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerow(cells)
-        return text.getvalue().encode()
+    def _line(self, cells: Sequence[str]) -> bytes:
+        # Python's own writer leaves a carriage return without quotes, where it would be the end of a row.
+        special = self._special
+        text = self._delimiter.join(
+            f'"{cell.replace(QUOTE, QUOTE + QUOTE)}"' if special.search(cell) else cell for cell in cells
+        )
+        return ((text or '""') + "\n").encode()
 
 
-def _columns_of(value: Any, path: Path) -> dict[str, Any]:
-    try:
-        row = plain(value)
-    except TypeError:
-        row = None
-    if not isinstance(row, dict):
-        message = f"the output cannot be a row of {path.name}: it is a {type(value).__name__}, which has no columns"
-        raise PermanentFailure(message, error_class="validation_error")
-    return row
+def _cell(value: Any) -> str:
+    told = tell(value)
+    if told is None:
+        return ""
+    if isinstance(told, str):
+        return told
+    return json_text(told) if isinstance(told, list | dict) else repr(told)
 
 
-def _cell(value: Any) -> Any:
-    return _to_json(value) if isinstance(value, dict | list | tuple) else value
+def flush_folder(folder: Path) -> None:
+    """Have a name that was given to a file survive a crash."""
+    with suppress(OSError):  # not every system can
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -14,19 +14,17 @@ spool at C, and at its next end the file is written anew from both.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import os
 import struct
-from collections.abc import Mapping
-from contextlib import suppress
-from decimal import Decimal
+from glob import escape
 from typing import TYPE_CHECKING, Any
 
+from outlast.components import columns
 from outlast.components.arrow import SLICE, library, python
-from outlast.components.lines import Appended
+from outlast.components.lines import Appended, flush_folder
 from outlast.components.reading import broken_source
-from outlast.components.values import fields_of, row_of, told
+from outlast.components.values import row_of, tell, unfit
 from outlast.errors import ConfigurationError, PermanentFailure
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ _SCHEMA = 1 << 16  # bytes in which the schema of a batch is usually found
 _GROUP = (131_072, 64 << 20)  # rows and bytes of a row group
 _READ = 1 << 20  # bytes that a column is read ahead
 _MARKS = 10_000  # shapes of rows that are remembered
-_DAYS = 106_751_990  # in a timedelta that 64 bits of microseconds can hold
+_SHAPE = b"outlast_shape"  # metadata of a batch: what all rows up to this one are like
 
 
 # -- reading --------------------------------------------------------------------------------------------------------------------
@@ -86,17 +84,23 @@ class Parquet(Appended):
         self.name = str(path)
         self._target = path
         self._run = ""
-        self._schema: Any = self._pa.schema([])
-        self._marks: set[Any] = set()
+        self._token = 0
+        self._seen: tuple[int, int, int] | None = None  # which file had the name of the target
+        self._shape: Any = None  # of all rows that were taken
+        self._marks: dict[
+            Any, bool
+        ] = {}  # shapes of rows that it has room for, and whether they have structures without fields
         self._begin = 0  # the offset at which the spool begins
         self._covered = 0  # the offset up to which the file has everything
 
     # -- opening
 
-    def open(self, offset: int | None, *, run: str, token: int) -> None:  # noqa: ARG002 - the lock on the spool is enough
-        self._run = run
-        self._take()
+    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:
+        self._run, self._token = run, token
+        self.claim()
         try:
+            if not alone:
+                self._renew(os.fstat(self._file).st_size, token)
             self._go_on(offset)
         except BaseException:
             self.close()
@@ -104,7 +108,8 @@ class Parquet(Appended):
 
     def _go_on(self, offset: int | None) -> None:
         size = os.fstat(self._file).st_size
-        there = self._target.exists()
+        self._seen = self._state()
+        there = self._seen is not None
         if offset is None and (
             there or size > _HEAD
         ):  # a head alone is what somebody left who died before the store knew of it
@@ -148,60 +153,67 @@ class Parquet(Appended):
         return int(_LENGTH.unpack(head[8:])[0])
 
     def _learn(self, *, there: bool) -> None:
-        """Find out which columns there are already."""
-        schemas = [self._schema]
+        """Find out which columns there are already: the last batch says it for all before it, and so does the file."""
+        frames = list(self._frames())
+        if frames:
+            self._shape = self._said(self._schema_at(*frames[-1]))
+            if self._shape is None:  # of an earlier version
+                for frame in frames:
+                    self._shape = self._add(self._schema_at(*frame))
         if there:
             with _opened(self._target) as file:
-                schemas.append(file.schema_arrow.remove_metadata())
-        for at, length in self._frames():
-            ipc = self._pa.ipc
-            try:
-                schemas.append(ipc.open_stream(os.pread(self._file, min(length, _SCHEMA), at)).schema)
-            except (self._pa.ArrowException, OSError, EOFError):
-                schemas.append(ipc.open_stream(os.pread(self._file, length, at)).schema)
-        self._schema = self._pa.unify_schemas(schemas, promote_options="permissive")
+                known = json.loads(file.metadata.metadata[b"outlast"]).get("shape")
+                self._shape = (
+                    self._add(file.schema_arrow) if known is None else columns.join(self._shape, columns.read(known))
+                )
+
+    def _schema_at(self, at: int, length: int) -> Any:
+        ipc = self._pa.ipc
+        try:
+            return ipc.open_stream(os.pread(self._file, min(length, _SCHEMA), at)).schema
+        except (self._pa.ArrowException, OSError, EOFError):
+            return ipc.open_stream(os.pread(self._file, length, at)).schema
+
+    def _said(self, schema: Any) -> Any:
+        told = (schema.metadata or {}).get(_SHAPE)
+        return None if told is None else columns.read(told)
+
+    def _add(self, schema: Any) -> Any:
+        return columns.join(self._shape, columns.shape_in(self._pa, self._pa.struct(list(schema))))
 
     # -- the rows of a batch
 
     def encode(self, value: Any) -> dict[str, Any]:
-        row = row_of(value, self._target.name)
+        where = self._target.name
+        row = row_of(value, where)
         try:
-            if not row:
-                message = "it has no columns"
-                raise TypeError(message)
-            known, mark = _told({str(name): cell for name, cell in row.items()})
-            if mark not in self._marks:
-                self._widen(known)
+            known: dict[str, Any] = tell(row, columns.NATIVE)
+            shape = columns.shape_of(known)
+            hollow = self._marks.get(shape)
+            if hollow is None:
+                bare = columns.bare(shape)
+                hollow = bare is not shape
+                self._shape = columns.join(self._shape, bare)
                 if len(self._marks) >= _MARKS:
                     self._marks.clear()
-                self._marks.add(mark)
-        except (TypeError, ValueError, OverflowError, RecursionError, self._pa.ArrowException) as wrong:
-            why = str(wrong).splitlines()[0] if not isinstance(wrong, UnicodeError) else "a text that is not Unicode"
-            message = f"the output cannot be a row of {self._target.name}: {why}"
-            raise PermanentFailure(message, error_class="validation_error") from None
-        return known  # type: ignore[no-any-return]
-
-    def _widen(self, row: dict[str, Any]) -> None:
-        """Have a place for this row: columns of its own, numbers with fractions. TypeError if a column would be two things."""
-        schema = self._pa.schema(list(self._pa.array([row]).type))
-        self._schema = self._pa.unify_schemas([self._schema, schema], promote_options="permissive")
+                self._marks[shape] = hollow
+            if hollow:
+                known = columns.filled(known)
+        except (TypeError, ValueError, OverflowError, RecursionError) as wrong:
+            raise unfit(where, _why(wrong)) from None
+        return known
 
     def _batch(self, outputs: Sequence[dict[str, Any]]) -> bytes:
         if not outputs:
             return b""
-        pa = self._pa
-        schema = self._schema
-        try:
-            batch = pa.RecordBatch.from_struct_array(pa.array(outputs, type=pa.struct(list(schema))))
-        except (pa.ArrowException, ValueError, OverflowError):
-            # Each fits alone: together, say, a large whole number and a fraction do not.
-            singles = [pa.RecordBatch.from_struct_array(pa.array([row])) for row in outputs]
-            table = pa.Table.from_batches([self._fitted(single, schema) for single in singles])
-            batch = table.combine_chunks().to_batches()[0]
+        pa, shape = self._pa, self._shape  # which may grow meanwhile: the rows that it grows for are not among these
+        kind = columns.arrow_type(pa, shape)
+        batch = pa.RecordBatch.from_struct_array(pa.array(outputs, type=kind))
+        schema = batch.schema.with_metadata({_SHAPE: columns.written(shape)})
         buffer = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd" if pa.Codec.is_available("zstd") else None)
-        with pa.ipc.new_stream(buffer, batch.schema, options=options) as stream:
-            stream.write_batch(batch)
+        with pa.ipc.new_stream(buffer, schema, options=options) as stream:
+            stream.write_batch(batch.replace_schema_metadata(schema.metadata))
         data = buffer.getvalue()
         return _LENGTH.pack(len(data)) + bytes(data)
 
@@ -216,22 +228,46 @@ class Parquet(Appended):
         return str(self._path) if self._file >= 0 and self._offset > _HEAD else None
 
     def finish(self) -> None:
+        self._look()
         offset = self._begin + self._offset - _HEAD
         if not (self._covered == offset and self._target.exists()):
-            partial = self._target.with_name(self._target.name + ".partial")
+            # Of each pass its own: one who was thought to be dead may be busy with another.
+            partial = self._target.with_name(f"{self._target.name}.{self._token}.partial")
             self._build(partial, offset)
+            self._look()
             partial.replace(self._target)
-            _flush_folder(self._target.parent)
+            self._seen = self._state()
+            flush_folder(self._target.parent)
             self._covered = offset
+        for left in self._target.parent.glob(f"{escape(self._target.name)}.*.partial"):  # of passes that died
+            left.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)  # what it had is in the file; the metadata say so, should this not happen
         self.close()
+
+    def _look(self) -> None:
+        super()._look()
+        if self._state() != self._seen:
+            message = (
+                f"expected {self._target} to be as this run has left it, got: {'another file' if self._target.exists() else 'none'}. "
+                f"What the run has made waits in {self._path}: move the other one away."
+            )
+            raise PermanentFailure(message, error_class="data_error")
+
+    def _state(self) -> tuple[int, int, int] | None:
+        """Which file has the name of the target."""
+        try:
+            there = self._target.stat()
+        except FileNotFoundError:
+            return None
+        return there.st_dev, there.st_ino, there.st_size
 
     def _build(self, partial: Path, offset: int) -> None:
         from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
 
         pa = self._pa
-        said = json.dumps({"run": self._run, "offset": offset})
-        schema = self._schema.with_metadata({"outlast": said})
+        shape = self._shape
+        said = json.dumps({"run": self._run, "offset": offset, "shape": columns.written(shape)})
+        schema = pa.schema(list(columns.arrow_type(pa, shape or ("struct", ())))).with_metadata({"outlast": said})
         with partial.open("wb") as file:
             with parquet.ParquetWriter(file, schema) as writer:
                 group, rows, size = [], 0, 0
@@ -263,85 +299,24 @@ class Parquet(Appended):
             at += 8 + length
 
     def _fitted(self, batch: Any, schema: Any) -> Any:
-        """The batch with these columns."""
+        """The batch with these columns. Every value has room in them, so nothing is changed."""
         pa = self._pa
-        columns = []
+        made = []
         for field in schema:
             if field.name not in batch.schema.names:
-                columns.append(pa.nulls(len(batch), field.type))
+                made.append(pa.nulls(len(batch), field.type))
                 continue
             column = batch.column(field.name)
             if column.type != field.type:
                 try:
-                    column = column.cast(field.type, safe=False)
-                except pa.ArrowException:  # structures of which one has more fields
+                    column = column.cast(field.type)
+                except (
+                    pa.ArrowException
+                ):  # structures of which one has more fields; whole numbers that become exact ones
                     column = pa.array(column.to_pylist(), type=field.type)
-            columns.append(column)
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+            made.append(column)
+        return pa.RecordBatch.from_arrays(made, schema=schema)
 
 
-def _flush_folder(folder: Path) -> None:
-    with suppress(OSError):  # not every system can
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _told(value: Any) -> tuple[Any, Any]:
-    """The value as Arrow takes it, and its mark: whatever has the same mark needs the same columns, and fits."""
-    kind = type(value)
-    if value is None or kind is float or kind is bool:
-        return value, kind
-    if kind is str:
-        if not value.isascii():
-            value.encode()  # half of a surrogate pair is no text
-        return value, kind
-    if kind is int:
-        if not -(1 << 63) <= value < 1 << 63:
-            message = "a whole number with more than 64 bits"
-            raise OverflowError(message)
-        return value, kind
-    if kind in {list, tuple, set, frozenset}:
-        if set(map(type, value)) == {float}:
-            return list(value), (list, float)
-        inside = [_told(each) for each in value]
-        return [each for each, _ in inside], (list, frozenset(mark for _, mark in inside))
-    if isinstance(value, Mapping):
-        if not all(isinstance(name, str) for name in value):
-            message = "a mapping with keys that are no text"
-            raise TypeError(message)
-        if not value:
-            return None, type(None)  # a structure without fields is nothing that Parquet knows
-        fields = {name: _told(each) for name, each in value.items()}
-        marks = tuple((name, mark) for name, (_, mark) in fields.items())
-        return {name: each for name, (each, _) in fields.items()}, (dict, marks)
-    return _told_object(value, kind)
-
-
-def _told_object(value: Any, kind: type) -> tuple[Any, Any]:
-    if kind is dt.datetime and value.tzinfo is not None:
-        return value.astimezone(dt.UTC), "instant"
-    if kind is Decimal:
-        if not value.is_finite():
-            message = "a decimal that is no number"
-            raise ValueError(message)
-        parts = value.as_tuple()
-        return value, (Decimal, len(parts.digits), parts.exponent)
-    if kind is dt.timedelta and abs(value.days) > _DAYS:
-        message = "a duration with more than 64 bits"
-        raise OverflowError(message)
-    if kind in {dt.datetime, dt.date, dt.time, dt.timedelta, bytes}:
-        return value, kind
-    if hasattr(value, "to_pydatetime"):
-        return _told(value.to_pydatetime(warn=False))  # pandas' own
-    fields = fields_of(value)
-    if fields is not None:
-        return _told(fields)
-    for base in (str, int, float, bytes):
-        if isinstance(value, base):
-            return _told(base(value))  # type: ignore[arg-type]
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value), bytes
-    return _told(told(value))
+def _why(wrong: Exception) -> str:
+    return "a text that is not Unicode" if isinstance(wrong, UnicodeError) else str(wrong) or type(wrong).__name__

@@ -16,8 +16,8 @@ who has lost it can use one that counts.
 from __future__ import annotations
 
 import datetime as dt
-import json
-from collections.abc import Mapping
+import logging
+import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -28,14 +28,14 @@ from uuid import UUID
 from outlast.checks import Check
 from outlast.components.sinks import Refused, Sink
 from outlast.components.sql import check_address, close, connect, dialect_of, failure, said, shown
-from outlast.components.values import fields_of, plain, row_of, told
+from outlast.components.values import json_text, row_of, tell, unfit
 from outlast.errors import ConfigurationError, OutlastError, PermanentFailure
 from outlast.store.codec import Codec
 from outlast.value import put
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from outlast.components.sql import Dialect, Hidden
 
@@ -48,6 +48,11 @@ _TYPES = {
     "postgres": ("text", "bigint", "bytea"),
     "mysql": ("varchar(64)", "bigint", "longblob"),
 }
+_SIMPLE = frozenset({bool, int, str, bytes})
+_NATIVE = frozenset({dt.datetime, dt.date, dt.time, dt.timedelta, bytes, Decimal, UUID})
+_POSTGRES_JSON = frozenset({114, 3802})  # json and jsonb
+_MYSQL_JSON = 245
+_REFUSED = -1  # the piece of a batch that has what the table has refused
 _codec = Codec()
 
 
@@ -96,34 +101,28 @@ class Inserted(Sink):
         self._connection: Any = None
         self._dialect: Dialect = "other"
         self._run = ""
-        self._columns: dict[str, bool] = {}  # whether a list is a value there, as in an array
+        self._columns: dict[str, str] = {}  # whether lists or documents are values there: "array", "json" or ""
         self._settled = 0  # the number of the last batch that counts
         self._staged: list[Row] = []
+        self._keys: Sequence[str] = ()  # of the items whose rows are staged
 
     # -- the rows
 
     def encode(self, value: Any) -> Row:
-        row = {str(name): cell for name, cell in row_of(value, self._table.name).items()}
-        wrong = None
+        where = self._table.name
+        row = row_of(value, where)
         if unknown := [name for name in row if name not in self._columns]:
-            wrong = f"it has {', '.join(unknown)}, and the table has no such column"
-        elif lacking := [name for name in self._table.key if row.get(name) is None]:
-            wrong = f"it has no {', '.join(lacking)}, which is the key"
-        elif not row:
-            wrong = "it has no columns"
-        if wrong is None:
-            try:
-                return tuple(row), [
-                    _cell(cell, self._dialect, listed=self._columns[name]) for name, cell in row.items()
-                ]
-            except (TypeError, ValueError, RecursionError) as error:
-                wrong = str(error)
-        message = f"the output cannot be a row of {self._table.name}: {wrong}"
-        raise PermanentFailure(message, error_class="validation_error")
+            raise unfit(where, f"it has {', '.join(unknown)}, and the table has no such column")
+        if lacking := [name for name in self._table.key if row.get(name) is None]:
+            raise unfit(where, f"it has no {', '.join(lacking)}, which is the key")
+        try:
+            return tuple(row), [_cell(cell, self._dialect, self._columns[name]) for name, cell in row.items()]
+        except (TypeError, ValueError, RecursionError) as error:
+            raise unfit(where, str(error)) from None
 
     # -- opening
 
-    def open(self, offset: int | None, *, run: str, token: int) -> None:
+    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:  # noqa: ARG002 - numbers of batches are enough
         self._run = run
         self._settled = max(offset or 0, token << 32)
         try:
@@ -152,7 +151,7 @@ class Inserted(Sink):
                 message = f"expected a table {table.name} in {shown(table.target)}, got: {said(error)}. Make it first."
                 raise ConfigurationError(message) from None
             raise
-        self._columns = {str(column[0]): self._is_array(column[1]) for column in cursor.description}
+        self._columns = {str(column[0]): self._kind(column[1]) for column in cursor.description}
         lacking = [name for name in table.key if name not in self._columns]
         if lacking:
             message = f"expected the table {table.name} to have its key, got: no column {', '.join(lacking)}."
@@ -193,12 +192,16 @@ class Inserted(Sink):
             f"expected the key {', '.join(table.key)} to be unique in the table {table.name}, got: {why}. Make a unique index first."
         )
 
-    def _is_array(self, code: Any) -> bool:
+    def _kind(self, code: Any) -> str:
+        if self._dialect == "mysql":
+            return "json" if code == _MYSQL_JSON else ""
         if self._dialect != "postgres":
-            return False
+            return ""
+        if code in _POSTGRES_JSON:
+            return "json"
         kinds = getattr(getattr(self._connection, "adapters", None), "types", None)
         known = None if kinds is None else kinds.get(code)
-        return known is not None and known.array_oid == code
+        return "array" if known is not None and known.array_oid == code else ""
 
     def _has_stage(self) -> bool:
         try:
@@ -209,45 +212,79 @@ class Inserted(Sink):
         return True
 
     def _make_good(self, cursor: Any, offset: int | None) -> None:
-        """Move the batch that was committed and not moved; throw away all others."""
+        """Move the batch that was committed and not moved; throw away all others. Rows that the table refuses by now go back to their items."""
+        self.returned = ()
         if offset is not None:
+            staged = self._found(cursor, offset)
+            told = [entry for piece, entries in staged if piece == _REFUSED for entry in entries]
+            rows = [entry for piece, entries in staged if piece != _REFUSED for entry in entries]
+            refused: dict[int, Exception] = {}
+            self._insert_all(cursor, [(tuple(row[0]), row[1]) for row in rows], refused)
+            if any(
+                len(rows[place]) < 3 for place in refused
+            ):  # staged by an earlier version, without the key of its item
+                raise next(iter(refused.values()))
+            self.returned = [key for _, key, _ in told] + [rows[place][2] for place in refused]
+            told += [[place, rows[place][2], str(error)] for place, error in refused.items()]
+            self._clear(cursor)
+            self._remember(cursor, offset, told)
+        else:
+            self._clear(cursor)
+
+    def _found(self, cursor: Any, number: int) -> list[tuple[int, Any]]:
+        """What is staged of a batch: numbers of pieces, and what is in them."""
+        mark = self._mark
+        cursor.execute(
+            f"select piece, content from {STAGE} where run = {mark} and batch = {mark} order by piece",
+            (self._run, number),
+        )
+        pairs = [
+            (row[0], row[1]) if isinstance(row, tuple | list) else (row["piece"], row["content"])
+            for row in cursor.fetchall()
+        ]
+        return [(int(piece), _codec.decode(bytes(content))) for piece, content in pairs]
+
+    def _remember(self, cursor: Any, number: int, refused: Sequence[Any]) -> None:
+        """Rows that count and are refused: until their items have failed on record somebody has to know."""
+        if refused:
             mark = self._mark
             cursor.execute(
-                f"select content from {STAGE} where run = {mark} and batch = {mark} order by piece", (self._run, offset)
+                f"insert into {STAGE} (run, batch, piece, content) values ({mark}, {mark}, {mark}, {mark})",
+                (self._run, number, _REFUSED, _codec.encode([list(entry) for entry in refused])),
             )
-            pieces = [row[0] if isinstance(row, tuple | list) else row["content"] for row in cursor.fetchall()]
-            self._put(
-                cursor, [(tuple(names), cells) for piece in pieces for names, cells in _codec.decode(bytes(piece))]
-            )
-        self._clear(cursor)
 
     # -- writing
 
-    def write(self, outputs: Sequence[Row], keys: Sequence[str]) -> int | None:  # noqa: ARG002 - rows have keys of their own
+    def write(self, outputs: Sequence[Row], keys: Sequence[str]) -> int | None:
         if not outputs:
             self._staged = []
             return self._settled
         number = self._settled + 1
         with self._transaction("could not stage a batch") as cursor:
-            if self._dialect == "postgres":
-                cursor.execute("set constraints all immediate")  # or some would be checked when it is too late
             refused: dict[int, Exception] = {}
             cursor.execute("savepoint outlast_trial")
-            self._try(cursor, list(enumerate(outputs)), refused)
+            self._insert_all(cursor, outputs, refused)
             cursor.execute("rollback to savepoint outlast_trial")
             if refused:
                 raise Refused(refused)
-            self._unstage(cursor, number)
             mark = self._mark
+            # What was refused of batches before is on record by now.
+            cursor.execute(f"delete from {STAGE} where run = {mark} and batch <= {mark}", (self._run, number))
             cursor.executemany(
                 f"insert into {STAGE} (run, batch, piece, content) values ({mark}, {mark}, {mark}, {mark})",
-                [(self._run, number, place, piece) for place, piece in enumerate(_pieces(outputs))],
+                [(self._run, number, place, piece) for place, piece in enumerate(_pieces(outputs, keys))],
             )
-        self._staged = list(outputs)
+        self._staged, self._keys = list(outputs), keys or [""] * len(outputs)
         return number
 
+    def _insert_all(self, cursor: Any, rows: Sequence[Row], refused: dict[int, Exception]) -> None:
+        """Insert these; of those that the table refuses, remember why by their places."""
+        if self._dialect == "postgres":
+            cursor.execute("set constraints all immediate")  # or some would be checked when it is too late
+        with _quiet():
+            self._try(cursor, list(enumerate(rows)), refused)
+
     def _try(self, cursor: Any, rows: list[tuple[int, Row]], refused: dict[int, Exception]) -> None:
-        """Insert these; of those that the table refuses, remember why. The others stay until all of it is undone."""
         point = f"outlast_{len(rows)}"
         cursor.execute(f"savepoint {point}")
         try:
@@ -266,14 +303,24 @@ class Inserted(Sink):
         else:
             cursor.execute(f"release savepoint {point}")
 
-    def settle(self) -> None:
+    def settle(self) -> Mapping[int, Exception] | None:
         if not self._staged:
-            return
+            return None
         number = self._settled + 1
+        refused: dict[int, Exception] = {}
         with self._transaction(f"could not take a batch that counts, which waits in {STAGE}") as cursor:
             if self._unstage(cursor, number):  # else it was moved before, and only the answer was lost
-                self._put(cursor, self._staged)
+                self._insert_all(cursor, self._staged, refused)
+                self._remember(
+                    cursor, number, [(place, self._keys[place], str(error)) for place, error in refused.items()]
+                )
+            else:
+                told = [
+                    entry for piece, entries in self._found(cursor, number) if piece == _REFUSED for entry in entries
+                ]
+                refused = {place: PermanentFailure(why, error_class="validation_error") for place, _, why in told}
         self._settled, self._staged = number, []
+        return refused
 
     def finish(self) -> None:
         with self._transaction("could not be tidied up") as cursor:
@@ -365,25 +412,53 @@ class Inserted(Sink):
                 cursor.executemany(self._insert(columns), cells)
 
     def _unstage(self, cursor: Any, number: int) -> bool:
-        cursor.execute(f"delete from {STAGE} where run = {self._mark} and batch = {self._mark}", (self._run, number))
+        mark = self._mark
+        cursor.execute(
+            f"delete from {STAGE} where run = {mark} and batch = {mark} and piece <> {mark}",
+            (self._run, number, _REFUSED),
+        )
         return bool(cursor.rowcount > 0)
 
     def _clear(self, cursor: Any) -> None:
         cursor.execute(f"delete from {STAGE} where run = {self._mark}", (self._run,))
 
 
-def _pieces(rows: Sequence[Row]) -> Iterator[bytes]:
-    """The rows as they are staged, in pieces that any server takes."""
-    piece: list[Row] = []
+class _Unheard(logging.Filter):
+    """psycopg warns of each statement that fails among several; those that are meant to be tried are told as dead letters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trying = threading.local()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (getattr(self.trying, "now", False) and record.msg.startswith("error ignored"))
+
+
+_unheard = _Unheard()
+logging.getLogger("psycopg").addFilter(_unheard)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    _unheard.trying.now = True
+    try:
+        yield
+    finally:
+        _unheard.trying.now = False
+
+
+def _pieces(rows: Sequence[Row], keys: Sequence[str]) -> Iterator[bytes]:
+    """The rows as they are staged, with the keys of their items, in pieces that any server takes."""
+    piece: list[Any] = []
     size = 0
-    for names, cells in rows:
-        piece.append((names, cells))
+    for (names, cells), key in zip(rows, keys or [""] * len(rows), strict=True):
+        piece.append([list(names), cells, key])
         size += sum(len(cell) if isinstance(cell, str | bytes) else 32 for cell in cells)
         if size > _PIECE:
-            yield _codec.encode([[list(names), cells] for names, cells in piece])
+            yield _codec.encode(piece)
             piece, size = [], 0
     if piece:
-        yield _codec.encode([[list(names), cells] for names, cells in piece])
+        yield _codec.encode(piece)
 
 
 def _is_of_a_row(error: Exception) -> bool:
@@ -400,18 +475,26 @@ def _is_of_a_row(error: Exception) -> bool:
     return classify(error).error_class in {"data_error", "validation_error"}
 
 
-def _cell(value: Any, dialect: Dialect, *, listed: bool) -> Any:
+def _cell(value: Any, dialect: Dialect, kind: str) -> Any:
     """A value as the driver takes it, and as the stage keeps it."""
-    kind = type(value)
-    if value is None or kind in {bool, int, float, str, bytes}:
+    if value is None or (type(value) in _SIMPLE and kind != "json"):
         return value
-    if kind is list and listed:
-        return [_cell(each, dialect, listed=True) for each in value]
-    if kind in {Decimal, UUID}:
-        return value if dialect == "postgres" or (kind is Decimal and dialect == "mysql") else str(value)
+    if kind == "json":  # where a text is a text too, and no document that somebody has written as one
+        return None if tell(value, _NATIVE) is None else json_text(value)
+    told = tell(value, _NATIVE)
+    if isinstance(told, list | dict):
+        return [_native(each, dialect) for each in told] if kind == "array" and type(told) is list else json_text(value)
+    return _native(told, dialect)
+
+
+def _native(value: Any, dialect: Dialect) -> Any:
+    """One of the values that drivers know, for one that knows fewer."""
+    if type(value) is float and dialect == "sqlite" and value != value:  # noqa: PLR0124 - NaN is the one that is not itself
+        message = "SQLite keeps NULL in the place of NaN: make it None"
+        raise ValueError(message)
+    if isinstance(value, list):
+        return [_native(each, dialect) for each in value]
     if isinstance(value, dt.datetime):
-        stamp: Any = value
-        value = stamp.to_pydatetime(warn=False) if hasattr(stamp, "to_pydatetime") else value  # pandas' own
         if dialect == "mysql" and value.tzinfo is not None:
             return value.astimezone(dt.UTC).replace(tzinfo=None)  # it knows no zones, and the driver would forget it
         return value.isoformat(" ") if dialect == "sqlite" else value
@@ -419,11 +502,7 @@ def _cell(value: Any, dialect: Dialect, *, listed: bool) -> Any:
         return value.isoformat() if dialect == "sqlite" else value
     if isinstance(value, dt.timedelta):
         return value.total_seconds() if dialect == "sqlite" else value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    if isinstance(value, Mapping | list | tuple | set | frozenset) or fields_of(value) is not None:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=plain)
-    for base in (str, int, float, bytes):
-        if isinstance(value, base):
-            return base(value)  # type: ignore[arg-type]
-    return _cell(told(value), dialect, listed=listed)
+    if isinstance(value, Decimal | UUID):
+        exact = dialect == "postgres" or (dialect == "mysql" and isinstance(value, Decimal))
+        return value if exact else str(value)
+    return value

@@ -12,6 +12,7 @@ that finishes its item. When that run is no more, its claims are worth nothing a
 
     queue         DeadLetters, the door: find, mend, send again, put away
     letters       what people see of them; fingerprints: which of them are one problem
+    beginnings    what is kept of an item, and where a replay of it begins
     folder        the same as JSON files, for other programs
 """
 

@@ -13,14 +13,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 from uuid import UUID
 
 from outlast.clock import here
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.errors import ConfigurationError
 from outlast.redact import sanitise
-from outlast.store.records import DeadLetterRow, from_us, to_us
+from outlast.shapes import StopReason
+from outlast.store.records import DeadLetterRow, LetterKind, from_us, to_us
 from outlast.verdicts import classify
 
 try:
@@ -47,6 +48,8 @@ class DeadLetterEntry:
     metadata: dict[str, Any]
 
 
+_KINDS: dict[str, LetterKind] = {kind: kind for kind in get_args(LetterKind)}
+_REASONS: dict[str, StopReason] = {reason: reason for reason in get_args(StopReason)}
 _FIELDS = {
     "id": str,
     "workflow_id": str,
@@ -266,6 +269,7 @@ def as_entry(row: DeadLetterRow) -> DeadLetterEntry:
             "last_attempt_us",
             "created_us",
             "replays",
+            "stop_reason",
         )
     }
     return DeadLetterEntry(
@@ -307,7 +311,7 @@ def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLe
         pipeline=entry.adapter,
         stage=str(stage or ""),
         item_key=str(item_key),
-        kind=str(own.get("kind") or "item"),
+        kind=_KINDS.get(str(own.get("kind")), "item"),
         payload=data,
         error=sanitise(entry.error),
         error_type=entry.error_type,
@@ -319,6 +323,7 @@ def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLe
         last_attempt_us=int(own.get("last_attempt_us") or created_us),
         created_us=int(own.get("created_us") or created_us),
         replays=int(own.get("replays") or 0),
+        stop_reason=_REASONS.get(str(own.get("stop_reason"))),
         metadata=metadata,
     )
 

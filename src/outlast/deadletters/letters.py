@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from outlast.store.records import LetterGroup
+    from outlast.shapes import StopReason
+    from outlast.store.records import LetterGroup, LetterKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,9 @@ class DeadLetter:
     One piece of work that failed for good, with the input of the stage that failed.
 
     `group` is its fingerprint; `error` is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`; `reason` says why
-    its status was changed last.
+    its status was changed last. `begins_at` is the stage whose input the payload is and where a replay begins: an earlier one than `stage`
+    if that one's input could not be stored, for the reason in `unstored`; None if nothing could, and there is no payload. `stop_reason` is
+    why there was no further attempt; None for letters from before that was on record, and of other programs.
     """
 
     id: str
@@ -33,7 +36,7 @@ class DeadLetter:
     group: str
     attempts: int
     status: Literal["open", "replaying", "resolved", "archived"]
-    kind: str = "item"
+    kind: LetterKind = "item"
     run_id: str | None = None
     error_type: str = ""
     tier: str = ""
@@ -43,6 +46,9 @@ class DeadLetter:
     replays: int = 0
     reason: str | None = None
     edited: bool = False
+    stop_reason: StopReason | None = None
+    begins_at: str | None = None
+    unstored: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from outlast.clock import here
+from outlast.deadletters.beginnings import begins_at
 from outlast.deadletters.folder import Directory, as_entry, from_entry, is_json
 from outlast.deadletters.letters import DeadLetter, as_groups
 from outlast.errors import ConfigurationError
@@ -70,7 +71,7 @@ class DeadLetters:
         codec: Codec,
         replay: Replay,
         *,
-        retention_days: Mapping[str, int] | None = None,
+        retention_days: Mapping[str, int | None] | None = None,
         gone: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """`gone` may know that the owner of a lease is dead before the lease has ended."""
@@ -109,7 +110,8 @@ class DeadLetters:
     @spelled_out(status="open")
     def groups(self, *, limit: int = 100, **where: Unpack[LetterFilter]) -> Sequence[FailureGroup]:
         """Failures by fingerprint, the largest group first: what forty thousand dead letters have in common."""
-        wanted = {"status": None} | checked({"status": "open"} | where)
+        wanted = checked({"status": "open"} | where)
+        wanted.setdefault("status", None)
         return as_groups(self._store().groups(limit=limit, abandoned=self._abandoned(), **wanted))
 
     def stats(self) -> Sequence[LetterStat]:
@@ -355,6 +357,9 @@ class DeadLetters:
             replays=row.replays,
             reason=row.reason,
             edited=row.original is not None,
+            stop_reason=row.stop_reason,
+            begins_at=begins_at(row),
+            unstored=row.metadata.get("unstored"),
             metadata=row.metadata,
         )
 
@@ -438,7 +443,8 @@ def _typed(old: Any, new: Any) -> Any:
         if isinstance(new, dict) and "$type" in new:
             return new
         same = isinstance(new, type(old.get("d")))
-        return {"$type": old["$type"], "d": _typed(old["d"], new)} if same else new
+        zone = {"zone": old["zone"]} if "zone" in old else {}
+        return {"$type": old["$type"], "d": _typed(old["d"], new)} | zone if same else new
     if isinstance(old, dict) and isinstance(new, dict):
         return {name: _typed(old.get(name), value) for name, value in new.items()}
     if isinstance(old, list) and isinstance(new, list):

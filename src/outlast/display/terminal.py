@@ -11,15 +11,19 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.console import Group
+from rich.console import Console, Group
+from rich.segment import Segment
 from rich.text import Text
 
 from outlast.display.flow import gutter
 from outlast.display.telling import ending, pace, protections, totals, trouble
-from outlast.words import percent, plain, whole
+from outlast.redact import harmless, plain
+from outlast.words import percent, whole
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from collections.abc import Iterable
+
+    from rich.console import ConsoleOptions, RenderableType
 
     from outlast.display.snapshot import Snapshot
 
@@ -49,6 +53,19 @@ _COLUMNS = (
     ("dead", 6, "red", 0),
 )
 _WIDE = 120  # from here on there is room to say what protects a stage
+
+
+class Screen(Console):
+    """A terminal to which nothing is sent that it would obey, whoever wrote it; but for colours, and the cursor of our own pictures."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The only way of a text to the terminal."""
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            if control or text == "\n" or text.isprintable():
+                yield segment
+            else:
+                yield Segment(harmless(text, lines=True), style)
 
 
 def picture(now: Snapshot, width: int, height: int = 1000) -> RenderableType:

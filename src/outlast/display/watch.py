@@ -187,11 +187,12 @@ class Terminal:
     every = LIVE
 
     def __init__(self, *, keep: bool = True, console: Any = None) -> None:
-        from rich.console import Console
         from rich.live import Live
 
+        from outlast.display.terminal import Screen as Safe
+
         out: Any = _Whole(sys.stderr)
-        self._console = console or Console(file=out, highlight=False, emoji=False)
+        self._console = console or Safe(file=out, highlight=False, emoji=False)
         # What stages print goes above the picture; unless it goes elsewhere, which is not ours to change.
         self._live = Live(
             console=self._console, auto_refresh=False, transient=not keep, redirect_stdout=sys.stdout.isatty()

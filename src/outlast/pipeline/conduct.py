@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from outlast.clock import Clock, Stop, here
 from outlast.commons import bind
 from outlast.components import open_sink, open_source
-from outlast.errors import ConfigurationError
+from outlast.errors import ConfigurationError, mark_with_result
 from outlast.log import logger
 from outlast.observe import emit, listening
 from outlast.pipeline import tenure
@@ -20,7 +21,17 @@ from outlast.pipeline.intake import Intake
 from outlast.pipeline.journal import as_row, persist
 from outlast.pipeline.ledger import Ledger
 from outlast.pipeline.logs import marked
-from outlast.pipeline.replays import FINAL, Chosen, Origins, Resends, address_of, let_go, make_good, make_ready
+from outlast.pipeline.replays import (
+    FINAL,
+    Chosen,
+    Origins,
+    Resends,
+    address_of,
+    claim_sink,
+    let_go,
+    make_good,
+    make_ready,
+)
 from outlast.pipeline.results import Counts, RunResult
 from outlast.pipeline.runner import Runner
 from outlast.redact import error_text
@@ -60,6 +71,7 @@ class Run:
         self._origins: Origins | None = None
         self._resends: Resends | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._wishes: deque[str] = deque()
         self.runner: Runner | None = None
 
     def ask(self, wish: str) -> None:
@@ -74,14 +86,20 @@ class Run:
             self.runner.end(wish)
 
     def ask_soon(self, wish: str) -> None:
-        """As `ask`, from any thread."""
+        """As `ask`, from any thread, from a signal handler, and before it has begun."""
+        self._wishes.append(wish)
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.ask, wish)
+            self._loop.call_soon_threadsafe(self._hear)
+
+    def _hear(self) -> None:
+        while self._wishes:
+            self.ask(self._wishes.popleft())
 
     async def go(self) -> RunResult[Any]:
         """Work on it until nothing more can be done."""
         plan = self.plan
         self._loop = asyncio.get_running_loop()
+        self._hear()
         with self._stop:
             return await self._go(plan)
 
@@ -94,18 +112,19 @@ class Run:
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
         if replays:
             await _aside(lambda: make_good(store, plan.name, plan.sink))
-        record, lease = await _aside(lambda: _opened(store, plan, None if sink is None else sink.name))
         try:
-            if sink is not None:
-                await _aside(lambda: _ready(sink, store, record, lease))
-            if replays:
-                self._origins = Origins(store, record, plan.bounds, elsewhere=sink is not None)
-            return await self._work(store, record, lease, sink)
-        except BaseException as error:
-            if self.runner is None:  # it never began: nobody has to wait for the lease to end
-                why = error_text(error)
-                await _aside(lambda: _not_begun(store, lease, record, why))
-            raise
+            record, lease = await _aside(lambda: _opened(store, plan, sink))
+            try:
+                if sink is not None:
+                    record = await _aside(lambda: _ready(sink, store, record, lease))
+                if replays:
+                    self._origins = Origins(store, record, plan.bounds, elsewhere=sink is not None)
+                return await self._work(store, record, lease, sink)
+            except BaseException as error:
+                if self.runner is None:  # it never began: nobody has to wait for the lease to end
+                    why = error_text(error)
+                    await _aside(lambda: _not_begun(store, lease, record, why))
+                raise
         finally:
             if self._origins is not None:
                 await _aside(self._origins.close)
@@ -113,7 +132,7 @@ class Run:
                 sink.close()
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
-        plan = self.plan
+        plan, began = self.plan, here.get().clock.now()
         state = await _aside(lambda: persist(lambda: store.shard_state(lease.run_number, lease.shard), "the store"))
         before = Counts(
             total=record.counts.total,
@@ -130,7 +149,7 @@ class Run:
             "run": record,
             "read_before": state.read,
             "valid": _validity(plan, record),
-            "decode": lambda data, _: codec.decode(data, types),
+            "decode": lambda data, _: codec.bring_back(data, types),
         }
         resends: Resends | None = None
         if isinstance(self._source, Chosen) and self._origins is not None:
@@ -166,29 +185,37 @@ class Run:
             await _aside(lambda: _set_free(store, lease, record))
         result = runner.result = self._result(runner, types)
         await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
+        if cancelled is None and runner.reason != "store_error":
+            await _aside(lambda: plan.home.tidy(began))
         if plan.watch is not None:
             plan.watch(runner)
         if cancelled is not None:
+            mark_with_result(cancelled, result)
             raise cancelled
         if runner.reason == "aborted" and isinstance(runner.error, KeyboardInterrupt | SystemExit):
+            mark_with_result(runner.error, result)
             raise runner.error
         return result
 
     # -- the end
 
     async def _finish(self, runner: Runner, sink: Sink | None) -> None:
-        """Tell the sink that the run is over, unless it is to go on; and the sinks that something has come home to, in any case."""
-        if runner.status == "lost":
+        """
+        Tell the sink that the run is over, unless it is to go on, or it is not ours any more, or has failed itself; and the sinks that
+        something has come home to, in any case.
+        """
+        status, reason = self._called(runner)
+        if reason in {"store_error", "lease_lost"}:
             return
         try:
             if self._origins is not None:
                 await _aside(self._origins.finish)
-            if sink is not None and self._called(runner)[0] in FINAL:
+            if sink is not None and status in FINAL:
                 await _aside(lambda: persist(sink.finish, "the sink"))
                 if self._origins is not None:
                     await _aside(lambda: persist(lambda: runner.store.hold_sink(runner.lease, None), "the store"))
         except Exception as error:  # noqa: BLE001 - all items are on record: a resume finishes it
-            runner.status, runner.reason, runner.error = "interrupted", "store_error", error
+            runner.status, runner.reason, runner.error = "failed", "store_error", error
 
     def _result(self, runner: Runner, types: dict[str, type]) -> RunResult[Any]:
         plan, books, record = self.plan, runner.books, runner.record
@@ -254,8 +281,9 @@ def _share(plan: Plan) -> None:
         )
 
 
-def _opened(store: Store, plan: Plan, name: str | None) -> tuple[RunRecord, Lease]:
-    """The run of this key, and the right to work on it."""
+def _opened(store: Store, plan: Plan, sink: Sink | None) -> tuple[RunRecord, Lease]:
+    """The run of this key, and the right to work on it and to write to its sink."""
+    name = None if sink is None else sink.name
     key, at = plan.run_key or here.get().ids.new(), address_of(plan.sink)
     record: RunRecord = persist(
         lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, sink_at=at),
@@ -283,6 +311,8 @@ def _opened(store: Store, plan: Plan, name: str | None) -> tuple[RunRecord, Leas
             'on_change="keep" goes on with the checkpoints of the old stages, on_change="redo" without them.'
         )
         raise ConfigurationError(message)
+    if sink is not None:
+        claim_sink(sink, store, record)
     lease = tenure.take(store, record)
     try:
         persist(
@@ -327,10 +357,10 @@ def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
     return valid
 
 
-def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> None:
+def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> RunRecord:
     if record.kind == "replay":  # who finds it dead makes its sink good
         persist(lambda: store.hold_sink(lease, record.id), "the store")
-    make_ready(sink, store, record, lease)
+    return make_ready(sink, store, record, lease)
 
 
 def _set_free(store: Store, lease: Lease, record: RunRecord) -> None:

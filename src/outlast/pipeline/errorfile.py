@@ -215,6 +215,8 @@ def as_json(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, default=_plain)
     except (TypeError, ValueError):  # names of columns that JSON does not know
         return str(value)
+    except RecursionError:
+        return f"<a {type(value).__name__} that is nested too deeply>"
 
 
 def _plain(value: Any) -> Any:

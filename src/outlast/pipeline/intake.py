@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.components import Unreadable
 from outlast.log import logger
+from outlast.pipeline.journal import BATCH_BYTES, rough
 from outlast.pipeline.journey import Journey
 from outlast.pipeline.keys import Keys
+from outlast.store.codec import Lost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.declare import Stage
     from outlast.pipeline.journal import Load
     from outlast.store import Store
-    from outlast.store.records import RunRecord
+    from outlast.store.records import Checkpoint, RunRecord
 
 PAGE = 500
 _TASTE = 16  # items read between two looks at the clock
@@ -65,6 +67,7 @@ class Intake:
         self._valid = valid
         self._decode = decode
         self._aside = aside
+        self._lost: set[str] = set()  # stages whose checkpoints cannot be used
         self._broken: Exception | None = None
         self.exhausted = False
         # Of an async source: its reader, what that has read, whether it has come to an end, and how the two sides wake each other.
@@ -128,7 +131,7 @@ class Intake:
                 for item in islice(source, min(_TASTE, most - before) if items else 1):
                     items.append(item)  # noqa: PERF402 - what came before an error is kept
                 self.exhausted = len(items) == before
-                if perf_counter() > until:
+                if perf_counter() > until or (items and rough(items[-1]) * len(items) > BATCH_BYTES):
                     break
         except Exception as error:  # noqa: BLE001 - raised when those before it are taken care of
             self._broken = error
@@ -223,10 +226,30 @@ class Intake:
         """Items with a checkpoint go on behind it."""
         if not journeys or not any(stage.checkpoint for stage in self._stages):
             return
-        seqs = [journey.seq for journey in journeys]
-        checkpoints = await self._aside(lambda: self._store.checkpoints_of(self._run.number, seqs))
-        for journey in journeys:
-            found = checkpoints.get(journey.seq)
-            if found is not None and found.key == journey.key and self._valid(found):
-                journey.at = found.stage + 1
-                journey.value = journey.input = self._decode(found.output, found.stage)
+        number, checkpoints_of = self._run.number, self._store.checkpoints_of
+        waiting: dict[int | None, list[Journey]] = {None: journeys}  # by the stage before which to look
+        while waiting:
+            before, asked = waiting.popitem()
+            seqs = [journey.seq for journey in asked]
+            checkpoints = await self._aside(partial(checkpoints_of, number, seqs, before=before))
+            for journey in asked:
+                found = checkpoints.get(journey.seq)
+                if found is not None and not self._begun_behind(journey, found):
+                    waiting.setdefault(found.stage, []).append(journey)
+
+    def _begun_behind(self, journey: Journey, found: Checkpoint) -> bool:
+        """Whether the item goes on with what this checkpoint has; if that is not its own, or would not be what it was, it begins earlier."""
+        if found.key != journey.key or not self._valid(found):
+            return False
+        try:
+            value = self._decode(found.output, found.stage)
+        except Lost as lost:
+            stage = self._stages[found.stage].name
+            if stage not in self._lost:
+                self._lost.add(stage)
+                logger().warning("the checkpoints of %s are not used: %s; its items begin earlier", stage, lost)
+            return False
+        journey.at = found.stage + 1
+        journey.saved = (journey.at, found.output)
+        journey.value = journey.input = value
+        return True

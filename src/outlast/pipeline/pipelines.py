@@ -4,35 +4,35 @@ The door to runs over items: `Pipeline`.
 
 from __future__ import annotations
 
-import asyncio
-import queue
 import shutil
-import signal
 import tempfile
-import threading
 import weakref
-from collections import deque
 from contextlib import contextmanager
-from contextvars import copy_context
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 from outlast.checks import Check
 from outlast.errors import ConfigurationError
 from outlast.pipeline.accounting import Bounds
-from outlast.pipeline.conduct import Run, announce
+from outlast.pipeline.conduct import Run
 from outlast.pipeline.declare import Stage
+from outlast.pipeline.doors import Stream, blocking, stepped
 from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.plan import Plan
 from outlast.pipeline.replays import Chosen, sink_of_replay
 from outlast.store import open_store
 from outlast.store.filters import checked, spelled_out
 
+# The default of min_partial_rate, known by its identity: who says nothing about it means "and no more than min_success_rate".
+_FOLLOWS = float("0.5")
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
     from pathlib import Path
     from typing import Never, Unpack
 
-    from outlast.components import Query, Table
+    from outlast.components import Files, Query, Table
     from outlast.pipeline.results import ItemResult, RunResult
     from outlast.pipeline.runner import Runner
     from outlast.store.codec import Codec
@@ -49,7 +49,6 @@ T = TypeVar("T")
 In_contra = TypeVar("In_contra", contravariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
 
-_CROWDED = 1000  # results that a stream has ready and nobody has taken, before no more is read
 _OPTIONS = (
     "app",
     "failure_budget",
@@ -159,7 +158,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         failure_budget: float = 0.1,
         failure_check_interval: int = 1000,
         min_success_rate: float = 0.95,
-        min_partial_rate: float = 0.5,
+        min_partial_rate: float = _FOLLOWS,
         spend_limit: Mapping[str, float] | None = None,
         final_check: bool = False,
         **unknown: Never,
@@ -184,6 +183,8 @@ class Pipeline(Generic[In_contra, Out_co]):
             },
             final_check=check.maybe_bool("final_check", final_check) is True,
         )
+        if min_partial_rate is _FOLLOWS:
+            bounds = replace(bounds, min_partial_rate=min(bounds.min_partial_rate, bounds.min_success_rate))
         if bounds.min_partial_rate > bounds.min_success_rate:
             check.add("min_partial_rate", "at most min_success_rate", bounds.min_partial_rate)
         check.raise_if_any()
@@ -203,7 +204,7 @@ class Pipeline(Generic[In_contra, Out_co]):
 
     def run(
         self,
-        source: Iterable[In_contra] | ArrowStream | Query | str | Path,
+        source: Iterable[In_contra] | ArrowStream | Files | Query | str | Path,
         /,
         *,
         run_key: str | None = None,
@@ -222,9 +223,13 @@ class Pipeline(Generic[In_contra, Out_co]):
         Run every item of the source through the stages. The same `run_key` goes on with the same run: what is finished stays.
 
         `sink` is a file (.jsonl, .csv, also with .gz or .zst; .parquet) or a `Table`, which hold each output exactly once whatever happens, a
-        callable, which gets outputs at least once, or None: then the store keeps them. With `check`, RunFailed is raised if the run failed. `audit="failures"` keeps no
+        callable, which gets outputs at least once, or None: then the store keeps them. `audit="failures"` keeps no
         record of attempts that succeeded at once. `progress` shows the run while it runs: in a notebook, in a terminal (if rich is
         installed), else in lines on standard error. `watch` is called with the runner every now and then instead.
+
+        Only a good end returns (completed, partial_success). With `check`, RunFailed is raised if the run failed, and RunInterrupted if it was
+        paused, cancelled or interrupted. Ctrl-C and SIGTERM let running attempts end, for 25 s at most, and then do what they always do:
+        KeyboardInterrupt, SystemExit(143), or the program's own handler, which is called at the end; also with ``check=False``.
         """
         if engine != "local":
             message = f"expected engine to be 'local', got: {engine!r}. Other engines are not in this version."
@@ -240,12 +245,12 @@ class Pipeline(Generic[In_contra, Out_co]):
                 on_change=on_change,
                 watch=looks,
             )
-            result = _blocking(Run(plan, source))
+            result = blocking(Run(plan, source))
         return result.raise_for_status() if check else result
 
     async def arun(
         self,
-        source: Iterable[In_contra] | AsyncIterable[In_contra] | ArrowStream | Query | str | Path,
+        source: Iterable[In_contra] | AsyncIterable[In_contra] | ArrowStream | Files | Query | str | Path,
         /,
         *,
         run_key: str | None = None,
@@ -258,7 +263,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         check: bool = True,
         watch: Callable[[Runner], None] | None = None,
     ) -> RunResult[Out_co]:
-        """As `run`, in the running event loop. A cancelled run is interrupted, and can be resumed."""
+        """As `run`, in the running event loop, whose signals are left alone. A cancelled run is interrupted, and can be resumed."""
         plan = self._plan(
             run_key=run_key,
             item_key=item_key,
@@ -273,41 +278,19 @@ class Pipeline(Generic[In_contra, Out_co]):
         return result.raise_for_status() if check else result
 
     async def astream(
-        self, source: Iterable[In_contra] | AsyncIterable[In_contra], /
+        self, source: Iterable[In_contra] | AsyncIterable[In_contra], /, *, check: bool = True
     ) -> AsyncIterator[ItemResult[Out_co]]:
-        """The items as they end, each when its end is on record. RunFailed at the end if the run failed."""
-        ready: deque[ItemResult[Out_co]] = deque()
-        news = asyncio.Event()
-
-        def deliver(result: ItemResult[Any]) -> None:
-            ready.append(result)
-            news.set()
-
-        run = Run(self._plan(keep_outputs=False), source, deliver=deliver, crowded=lambda: len(ready) >= _CROWDED)
-        task = asyncio.create_task(run.go())
-        task.add_done_callback(lambda _: news.set())
+        """The items as they end, each when its end is on record. At the end it raises as `arun` does. To leave it earlier interrupts the run."""
+        results: Any = Stream[Any](self._plan(keep_outputs=False), source, check=check).results()
         try:
-            while True:
-                while ready:
-                    yield ready.popleft()
-                if run.runner is not None:
-                    run.runner.feed_more()
-                if task.done():
-                    break
-                news.clear()
-                await news.wait()
-            task.result().raise_for_status()
+            async for result in results:
+                yield result
         finally:
-            if not task.done():
-                run.ask("interrupted")
-                run.ask("interrupted")
-                await asyncio.wait([task])
+            await results.aclose()
 
-    def stream(self, source: Iterable[In_contra], /) -> Iterator[ItemResult[Out_co]]:
-        """As `astream`, for code that is not async. Work goes on while the next result is asked for."""
-        if _in_loop():
-            return _pumped(lambda: self.astream(source))
-        return _stepped(self.astream(source))
+    def stream(self, source: Iterable[In_contra], /, *, check: bool = True) -> Iterator[ItemResult[Out_co]]:
+        """As `astream`, for code that is not async; signals do what they do to `run`. Work goes on while the next result is asked for."""
+        return stepped(Stream(self._plan(keep_outputs=False), source, check=check))
 
     @spelled_out(without=("pipeline", "status"))
     def reprocess(
@@ -374,7 +357,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             watch=watch,
             expected=len(ids),
         )
-        return _blocking(Run(plan, Chosen(ids, canary)))
+        return blocking(Run(plan, Chosen(ids, canary)))
 
     # -- planning
 
@@ -396,10 +379,17 @@ class Pipeline(Generic[In_contra, Out_co]):
         options.setdefault("home", self.app)
         return Plan(name=self.name, stages=self.stages, bounds=self._bounds, run_key=run_key, **options)
 
+    def run_in_turn(
+        self, source: Iterable[In_contra], *, window: int, check: bool = True, **options: Any
+    ) -> RunResult[Out_co]:
+        """As `run`, with at most so many items in hand at a time."""
+        result: RunResult[Out_co] = blocking(Run(self._plan(window=window, **options), source))
+        return result.raise_for_status() if check else result
+
     def tested(self, items: Iterable[In_contra], provided: Mapping[Any, Any], **options: Any) -> RunResult[Out_co]:
         """As `run`, in a store of its own and with these resources; for `outlast.testing.run`."""
         plan = self._plan(provided=provided, home=_Bench(self.app.name, self.app.codec), **options)
-        return _blocking(Run(plan, items))
+        return blocking(Run(plan, items))
 
 
 class _Bench:
@@ -412,6 +402,9 @@ class _Bench:
         self.store = open_store(f"{folder}/outlast.db", app=name)
         weakref.finalize(self.store, shutil.rmtree, folder, ignore_errors=True)
 
+    def tidy(self, began: datetime, /) -> None:
+        """Nothing is kept for long here."""
+
 
 def _checked(stages: tuple[Any, ...], check: Check) -> tuple[Stage[..., Any, Any], ...]:
     if not stages:
@@ -423,17 +416,6 @@ def _checked(stages: tuple[Any, ...], check: Check) -> tuple[Stage[..., Any, Any
     for name in {name for name in names if names.count(name) > 1}:
         check.add("stages", "names that differ", name, "Dead letters are found by the name of their stage.")
     return stages
-
-
-# -- from sync code ---------------------------------------------------------------------------------------------------------------
-
-
-def _in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 @contextmanager
@@ -449,132 +431,3 @@ def _shown(
 
     with Watch(screen(), expected_items(source)) as watch:
         yield watch
-
-
-def _blocking(run: Run) -> RunResult[Any]:
-    """Work on a run until it ends, in this thread, or in another one if an event loop is running here, as in a notebook."""
-    if not _in_loop():
-        return _drive(run)
-    outcome: list[RunResult[Any]] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            outcome.append(_drive(run))
-        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-            errors.append(error)
-        finally:
-            over.set()
-
-    # An event, and not the thread itself: one whose `join` was interrupted is taken for dead, and the run would go on unseen.
-    over = threading.Event()
-    threading.Thread(target=copy_context().run, args=(work,), name="outlast-run").start()
-    interrupted: BaseException | None = None
-    while not over.is_set():
-        try:
-            over.wait()
-        except BaseException as interruption:  # noqa: BLE001 - Ctrl-C in a notebook: the run winds down before the cell ends
-            interrupted = interrupted or interruption
-            run.ask_soon("interrupted")
-    if interrupted is not None:
-        raise interrupted
-    if errors:
-        raise errors.pop()
-    return outcome.pop()
-
-
-def _drive(run: Run) -> RunResult[Any]:
-    with asyncio.Runner() as runner, _signals(runner.get_loop(), run) as signalled:
-        try:
-            result = runner.run(run.go())
-        except InterruptedError:
-            if signalled and run.runner is None:  # nothing was begun
-                raise KeyboardInterrupt from None
-            raise
-    if signalled and run.plan.watch is None:  # who watches tells it in its own way
-        announce(result)
-    return result
-
-
-@contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, run: Run) -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM wind the run down; a second one does not wait for running attempts."""
-    caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-
-    def handle(number: int, _: object) -> None:
-        caught.append(number)
-        loop.call_soon_threadsafe(run.ask, "interrupted")
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _stepped(results: AsyncIterator[T]) -> Iterator[T]:
-    with asyncio.Runner() as runner:
-        try:
-            while True:
-                try:
-                    result = runner.run(_next(results))
-                except StopAsyncIteration:
-                    return
-                yield result
-        finally:
-            runner.run(_closed(results))
-
-
-async def _next(results: AsyncIterator[T]) -> T:
-    return await anext(results)
-
-
-async def _closed(results: Any) -> None:
-    await results.aclose()
-
-
-def _pumped(make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-    """The results of an async iterator that runs in a thread of its own."""
-    passed: queue.Queue[tuple[bool, Any]] = queue.Queue(64)
-    over = threading.Event()
-
-    async def pump() -> None:
-        results: Any = make()
-        try:
-            async for result in results:
-                passed.put((True, result))
-                if over.is_set():
-                    break
-        finally:
-            await results.aclose()
-
-    def work(main: Coroutine[Any, Any, None]) -> None:
-        try:
-            asyncio.run(main)
-        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-            passed.put((False, error))
-        else:
-            passed.put((False, None))
-
-    thread = threading.Thread(target=copy_context().run, args=(work, pump()), name="outlast-stream", daemon=True)
-    thread.start()
-    try:
-        while True:
-            good, value = passed.get()
-            if not good:
-                if value is not None:
-                    raise value
-                return
-            yield value
-    finally:
-        over.set()
-        while thread.is_alive():
-            try:
-                passed.get(timeout=0.05)
-            except queue.Empty:
-                continue
-        thread.join()

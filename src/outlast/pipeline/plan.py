@@ -5,13 +5,15 @@ What a run is asked to do, before it begins: a value without state.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from outlast.pipeline.declare import annotations_of
 from outlast.store.codec import types_in
 from outlast.store.records import StageMark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from outlast.commons import Commons
     from outlast.pipeline.accounting import Bounds
@@ -35,6 +37,7 @@ class Keeps(Protocol):
     def codec(self) -> Codec: ...
     @property
     def commons(self) -> Commons: ...
+    def tidy(self, began: datetime, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,7 @@ class Plan:
     keep_outputs: bool = True
     provided: Mapping[Any, Any] = field(default_factory=dict)
     watch: Callable[[Runner], None] | None = None
+    window: int | None = None  # how many items may be in hand, if not as many as the stages can use
     expected: int | None = None  # how many items there are, if somebody knows
 
     @property
@@ -66,11 +70,4 @@ class Plan:
 
     def types(self) -> dict[str, type]:
         """The classes that the stages' annotations name, for what comes back from the store."""
-        found: dict[str, type] = {}
-        for stage in self.stages:
-            try:
-                hints = get_type_hints(stage.fn)
-            except Exception:  # noqa: BLE001, S112 - an annotation that cannot be evaluated names nothing
-                continue
-            found |= types_in(*hints.values())
-        return found
+        return types_in(*(hint for stage in self.stages for hint in annotations_of(stage.fn)))

@@ -16,7 +16,6 @@ Who dies leaves a mark on every run whose sink it has opened (`replayed_by`). Th
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 from collections import Counter
@@ -26,7 +25,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.components import Table, Unreadable, open_sink
+from outlast.clock import here, stopping
+from outlast.components import Busy, Table, Unreadable, open_sink
+from outlast.deadletters.beginnings import beginning
 from outlast.errors import ConfigurationError, LeaseLost, PermanentFailure
 from outlast.log import logger
 from outlast.pipeline import tenure
@@ -50,10 +51,10 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.records import DeadLetterRow, Lease, RunCounts, RunRecord
 
-SOURCE = "source"  # the stage at which an item fails that could not be read
 FINAL = frozenset({"completed", "partial_success", "failed", "cancelled"})  # until somebody goes on with it
 _MOST_OPEN = 16  # runs that are held at a time, each with its sink
 _MOST_TABLES = 256
+_BUSY = 2.0  # seconds for which a sink that somebody else has is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +172,45 @@ def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
     raise ConfigurationError(message)
 
 
-def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> None:
-    """Open the sink of a run where that has come to; what was written and never committed goes."""
+def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
+    """The sink comes before the lease: who cannot write must not take a run away from somebody who is only slow."""
+    clock = here.get().clock
+    until = clock.monotonic() + _BUSY
+    while True:
+        try:
+            sink.claim()
+        except Busy:
+            other = persist(lambda: store.lease_of(record.number, 0), "the store")
+            if other is not None and not tenure.certainly_dead(other.owner):
+                raise tenure.taken(record, other) from None
+            if clock.monotonic() >= until:
+                raise
+        else:
+            return
+        # One that begins has its file before its lease, and one that ends after it.
+        if clock.sleep(_BUSY / 20, stopping.get()):
+            message = "asked to stop while another process writes to the sink"
+            raise InterruptedError(message)
+
+
+def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> RunRecord:
+    """
+    Open the sink of a run where that has come to: what was written and never committed goes. The run's record, which is another one if something
+    on it is not in the sink.
+    """
     state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
-    persist(lambda: sink.open(state.sink_offset, run=record.id, token=lease.token), "the sink")
+    alone = not lease.before or tenure.certainly_dead(lease.before)
+    sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone)
     if state.sink_offset is None and sink.name is not None:
         # From now on what stands in the file is ours, and can be told from what is on record.
         persist(lambda: store.write(lease, Batch(sink_offset=0, read=state.read)), "the store")
+    if not sink.returned:
+        return record
+    # They are done once more: the sink says then what is wrong, and their dead letters have what they came from.
+    found = persist(lambda: store.find_keys(record.number, sink.returned), "the store")
+    undone = [seq for seq, status in found.values() if status == "succeeded"]
+    persist(lambda: store.write(lease, Batch(undone=undone, read=state.read)), "the store")
+    return persist(lambda: store.run(record.id), "the store") or record
 
 
 # -- the runs that letters come from --------------------------------------------------------------------------------------------------
@@ -265,27 +298,17 @@ class Origins:
         return found
 
     def _take(self, run: str) -> Origin | None:
-        store = self._store
-        record: RunRecord | None = persist(lambda: store.run(run), "the store")
+        record: RunRecord | None = persist(lambda: self._store.run(run), "the store")
         if record is None or record.id == self._replay.id:
             return None
-        lease = tenure.take(store, record, counted=False)
-        sink: Sink | None = None
         try:
-            record = persist(lambda: store.run(run), "the store")  # as whoever had the lease before has left it
-            if record is None:
-                return None
-            if not self._elsewhere:
-                sink = reopened(store, record, lease, self._replay.id)
-        except BaseException as error:
-            let_go(store, lease)
-            if sink is not None:
-                sink.close()
-            if isinstance(error, Exception) and not isinstance(error, LeaseLost | Gone | ConfigurationError):
-                message = f"the sink of its run cannot be used: {error_text(error)}"
-                raise Gone(message) from None
+            held = hold(self._store, record, self._replay.id, elsewhere=self._elsewhere)
+        except (LeaseLost, Gone, ConfigurationError, InterruptedError):
             raise
-        return Origin(record, lease, sink, self._bounds)
+        except Exception as error:
+            message = f"the sink of its run cannot be used: {error_text(error)}"
+            raise Gone(message) from error
+        return Origin(*held, self._bounds)
 
     def room_for(self, run: str) -> bool:
         """Whether this one is held, or can be without giving another one back."""
@@ -333,21 +356,42 @@ class Origins:
         let_go(self._store, origin.lease)
 
 
-def reopened(store: Store, record: RunRecord, lease: Lease, replay: str, given: object = None) -> Sink | None:
-    """The sink of a run, open for a replay, with a mark on the run until it is finished with."""
-    state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
-    sink = opened_again(record, state.sink_offset, given)
-    if sink is None:
-        return None
+def hold(
+    store: Store, record: RunRecord, replay: str | None, *, elsewhere: bool = False, given: object = None
+) -> tuple[RunRecord, Lease, Sink | None]:
+    """A run for a replay: its sink, unless outputs go elsewhere, and its lease, with a mark on the run until the sink is finished with."""
+    state = persist(lambda: store.shard_state(record.number, 0), "the store")
+    sink = None if elsewhere else opened_again(record, state.sink_offset, given)
     try:
-        persist(lambda: store.hold_sink(lease, replay), "the store")
-        make_ready(sink, store, record, lease)
+        if sink is not None:
+            claim_sink(sink, store, record)
+        lease = tenure.take(store, record, counted=False)
+        try:
+            now: RunRecord = persist(lambda: store.run(record.id), "the store") or record
+            if sink is not None:
+                now = _marked(store, now, lease, sink, replay or now.replayed_by)
+        except BaseException:
+            let_go(store, lease)
+            raise
     except BaseException:
-        sink.close()
+        if sink is not None:
+            sink.close()
+        raise
+    return now, lease, sink
+
+
+def _marked(store: Store, record: RunRecord, lease: Lease, sink: Sink, replay: str | None) -> RunRecord:
+    persist(lambda: store.hold_sink(lease, replay), "the store")
+    try:
+        now = make_ready(sink, store, record, lease)
+    except BaseException:
         with suppress(Exception):  # whose mark was there still has to be made good
             store.hold_sink(lease, record.replayed_by)
         raise
-    return sink
+    if sink.returned and now.status in FINAL:
+        why = f"{counted(len(sink.returned), 'output')} could not be kept by the sink; run it again with run_key={now.run_key!r}"
+        persist(lambda: store.set_run(lease, now.id, status="interrupted", why=why, expect=(now.status,)), "the store")
+    return now
 
 
 def finished(store: Store, record: RunRecord, lease: Lease, sink: Sink) -> None:
@@ -386,14 +430,11 @@ def make_good(store: Store, pipeline: str, given: object = None) -> None:
 
 
 def _make_good(store: Store, record: RunRecord, given: object) -> None:
-    lease = tenure.take(store, record, counted=False)
-    sink: Sink | None = None
+    now, lease, sink = hold(store, record, None, given=given)
     try:
-        now: RunRecord | None = persist(lambda: store.run(record.id), "the store")
-        if now is None or now.replayed_by is None:
-            return
-        sink = reopened(store, now, lease, now.replayed_by, given)
-        if sink is not None:
+        if sink is None:
+            persist(lambda: store.hold_sink(lease, None), "the store")
+        else:
             finished(store, now, lease, sink)
     finally:
         if sink is not None:
@@ -419,7 +460,7 @@ class Resends(Intake):
         self._origins = origins
         self._types = plan.types()
         self._codec = plan.home.codec
-        self._places = {stage.name: place for place, stage in enumerate(plan.stages)}
+        self._names = [stage.name for stage in plan.stages]
         self._canary = chosen.canary
         self._rest: Sequence[str] = chosen.ids
         self._last = -1  # the number of the last item that was handed out
@@ -514,22 +555,12 @@ class Resends(Intake):
                 origin.under_way += 1
                 journey.origin = origin
         try:
-            journey.at, data = self._beginning(letter)
-            journey.source = journey.input = journey.value = self._codec.decode(data, self._types)
+            found = beginning(letter, self._codec, self._types, self._names, from_start=self._plan.from_start)
         except Exception as error:  # noqa: BLE001 - one letter that cannot be read stops no other
-            return self._without(journey, f"its input cannot be read: {error_text(error)}")
+            return self._without(journey, error_text(error))
+        journey.at = found.at
+        journey.source = journey.input = journey.value = found.value
         return journey
-
-    def _beginning(self, letter: DeadLetterRow) -> tuple[int, bytes]:
-        """
-        The stage at which it begins, and its input there. A letter of a stage that is no more, or of none, begins at the start; so does
-        one that could not be read. Where no source is kept beside the payload, that is the source.
-        """
-        place = self._places.get(letter.stage)
-        if place is not None and not self._plan.from_start:
-            return place, letter.payload
-        kept = letter.metadata.get("source")
-        return 0, base64.b64decode(kept) if kept else letter.payload
 
     def _without(self, journey: Journey, why: str, status: Any = None) -> Journey:
         """It is not tried: it stays as it is, and the result says so."""

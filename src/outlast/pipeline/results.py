@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from outlast.deadletters import as_groups
+from outlast.errors import FailureBudgetExceeded, RunFailed, RunInterrupted, mark_with_result
 from outlast.pipeline.errorfile import append_errors
 from outlast.pipeline.rowerrors import error_lines
 from outlast.redact import error_text
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from outlast.deadletters import FailureGroup
     from outlast.pipeline.rowerrors import ErrorLine
+    from outlast.shapes import StopReason
     from outlast.store import Store
 
 A = TypeVar("A")
@@ -70,6 +72,7 @@ class ItemResult(Generic[Out_co]):
     value: Out_co | None = None
     error: str | None = None
     attempts: int = 1
+    stop_reason: StopReason | None = None
     warnings: tuple[str, ...] = ()
     spent: Mapping[str, float] = field(default_factory=dict)
 
@@ -94,8 +97,7 @@ class RunResult(Generic[Out_co]):
     _decode: Callable[[bytes], Any] | None = None
 
     def __repr__(self) -> str:
-        said = self.why if self.why.startswith(self.status) else f"{self.status}: {self.why}"
-        return f"<RunResult {self.pipeline!r} {self.run_key!r} {said}>"
+        return f"<RunResult {self.pipeline!r} {self.run_key!r} {self._said()}>"
 
     def _repr_html_(self) -> str:
         from outlast.display.page import result_page
@@ -121,7 +123,9 @@ class RunResult(Generic[Out_co]):
         """The failures of this run by fingerprint, the largest group first."""
         if self._store is None:
             return ()
-        return as_groups(self._store().groups(run=self.id, status=None))
+        store = self._store()
+        run = store.run(self.id)
+        return as_groups([] if run is None else store.failures(run))
 
     def outputs(self) -> Iterator[Out_co]:
         """What the items became, in the order of the source; only of a run without a sink, which has them instead."""
@@ -143,6 +147,7 @@ class RunResult(Generic[Out_co]):
                     value=self._decode(row.output) if row.output is not None and row.status == "succeeded" else None,
                     error=row.reason,
                     attempts=row.attempts,
+                    stop_reason=row.stop_reason,
                     warnings=tuple(row.warnings),
                     spent=dict(row.spent),
                 )
@@ -162,23 +167,45 @@ class RunResult(Generic[Out_co]):
         return append_errors(path, self.errors(), reveal=reveal)
 
     def raise_for_status(self) -> Self:
-        """RunFailed, or FailureBudgetExceeded, if the status is failed; itself otherwise."""
-        if self.status == "failed":
-            from outlast.errors import FailureBudgetExceeded, RunFailed
+        """
+        Itself if the run came to a good end (completed, partial_success); else RunFailed (or FailureBudgetExceeded), and RunInterrupted if it
+        was interrupted, paused or cancelled.
+        """
+        if self.status in {"completed", "partial_success"}:
+            return self
+        error = self._problem()
+        mark_with_result(error, self)
+        raise error from self.error
 
-            message = f"run {self.run_key} of {self.pipeline} failed: {self.why}"
-            if isinstance(self.error, FailureBudgetExceeded):
-                details = self.error
-                raise FailureBudgetExceeded(
-                    message,
-                    result=self,
-                    rate=details.rate,
-                    budget=details.budget,
-                    processed=details.processed,
-                    failed=details.failed,
-                )
-            raise RunFailed(message, result=self) from self.error
-        return self
+    def _problem(self) -> RunFailed:
+        message = f"run {self.run_key} of {self.pipeline} {self._said()}"
+        if self.status != "failed":
+            return RunInterrupted(message, result=self)
+        if not isinstance(self.error, FailureBudgetExceeded):
+            return RunFailed(message, result=self)
+        details = self.error
+        return FailureBudgetExceeded(
+            message,
+            result=self,
+            rate=details.rate,
+            budget=details.budget,
+            processed=details.processed,
+            failed=details.failed,
+        )
+
+    def way_on(self) -> str:
+        """How this run goes on, in a sentence."""
+        run = f"the run {self.run_key!r} of {self.pipeline}"
+        if self.status == "cancelled":
+            return f"{run} was cancelled and does not go on: begin another one with another run_key."
+        if self._kind == "replay":
+            return f"{run} was a replay: what it has not finished is replayed by the next one."
+        if self.status in {"completed", "partial_success"}:
+            return f"{run} is {self.status}: {self.why}"
+        return f"{run} goes on when it is run again with run_key={self.run_key!r}: what is finished is not done again."
+
+    def _said(self) -> str:
+        return self.why if self.why.startswith(self.status) else f"{self.status}: {self.why}"
 
 
 def _restored(fields: dict[str, Any]) -> RunResult[Any]:

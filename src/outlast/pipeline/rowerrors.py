@@ -4,12 +4,12 @@ What is wrong with an item, error by error, in words for whoever owns the data; 
 
 from __future__ import annotations
 
-import base64
 import heapq
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from outlast.deadletters.beginnings import source_of
 from outlast.errors import PermanentFailure
 from outlast.redact import error_text
 from outlast.store.records import from_us
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from outlast.store import Store
-    from outlast.store.records import DeadLetterRow, ItemRow, ItemStatus
+    from outlast.store.records import ItemRow, ItemStatus
 
 _PAGE = 500
 _FIELD = re.compile(r"Field '([^']{1,200})': ")
@@ -161,15 +161,10 @@ def _failed(
         letters = store.letters_by_id(each["letter"] for each in told if each.get("letter"))
         for row, each in zip(rows, told, strict=True):
             letter = letters.get(each.get("letter") or "")
-            yield row, each, each.get("input") if letter is None else decode(_source(letter))
+            source = None if letter is None else source_of(letter)
+            yield row, each, each.get("input") if letter is None else source and decode(source)
 
 
 def _told(row: ItemRow, decode: Callable[[bytes], Any]) -> dict[str, Any]:
     told = None if row.output is None else decode(row.output)
     return told if isinstance(told, dict) else {}  # sealed by a codec that is not here, or from before this was kept
-
-
-def _source(letter: DeadLetterRow) -> bytes:
-    """What the source gave, before any stage or person changed it."""
-    kept = letter.metadata.get("source")
-    return base64.b64decode(kept) if kept else letter.original or letter.payload

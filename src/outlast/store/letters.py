@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _FIELDS = (
     "id, run, seq, pipeline, stage, item_key, kind, payload, error, error_type, error_class, tier, fingerprint, attempts, "
-    "first_failed, last_attempt, created, status, replays, reason, metadata, original, moved, claimed_by"
+    "first_failed, last_attempt, created, status, replays, reason, metadata, original, moved, stop_reason, claimed_by"
 )
 COLUMNS = f"{_FIELDS}, app"
 _NAMES = tuple(DeadLetterRow.__dataclass_fields__)
@@ -129,10 +129,7 @@ class Letters:
     def groups(
         self, *, limit: int = 100, abandoned: Sequence[str] = (), **where: Unpack[LetterFilter]
     ) -> list[LetterGroup]:
-        """
-        The largest groups of dead letters with one fingerprint at one stage; of open ones, unless a status is named. Of a run that is a
-        replay: of those that failed again in it.
-        """
+        """The largest groups of dead letters with one fingerprint at one stage; of open ones, unless a status is named."""
         where.setdefault("status", "open")
         condition, values = self._where(where, abandoned)
         with self._database.reading() as tx:
@@ -157,6 +154,16 @@ class Letters:
         return LetterGroup(
             fingerprint, pipeline, stage, error_class, error_type, error, count, samples, from_us(first), from_us(last)
         )
+
+    def open_letters(self) -> dict[str, int]:
+        """How many are open, by pipeline; from an index alone."""
+        self._database.present()  # a file that was deleted could still be read
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select pipeline, count(*) from outlast_dead_letters where app = ? and status = 'open' group by pipeline",
+                self.app,
+            )
+        return {row[0]: int(row[1]) for row in rows}
 
     def stats(self, *, abandoned: Sequence[str] = ()) -> list[LetterStat]:
         """How many there are, by pipeline, stage and status; those that an abandoned replay has claimed are open."""
@@ -243,6 +250,16 @@ class Letters:
             rows = tx.rows(f"select id from outlast_dead_letters where {condition} order by id{bound}", *values)
         chunks = ([row[0] for row in rows[first : first + _CHUNK]] for first in range(0, len(rows), _CHUNK))
         return [id for chunk in chunks for id in self._move(chunk, from_, to, reason)]  # noqa: A001
+
+    def put_away(self, before: datetime, reason: str, *, limit: int) -> list[str]:
+        """Archive open letters to which nothing has happened since then, at most so many; their ids."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select id from outlast_dead_letters where app = ? and status = 'open' and moved < ? order by moved, id limit ?",
+                *(self.app, to_us(before), limit),
+            )
+        chunks = ([row[0] for row in rows[first : first + _CHUNK]] for first in range(0, len(rows), _CHUNK))
+        return [id for chunk in chunks for id in self._move(chunk, "open", "archived", reason)]  # noqa: A001
 
     def _move(self, ids: list[str], from_: str, to: str, reason: str) -> list[str]:
         database, now = self._database, to_us(here.get().clock.now())
@@ -339,7 +356,7 @@ class Letters:
             if number is not None:
                 token = -1 if claimant.lease is None else claimant.lease.token
                 ended = tx.execute(
-                    "update outlast_shards set token = token + 1, until = 0, owner = '' "
+                    "update outlast_shards set token = token + 1, until = 0 "
                     f"where run = ? and shard = 0 and (until <= {database.now} or token = ?)",
                     *(number, token),
                 )
@@ -367,29 +384,12 @@ class Letters:
         )
         return int(done.rowcount)
 
-    def _of_run(self, run: str) -> tuple[str, list[Any]]:
-        """The letters of a run, as a condition and its values: of a replay, those that failed again in it."""
-        with self._database.reading() as tx:
-            found = tx.row(
-                "select number from outlast_runs where app = ? and id = ? and kind = 'replay'", self.app, run
-            )
-        if found is None:
-            return " and run = ?", [storable(run)]
-        failed = (
-            "select letter from outlast_replays listed join outlast_items done on done.run = listed.run and "
-            "done.seq = listed.seq where listed.run = ? and done.status in ('dlq', 'failed')"
-        )
-        return f" and id in ({failed})", [found[0]]
-
     def _where(self, where: LetterFilter, abandoned: Sequence[str] = ()) -> tuple[str, list[Any]]:
-        plain, more, given = where.copy(), "", list[Any]()
-        run, status = plain.pop("run", None), plain.get("status")
-        if run is not None:
-            more, given = self._of_run(run)
+        plain, more, given, status = where.copy(), "", list[Any](), where.get("status")
         if abandoned and status in {"open", "replaying"}:
             del plain["status"]
             given_up = f"(status = 'replaying' and {_CLAIM} {self._database.among})"
-            more += (
+            more = (
                 f" and (status = 'open' or {given_up})"
                 if status == "open"
                 else f" and status = 'replaying' and not {given_up}"

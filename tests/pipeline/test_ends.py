@@ -1,0 +1,640 @@
+"""How runs end: what returns, what raises, what signals do, and that nothing goes on after a stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+import outlast
+from outlast.clock import stopping
+from outlast.testing import virtual_time
+
+ONCE = outlast.RetryPolicy(max_attempts=1)
+SENT = 4
+
+
+def killing(number):
+    """A stage that is under way when a signal comes, and ends well."""
+
+    @outlast.stage(concurrency=1)
+    def work(item):
+        if item == SENT:
+            os.kill(os.getpid(), number)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                assert stopping.get().wait(20)  # its handler runs in the main thread meanwhile
+        return item
+
+    return work
+
+
+def run(pipeline, **options):
+    return pipeline.run(iter(range(10**9)), run_key="k", sink=lambda _: None, **options)
+
+
+def in_a_loop(pipeline, **options):
+    async def cell():
+        return run(pipeline, **options)
+
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        return loop.run_until_complete(cell())  # as in a notebook: the loop has no handler of its own
+
+
+def stream(pipeline, **options):
+    return [result.value for result in pipeline.stream(iter(range(10**9)), **options)]
+
+
+def stream_in_a_loop(pipeline, **options):
+    async def cell():
+        return stream(pipeline, **options)
+
+    with asyncio.Runner() as runner:
+        return runner.get_loop().run_until_complete(cell())
+
+
+@pytest.fixture
+def handlers():
+    """The handlers of a program as it starts; they are as they were afterwards."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+# --- signals ---
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("door", [run, in_a_loop, stream, stream_in_a_loop])
+def test_a_signal_winds_down_and_then_does_what_it_always_does(sqlite_app, handlers, door, check):
+    """D-21, user B3: KeyboardInterrupt or SystemExit(143) with the result and the way on, also with check=False; the handlers are as before."""
+    for number, kind in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)):
+        before = signal.getsignal(number)
+        with pytest.raises(kind) as ended:
+            door(outlast.Pipeline(f"p{number}", killing(number), app=sqlite_app), check=check)
+        result = outlast.result_of(ended.value)
+        assert (result.status, result.counts.succeeded) == ("interrupted", SENT + 1)  # what was under way has ended
+        assert ended.value.args == ((143,) if kind is SystemExit else ())
+        assert f"goes on when it is run again with run_key={result.run_key!r}" in ended.value.__notes__[0]
+        assert sqlite_app.store.run(result.id).status == "interrupted"
+        assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("door", [run, in_a_loop, stream, stream_in_a_loop])
+def test_a_handler_of_the_programs_own_is_called_after_winding_down(sqlite_app, handlers, door):
+    """D-21: it decides; if it returns, the run was interrupted, and says so unless check is False."""
+    told = []
+
+    def handler(number, _):
+        told.append((number, sqlite_app.store.runs(limit=1)[0].status))
+
+    signal.signal(signal.SIGTERM, handler)
+    with pytest.raises(outlast.RunInterrupted) as ended:
+        door(outlast.Pipeline("p", killing(signal.SIGTERM), app=sqlite_app))
+    assert ended.value.result.status == "interrupted"
+    assert told == [(signal.SIGTERM, "interrupted")]
+    door(outlast.Pipeline("q", killing(signal.SIGTERM), app=sqlite_app), check=False)
+    assert told == 2 * [(signal.SIGTERM, "interrupted")]
+
+    def refuse(number, _):
+        raise LookupError(number)
+
+    signal.signal(signal.SIGTERM, refuse)
+    with pytest.raises(LookupError) as refused:
+        door(outlast.Pipeline("r", killing(signal.SIGTERM), app=sqlite_app), check=False)
+    assert outlast.result_of(refused.value).status == "interrupted"
+
+
+def test_what_the_program_ignores_stays_ignored(sqlite_app, handlers):
+    """D-21: under nohup and the like a run goes on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pipeline = outlast.Pipeline("p", killing(signal.SIGINT), app=sqlite_app)
+    assert pipeline.run(range(10)).status == "completed"
+    assert len(list(pipeline.stream(range(10)))) == 10
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize("door", [stream, stream_in_a_loop])
+def test_a_signal_while_the_taker_of_a_stream_is_busy(sqlite_app, handlers, door):
+    """D-21: its code is interrupted at once, the run winds down before anybody hears of it, and the exception knows the run."""
+
+    class Taker:
+        def __init__(self, pipeline):
+            self.pipeline = pipeline
+
+        def stream(self, source):
+            for result in self.pipeline.stream(source):
+                if result.value == SENT:
+                    signal.raise_signal(number)
+                    raise AssertionError("it goes on")
+                yield result
+
+    @outlast.stage
+    def work(item):
+        return item
+
+    for number, kind in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)):
+        before = signal.getsignal(number)
+        with pytest.raises(kind) as ended:
+            door(Taker(outlast.Pipeline(f"p{number}", work, app=sqlite_app)))
+        result = outlast.result_of(ended.value)
+        record = sqlite_app.store.run(result.id)
+        assert (record.status, sqlite_app.store.lease_of(record.number, 0)) == ("interrupted", None)
+        assert signal.getsignal(number) is before
+
+
+def test_streams_that_overlap_give_the_handlers_back(sqlite_app, handlers):
+    """In whatever order they end."""
+
+    @outlast.stage
+    def work(item):
+        return item
+
+    pipeline = outlast.Pipeline("p", work, app=sqlite_app)
+    first, second = pipeline.stream(range(5)), pipeline.stream(range(5))
+    next(first), next(second)
+    assert len(list(first)) == len(list(second)) == 4
+    third = pipeline.stream(range(5))
+    next(third)
+    third.close()
+    assert len(list(pipeline.stream([1]))) == 1
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_before_anything_was_begun(sqlite_app, handlers, monkeypatch):
+    """It ends the program as always; there is no result."""
+    from outlast.pipeline import conduct
+
+    def opened(*_):
+        os.kill(os.getpid(), signal.SIGINT)
+        raise InterruptedError("it is over")
+
+    monkeypatch.setattr(conduct, "_opened", opened)
+    with pytest.raises(KeyboardInterrupt) as ended:
+        run(outlast.Pipeline("p", killing(signal.SIGINT), app=sqlite_app))
+    assert outlast.result_of(ended.value) is None
+
+
+def test_arun_leaves_signals_alone_and_lets_a_cancellation_through(sqlite_app, handlers):
+    """D-21: the handlers stay as they are; the exception knows the run, also behind `asyncio.timeout`."""
+    seen = []
+
+    @outlast.stage
+    async def work(item):
+        seen.append(signal.getsignal(signal.SIGTERM))
+        if item == 1:
+            deadline.pop().reschedule(0)
+            await asyncio.Event().wait()
+        return item
+
+    deadline = []
+    pipeline = outlast.Pipeline("p", work, app=sqlite_app)
+
+    async def cut_short(work):
+        async with asyncio.timeout(None) as limit:
+            deadline.append(limit)
+            return await work
+
+    async def taken():
+        return [result async for result in pipeline.astream([0, 1])]
+
+    with pytest.raises(TimeoutError) as late:
+        asyncio.run(cut_short(pipeline.arun(range(3), run_key="k")))
+    assert set(seen) == {signal.SIG_DFL}
+    assert outlast.result_of(late.value).status == "interrupted"
+
+    with pytest.raises(TimeoutError) as late:
+        asyncio.run(cut_short(taken()))
+    assert outlast.result_of(late.value).status == "interrupted"
+
+
+def test_map_passes_signals_on(handlers):
+    """D-21: what runs may end, nothing else is begun, and the signal is the program's."""
+    begun = []
+
+    def work(item):
+        begun.append(item)
+        if item == SENT:
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait(0.05)
+
+    with pytest.raises(KeyboardInterrupt):
+        outlast.map(work, range(10_000), concurrency=2)
+    assert len(begun) < 100
+
+
+# --- what raises ---
+
+
+def ending(name, wish):
+    """A pipeline whose run is asked to end in its middle."""
+    runners = []
+
+    @outlast.stage(concurrency=1)
+    async def work(item):
+        if item == SENT and runners:
+            runners[0].end(wish)
+        return item
+
+    return work, runners.append
+
+
+@pytest.mark.parametrize(("wish", "status"), [("pause", "paused"), ("cancel", "cancelled"), ("stop", "interrupted")])
+def test_a_run_that_others_end_does_not_return(app, wish, status):
+    """D-21, user B3: RunInterrupted with the result and the way on; what follows in the program does not see half of the outputs."""
+    work, watch = ending("p", wish)
+    pipeline = outlast.Pipeline("p", work, app=app)
+    with pytest.raises(outlast.RunInterrupted, match=f"run k of p {status}: 5 of ") as ended:
+        pipeline.run(iter(range(10**9)), run_key="k", watch=watch)
+    assert ended.value.result is outlast.result_of(ended.value)
+    assert ended.value.result.status == status
+    (note,) = ended.value.__notes__
+    assert ("another run_key" if status == "cancelled" else "run again with run_key='k'") in note
+    work, watch = ending("q", wish)
+    assert outlast.Pipeline("q", work, app=app).run(iter(range(10**9)), watch=watch, check=False).status == status
+    loaded = pickle.loads(pickle.dumps(ended.value))
+    assert (type(loaded), loaded.result.status, loaded.__notes__) == (outlast.RunInterrupted, status, [note])
+
+
+def test_a_sink_that_fails_is_a_failed_run_raised_from_its_cause(app):
+    """D-21, user B3: a defect in the program's own sink is not taken for an interruption; a resume goes on."""
+    taken, broken = [], [True]
+
+    def sink(outputs):
+        if broken:
+            raise KeyError("bug in my sink")
+        taken.extend(outputs)
+
+    @outlast.stage
+    def work(item):
+        return item
+
+    pipeline = outlast.Pipeline("p", work, app=app)
+    with pytest.raises(outlast.RunFailed, match="bug in my sink") as ended:
+        pipeline.run(range(10), run_key="k", sink=sink)
+    assert not isinstance(ended.value, outlast.RunInterrupted)
+    assert isinstance(ended.value.__cause__, KeyError)
+    assert (ended.value.result.status, ended.value.result.reason) == ("failed", "store_error")
+    assert app.store.find_run("p", "k").status == "failed"
+    broken.clear()
+    assert pipeline.run(range(10), run_key="k", sink=sink).counts.succeeded == 10
+    assert sorted(taken) == list(range(10))
+
+
+def test_a_sink_that_fails_while_the_run_winds_down_is_said(app):
+    """What was finished meanwhile is not on record, so that the run has failed, and not just ended."""
+
+    def sink(outputs):
+        raise KeyError("bug in my sink")
+
+    work, watch = ending("p", "pause")
+    result = outlast.Pipeline("p", work, app=app).run(iter(range(10**9)), watch=watch, check=False, sink=sink)
+    assert (result.status, result.reason, type(result.error)) == ("failed", "store_error", KeyError)
+
+
+def test_a_sink_that_cannot_be_finished_is_a_failed_run(app, monkeypatch):
+    """All items are on record; a resume finishes it."""
+    from outlast.components.sinks import Sink
+
+    def finish(_):
+        raise PermissionError("not here")
+
+    @outlast.stage
+    def work(item):
+        return item
+
+    pipeline = outlast.Pipeline("p", work, app=app)
+    with monkeypatch.context() as patch:
+        patch.setattr(Sink, "finish", finish)
+        with pytest.raises(outlast.RunFailed, match="not here") as ended:
+            pipeline.run(range(10), run_key="k", sink=lambda _: None)
+    assert (ended.value.result.status, ended.value.result.counts.succeeded) == ("failed", 10)
+    assert pipeline.run(range(10), run_key="k", sink=lambda _: None).status == "completed"
+
+
+def test_a_stream_raises_at_its_end_unless_told_not_to(app):
+    """D-21: also `astream`; every result came before that."""
+
+    @outlast.stage(retry=ONCE)
+    def work(item):
+        raise ValueError(item)
+
+    pipeline = outlast.Pipeline("p", work, app=app)
+    taken = []
+    with pytest.raises(outlast.RunFailed) as ended:
+        taken.extend(pipeline.stream(range(3)))
+    assert ended.value.result.counts.dlq == 3
+    assert len(list(pipeline.stream(range(3), check=False))) == 3
+
+    async def all_of(**options):
+        return [result async for result in pipeline.astream(range(3), **options)]
+
+    with pytest.raises(outlast.RunFailed):
+        asyncio.run(all_of())
+    assert len(asyncio.run(all_of(check=False))) == 3
+
+
+def test_only_an_exception_of_a_run_has_a_result():
+    """Also when causes form a circle."""
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    assert outlast.result_of(one) is None
+
+
+# --- one item's exit is its own ---
+
+
+class Odd(BaseException):
+    """Of somebody who wanted not to be caught."""
+
+
+class Unspeakable(Exception):
+    def __str__(self):  # noqa: PLE0307 - that is the point
+        sys.exit("not even its text can be had")
+
+
+THROWN = {
+    "exit": lambda: SystemExit(3),
+    "cancelled": asyncio.CancelledError,
+    "own": Odd,
+    "generator": GeneratorExit,
+    "unspeakable": Unspeakable,
+    "long": lambda: ValueError("x" * 10_000_000),
+}
+
+
+def throwing(kind, items, **options):
+    def act(item):
+        if item == 2:
+            raise THROWN[kind]()  # noqa: RSE102 - made here
+        return item
+
+    if options.pop("asynchronous", False):
+
+        async def work(item):
+            await asyncio.sleep(0)
+            return [act(one) for one in item] if items else act(item)
+
+    else:
+
+        def work(item):
+            return [act(one) for one in item] if items else act(item)
+
+    return outlast.stage(retry=ONCE, **options)(work)
+
+
+@pytest.mark.parametrize("kind", THROWN)
+def test_whatever_a_stage_raises_is_that_items_failure(sqlite_app, kind):
+    """breaker H1: in threads, in the loop, in batches, with a thread for each attempt; the others go on, and there is a dead letter."""
+    for name, options in {
+        "thread": {},
+        "loop": {"asynchronous": True},
+        "guarded": {"asynchronous": True, "timeout": 20},
+        "isolated": {"isolation": "thread", "timeout": 20},
+        "batch": {"batch": 3, "concurrency": 1},
+        "batch-loop": {"batch": 3, "concurrency": 1, "asynchronous": True},
+    }.items():
+        pipeline = outlast.Pipeline(
+            name, throwing(kind, "batch" in options, **options), app=sqlite_app, failure_budget=1
+        )
+        result = pipeline.run(range(5), item_key=str)
+        assert (name, result.counts.succeeded, result.counts.dlq) == (name, 4, 1)
+        (letter,) = sqlite_app.dead_letters.find(pipeline=name)
+        assert (letter.item_key, len(letter.error) < 3000) == ("2", True)
+        assert len(list(pipeline.stream(range(5), check=False))) == 5
+
+
+def test_what_decides_about_an_attempt_may_exit_too(sqlite_app):
+    """breaker H1: repairs, predicates and fallbacks are the user's code as well."""
+
+    def leave(*_):
+        sys.exit(4)
+
+    def work(item):
+        if item == 2:
+            raise ValueError("two")
+        return item
+
+    async def soon(item):
+        return work(item)
+
+    stages = {
+        "repair": outlast.stage(repairs=[leave], retry=ONCE)(work),
+        "fallback": outlast.stage(guard=outlast.Guard(retry=ONCE, fallback=leave))(work),
+        "fallback-loop": outlast.stage(guard=outlast.Guard(retry=ONCE, fallback=leave))(soon),
+        "repair-loop": outlast.stage(repairs=[leave], retry=ONCE)(soon),
+    }
+    for name, stage in stages.items():
+        result = outlast.Pipeline(name, stage, app=sqlite_app, failure_budget=1).run(range(5))
+        assert (name, result.counts.succeeded, result.counts.dlq) == (name, 4, 1)
+
+
+def test_a_task_of_a_stage_may_exit_or_be_cancelled(sqlite_app):
+    """breaker H1: what such a task does to the event loop and to its own task ends neither; nobody is left pending."""
+
+    async def leave():
+        sys.exit(5)
+
+    @outlast.stage(retry=ONCE, concurrency=2)
+    async def work(item):
+        if item == 2:
+            await asyncio.create_task(leave())
+        if item == 4:
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+        if item == 6:
+            asyncio.current_task().cancel()  # and it does not wait to feel it
+        return item
+
+    for name, door in (("run", lambda pipeline: pipeline.run(range(200), check=False)), ("stream", _streamed)):
+        counts = door(outlast.Pipeline(name, work, app=sqlite_app, failure_budget=1)).counts
+        assert (counts.total, counts.pending) == (200, 0)
+        assert counts.dlq in {2, 3}
+
+
+def _streamed(pipeline):
+    list(pipeline.stream(range(200), check=False))
+    record = pipeline.app.store.runs(pipeline=pipeline.name)[0]
+    return SimpleNamespace(
+        counts=outlast.Counts(
+            total=record.counts.total,
+            dlq=record.counts.dlq,
+            pending=record.counts.total - record.counts.succeeded - record.counts.dlq,
+        )
+    )
+
+
+def test_map_takes_an_exit_as_that_items_failure():
+    """breaker H1: also in amap, where an item may cancel its own task."""
+
+    def work(item):
+        if item == 2:
+            sys.exit(3)
+        if item == 3:
+            raise asyncio.CancelledError
+        return item
+
+    async def soon(item):
+        if item == 4:
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+        return work(item)
+
+    result = outlast.map(work, range(6), concurrency=2)
+    assert [item for item, _ in result.failed] == [2, 3]
+    assert "called sys.exit: 3" in str(result.failed[0][1])
+    result = asyncio.run(outlast.amap(soon, range(6), concurrency=2))
+    assert [item for item, _ in result.failed] == [2, 3, 4]
+    assert result.total == 6
+
+    async def cut_short():
+        async with asyncio.timeout(None) as limit:
+
+            async def hang(item):
+                limit.reschedule(0)
+                await asyncio.Event().wait()
+
+            await outlast.amap(hang, range(6), concurrency=2)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(cut_short())
+
+
+# --- stop means stop ---
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_after_a_stop_no_attempt_begins(sqlite_app, asynchronous, concurrency):
+    """D-30, user B16, seeds M4: what overshoots is bounded by what was running, for quick stages too, and for all three ways to stop."""
+
+    def stage(error):
+        calls = []
+
+        def work(item):
+            calls.append(item)
+            if item >= 100:
+                raise error
+            return item
+
+        async def soon(item):
+            return work(item)
+
+        return outlast.stage(concurrency=concurrency, retry=ONCE)(soon if asynchronous else work), calls
+
+    def ended(name, error, expected, **options):
+        options = dict(options)
+        made, calls = stage(error)
+        run_options = {"on_item_error": options.pop("on_item_error", "dlq")}
+        pipeline = outlast.Pipeline(name, made, app=sqlite_app, **options)
+        result = pipeline.run(range(5000), check=False, **run_options)
+        assert result.status == "failed"
+        assert (name, result.reason) == (name, expected[0])
+        assert expected[1] <= len(calls) <= expected[1] + concurrency - 1, name
+        assert result.counts.finished == len(calls)
+
+    ended("stop", ValueError("x"), ("item_error", 101), on_item_error="stop")
+    ended("fatal", ModuleNotFoundError("No module named 'x'"), ("fatal_error", 101))
+    ended("same", ValueError("x"), ("same_failure", 150))
+    ended("budget", ValueError("x"), ("failure_budget_exceeded", 120), failure_check_interval=40, failure_budget=0.1)
+
+
+def test_a_stop_gives_back_what_waits_for_its_next_attempt_or_stage(app):
+    """D-30: an item between two attempts or stages begins neither; it is pending, and a resume goes on with it."""
+    patient = outlast.RetryPolicy(max_attempts=3, initial_delay=30, jitter=0)
+    broken = [True]
+    seen = []
+
+    @outlast.stage(retry=patient, concurrency=4)
+    async def first(item):
+        if item == 0 and broken:
+            raise ConnectionResetError("later")
+        return item
+
+    @outlast.stage(concurrency=1, retry=ONCE)
+    async def second(item):
+        seen.append(item)
+        if broken:
+            raise ValueError("x")
+        return item
+
+    pipeline = outlast.Pipeline("p", first, second, app=app)
+    with virtual_time():
+        result = pipeline.run(range(50), run_key="k", on_item_error="stop", check=False)
+        assert (result.reason, len(seen)) == ("item_error", 1)
+        assert (result.counts.dlq, result.counts.pending) == (1, result.counts.total - 1)
+        broken.clear()
+        assert pipeline.run(range(50), run_key="k").counts.succeeded == 49
+
+
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+def test_a_stop_in_the_order_of_the_source(app, sync):
+    """D-30: the item that failed is on record when those before it have ended; behind it nothing is begun."""
+    began = []
+    done = threading.Event()
+
+    def act(item):
+        began.append(item)
+        if item == 3:
+            raise ValueError("three")
+        return item
+
+    async def soon(item):
+        if item == 1:
+            while 3 not in began:  # noqa: ASYNC110 - it has no loop to make an event in
+                await asyncio.sleep(0)
+        return act(item)
+
+    def work(item):
+        if item == 3:
+            done.set()
+        if item == 1:
+            assert done.wait(20)
+        return act(item)
+
+    out = []
+    stage = outlast.stage(concurrency=2, retry=ONCE)(work if sync else soon)
+    result = outlast.Pipeline("p", stage, app=app).run(
+        range(1000), ordered=True, on_item_error="stop", sink=out.extend, check=False
+    )
+    assert (result.reason, out[:3], result.counts.dlq) == ("item_error", [0, 1, 2], 1)
+    assert out[3:] in ([], [4])  # which may have been running
+    assert len(began) <= 6
+
+
+# --- on record ---
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_attempts_that_end_while_a_run_winds_down_are_on_record(app, batch):
+    """user B15: one that fails then, and one that is given up; the items are pending, and every call was counted."""
+    runners, begun = [], []
+
+    async def act(item):
+        begun.append(item)
+        if len(begun) == 2:
+            runners[0].end("interrupted")
+        if item == 0 or (batch and 0 in item):
+            raise TimeoutError("late")
+        runners[0].cancel()
+        await asyncio.Event().wait()
+
+    stage = outlast.stage(batch=batch, concurrency=2)(act)
+    result = outlast.Pipeline("p", stage, app=app).run(
+        range(4) if batch else [1, 0], run_key="k", watch=runners.append, check=False
+    )
+    assert (result.status, result.counts.pending) == ("interrupted", 4 if batch else 2)
+    record = app.store.find_run("p", "k")
+    rows = app.store.attempts(record.number)
+    assert sorted(row.error_type for row in rows) == sorted(["InterruptedError", "TimeoutError"] * (batch or 1))
+    assert {row.outcome for row in rows} == {"retrying"}
