@@ -92,6 +92,8 @@ def count(path: Path) -> int:
 class Appended(Sink):
     """A file that grows by a batch at a time, of which the first bytes count. It has one writer."""
 
+    _mode = 0o644  # as other programs make files: the output is its owner's to share
+
     def __init__(self, path: Path) -> None:
         self._path = path  # the file that grows
         self.name = str(path)
@@ -115,7 +117,7 @@ class Appended(Sink):
     def _take(self) -> None:
         """Open the file, and be the only one who has it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
         try:
             import fcntl
         except ImportError:  # another operating system: the lease on the run has to be enough
