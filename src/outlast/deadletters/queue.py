@@ -322,6 +322,7 @@ class DeadLetters:
             replays=row.replays,
             reason=row.reason,
             edited=row.original is not None,
+            stop_reason=row.stop_reason,
             begins_at=begins_at(row),
             unstored=row.metadata.get("unstored"),
             metadata=row.metadata,

@@ -60,6 +60,7 @@ class Plan:
     keep_outputs: bool = True
     provided: Mapping[Any, Any] = field(default_factory=dict)
     watch: Callable[[Runner], None] | None = None
+    window: int | None = None  # how many items may be in hand, if not as many as the stages can use
     expected: int | None = None  # how many items there are, if somebody knows
 
     @property

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FIELDS = (
     "id, run, seq, pipeline, stage, item_key, kind, payload, error, error_type, error_class, tier, fingerprint, attempts, "
-    "first_failed, last_attempt, created, status, replays, reason, metadata, original, moved"
+    "first_failed, last_attempt, created, status, replays, reason, metadata, original, moved, stop_reason"
 )
 COLUMNS = f"{_FIELDS}, app"
 _NAMES = tuple(DeadLetterRow.__dataclass_fields__)
