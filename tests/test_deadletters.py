@@ -25,7 +25,7 @@ from outlast import compat
 from outlast.deadletters import DeadLetterEntry, Directory, fingerprint, fingerprints, normalised
 from outlast.store import open_store
 from outlast.store.filters import FIELDS
-from outlast.store.records import to_us
+from outlast.store.records import EventRow, to_us
 from outlast.testing import capture_events
 from servers.postgres import Postgres
 from stores import TABLES, sql
@@ -916,6 +916,79 @@ def test_old_letters_are_put_away_by_themselves(address):
     assert len(list(app.dead_letters.find())) == 2
     for opened in (store, app.store):
         opened.close()
+
+
+def test_retention_happens_by_itself_when_a_run_ends(address):
+    """S4-24, C-14: open letters are put away, what is over goes, and nothing of the run that ends or of one that can go on."""
+    app = outlast.App(
+        "shop",
+        store=address,
+        retention_days=dict.fromkeys(("runs", "dead_letters", "events"), 0) | {"open_dead_letters": 0},
+    )
+
+    @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+    def label(number: int) -> int:
+        if number == 0:
+            raise ValueError("odd")
+        return number
+
+    pipeline = outlast.Pipeline("reviews", label, app=app, failure_budget=1.0)
+    store = app.store
+    paused = store.open_run("reviews", "paused", ())
+    store.set_run(None, paused.id, status="interrupted", expect=("running",))
+    store.add_events([EventRow("e" * 32, "run_started", 1, paused.id)])
+    last = [pipeline.run([0, 1], run_key=f"run {number}") for number in range(4)][-1]
+    assert {run.run_key for run in store.runs()} == {"paused", "run 3"}
+    assert {(event.run, event.name) for event in store.events()} == {
+        (paused.id, "run_started"),
+        (last.id, "run_started"),
+        (last.id, "run_finished"),
+    }
+    assert list(last.outputs()) == [1]
+    assert [(letter.run, letter.status) for letter in store.letters()][1:] == [(last.id, "open")]
+    (before,) = app.dead_letters.find(status="archived")
+    assert before.reason == "older than 0 days, archived by itself"
+    store.close()
+
+
+def test_retention_happens_by_itself_when_a_store_is_opened(address, monkeypatch):
+    """S4-24: settled letters are kept for 90 days unless the app says otherwise, and deleted a bounded piece at a time."""
+    shop = Shop(address)
+    store = shop.app.store
+    store.add_letters([row(number, status="archived") for number in range(10)] + [row(10), row(11, status="resolved")])
+    sql(store, f"update outlast_dead_letters set moved = moved - {91 * 86_400_000_000} where item_key <> 'key-11'")
+    store.close()
+    keeping = outlast.App("shop", store=address, retention_days={"dead_letters": None})
+    assert sum(stat.count for stat in keeping.store.stats()) == 12
+    keeping.store.close()
+    monkeypatch.setattr("outlast.store.retention._AT_MOST", 4)
+    monkeypatch.setattr("outlast.store.upkeep._CHUNK", 2)
+    app = outlast.App("shop", store=address)
+    assert sum(stat.count for stat in app.store.stats()) == 8
+    app.tidy(datetime.now(UTC))
+    app.tidy(datetime.now(UTC))
+    assert {(stat.status, stat.count) for stat in app.store.stats()} == {("open", 1), ("resolved", 1)}
+    app.store.close()
+
+
+def test_a_run_tells_by_itself_that_too_many_letters_are_open(address):
+    """S4-24: with the threshold of the app, at the end of each run that leaves more."""
+    app = outlast.App("shop", store=address, dead_letter_threshold=1)
+
+    @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+    def label(number: int) -> int:
+        raise ValueError("odd")
+
+    pipeline = outlast.Pipeline("reviews", label, app=app, failure_budget=1.0)
+    with capture_events() as events:
+        pipeline.run([0], check=False)
+        assert "dead_letters_over_threshold" not in [event.name for event in events]
+        pipeline.run([0], check=False)
+    (event,) = [event for event in events if event.name == "dead_letters_over_threshold"]
+    assert (event.count, event.threshold) == (2, 1)
+    app.store.close()
+    with pytest.raises(outlast.ConfigurationError, match="dead_letter_threshold to be an integer of at least 0"):
+        outlast.App("shop", dead_letter_threshold=-1)
 
 
 def test_too_many_open_letters_are_told(shop):

@@ -495,13 +495,18 @@ def test_waiting_keeps_nothing():
 
 
 def growth(call, times: int) -> int:
-    """How many more objects the collector knows after so many calls."""
+    """How many more objects the collector knows after so many calls; what grows once and not again is the business of others in this process."""
     for _ in range(20):
         call()
-    before = len(gc.get_objects())
-    for _ in range(times):
-        call()
-    return len(gc.get_objects()) - before
+    grown = 1
+    for _ in range(3):
+        before = len(gc.get_objects())
+        for _ in range(times):
+            call()
+        grown = min(grown, len(gc.get_objects()) - before)
+        if grown <= 0:
+            break
+    return grown
 
 
 @every_sync
@@ -540,12 +545,17 @@ def test_a_thousand_failed_async_calls_leave_no_object(protect):
 
         for _ in range(20):
             await call()
-        await let_go()
-        before = len(gc.get_objects())
-        for _ in range(1000):
-            await call()
-        await let_go()
-        return len(gc.get_objects()) - before
+        grown = 1
+        for _ in range(3):  # as `growth`
+            await let_go()
+            before = len(gc.get_objects())
+            for _ in range(1000):
+                await call()
+            await let_go()
+            grown = min(grown, len(gc.get_objects()) - before)
+            if grown <= 0:
+                break
+        return grown
 
     with asyncio.Runner() as runner:
         assert runner.run(main()) <= 0
@@ -598,3 +608,73 @@ for decorate in (outlast.retry, lambda fn: outlast.retry(max_attempts=5)(fn)):
     sizes = [int(line) for line in done.stdout.split()]
     assert len(sizes) == 2
     assert max(sizes) < 2048, sizes
+
+
+# -- runs and map -----------------------------------------------------------------------------------------------------------
+
+held: list[weakref.ref] = []
+
+
+def fails_mostly(number):
+    """Every third item comes through, so that nothing stops the run."""
+    if number % 3 == 0:
+        return number
+    big = Big()
+    held.append(weakref.ref(big))
+    raise Failed(str(number))
+
+
+async def fails_mostly_later(number):
+    await asyncio.sleep(0)
+    return fails_mostly(number)
+
+
+def fails_together(numbers):
+    return [fails_mostly(number) for number in numbers]
+
+
+def failures() -> int:
+    return sum(isinstance(known, Failed) for known in gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    ("body", "options"),
+    [
+        (fails_mostly, {"retry": None}),
+        (fails_mostly_later, {"retry": None}),
+        (fails_together, {"retry": None, "batch": 8}),
+        (fails_mostly, {"retry": None, "isolation": "process", "timeout": 60, "concurrency": 2}),
+        (
+            fails_mostly,
+            {"guard": Guard("memory", retry=QUICK, timeout=60, limit=outlast.Limit("memory", concurrency=4))},
+        ),
+        (fails_mostly_later, {"retry": QUICK}),
+        (fails_together, {"retry": QUICK, "batch": 8}),
+    ],
+    ids=["sync", "async", "batch", "process", "guarded", "retried", "retried batch"],
+)
+def test_a_failed_item_of_a_run_leaves_nothing_behind(tmp_path, body, options):
+    """semantics 63: neither its error nor what its frames held, as soon as its end is on record: no collector is needed."""
+    app = outlast.App(f"memory-{next(names)}", store=str(tmp_path / "outlast.db"))
+    held.clear()
+    pipeline = outlast.Pipeline(
+        "p", outlast.stage(**options)(body), app=app, failure_budget=1.0, min_success_rate=0.0, min_partial_rate=0.0
+    )
+    result = pipeline.run(range(60), check=False)
+    assert (result.counts.succeeded, result.counts.dlq) == (20, 40)
+    assert (sum(ref() is not None for ref in held), failures()) == (0, 0)
+    app.store.close()
+
+
+@pytest.mark.parametrize("guard", [None, Guard(retry=QUICK)], ids=["plain", "guarded"])
+@pytest.mark.parametrize("way", ["map", "amap"])
+def test_what_failed_in_a_map_is_freed_with_its_result(way, guard):
+    """semantics 63: the result keeps the errors, and when it goes they go."""
+    held.clear()
+    if way == "map":
+        result = outlast.map(fails_mostly, range(30), guard=guard)
+    else:
+        result = asyncio.run(outlast.amap(fails_mostly_later, range(30), guard=guard))
+    assert (len(result.succeeded), len(result.failed)) == (10, 20)
+    del result
+    assert (sum(ref() is not None for ref in held), failures()) == (0, 0)

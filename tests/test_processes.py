@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import select
 import signal
@@ -242,12 +243,16 @@ def test_a_thousand_timeouts_leak_nothing():
             list(pool.map(time_out, [times // 4] * 4))
 
     work(40)
+    gc.collect()  # what other tests have left may go meanwhile, and must not hide a leak
     before, held, killed = resources(), descriptors(at_keeper), processes.killed()
     work(1000)
+    after = resources()
     assert processes.killed() == killed + 1000
-    assert resources() == before
+    # A leak is one for each time; a few more or less is the business of others in this process.
+    assert [now <= then + 20 for now, then in zip(after[:2], before[:2], strict=True)] == [True, True]
+    assert set(after[2]) <= set(before[2])
+    assert (before[-1], after[-1]) == (True, True)
     assert descriptors(at_keeper) <= held + processes.MOST_IDLE
-    assert before[-1]
 
 
 # --- a worker that dies ---

@@ -6,10 +6,12 @@ import gzip
 import json
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from collections import Counter
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -145,6 +147,69 @@ def test_retries_before_a_checkpoint_are_counted(app):
     look = views[0].look()
     assert [(stage.done, stage.retries) for stage in look.stages] == [(5, 5), (5, 0)]
     assert views[0].runner.ledger.held == [0, 0]
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("on_item_error", ["dlq", "collect"])
+@pytest.mark.parametrize("sync", [False, True])
+def test_rows_that_a_sink_refuses_are_dead_in_the_picture_too(app, tmp_path, sync, on_item_error, batch):
+    """D-15, S3-05: a run that is watched ends as any other, its numbers are those of the books, and no success is told of what failed."""
+    place, views, told = tmp_path / "rows.db", [], []
+    with closing(sqlite3.connect(place)) as table:
+        table.execute("create table rows (id integer primary key, n integer check (n % 3 <> 1))")
+
+    def row(n):
+        return {"id": n, "n": n}
+
+    async def asynchronous(n):
+        return row(n) if batch is None else [row(one) for one in n]
+
+    def synchronous(n):
+        return row(n) if batch is None else [row(one) for one in n]
+
+    work = outlast.stage(**({} if batch is None else {"batch": batch}))(synchronous if sync else asynchronous)
+    pipeline = outlast.Pipeline("p", work, app=app, failure_budget=1.0, min_success_rate=0.0, min_partial_rate=0.0)
+    with closing_hook(told.append):
+        result = pipeline.run(
+            range(8),
+            sink=outlast.Table(f"sqlite:///{place}", "rows"),
+            watch=lambda runner: views or views.append(View(runner)),
+            on_item_error=on_item_error,
+        )
+    look = views[0].look()
+    assert (result.status, result.counts.succeeded, result.counts.finished) == ("completed", 5, 8)
+    assert [(stage.done, stage.dead, stage.retries) for stage in look.stages] == [(5, 3, 0)]
+    names = Counter(event.name for event in told)
+    assert (names["item_succeeded"], names["item_failed"]) == (5, 3)
+    with closing(sqlite3.connect(place)) as table:
+        assert [n for (n,) in table.execute("select n from rows order by n")] == [0, 2, 3, 5, 6]
+
+
+def test_a_letter_whose_replay_the_sink_refuses_stays_open(app, tmp_path):
+    """D-23: there is no second letter, and the first says what was wrong this time."""
+    place, broken = tmp_path / "rows.db", [True]
+    with closing(sqlite3.connect(place)) as table:
+        table.execute("create table rows (id integer primary key, n integer check (n % 3 <> 1))")
+
+    @outlast.stage(retry=None)
+    async def work(n):
+        if broken:
+            raise ValueError("not yet")
+        return {"id": n, "n": n}
+
+    pipeline = outlast.Pipeline("p", work, app=app, failure_budget=1.0, min_success_rate=0.0, min_partial_rate=0.0)
+    pipeline.run(range(4), check=False)
+    broken.clear()
+    result = pipeline.reprocess(sink=outlast.Table(f"sqlite:///{place}", "rows"))
+    assert (result.counts.succeeded, result.counts.dlq) == (3, 1)
+    letters = {letter.payload: (letter.status, letter.error) for letter in app.dead_letters.find(status=None)}
+    assert {payload: status for payload, (status, _) in letters.items()} == {
+        0: "resolved",
+        1: "open",
+        2: "resolved",
+        3: "resolved",
+    }
+    assert "refuses it" in letters[1][1]
 
 
 def test_a_service_that_asks_for_a_pause_is_seen(app):

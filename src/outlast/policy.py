@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from outlast.callables import name_of
+from outlast.callables import PLAIN, awaitable, discard, name_of
 from outlast.checks import Check, canonical_spec, errno_symbol, errno_symbols, errno_type, is_status, statuses
 from outlast.errors import ConfigurationError, as_seconds
 from outlast.log import report_once
@@ -242,7 +242,7 @@ class RetryPolicy(Value):
         verdict = classify(error)
         reason: StopReason | None = self.refuses(error, verdict, attempt)
         if reason is not None:
-            return Decision(retry=False, delay=0.0, reason=reason, verdict=verdict)
+            return Decision(retry=False, delay=0.0, reason=plain(reason), verdict=verdict)
         delay = self.delay(attempt, 0.5 if roll is None else roll, None, previous_delay) + self.asked(verdict)
         if total_timeout is not None and elapsed + delay >= as_seconds(total_timeout):
             return Decision(retry=False, delay=0.0, reason="total_timeout", verdict=verdict)
@@ -256,7 +256,10 @@ class RetryPolicy(Value):
             and not isinstance(error, ExceptionGroup)
         ):
             return None if attempt < self.max_attempts else "exhausted"
-        reason = _unwanted(self._on, self._skip, error, verdict, circuits)
+        try:
+            reason = _unwanted(self._on, self._skip, error, verdict, circuits)
+        except _Broken as broken:
+            return broken.reason(verdict, circuits)
         if reason is not None:
             return reason
         if attempt >= self.max_attempts:
@@ -454,6 +457,42 @@ class _Matcher:
             or any(_holds(test, error) for test in self.predicates)
         )
 
+    def covers(self, error: Exception, verdict: Verdict) -> bool:
+        """As `matches`, where nothing is tried again: an open circuit is as transient as anything, and a group is what all its leaves are."""
+        if isinstance(error, ExceptionGroup) and not self.names_it(error):
+            from outlast.verdicts import classify
+
+            return all(self.covers(leaf, classify(leaf)) for leaf in error.exceptions)
+        return self.everything or verdict.category in self.categories or self._listed(error, verdict)
+
+
+class Coverage:
+    """Which errors a fallback answers for: those that are listed; if nothing is said, everything but bugs in the code."""
+
+    __slots__ = ("_listed",)
+
+    def __init__(self, specs: tuple[ErrorSpec, ...] | None) -> None:
+        self._listed = None if specs is None else _matcher(specs)
+
+    def __call__(self, error: Exception) -> bool | str:
+        """Whether it does; in words, if a predicate has failed and nobody knows."""
+        from outlast.verdicts import classify
+
+        if self._listed is None:
+            return not _is_bug(error)
+        try:
+            return self._listed.covers(error, classify(error))
+        except _Broken as broken:
+            return f"no fallback: {broken}."
+
+
+def _is_bug(error: Exception) -> bool:
+    from outlast.verdicts import classify
+
+    if isinstance(error, ExceptionGroup):
+        return any(_is_bug(leaf) for leaf in error.exceptions)
+    return "code_error" in _lineage(classify(error).error_class)
+
 
 _usual: dict[tuple[ErrorSpec, ...], _Matcher] = {}
 
@@ -467,6 +506,39 @@ def _matcher(specs: tuple[ErrorSpec, ...]) -> _Matcher:
     return _usual.setdefault(specs, _usual.get(specs) or _Matcher(specs))
 
 
+class _Broken(Exception):
+    """A predicate has failed, so nobody knows whether it lists the error: then it is not tried again."""
+
+    skips = False
+
+    def reason(self, verdict: Verdict, circuits: bool) -> StopReason:  # noqa: FBT001 - passed down
+        word = "skipped" if self.skips else _not_listed(verdict, circuits)
+        return Because(word, f"not retried: {self}.")  # type: ignore[return-value]  # it is that word
+
+
+class Because(str):
+    """A stop reason with more to say than its word."""
+
+    __slots__ = ("why",)
+    why: str
+
+    def __new__(cls, word: str, why: str) -> Self:
+        self = super().__new__(cls, word)
+        self.why = why
+        return self
+
+
+def plain(reason: StopReason) -> StopReason:
+    """The reason as the word that it is."""
+    return str(reason) if isinstance(reason, Because) else reason  # type: ignore[return-value]
+
+
+def _not_listed(verdict: Verdict, circuits: bool) -> StopReason:  # noqa: FBT001 - passed down
+    if verdict.error_class == "circuit_open" and not circuits:
+        return "breaker_open"
+    return "not_listed" if verdict.category == "transient" else verdict.category
+
+
 def _unwanted(
     on: _Matcher,
     skip: _Matcher,
@@ -476,13 +548,13 @@ def _unwanted(
 ) -> StopReason | None:
     if isinstance(error, ExceptionGroup):
         return _group_unwanted(on, skip, error, circuits)
-    if skip.matches(error, verdict):
-        return "skipped"
-    if on.matches(error, verdict, circuits):
-        return None
-    if verdict.error_class == "circuit_open" and not circuits:
-        return "breaker_open"
-    return "not_listed" if verdict.category == "transient" else verdict.category
+    try:
+        if skip.matches(error, verdict):
+            return "skipped"
+    except _Broken as broken:
+        broken.skips = True
+        raise
+    return None if on.matches(error, verdict, circuits) else _not_listed(verdict, circuits)
 
 
 def _group_unwanted(
@@ -540,7 +612,12 @@ def _answers(error: Exception, name: str) -> bool:
 
 def _holds(predicate: Callable[[Exception], bool], error: Exception) -> bool:
     try:
-        return bool(predicate(error))
+        answer = predicate(error)
+        if answer.__class__ not in PLAIN and awaitable(answer):
+            discard(answer)
+            raise TypeError("it returned something to await")
+        return bool(answer)
     except Exception as broken:  # noqa: BLE001 - a broken predicate must not hide the error it was asked about
-        report_once(predicate, broken, "it counts as false")
-        return False
+        report_once(predicate, broken, "the error that it was asked about is not retried")
+        name = name_of(predicate)
+        raise _Broken(f"the predicate {name} failed with {type(broken).__name__} when it was asked") from None

@@ -9,6 +9,9 @@ from uuid import uuid4
 
 import pytest
 
+import outlast
+from outlast.pipeline import journal, runner
+
 PROGRAM = """
 import json, sys
 import outlast
@@ -61,3 +64,68 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path, request, kind):
         assert (said["status"], said["succeeded"]) == ("completed", count)
         grown[count] = said["grown"]
     assert grown[100_000] - grown[10_000] < 40, f"MB grown while running: {grown}"
+
+
+HEAVY = """
+import json, sys
+import outlast
+
+kind, store = sys.argv[1:]
+heavy = "y" * 1_000_000
+
+if kind == "async":
+    async def label(n):
+        return {"n": n, "text": heavy[:-1] + "x"}
+else:
+    def label(n):
+        return {"n": n, "text": heavy[:-1] + "x"}
+
+stage = outlast.stage(retry=None, concurrency=2)(label)
+sink = None if kind == "store" else f"{store}.jsonl"
+result = outlast.Pipeline("p", stage, app=outlast.App("a", store=store)).run(range(220), item_key=str, sink=sink)
+with open("/proc/self/status") as status:
+    peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+print(json.dumps({"status": result.status, "succeeded": result.counts.succeeded, "peak": peak}))
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["async", "sync", "store"])
+def test_memory_does_not_grow_with_the_size_of_the_outputs(tmp_path, kind):
+    """S3-39: what is finished and not on record is bounded in bytes, not in items: 220 outputs of a megabyte, made faster than they can be written."""
+    command = [sys.executable, "-c", HEAVY, kind, str(tmp_path / "heavy.db")]
+    said = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    assert (said["status"], said["succeeded"]) == ("completed", 220)
+    assert said["peak"] < 300
+
+
+def then_marked(text):
+    return text + "!"
+
+
+def marked_again(text):
+    return text + "?"
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_an_output_larger_than_all_the_room_passes(app, tmp_path, monkeypatch, sync, ordered):
+    """Nothing waits for room that there will never be; what is small comes through beside it."""
+    monkeypatch.setattr(runner, "Room", lambda: journal.Room(1000))
+    monkeypatch.setattr(journal, "BATCH_BYTES", 500)
+
+    async def asynchronous(n):
+        return "y" * (5000 if n % 10 == 0 else n)
+
+    def synchronous(n):
+        return "y" * (5000 if n % 10 == 0 else n)
+
+    work = outlast.stage(concurrency=4)(synchronous if sync else asynchronous)
+    then = outlast.stage(concurrency=2, checkpoint=True)(then_marked)
+    last = outlast.stage(concurrency=2)(marked_again)
+    out = tmp_path / "out.jsonl"
+    pipeline = outlast.Pipeline("p", work, then, last, app=app)
+    result = pipeline.run(range(600), item_key=str, sink=str(out), ordered=ordered)
+    assert (result.status, result.counts.succeeded) == ("completed", 600)
+    lengths = [len(json.loads(line)) - 2 for line in out.read_text().splitlines()]
+    assert sorted(lengths) == sorted(5000 if n % 10 == 0 else n for n in range(600))

@@ -332,3 +332,72 @@ def test_a_disk_that_gets_room_again_in_time_is_waited_for(disk):
     assert (result.status, result.counts.succeeded) == ("completed", 20_000)
     assert sorted(map(int, sink.read_text().split())) == [2 * item for item in range(20_000)]
     app.store.close()
+
+
+@pytest.mark.timeout(120)
+def test_a_database_that_takes_no_writes_for_a_while_is_waited_for(postgres):
+    """A failover: the server is read-only until the other one has taken over; the run waits, says so once, and loses nothing."""
+    postgres.execute("create database failover")
+    head, _, options = postgres.dsn.partition("?")
+    app = outlast.App("failover", store=f"{head.rpartition('/')[0]}/failover?{options}")
+    heard = []
+
+    class Switch(logging.Handler):
+        def emit(self, record):
+            if "takes no writes" in record.getMessage():
+                heard.append(record.getMessage())
+                postgres.execute("alter database failover reset default_transaction_read_only")
+
+    def rows():
+        for number in range(3000):
+            if number == 1000:
+                postgres.execute(
+                    "alter database failover set default_transaction_read_only = on",
+                    "select pg_terminate_backend(pid) from pg_stat_activity where datname = 'failover'",
+                )
+            yield number
+
+    switch = Switch()
+    logging.getLogger("outlast").addHandler(switch)
+    try:
+        result = doubled(app).run(rows(), run_key="k")
+    finally:
+        logging.getLogger("outlast").removeHandler(switch)
+        app.store.close()
+        postgres.execute("drop database failover with (force)")
+    assert (result.status, result.counts.succeeded) == ("completed", 3000)
+    assert len(heard) == 1
+
+
+def test_a_lease_does_not_outlive_its_owner_because_the_clock_was_set_back(app):
+    """C-29: it says that it is good for three hours, and nobody renews it: after its own time it is taken over. One that is renewed is respected."""
+    record = app.store.open_run("p", "k", doubled(app)._plan(run_key="k").marks)
+    dead = app.store.take_lease(record.number, 0, "gone.example/1:4711:1:1", 20.0)
+
+    def set_back():
+        with app.store._database.writing() as tx:
+            tx.execute("update outlast_shards set until = until + 10800000000 where run = ?", record.number)
+
+    set_back()
+    with virtual_time() as time:
+        result = doubled(app).run(range(10), run_key="k")
+    assert (result.status, result.counts.succeeded) == ("completed", 10)
+    assert 20 < time.now < 40
+    with pytest.raises(outlast.LeaseLost):
+        app.store.beat(dead)
+    alive = app.store.take_lease(record.number, 0, "there.example/1:4711:1:1", 20.0)
+    set_back()
+    beaten = []
+
+    def beat(record):
+        if "waiting to see whether it lives" in record.getMessage():
+            beaten.append(app.store.beat(alive))
+        return True
+
+    logging.getLogger("outlast").addFilter(beat)
+    try:
+        with virtual_time(), pytest.raises(outlast.LeaseLost, match=r"is being worked on by process 4711"):
+            doubled(app).run(range(20), run_key="k")
+    finally:
+        logging.getLogger("outlast").removeFilter(beat)
+    assert len(beaten) == 1

@@ -249,3 +249,20 @@ def test_thresholds_name_the_end():
     assert ended(0, 3) == ("failed", "failure")
     assert ended(3, 0, 5) == ("completed", "success")
     assert ended(0, 0) == ("completed", "success")
+
+
+def test_a_low_success_rate_may_be_asked_for_alone(app):
+    """C-17: the rate for a partial success follows it down; one that is written and lies above it is refused."""
+
+    @outlast.stage(retry=None)
+    async def work(n):
+        if n % 2:
+            raise ValueError("odd")
+        return n
+
+    pipeline = outlast.Pipeline("p", work, app=app, failure_budget=1.0, min_success_rate=0.4)
+    assert pipeline.run(range(10)).status == "completed"
+    with pytest.raises(
+        outlast.ConfigurationError, match=r"expected min_partial_rate to be at most min_success_rate, got: 0\.5"
+    ):
+        outlast.Pipeline("q", work, app=app, min_success_rate=0.4, min_partial_rate=1 / 2)

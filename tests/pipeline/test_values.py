@@ -341,6 +341,21 @@ def test_an_item_that_is_nested_too_deeply_fails_alone(app, how):
         assert {each.unstored for each in app.dead_letters.find()} == {"it is nested too deeply"}
 
 
+def test_an_output_that_is_nested_too_deeply_fails_alone(app, tmp_path):
+    """Whether the store keeps the outputs or a file gets them."""
+
+    @outlast.stage(retry=None)
+    def work(depth):
+        made = []
+        for _ in range(depth):
+            made = [made]
+        return made
+
+    for sink in (None, tmp_path / "out.jsonl"):
+        result = outlast.Pipeline(f"deep {sink}", work, app=app).run([1, 3000, 2], sink=sink, check=False)
+        assert (result.counts.succeeded, result.counts.dlq, result.counts.source_exhausted) == (2, 1, True)
+
+
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_what_a_checkpoint_has_is_not_changed_in_place(app, checkpoint):
     """A stage that changes its input in place changes the letter with it, unless a checkpoint stands before it; the guide says so."""

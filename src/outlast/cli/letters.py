@@ -207,6 +207,8 @@ def show_letter(
     say(f"item         {letter.item_key} of {letter.pipeline}, failed at {letter.stage}")
     say(f"error        {letter.error_type} ({letter.error_class}): {letter.error}")
     say(f"group        {letter.group}")
+    if letter.stop_reason is not None:
+        say(f"stopped      {letter.stop_reason}")
     say(
         f"attempts     {letter.attempts}, first {moment(letter.first_failed_at)}, last {moment(letter.last_attempt_at)} UTC"
     )

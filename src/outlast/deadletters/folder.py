@@ -20,6 +20,7 @@ from outlast.clock import here
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.errors import ConfigurationError
 from outlast.redact import sanitise
+from outlast.shapes import StopReason
 from outlast.store.records import DeadLetterRow, LetterKind, from_us, to_us
 from outlast.verdicts import classify
 
@@ -48,6 +49,7 @@ class DeadLetterEntry:
 
 
 _KINDS: dict[str, LetterKind] = {kind: kind for kind in get_args(LetterKind)}
+_REASONS: dict[str, StopReason] = {reason: reason for reason in get_args(StopReason)}
 _FIELDS = {
     "id": str,
     "workflow_id": str,
@@ -267,6 +269,7 @@ def as_entry(row: DeadLetterRow) -> DeadLetterEntry:
             "last_attempt_us",
             "created_us",
             "replays",
+            "stop_reason",
         )
     }
     return DeadLetterEntry(
@@ -320,6 +323,7 @@ def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLe
         last_attempt_us=int(own.get("last_attempt_us") or created_us),
         created_us=int(own.get("created_us") or created_us),
         replays=int(own.get("replays") or 0),
+        stop_reason=_REASONS.get(str(own.get("stop_reason"))),
         metadata=metadata,
     )
 

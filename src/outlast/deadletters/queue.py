@@ -63,7 +63,7 @@ class DeadLetters:
         codec: Codec,
         replay: Replay,
         *,
-        retention_days: Mapping[str, int] | None = None,
+        retention_days: Mapping[str, int | None] | None = None,
         gone: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """`gone` may know that the owner of a lease is dead before the lease has ended."""
@@ -311,6 +311,7 @@ class DeadLetters:
             replays=row.replays,
             reason=row.reason,
             edited=row.original is not None,
+            stop_reason=row.stop_reason,
             begins_at=begins_at(row),
             unstored=row.metadata.get("unstored"),
             metadata=row.metadata,

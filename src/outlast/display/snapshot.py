@@ -320,18 +320,20 @@ def _stages(runner: Runner, through: list[int]) -> tuple[StageLine, ...]:
     for post, place in reversed([*zip(runner.posts, places, strict=True)]):
         at = post.index
         done += ledger.through[at + 1]
-        through[at] = max(through[at], done)
-        retries, skipped, dead = ledger.stages[at]
+        # What moves meanwhile may be missed, and a number that goes back puzzles; what a sink refuses is taken back all the same.
+        refused = ledger.refusals if post.last else 0
+        through[at] = max(through[at], done + refused)
+        tally = ledger.stages[at]
         lines.append(
             StageLine(
                 name=post.name,
-                done=through[at],
+                done=through[at] - refused,
                 running=place.running,
                 waiting=place.waiting,
                 throttled=place.in_line,
-                retries=retries,
-                skipped=skipped,
-                dead=dead,
+                retries=tally.retries,
+                skipped=tally.skipped,
+                dead=tally.dead,
                 behind=_behind(post.guard),
             )
         )
@@ -405,7 +407,7 @@ def _costs(runner: Runner, finished: int, expected: int | None) -> tuple[CostLin
 
 def problems_of(runner: Runner) -> tuple[tuple[int, str, str], ...]:
     """What has failed most, from the store."""
-    groups = runner.store.groups(run=runner.record.id, status=None, limit=5)
+    groups = runner.store.failures(runner.store.run(runner.record.id) or runner.record, limit=5)
     return tuple((group.count, group.stage, f"{group.error_class}: {group.message}") for group in groups)
 
 

@@ -13,17 +13,21 @@ from collections import deque
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
+from outlast.pipeline.journal import LARGE, rough
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
     from outlast.pipeline.batches import Convoy
+    from outlast.pipeline.journal import Room
     from outlast.pipeline.journey import Journey, Next, Post
 
     Traveller: TypeAlias = "Journey | Convoy"
 
 MOST_THREADS = 256
+_TASTES = 100
 _PATIENCE = 0.002  # seconds that items may wait for a thread before there are more of them
 
 
@@ -37,24 +41,36 @@ class Crew:
         came_back: Callable[[list[tuple[Traveller, Next | BaseException]]], None],
         go: Next,
         line: Next,
+        end: Next,
         loop: asyncio.AbstractEventLoop,
+        room: Room,
+        review: Callable[[object], None],
     ) -> None:
         self._posts = posts
         self._attempt = attempt
         self._came_back = came_back
         self._go = go
         self._line = line
+        self._end = end
         self._loop = loop
+        self._room = room
+        self._review = review
         self._most = min(MOST_THREADS, sum(post.stage.concurrency for post in posts if not post.is_async))
         self._threads = 0
         self._inbox: deque[Traveller] = deque()
         self._work = threading.Semaphore(0)
         self._done: deque[tuple[Traveller, Next | BaseException]] = deque()
         self._told = False
+        self._burst = 0  # of those that have come back, how many the loop looks at now
+        self._tasted = 0  # results that were weighed here
         self._growing = False
         self._closed = False
         self._abandoned = False
         self.held = 0  # items in here: on their way to a thread, in one, or parked
+        # Who has just failed: nobody begins anything before the loop has decided whether that stops the run.
+        self.holding: set[Traveller] = set()
+        self._released = threading.Condition()
+        self.careful = False  # the same for whoever ends, well or not
 
     def put(self, journey: Traveller) -> None:
         """Have the item's stage attempted by a thread."""
@@ -91,6 +107,11 @@ class Crew:
         """Items that are in a thread or on their way to one, and not parked."""
         return self.held - sum(len(post.ready) for post in self._posts if not post.is_async and post.alone)
 
+    @property
+    def unseen(self) -> int:
+        """Items that have come back and that the loop has not looked at."""
+        return len(self._done) + self._burst
+
     def inbox(self) -> tuple[Traveller, ...]:
         """The items that are on their way to a thread."""
         return tuple(self._inbox)
@@ -110,7 +131,10 @@ class Crew:
     def close(self) -> None:
         """No thread begins anything more; those that are busy end by themselves."""
         self._closed = True
+        self._room.open_for_good()
         self._work.release(self._threads or 1)
+        with self._released:
+            self._released.notify_all()
 
     def abandon(self) -> None:
         """The run is over: nobody goes on with what is in here, or comes back from now on. It gives back what it holds."""
@@ -128,6 +152,23 @@ class Crew:
                 return
             _release(traveller)
 
+    def hold(self, traveller: Traveller) -> None:
+        """Let nobody begin anything until `release`. From any thread."""
+        with self._released:
+            self.holding.add(traveller)
+
+    def release(self, traveller: Traveller) -> None:
+        """It is known what its end means. From any thread."""
+        with self._released:
+            self.holding.discard(traveller)
+            if not self.holding:
+                self._released.notify_all()
+
+    def _wait_for_release(self) -> None:
+        with self._released:
+            while self.holding and not self._closed:
+                self._released.wait()
+
     def _collect(self) -> None:
         self._told = False
         burst: list[tuple[Traveller, Next | BaseException]] = []
@@ -137,7 +178,11 @@ class Crew:
             except IndexError:
                 break
         self.held -= len(burst)
+        self._burst = len(burst)
         self._came_back(burst)
+        self._burst = 0
+        if not self._room.is_open():
+            self._review(None)
 
     # -- in a thread
 
@@ -155,6 +200,11 @@ class Crew:
             except BaseException as abort:  # noqa: BLE001 - the loop decides
                 after = abort
             if after is not None:
+                if self._tasted < _TASTES:  # later the loop says it, which may be far behind in the beginning
+                    self._tasted += 1
+                    size = rough(getattr(journey, "output", None))
+                    if size > LARGE:
+                        self._room.weigh(size)
                 self._done.append((journey, after))
                 if self._abandoned:  # after the step before: of the two, one sees what the other has done
                     self._forsake()
@@ -167,8 +217,22 @@ class Crew:
                         return
             del journey, after
 
+    def _enter(self) -> None:
+        """Wait until there is room for what an attempt may bring back."""
+        room = self._room
+        if room.typical and not room.holds(self.unseen):
+            room.shut()
+            try:
+                self._loop.call_soon_threadsafe(self._review, None)
+            except RuntimeError:  # the run is over
+                room.open_for_good()
+        room.wait()
+
     def _carry(self, journey: Traveller) -> Next | None:
+        self._enter()
         while True:
+            if self.holding:
+                self._wait_for_release()
             post = self._posts[journey.at]
             if not post.alone:  # a convoy, whose slot the loop has taken and gives back
                 return self._attempt(journey, post)
@@ -184,6 +248,11 @@ class Crew:
             after: Next | None = None
             try:
                 after = self._attempt(journey, post)
+                if after is self._end:
+                    if self.careful:
+                        self.hold(journey)
+                elif self.holding:
+                    self.release(journey)
             finally:
                 if after is self._line:
                     journey.seated = True

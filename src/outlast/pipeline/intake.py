@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.components import Unreadable
 from outlast.log import logger
+from outlast.pipeline.journal import BATCH_BYTES, rough
 from outlast.pipeline.journey import Journey
 from outlast.pipeline.keys import Keys
 from outlast.store.codec import Lost
@@ -131,7 +132,7 @@ class Intake:
                 for item in islice(source, min(_TASTE, most - before) if items else 1):
                     items.append(item)  # noqa: PERF402 - what came before an error is kept
                 self.exhausted = len(items) == before
-                if perf_counter() > until:
+                if perf_counter() > until or (items and rough(items[-1]) * len(items) > BATCH_BYTES):
                     break
         except Exception as error:  # noqa: BLE001 - raised when those before it are taken care of
             self._broken = error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from contextvars import copy_context
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from outlast.clock import Stop, here, stopping
@@ -23,7 +24,7 @@ from outlast.verdicts import classify
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from outlast.components import Sink
     from outlast.observe.events import Event
@@ -32,10 +33,57 @@ if TYPE_CHECKING:
     from outlast.store.records import AttemptRow, Checkpoint, DeadLetterRow, ItemRow, Lease
 
 MOST_ITEMS = 2000  # in a batch
+BATCH_BYTES = 8 * 2**20  # after which a batch goes, however few items are in it
+MOST_BYTES = 64 * 2**20  # of values that are finished and not on record; one that is larger passes alone
+LARGE = 4096  # bytes of a value that is worth a thought
+_SMALL = frozenset({int, float, bool, type(None)})
+_SEVERAL = frozenset({list, tuple, set, frozenset})
+_SOME = 16  # parts of a value that are looked at
 _LATENCY = 0.05  # seconds after which a batch goes, however small
 _OUTSTANDING = 2  # batches on their way to the store
 PATIENCE = 120.0  # seconds for which a store that cannot be reached is waited for
 _AGAIN = RetryPolicy(max_attempts=10_000, initial_delay=0.1, max_delay=5.0, on_errors=("transient", "unclear"))
+
+
+class Room:
+    """
+    Room for the values of a run in memory. While there is none, no attempt begins; what is under way ends, and what is finished goes on record.
+
+    The event loop knows how many bytes wait for the store, and opens and shuts. A thread that sees many results that nobody has weighed yet may
+    shut it too, if the loop looks at it afterwards.
+    """
+
+    __slots__ = ("_always", "_free", "held", "is_open", "most", "typical", "wait")
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self.most = most
+        self.held = 0  # bytes of values that are finished and not on record
+        self.typical = 0  # bytes of one value, going by the larger ones of late; 0 while all are small
+        self._free = threading.Event()
+        self._free.set()
+        self._always = False
+        self.is_open = self._free.is_set
+        self.wait = self._free.wait
+
+    def weigh(self, size: int) -> None:
+        """A value had so many bytes."""
+        self.typical = size if size > self.typical else self.typical - ((self.typical - size) >> 5)
+
+    def holds(self, values: int, share: int = 1) -> bool:
+        """Whether so many more values of the usual size have room, in a share of it."""
+        return self.held + self.typical * values < self.most // share
+
+    def shut(self) -> None:
+        if not self._always:
+            self._free.clear()
+
+    def open(self) -> None:
+        self._free.set()
+
+    def open_for_good(self) -> None:
+        """Nothing is begun any more: nobody has to wait for room."""
+        self._always = True
+        self._free.set()
 
 
 class Load:
@@ -43,6 +91,7 @@ class Load:
 
     __slots__ = (
         "attempts",
+        "bytes",
         "checkpoints",
         "events",
         "exhausted",
@@ -69,6 +118,7 @@ class Load:
         self.journeys: list[Journey] = []  # whose outputs these are, if the sink may refuse some
         self.held: list[Journey] = []  # go on when this is on record
         self.told: list[Any] = []  # results to hand out when this is on record
+        self.bytes = 0  # of the values in it
         self.read = 0
         self.exhausted = False
 
@@ -87,6 +137,7 @@ class Journal:
         sink: Sink | None,
         *,
         loop: asyncio.AbstractEventLoop,
+        room: Room,
         committed: Callable[[Load], None],
         refused: Callable[[Load, Mapping[int, Exception]], None],
         broken: Callable[[Exception], None],
@@ -95,6 +146,7 @@ class Journal:
         self._lease = lease
         self._sink = sink
         self._loop = loop
+        self._room = room
         self._committed = committed
         self._refused = refused
         self._broken = broken
@@ -115,7 +167,7 @@ class Journal:
     @property
     def full(self) -> bool:
         """Whether the store is behind: then no new items are begun."""
-        return len(self.load.items) >= MOST_ITEMS and self._out >= _OUTSTANDING
+        return (len(self.load.items) >= MOST_ITEMS and self._out >= _OUTSTANDING) or not self._room.is_open()
 
     @property
     def settled(self) -> bool:
@@ -124,8 +176,11 @@ class Journal:
 
     def added(self) -> None:
         """Something was put into the load."""
-        if len(self.load.items) >= MOST_ITEMS:
+        load = self.load
+        if len(load.items) >= MOST_ITEMS or load.bytes >= BATCH_BYTES:
             self.flush()
+            if self._room.held >= self._room.most:
+                self._room.shut()
         elif self._timer is None:
             self._timer = self._loop.call_later(_LATENCY, self._late)
 
@@ -134,8 +189,8 @@ class Journal:
         self.flush()
 
     def flush(self) -> None:
-        """Send what there is, unless enough is on its way already."""
-        if self._failed or self._out >= _OUTSTANDING:
+        """Send what there is, unless enough is on its way already: then it grows, for larger batches are cheaper, but not in bytes."""
+        if self._failed or (self._out >= _OUTSTANDING and self.load.bytes < BATCH_BYTES):
             return
         news = (self.read, self.exhausted)
         if self.load.empty and news == self._written:
@@ -150,8 +205,10 @@ class Journal:
 
     def _back(self, load: Load) -> None:
         self._out -= 1
+        self._room.held -= load.bytes
         self._committed(load)
-        if not self.load.empty and (len(self.load.items) >= MOST_ITEMS or self._timer is None):
+        now = self.load
+        if not now.empty and (len(now.items) >= MOST_ITEMS or now.bytes >= BATCH_BYTES or self._timer is None):
             self.flush()
 
     def _fail(self, error: Exception) -> None:
@@ -203,7 +260,23 @@ class Journal:
         )
         persist(lambda: self._store.write(self._lease, batch), "the store", self._give_up)
         if self._sink is not None:
-            persist(self._sink.settle, "the sink", self._give_up)
+            late = persist(self._sink.settle, "the sink", self._give_up)
+            if late:
+                self._take_back(load, late)
+
+    def _take_back(self, load: Load, errors: Mapping[int, Exception]) -> None:
+        """These are on record as successes, and their outputs could not be kept after all."""
+        undone, letters = [load.journeys[place].seq for place in errors], len(load.letters)
+        self._fail_items(load, errors)
+        rows = [row for row in load.items if row.seq in set(undone)]
+        batch = Batch(
+            undone=undone,
+            items=rows,
+            dead_letters=load.letters[letters:],
+            read=load.read,
+            source_exhausted=load.exhausted,
+        )
+        persist(lambda: self._store.write(self._lease, batch), "the store", self._give_up)
 
     def _hand_out(self, sink: Sink, load: Load) -> int | None:
         while True:
@@ -211,6 +284,11 @@ class Journal:
                 return persist(lambda: sink.write(load.outputs, load.keys), "the sink", self._give_up)  # type: ignore[no-any-return]
             except Refused as some:
                 self._fail_items(load, some.errors)
+            except Exception:
+                self._store.beat(
+                    self._lease
+                )  # who has lost the run need not look for what is wrong with its sink: LeaseLost
+                raise
 
     def _fail_items(self, load: Load, errors: Mapping[int, Exception]) -> None:
         """Have the loop make failures of these successes; the load comes back without their outputs."""
@@ -237,6 +315,39 @@ def as_row(event: Event) -> EventRow:
     return EventRow(
         id=here.get().ids.new(), name=event.name, at_us=to_us(event.ts), run=event.run_id, data=event.as_dict()
     )
+
+
+def rough(value: Any, depth: int = 3) -> int:
+    """
+    The bytes of a value in memory, roughly and quickly: of many parts a few are looked at, of objects of a kind that nobody knows the attributes.
+
+    >>> rough("x" * 1000), rough([1.5] * 1000), rough({"rows": ["x" * 1000] * 1000})
+    (1048, 32064, 1048192)
+    """
+    kind = value.__class__
+    if kind is str or kind is bytes:
+        return 48 + len(value)
+    if kind in _SMALL:
+        return 32
+    if depth == 0:
+        return 64
+    if kind is dict:
+        return 64 + _many(value.values(), len(value), depth - 1) + 64 * len(value)
+    if kind in _SEVERAL:
+        return 64 + _many(value, len(value), depth - 1)
+    try:
+        return 64 + memoryview(value).nbytes
+    except TypeError:
+        pass
+    try:
+        return 64 + _many(vars(value).values(), len(vars(value)), depth - 1)
+    except Exception:  # noqa: BLE001 - whatever it is, it hides what it has
+        return 64
+
+
+def _many(parts: Iterable[Any], count: int, depth: int) -> int:
+    some = list(islice(parts, _SOME))
+    return sum(rough(part, depth) for part in some) * count // len(some) if some else 0
 
 
 def persist(do: Callable[[], Any], what: str, give_up: Stop | None = None) -> Any:

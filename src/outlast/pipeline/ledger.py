@@ -4,6 +4,7 @@ What becomes of an item that has ended: its rows, its output, its dead letter; a
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,11 +15,12 @@ from outlast.errors import FailureBudgetExceeded, PermanentFailure
 from outlast.log import logger
 from outlast.observe import emit, listening
 from outlast.pipeline.errorfile import as_json
+from outlast.pipeline.journal import LARGE, rough
 from outlast.pipeline.journey import added
 from outlast.pipeline.results import ItemResult
 from outlast.pipeline.rowerrors import InvalidRow, particulars
 from outlast.redact import error_text
-from outlast.store.records import Checkpoint, DeadLetterRow, ItemRow
+from outlast.store.records import Checkpoint, DeadLetterRow, Failure, ItemRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +32,17 @@ if TYPE_CHECKING:
     from outlast.store.codec import Codec
 
 _NOTHING: dict[str, float] = {}
+
+
+class Tally:
+    """What happened at a stage."""
+
+    __slots__ = ("dead", "retries", "skipped")
+
+    def __init__(self) -> None:
+        self.retries = 0
+        self.skipped = 0
+        self.dead = 0
 
 
 class Ledger:
@@ -49,10 +62,12 @@ class Ledger:
         # For outputs in the order of the source: the items in hand, and of those the ones that have ended.
         self._queue: deque[Journey] | None = deque() if plan.ordered else None
         self._ended: dict[int, Journey] = {}
-        self._gap = False
+        self._missing: set[int] = set()  # those that stay unfinished: what comes behind them cannot be written in order
         self._heard = _loud()
-        # Only while somebody watches: retries, skipped and dead items of each stage, and how many items have ended behind so many stages.
-        self.stages = [[0, 0, 0] for _ in plan.stages]
+        self._room = runner.room
+        # Only while somebody watches: what became of items at each stage, and how many have ended behind so many stages.
+        self.stages = [Tally() for _ in plan.stages]
+        self.refusals = 0  # items that had ended well until the sink refused their outputs
         self.through = [0] * (len(plan.stages) + 1)
         self.entered = [0] * len(
             plan.stages
@@ -76,23 +91,33 @@ class Ledger:
         if self._queue is None:
             self._write(journey)
             return
-        if self._gap:  # one before it stays unfinished, so this cannot be written in order: a resume does it again
-            self._keep_attempts(journey)
-            self._runner.finished()
-            return
         self._ended[journey.seq] = journey
+        if journey.status == "failed" and self._queue[0] is not journey and self._ends_it(journey):
+            self._runner.begin_no_more()  # it stops the run when those before it have ended
         while self._queue and self._queue[0].seq in self._ended:
             self._write(self._ended.pop(self._queue.popleft().seq))
+        self._forgo()
+
+    def _ends_it(self, journey: Journey) -> bool:
+        return journey.verdict.fatal or self._runner.plan.on_item_error == "stop"
 
     def given_back(self, journey: Journey) -> None:
         """The item stays unfinished; those behind it that have ended already cannot be written in order."""
         self._keep_attempts(journey)
-        if self._queue is not None and not self._gap:
-            self._gap = True
-            for ended in self._ended.values():
-                self._keep_attempts(ended)
-                self._runner.finished()
-            self._ended.clear()
+        if self._queue is not None:
+            self._missing.add(journey.seq)
+            self._forgo()
+
+    def _forgo(self) -> None:
+        """What has ended behind an item that stays unfinished cannot be written in order: a resume does it again."""
+        if not self._missing or not self._ended or self._queue is None:
+            return
+        behind = itertools.dropwhile(lambda one: one.seq not in self._missing, tuple(self._queue))
+        for journey in [one for one in behind if one.seq in self._ended]:
+            del self._ended[journey.seq]
+            self._missing.add(journey.seq)
+            self._keep_attempts(journey)
+            self._runner.finished()
 
     def _keep_attempts(self, journey: Journey) -> None:
         """What was tried in vain stays on record, and so does what it has cost: the pass that finishes the item adds it up."""
@@ -127,6 +152,7 @@ class Ledger:
         if kept.classes and (lacks := kept.lacks(self._known)):
             self._warn(journey, stage.name, f"the checkpoint of {stage.name}", lacks, "a resume does its stage again")
         journey.saved = (journey.at, kept.data)
+        self._weigh(load, len(kept.data))
         load.checkpoints.append(Checkpoint(journey.seq, journey.key, journey.at - 1, stage.version, kept.data))
         load.attempts += journey.rows
         if self._watched:
@@ -140,6 +166,9 @@ class Ledger:
         """All of this is on record."""
         books = self._runner.books
         books.record(load.items)
+        if self._heard:
+            for journey in load.journeys:  # those that the sink could have refused
+                self._tell_success(journey)
         if self._watched:
             for journey in load.held:
                 self.held[journey.at] -= 1
@@ -156,18 +185,30 @@ class Ledger:
         if status == "succeeded":
             try:
                 if self._sink is not None:
-                    load.outputs.append(self._sink.encode(journey.output))
+                    encoded = self._sink.encode(journey.output)
+                    load.outputs.append(encoded)
                     load.keys.append(journey.key)
                     if self._sink.refuses:
                         load.journeys.append(journey)
+                    size = len(encoded) if encoded.__class__ is bytes else rough(encoded)
                 elif self._keep:
                     output = self._codec.encode(journey.output)
+                    size = len(output)
+                else:
+                    size = 0 if self._deliver is None else rough(journey.output)
+                room = self._room
+                load.bytes += size
+                room.held += size
+                if size > LARGE or room.typical:
+                    room.weigh(size)
             except Exception as error:  # noqa: BLE001 - an output that cannot be kept is no success
                 last = runner.plan.stages[-1].name
                 journey.give_up(last, _unstorable(error, last))
                 status = "failed"
         letter: tuple[str, Inputs] | None = None
+        failure: Failure | None = None
         if status == "failed":
+            failure = _failure(journey)
             if self._dlq:
                 status = "dlq"
                 letter = self._kept(journey) if journey.letter is None else None
@@ -193,6 +234,7 @@ class Ledger:
                     None
                     if journey.waits is None and journey.unplaced is None
                     else added(journey.unplaced, journey.waits),
+                    failure,
                 ),
             )
         )
@@ -202,19 +244,26 @@ class Ledger:
             self._settle_letter(journey, load)
         if self._watched:
             self._tally(journey, status)
-        if status in {"succeeded", "skipped"}:
-            if self._heard and status == "succeeded":
+        if failure is None:
+            if self._heard and status == "succeeded" and not (self._sink is not None and self._sink.refuses):
                 self._tell_success(journey)
             stop = runner.books.judge(status, spent=journey.spent)
         else:
-            stop = self._failed(journey, load, letter)
+            stop = self._failed(journey, load, letter, failure)
         if self._deliver is not None:
             load.told.append(_result(journey, status))
+        # The context of a task or a timer may remember the journey for a while; what it carried is in the journal's hands.
+        journey.output = None
+        if self._sink is None or not self._sink.refuses:
+            journey.source = journey.input = journey.value = journey.saved = None
         runner.journal.added()
         runner.finished()
         if stop is not None:
             self._stop(stop, journey)
-        elif runner.books.bounds.spend_limit and (what := runner.books.overspent) is not None:
+            journey.forget()
+        elif status in {"dlq", "failed"}:
+            journey.forget()
+        if stop is None and runner.books.bounds.spend_limit and (what := runner.books.overspent) is not None:
             runner.stop_spending(what)
 
     def refused(self, load: Load, errors: Mapping[int, Exception]) -> None:
@@ -226,7 +275,8 @@ class Ledger:
             self._runner.books.take_back(spent=journey.spent)
             journey.give_up(last, error)
             status: Any = "dlq" if self._dlq else "failed"
-            letter = self._kept(journey) if self._dlq else None
+            letter = self._kept(journey) if self._dlq and journey.letter is None else None
+            failure = _failure(journey)
             place = places[journey.seq]
             load.items[place] = load.items[place]._replace(
                 status=status,
@@ -234,24 +284,29 @@ class Ledger:
                 degraded=False,
                 warnings=tuple(journey.warnings or ()),
                 output=self._particulars(journey, letter),
+                failure=failure,
             )
+            if journey.letter is not None:  # which stays open
+                load.resolved = [each for each in load.resolved if each[0] != journey.letter.id]
+                self._settle_letter(journey, load)
             if self._watched:
-                self.stages[-1][0] -= 1
-                self.stages[-1][3] += 1
-            stop = self._failed(journey, load, letter)
+                self.through[-1] -= 1
+                self.through[-2] += 1
+                self.stages[-1].dead += 1
+                self.refusals += 1
+            stop = self._failed(journey, load, letter, failure)
             if stop is not None:
                 self._stop(stop, journey)
+            journey.forget()
         load.outputs = [each for number, each in enumerate(load.outputs) if number not in errors]
         load.keys = [each for number, each in enumerate(load.keys) if number not in errors]
         load.journeys = [each for number, each in enumerate(load.journeys) if number not in errors]
 
-    def _failed(self, journey: Journey, load: Load, letter: tuple[str, Inputs] | None) -> str | None:
+    def _failed(self, journey: Journey, load: Load, letter: tuple[str, Inputs] | None, failure: Failure) -> str | None:
         runner, bearings = self._runner, self._runner.bearings
         error, verdict = journey.error, journey.verdict
         stage = journey.failed_at
-        text, kind = error_text(error), type(error).__name__
-        problem = error.problem if isinstance(error, InvalidRow) else text
-        mark = fingerprint(stage, verdict.error_class, kind, problem)
+        text, kind, mark = error_text(error), type(error).__name__, failure.fingerprint or ""
         identity: dict[str, Any] = {
             "run_id": bearings.run_id,
             "pipeline": bearings.pipeline,
@@ -265,7 +320,9 @@ class Ledger:
 
             emit(ItemFailed(**identity, **fields, attempts=journey.attempts))
         if letter is not None:
-            load.letters.append(self._letter(letter, journey, stage, text, kind, mark))
+            row = self._letter(letter, journey, stage, text, kind, mark)
+            load.letters.append(row)
+            self._weigh(load, len(row.payload))
             if heard:
                 from outlast.observe.events import DeadLetterEnqueue
 
@@ -350,6 +407,7 @@ class Ledger:
             last_attempt_us=instant(None),
             created_us=instant(None),
             metadata=metadata,
+            stop_reason=journey.stop_reason,
         )
 
     def _settle_letter(self, journey: Journey, load: Load) -> None:
@@ -386,10 +444,16 @@ class Ledger:
             )
         )
 
+    def _weigh(self, load: Load, size: int) -> None:
+        load.bytes += size
+        self._room.held += size
+        if size > LARGE:
+            self._room.weigh(size)
+
     def _tally_retries(self, journey: Journey) -> None:
         for row in journey.rows:
             if row.outcome == "retrying":
-                self.stages[row.stage][0] += 1
+                self.stages[row.stage].retries += 1
 
     def _tally(self, journey: Journey, status: str) -> None:
         at = journey.at
@@ -401,7 +465,11 @@ class Ledger:
             self.through[at + 1] += 1
         else:
             self.through[at] += 1
-            self.stages[at][1 if status == "skipped" else 2] += 1
+            tally = self.stages[at]
+            if status == "skipped":
+                tally.skipped += 1
+            else:
+                tally.dead += 1
 
     # -- what it means for the run
 
@@ -423,14 +491,14 @@ class Ledger:
                 processed=books.processed,
                 failed=books.failures,
             )
-            runner.stop(reason, details)
+            runner.stop(reason, details, drop=True)
         elif reason == "same_failure":
             if runner.reading:
                 runner.detail = journey.reason or ""
-                runner.stop(reason, journey.error)
+                runner.stop(reason, journey.error, drop=True)
         else:
             runner.detail = journey.reason or ""
-            runner.stop(reason, journey.error, drop=reason == "fatal_error")
+            runner.stop(reason, journey.error, drop=True)
 
     def _over_budget(self, *, stopped: bool) -> None:
         if not listening():
@@ -450,6 +518,14 @@ class Ledger:
                 stopped=stopped,
             )
         )
+
+
+def _failure(journey: Journey) -> Failure:
+    """What is on record with a failed item: why it was not tried again, and which problem it has."""
+    error, error_class, kind = journey.error, journey.verdict.error_class, type(journey.error).__name__
+    problem = error.problem if isinstance(error, InvalidRow) else error_text(error)
+    mark = fingerprint(journey.failed_at, error_class, kind, problem)
+    return Failure(journey.stop_reason, mark, error_class, kind)
 
 
 def _looks(value: Any) -> str:
@@ -473,6 +549,7 @@ def _result(journey: Journey, status: Any) -> ItemResult[Any]:
         value=journey.output if status == "succeeded" else None,
         error=journey.reason,
         attempts=journey.attempts,
+        stop_reason=journey.stop_reason,
         warnings=tuple(journey.warnings or ()),
         spent=journey.spent or {},
     )

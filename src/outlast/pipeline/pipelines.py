@@ -9,6 +9,7 @@ import tempfile
 import weakref
 from collections.abc import Sized
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 from outlast.checks import Check
@@ -22,8 +23,12 @@ from outlast.pipeline.plan import Plan
 from outlast.store import open_store
 from outlast.store.filters import checked, spelled_out
 
+# The default of min_partial_rate, known by its identity: who says nothing about it means "and no more than min_success_rate".
+_FOLLOWS = float("0.5")
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
     from pathlib import Path
     from typing import Never, Unpack
 
@@ -154,7 +159,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         failure_budget: float = 0.1,
         failure_check_interval: int = 1000,
         min_success_rate: float = 0.95,
-        min_partial_rate: float = 0.5,
+        min_partial_rate: float = _FOLLOWS,
         spend_limit: Mapping[str, float] | None = None,
         final_check: bool = False,
         **unknown: Never,
@@ -179,6 +184,8 @@ class Pipeline(Generic[In_contra, Out_co]):
             },
             final_check=check.maybe_bool("final_check", final_check) is True,
         )
+        if min_partial_rate is _FOLLOWS:
+            bounds = replace(bounds, min_partial_rate=min(bounds.min_partial_rate, bounds.min_success_rate))
         if bounds.min_partial_rate > bounds.min_success_rate:
             check.add("min_partial_rate", "at most min_success_rate", bounds.min_partial_rate)
         check.raise_if_any()
@@ -357,6 +364,13 @@ class Pipeline(Generic[In_contra, Out_co]):
         options.setdefault("home", self.app)
         return Plan(name=self.name, stages=self.stages, bounds=self._bounds, run_key=run_key, **options)
 
+    def run_in_turn(
+        self, source: Iterable[In_contra], *, window: int, check: bool = True, **options: Any
+    ) -> RunResult[Out_co]:
+        """As `run`, with at most so many items in hand at a time."""
+        result: RunResult[Out_co] = blocking(Run(self._plan(window=window, **options), source))
+        return result.raise_for_status() if check else result
+
     def tested(self, items: Iterable[In_contra], provided: Mapping[Any, Any], **options: Any) -> RunResult[Out_co]:
         """As `run`, in a store of its own and with these resources; for `outlast.testing.run`."""
         plan = self._plan(provided=provided, home=_Bench(self.app.name, self.app.codec), **options)
@@ -372,6 +386,9 @@ class _Bench:
         self.codec = codec
         self.store = open_store(f"{folder}/outlast.db", app=name)
         weakref.finalize(self.store, shutil.rmtree, folder, ignore_errors=True)
+
+    def tidy(self, began: datetime, /) -> None:
+        """Nothing is kept for long here."""
 
 
 def _checked(stages: tuple[Any, ...], check: Check) -> tuple[Stage[..., Any, Any], ...]:

@@ -20,7 +20,7 @@ from outlast.errors import LeaseLost
 from outlast.pipeline.attempts import scripted
 from outlast.pipeline.batches import Convoy, Gathering
 from outlast.pipeline.crew import Crew
-from outlast.pipeline.journal import Journal, as_row, persist
+from outlast.pipeline.journal import Journal, Room, as_row, persist, rough
 from outlast.pipeline.journey import Bearings, Next, Post
 from outlast.pipeline.resources import Resources
 from outlast.pipeline.stagecalls import UNDERWAY
@@ -111,7 +111,10 @@ class Runner(Traffic):
         self._base.run(running.set, UNDERWAY)
         # Twice what can be under way at a batch stage: one batch is worked on while the next one gathers.
         most = (4 * one.concurrency if one.batch is None else 2 * one.concurrency * one.batch for one in plan.stages)
-        self.window = max(LEAST_WINDOW, *most)
+        self.window = plan.window or max(LEAST_WINDOW, *most)
+        self._least_window = min(self.window, sum(one.concurrency * (one.batch or 1) for one in plan.stages) + 1)
+        self.room = Room()
+        self._input_size = 0  # bytes of an item as it was read, roughly, of the larger ones of late
         self._most_tasks = min(MOST_TASKS, sum(post.stage.concurrency for post in self._async_posts))
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
@@ -146,7 +149,15 @@ class Runner(Traffic):
         self.intake = intake(self)
         self.ledger = ledger(self)
         self.crew = Crew(
-            self.posts, self.attempt_in_thread, self._safely(self._came_back), Next.GO, Next.LINE, self.loop
+            self.posts,
+            self.attempt_in_thread,
+            self._safely(self._came_back),
+            Next.GO,
+            Next.LINE,
+            Next.END,
+            self.loop,
+            self.room,
+            self._safely(self._review),
         )
         self.journal: Journal
 
@@ -169,6 +180,7 @@ class Runner(Traffic):
             self.lease,
             self.sink,
             loop=self.loop,
+            room=self.room,
             committed=self._safely(self._committed),
             refused=self.ledger.refused,
             broken=self._journal_broke,
@@ -186,14 +198,17 @@ class Runner(Traffic):
             task.add_done_callback(self._left)
         try:
             await self._done
+            await self._leave()
             await self._settle()
             await self.at_end()
         except asyncio.CancelledError:
             self.end("interrupted")
             self.cancel()
+            await self._leave()
             await self._settle()
             raise
         finally:
+            self._cancelling = True
             heart.close()
             self.journal.close()
             self.crew.close()
@@ -214,6 +229,11 @@ class Runner(Traffic):
             self.journal.flush()
             await self._settled
 
+    async def _leave(self) -> None:
+        """What is given up is on record, too."""
+        if self._cancelling and self._tasks:
+            await asyncio.wait([*self._tasks], timeout=_FAREWELL)
+
     async def _dismiss(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
             task.cancel()
@@ -232,6 +252,7 @@ class Runner(Traffic):
             self._drop(self._unbegun())
         if drop:
             self._dropping = True
+            self.room.open_for_good()
             self._drop(self._granted)
             for post in self.posts:
                 if post.is_async or not post.alone:
@@ -243,6 +264,11 @@ class Runner(Traffic):
             for task in [*self._lines]:
                 task.cancel()
         self._check_done()
+
+    def begin_no_more(self) -> None:
+        """Read no more, and begin no item that was not begun."""
+        self._reading = False
+        self._drop(self._unbegun())
 
     def end(self, wish: str) -> None:
         """Wind down: attempts that are running may end, nothing else is begun. `wish` is pause, cancel or interrupted."""
@@ -260,6 +286,7 @@ class Runner(Traffic):
             return
         self._cancelling = True
         self._stop.set()
+        self.room.open_for_good()
         for task in self._tasks:
             task.cancel()
         if not self._done.done():
@@ -326,6 +353,14 @@ class Runner(Traffic):
         for journey in dropped:
             self.give_back(journey)
 
+    def hold(self, journey: Journey | Convoy) -> None:
+        self.crew.hold(journey)
+
+    def _wary(self) -> bool:
+        """Whether one of the items in hand may be the one at which the failure budget ends the run."""
+        books = self.books
+        return books.over_budget and self._reading and books.processed + self.window >= books.next_check
+
     @property
     def reading(self) -> bool:
         """Whether there may be items that are not read yet, and they are wanted."""
@@ -367,13 +402,13 @@ class Runner(Traffic):
     async def _feed(self) -> None:
         try:
             while self._reading:
-                room = self.window - self.in_hand
+                room = self._wide() - self.in_hand
                 if room <= 0 or len(self._fresh) >= LOW or self.journal.full or self.crowded():
                     self._hungry = self.loop.create_future()
                     await self._hungry
                     continue
-                chunk = await self.intake.chunk(min(room, _CHUNK))
-                self._take_in(chunk)
+                # Without a name of its own: it would keep these items, and what becomes of them, until the next are read.
+                self._take_in(await self.intake.chunk(min(room, _CHUNK)))
                 if self.intake.exhausted:
                     self.books.source_exhausted = self.journal.exhausted = True
                     self._reading = False
@@ -388,6 +423,13 @@ class Runner(Traffic):
                 self._gathered(post)
         self._check_done()
 
+    def _wide(self) -> int:
+        """The window as it is for values of their present size."""
+        size = max(self.room.typical, self._input_size)
+        if size * self.window <= self.room.most:
+            return self.window
+        return max(self._least_window, self.room.most // size)
+
     def _take_in(self, chunk: list[Journey]) -> None:
         self.books.total = self.journal.read = self.intake.read
         if chunk and self.books.bounds.spend_limit and (what := self.books.overspent) is not None:
@@ -395,6 +437,9 @@ class Runner(Traffic):
         if not self._reading:
             return  # asked to stop meanwhile: they are read, and pending
         self.in_hand += len(chunk)
+        if chunk:
+            size = rough(chunk[-1].value)
+            self._input_size = max(size, self._input_size - ((self._input_size - size) >> 2))
         self.ledger.taken_in(chunk)
         first_async = self.posts[0].is_async and self.posts[0].alone
         for journey in chunk:
@@ -423,10 +468,18 @@ class Runner(Traffic):
         context = copy_context()
         return await self.loop.run_in_executor(None, lambda: context.run(persist, ask, "the store", self._stop))
 
+    def _review(self, _: object = None) -> None:
+        """See whether there is room for more values."""
+        if not self.room.is_open() and self.room.holds(self.crew.unseen, share=2):
+            self.room.open()
+            self.feed_more()
+            self._relieve()
+
     # -- the record ---------------------------------------------------------------------------------------------------------------
 
     def _committed(self, load: Load) -> None:
         self.ledger.committed(load)
+        self._review()
         now = self.bearings.monotonic()
         for journey in load.held:
             self._held -= 1
@@ -436,8 +489,7 @@ class Runner(Traffic):
             else:
                 self._set_ready(journey)
         self.feed_more()
-        if self._fresh:
-            self._wake(1)
+        self._relieve()
         self._wake_settled()
         if self._virtual and self._held == 0 and self._alarm is not None:
             self._alarm.set()

@@ -252,7 +252,10 @@ class Warned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a run came to, and why. `unknown` says in sentences what is not on record; `left_out` counts groups beyond those listed."""
+    """
+    What a run came to, and why. `unknown` says in sentences what is not on record; `stop_reasons` counts failed items by why they were not
+    tried again; `left_out` counts groups beyond those listed.
+    """
 
     format: int
     verdict: str
@@ -272,6 +275,7 @@ class Report:
     pass_list: tuple[Pass, ...]
     slowest: tuple[SlowItem, ...]
     warnings: tuple[Warned, ...]
+    stop_reasons: Mapping[str, int]
     left_out: Mapping[str, int]
 
     def to_dict(self) -> dict[str, Any]:

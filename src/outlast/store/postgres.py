@@ -132,6 +132,12 @@ class Postgres(Database):
         primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
         if isinstance(error, errors.IdleInTransactionSessionTimeout):
             return StoreUnavailable(f"{what}: {primary}.", error_class="database_connection")
+        if isinstance(error, errors.ReadOnlySqlTransaction):
+            # A server that is a standby now, or is being switched over: the next connection may lead to the one that takes writes.
+            self._disconnect()
+            return StoreUnavailable(
+                f"{what}: it takes no writes at present ({primary}).", error_class="database_connection"
+            )
         if primary is None and isinstance(error, psycopg.OperationalError):
             # No word from the server: it could not be reached, or went away. Why is in the driver's own words.
             said = sanitise(str(error))
