@@ -459,7 +459,7 @@ def _why(status: str, reason: str | None, runner: Runner) -> str:
             spent = runner.books.spent.get(runner.detail, 0.0)
             return f"the spend limit of {(bounds.spend_limit or {}).get(runner.detail):g} {runner.detail} is reached ({spent:g}); {said}{again}"
         case "breaker_open":
-            return f"a circuit breaker stayed open after 3 rounds of probes; {said}{again}"
+            return f"{runner.detail or 'a circuit breaker stayed open'}; {said}{again}"
         case "source_error":
             return f"the source failed with {problem}; {said}{again}"
         case "store_error":
