@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from outlast import pipeline, policy
 from outlast.checks import Check, Shown
 from outlast.clock import here
+from outlast.compat.levels import as_loud
 from outlast.errors import ConfigurationError, nearest
 from outlast.rows.steps import as_step, row_stage
 
@@ -183,9 +184,10 @@ class Pipeline:
         out: list[dict[str, Any]] = []
         clock = here.get().clock
         began = clock.monotonic()
-        run: RunResult[Any] = self._pipeline.run(
-            rows, sink=out.extend, ordered=True, on_item_error="stop" if self.config.stop_on_error else "collect"
-        )
+        with as_loud():
+            run: RunResult[Any] = self._pipeline.run(
+                rows, sink=out.extend, ordered=True, on_item_error="stop" if self.config.stop_on_error else "collect"
+            )
         took = clock.monotonic() - began
         ends = list(run.items())
         error_rows = _error_rows(run, rows)
