@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import functools
 import os
 import resource
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -29,12 +31,22 @@ def meet(item):
     return os.getpid()
 
 
+class Odd(BaseException):
+    """Of somebody who wanted not to be caught."""
+
+
 def die(item):
     match item:
         case "segfault":
             ctypes.string_at(0)
         case "exit":
             os._exit(3)
+        case "sys.exit":
+            sys.exit(3)
+        case "cancelled":
+            raise asyncio.CancelledError
+        case "own":
+            raise Odd
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         case "memory":

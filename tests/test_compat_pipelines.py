@@ -292,6 +292,25 @@ def test_first_error_stops_by_default():
     assert "on_item_error is stop" in failed.value.result.why
 
 
+def test_the_first_row_that_fails_is_the_last_one():
+    """C-17, D-30, seeds M4: no row is begun before the one before it has ended, also if that waits for its retries."""
+    seen = []
+
+    def first(row):
+        seen.append(row["a"])
+        if row["a"] == 3:
+            raise requests.ConnectionError("later")
+        return row
+
+    def second(row):
+        seen.append(-row["a"])
+        return row
+
+    with testing.virtual_time(), pytest.raises(outlast.RunFailed):
+        execute([first, second], [{"a": value} for value in range(1, 1000)])
+    assert seen == [1, -1, 2, -2, 3, 3, 3, 3]
+
+
 def test_errors_can_be_written_to_a_file(tmp_path):
     """S2-22: the run behind a result writes the error file."""
     result = execute([positive], [{"a": -1}], stop_on_error=False)

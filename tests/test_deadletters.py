@@ -25,7 +25,7 @@ from outlast import compat
 from outlast.deadletters import DeadLetterEntry, Directory, fingerprint, fingerprints, normalised
 from outlast.store import open_store
 from outlast.store.filters import FIELDS
-from outlast.store.records import to_us
+from outlast.store.records import EventRow, to_us
 from outlast.testing import capture_events
 from servers.postgres import Postgres
 from stores import TABLES, sql
@@ -848,6 +848,77 @@ def test_archived_letters_are_kept_and_not_replayed(shop):
     assert shop.letters.replay(ids=[first.id]).counts.succeeded == 1
 
 
+def test_every_file_that_is_no_letter_is_named_and_nothing_is_taken_in(shop, tmp_path):
+    """S4-19: numbers that no letter can have, types that are wrong, JSON that is too deep: a sentence for each, and the healthy one waits."""
+    shop.fail("odd")
+    folder = tmp_path / "letters"
+    shop.letters.export(folder)
+    assert (folder.stat().st_mode & 0o777, [path.stat().st_mode & 0o777 for path in folder.iterdir()]) == (
+        0o700,
+        [0o600],
+    )
+    (healthy,) = folder.iterdir()
+    text = healthy.read_text()
+    bad = {
+        "created_us": 10**18,
+        "first_failed_us": -1,
+        "last_attempt_us": 1e300,
+        "attempts": "many",
+        "replays": 10**12,
+        "tier": ["x"],
+    }
+    for number, (name, value) in enumerate(bad.items(), 1):
+        data = json.loads(text)
+        data["id"] = str(UUID(int=number))
+        data["metadata"]["outlast"][name] = value
+        (folder / f"{data['id']}.json").write_text(json.dumps(data))
+    deep = UUID(int=77)
+    nested = json.loads(text) | {"id": str(deep), "task": "DEEP"}
+    (folder / f"{deep}.json").write_text(json.dumps(nested).replace('"DEEP"', '{"a":' * 9000 + "1" + "}" * 9000))
+    (folder / f"{UUID(int=78)}.json").write_text("[" * 100_000)
+    other = outlast.App("other", store=shop.app.store_url)
+    with pytest.raises(outlast.ConfigurationError) as refused:
+        other.dead_letters.import_(folder)
+    said = "\n".join(refused.value.problems)
+    assert [name for name in bad if name not in said] == []
+    assert all(f"{UUID(int=number)}.json" in said for number in (*range(1, 7), 77, 78))
+    assert healthy.name not in said
+    assert list(other.dead_letters.find()) == []
+    other.store.close()
+
+
+def test_a_row_beyond_the_calendar_breaks_no_reading(shop):
+    """M7: what is in a store already is shown as well as can be."""
+    store = shop.app.store
+    store.add_letters([row(1, created_us=10**18, last_attempt_us=10**18, first_failed_us=-(10**18)), row(2)])
+    found = list(shop.letters.find())
+    assert len(found) == 2
+    assert max(letter.created_at for letter in found).year == 9999
+    assert shop.letters.groups()[0].first_seen_at.year == 1
+    assert shop.letters.stats()[0].newest_at.year == 9999
+
+
+def test_half_a_character_comes_back_from_a_folder(shop, tmp_path):
+    """S4-19: what a letter held is what is taken in, to the last character."""
+    (letter,) = shop.fail("odd \ud83d \u202e end")
+    shop.letters.export(tmp_path / "letters")
+    other = outlast.App("other", store=f"sqlite:///{tmp_path}/other.db")
+    assert other.dead_letters.import_(tmp_path / "letters") == (1, 0)
+    assert other.dead_letters.show(letter.id).payload == letter.payload == {"id": "i0", "text": "odd \ud83d \u202e end"}
+    other.store.close()
+
+
+def test_an_edit_that_nobody_could_read_is_refused(shop):
+    """M7: nested too deeply for any reader of JSON."""
+    (letter,) = shop.fail("odd")
+    deep: object = 1
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(outlast.ConfigurationError, match="nested less deeply"):
+        shop.letters.edit(letter.id, deep, reason="x")
+    assert shop.letters.show(letter.id).payload == {"id": "i0", "text": "odd"}
+
+
 def test_every_door_takes_every_mark_of_a_letter(shop, tmp_path):
     """S4-23, S4-24: one filter for finding, grouping, putting away, bringing back, writing out and replaying; marks add up."""
     day, letters, store = 86_400_000_000, shop.letters, shop.app.store
@@ -912,10 +983,84 @@ def test_old_letters_are_put_away_by_themselves(address):
         "older than 6.5 days, archived by itself"
     }
     app = outlast.App("shop", store=address, retention_days={"open_dead_letters": 2})
-    assert app.dead_letters.auto_archive() == 5
+    assert len(app.store.letters(status="archived")) == 3 + 5  # when the store was opened
+    assert app.dead_letters.auto_archive() == 0
     assert len(list(app.dead_letters.find())) == 2
     for opened in (store, app.store):
         opened.close()
+
+
+def test_retention_happens_by_itself_when_a_run_ends(address):
+    """S4-24, C-14: open letters are put away, what is over goes, and nothing of the run that ends or of one that can go on."""
+    app = outlast.App(
+        "shop",
+        store=address,
+        retention_days=dict.fromkeys(("runs", "dead_letters", "events"), 0) | {"open_dead_letters": 0},
+    )
+
+    @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+    def label(number: int) -> int:
+        if number == 0:
+            raise ValueError("odd")
+        return number
+
+    pipeline = outlast.Pipeline("reviews", label, app=app, failure_budget=1.0)
+    store = app.store
+    paused = store.open_run("reviews", "paused", ())
+    store.set_run(None, paused.id, status="interrupted", expect=("running",))
+    store.add_events([EventRow("e" * 32, "run_started", 1, paused.id)])
+    last = [pipeline.run([0, 1], run_key=f"run {number}") for number in range(4)][-1]
+    assert {run.run_key for run in store.runs()} == {"paused", "run 3"}
+    assert {(event.run, event.name) for event in store.events()} == {
+        (paused.id, "run_started"),
+        (last.id, "run_started"),
+        (last.id, "run_finished"),
+    }
+    assert list(last.outputs()) == [1]
+    assert [(letter.run, letter.status) for letter in store.letters()][1:] == [(last.id, "open")]
+    (before,) = app.dead_letters.find(status="archived")
+    assert before.reason == "older than 0 days, archived by itself"
+    store.close()
+
+
+def test_retention_happens_by_itself_when_a_store_is_opened(address, monkeypatch):
+    """S4-24: settled letters are kept for 90 days unless the app says otherwise, and deleted a bounded piece at a time."""
+    shop = Shop(address)
+    store = shop.app.store
+    store.add_letters([row(number, status="archived") for number in range(10)] + [row(10), row(11, status="resolved")])
+    sql(store, f"update outlast_dead_letters set moved = moved - {91 * 86_400_000_000} where item_key <> 'key-11'")
+    store.close()
+    keeping = outlast.App("shop", store=address, retention_days={"dead_letters": None})
+    assert sum(stat.count for stat in keeping.store.stats()) == 12
+    keeping.store.close()
+    monkeypatch.setattr("outlast.store.retention._AT_MOST", 4)
+    monkeypatch.setattr("outlast.store.upkeep._CHUNK", 2)
+    app = outlast.App("shop", store=address)
+    assert sum(stat.count for stat in app.store.stats()) == 8
+    app.tidy(datetime.now(UTC))
+    app.tidy(datetime.now(UTC))
+    assert {(stat.status, stat.count) for stat in app.store.stats()} == {("open", 1), ("resolved", 1)}
+    app.store.close()
+
+
+def test_a_run_tells_by_itself_that_too_many_letters_are_open(address):
+    """S4-24: with the threshold of the app, at the end of each run that leaves more."""
+    app = outlast.App("shop", store=address, dead_letter_threshold=1)
+
+    @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+    def label(number: int) -> int:
+        raise ValueError("odd")
+
+    pipeline = outlast.Pipeline("reviews", label, app=app, failure_budget=1.0)
+    with capture_events() as events:
+        pipeline.run([0], check=False)
+        assert "dead_letters_over_threshold" not in [event.name for event in events]
+        pipeline.run([0], check=False)
+    (event,) = [event for event in events if event.name == "dead_letters_over_threshold"]
+    assert (event.count, event.threshold) == (2, 1)
+    app.store.close()
+    with pytest.raises(outlast.ConfigurationError, match="dead_letter_threshold to be an integer of at least 0"):
+        outlast.App("shop", dead_letter_threshold=-1)
 
 
 def test_too_many_open_letters_are_told(shop):

@@ -12,6 +12,7 @@ from outlast.commons import Bond, bind
 from outlast.errors import ConfigurationError
 from outlast.pipeline.home import Home
 from outlast.redact import MASK, remember_secret
+from outlast.store.retention import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from outlast.limits import Limit
 
 _EMBEDDED = "sqlite:///.outlast/outlast.db"
-_KINDS = ("runs", "dead_letters", "events", "open_dead_letters")
 
 
 class Secret:
@@ -61,7 +61,9 @@ class App(Home):
 
     The values of its `secrets` are removed from every log line, event and record, from the moment it is made. A `codec` with ``encode`` and
     ``decode``, both from bytes to bytes, changes what is stored of items, for example encrypts it. `retention_days` says how long what is
-    over is kept: ``runs``, ``dead_letters``, ``events``; and after how many days ``open_dead_letters`` are put away.
+    over is kept: ``runs``, ``dead_letters`` (90 days, if nothing else is said), ``events``; and after how many days ``open_dead_letters`` are put
+    away. None is for ever. It is applied when the store is opened and when a run has ended. When more dead letters are open at the end of a run than
+    `dead_letter_threshold`, an event tells it.
     """
 
     def __init__(
@@ -71,19 +73,23 @@ class App(Home):
         store: str | None = None,
         codec: object | None = None,
         secrets: Sequence[Secret] = (),
-        retention_days: Mapping[str, int] | None = None,
+        retention_days: Mapping[str, int | None] | None = None,
+        dead_letter_threshold: int | None = None,
         **unknown: Never,
     ) -> None:
         check = Check()
-        check.unknown(unknown, ("name", "store", "codec", "secrets", "retention_days"))
+        check.unknown(unknown, ("name", "store", "codec", "secrets", "retention_days", "dead_letter_threshold"))
         name = check.name("name", name)
         url = check.name("store", os.environ.get("OUTLAST_STORE") or _EMBEDDED if store is None else store)
         seal: Any = check.kind("codec", codec, "codec", ("encode", "decode"))
         days = dict(retention_days or {})
-        check.unknown({kind: given for kind, given in days.items() if kind not in _KINDS}, _KINDS)
+        check.unknown({kind: given for kind, given in days.items() if kind not in KINDS}, KINDS)
         days = {
-            kind: check.integer(f"retention_days[{kind!r}]", given, low=0, default=0) for kind, given in days.items()
+            kind: None if given is None else check.integer(f"retention_days[{kind!r}]", given, low=0, default=0)
+            for kind, given in days.items()
         }
+        if dead_letter_threshold is not None:
+            dead_letter_threshold = check.integer("dead_letter_threshold", dead_letter_threshold, low=0, default=0)
         for number, secret in enumerate(secrets):
             if not isinstance(secret, Secret):
                 check.add(
@@ -93,7 +99,7 @@ class App(Home):
                     'Use outlast.Secret.env("NAME"): a value does not belong into code.',
                 )
         check.raise_if_any()
-        super().__init__(name, url, seal=seal, retention_days=days)
+        super().__init__(name, url, seal=seal, retention_days=days, dead_letter_threshold=dead_letter_threshold)
         self.secrets = tuple(secrets)
         for secret in self.secrets:
             # One that is not set yet is learnt when it is revealed.

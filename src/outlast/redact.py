@@ -61,7 +61,9 @@ def error_text(error: BaseException) -> str:
     """What the exception says, sanitised; an exception whose text cannot be had is named instead."""
     try:
         return sanitise(str(error))
-    except Exception:  # noqa: BLE001 - somebody else's __str__
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - somebody else's __str__ may do anything, sys.exit too
         return f"<{type(error).__name__} has no readable text>"
 
 

@@ -824,8 +824,14 @@ def test_cancelled_places_and_exits_in_a_list(tmp_path):
     async def leave(items):
         return [SystemExit(3) for _ in items]
 
-    with pytest.raises(SystemExit):
-        trial(pipeline(outlast.stage(batch=3)(leave)), range(3))
+    result = trial(pipeline(outlast.stage(batch=3, retry=ONCE)(leave)), range(3))
+    assert [item.error for item in result.items()] == ["leave: RuntimeError: the stage leave called sys.exit: 3"] * 3
+
+    async def interrupt(items):
+        return [KeyboardInterrupt() for _ in items]
+
+    with pytest.raises(KeyboardInterrupt):
+        trial(pipeline(outlast.stage(batch=3)(interrupt)), range(3))
 
 
 def test_a_batch_stage_can_be_called_as_it_is():

@@ -6,12 +6,15 @@ import asyncio
 import os
 import pickle
 import signal
+import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 import outlast
 from outlast.clock import stopping
+from outlast.testing import virtual_time
 
 ONCE = outlast.RetryPolicy(max_attempts=1)
 SENT = 4
@@ -346,3 +349,292 @@ def test_only_an_exception_of_a_run_has_a_result():
     one, other = ValueError("one"), ValueError("other")
     one.__cause__, other.__cause__ = other, one
     assert outlast.result_of(one) is None
+
+
+# --- one item's exit is its own ---
+
+
+class Odd(BaseException):
+    """Of somebody who wanted not to be caught."""
+
+
+class Unspeakable(Exception):
+    def __str__(self):  # noqa: PLE0307 - that is the point
+        sys.exit("not even its text can be had")
+
+
+THROWN = {
+    "exit": lambda: SystemExit(3),
+    "cancelled": asyncio.CancelledError,
+    "own": Odd,
+    "generator": GeneratorExit,
+    "unspeakable": Unspeakable,
+    "long": lambda: ValueError("x" * 10_000_000),
+}
+
+
+def throwing(kind, items, **options):
+    def act(item):
+        if item == 2:
+            raise THROWN[kind]()  # noqa: RSE102 - made here
+        return item
+
+    if options.pop("asynchronous", False):
+
+        async def work(item):
+            await asyncio.sleep(0)
+            return [act(one) for one in item] if items else act(item)
+
+    else:
+
+        def work(item):
+            return [act(one) for one in item] if items else act(item)
+
+    return outlast.stage(retry=ONCE, **options)(work)
+
+
+@pytest.mark.parametrize("kind", THROWN)
+def test_whatever_a_stage_raises_is_that_items_failure(sqlite_app, kind):
+    """breaker H1: in threads, in the loop, in batches, with a thread for each attempt; the others go on, and there is a dead letter."""
+    for name, options in {
+        "thread": {},
+        "loop": {"asynchronous": True},
+        "guarded": {"asynchronous": True, "timeout": 20},
+        "isolated": {"isolation": "thread", "timeout": 20},
+        "batch": {"batch": 3, "concurrency": 1},
+        "batch-loop": {"batch": 3, "concurrency": 1, "asynchronous": True},
+    }.items():
+        pipeline = outlast.Pipeline(
+            name, throwing(kind, "batch" in options, **options), app=sqlite_app, failure_budget=1
+        )
+        result = pipeline.run(range(5), item_key=str)
+        assert (name, result.counts.succeeded, result.counts.dlq) == (name, 4, 1)
+        (letter,) = sqlite_app.dead_letters.find(pipeline=name)
+        assert (letter.item_key, len(letter.error) < 3000) == ("2", True)
+        assert len(list(pipeline.stream(range(5), check=False))) == 5
+
+
+def test_what_decides_about_an_attempt_may_exit_too(sqlite_app):
+    """breaker H1: repairs, predicates and fallbacks are the user's code as well."""
+
+    def leave(*_):
+        sys.exit(4)
+
+    def work(item):
+        if item == 2:
+            raise ValueError("two")
+        return item
+
+    async def soon(item):
+        return work(item)
+
+    stages = {
+        "repair": outlast.stage(repairs=[leave], retry=ONCE)(work),
+        "fallback": outlast.stage(guard=outlast.Guard(retry=ONCE, fallback=leave))(work),
+        "fallback-loop": outlast.stage(guard=outlast.Guard(retry=ONCE, fallback=leave))(soon),
+        "repair-loop": outlast.stage(repairs=[leave], retry=ONCE)(soon),
+    }
+    for name, stage in stages.items():
+        result = outlast.Pipeline(name, stage, app=sqlite_app, failure_budget=1).run(range(5))
+        assert (name, result.counts.succeeded, result.counts.dlq) == (name, 4, 1)
+
+
+def test_a_task_of_a_stage_may_exit_or_be_cancelled(sqlite_app):
+    """breaker H1: what such a task does to the event loop and to its own task ends neither; nobody is left pending."""
+
+    async def leave():
+        sys.exit(5)
+
+    @outlast.stage(retry=ONCE, concurrency=2)
+    async def work(item):
+        if item == 2:
+            await asyncio.create_task(leave())
+        if item == 4:
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+        if item == 6:
+            asyncio.current_task().cancel()  # and it does not wait to feel it
+        return item
+
+    for name, door in (("run", lambda pipeline: pipeline.run(range(200), check=False)), ("stream", _streamed)):
+        counts = door(outlast.Pipeline(name, work, app=sqlite_app, failure_budget=1)).counts
+        assert (counts.total, counts.pending) == (200, 0)
+        assert counts.dlq in {2, 3}
+
+
+def _streamed(pipeline):
+    list(pipeline.stream(range(200), check=False))
+    record = pipeline.app.store.runs(pipeline=pipeline.name)[0]
+    return SimpleNamespace(
+        counts=outlast.Counts(
+            total=record.counts.total,
+            dlq=record.counts.dlq,
+            pending=record.counts.total - record.counts.succeeded - record.counts.dlq,
+        )
+    )
+
+
+def test_map_takes_an_exit_as_that_items_failure():
+    """breaker H1: also in amap, where an item may cancel its own task."""
+
+    def work(item):
+        if item == 2:
+            sys.exit(3)
+        if item == 3:
+            raise asyncio.CancelledError
+        return item
+
+    async def soon(item):
+        if item == 4:
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+        return work(item)
+
+    result = outlast.map(work, range(6), concurrency=2)
+    assert [item for item, _ in result.failed] == [2, 3]
+    assert "called sys.exit: 3" in str(result.failed[0][1])
+    result = asyncio.run(outlast.amap(soon, range(6), concurrency=2))
+    assert [item for item, _ in result.failed] == [2, 3, 4]
+    assert result.total == 6
+
+    async def cut_short():
+        async with asyncio.timeout(None) as limit:
+
+            async def hang(item):
+                limit.reschedule(0)
+                await asyncio.Event().wait()
+
+            await outlast.amap(hang, range(6), concurrency=2)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(cut_short())
+
+
+# --- stop means stop ---
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_after_a_stop_no_attempt_begins(sqlite_app, asynchronous, concurrency):
+    """D-30, user B16, seeds M4: what overshoots is bounded by what was running, for quick stages too, and for all three ways to stop."""
+
+    def stage(error):
+        calls = []
+
+        def work(item):
+            calls.append(item)
+            if item >= 100:
+                raise error
+            return item
+
+        async def soon(item):
+            return work(item)
+
+        return outlast.stage(concurrency=concurrency, retry=ONCE)(soon if asynchronous else work), calls
+
+    def ended(name, error, expected, **options):
+        options = dict(options)
+        made, calls = stage(error)
+        run_options = {"on_item_error": options.pop("on_item_error", "dlq")}
+        pipeline = outlast.Pipeline(name, made, app=sqlite_app, **options)
+        result = pipeline.run(range(5000), check=False, **run_options)
+        assert result.status == "failed"
+        assert (name, result.reason) == (name, expected[0])
+        assert expected[1] <= len(calls) <= expected[1] + concurrency - 1, name
+        assert result.counts.finished == len(calls)
+
+    ended("stop", ValueError("x"), ("item_error", 101), on_item_error="stop")
+    ended("fatal", ModuleNotFoundError("No module named 'x'"), ("fatal_error", 101))
+    ended("same", ValueError("x"), ("same_failure", 150))
+    ended("budget", ValueError("x"), ("failure_budget_exceeded", 120), failure_check_interval=40, failure_budget=0.1)
+
+
+def test_a_stop_gives_back_what_waits_for_its_next_attempt_or_stage(app):
+    """D-30: an item between two attempts or stages begins neither; it is pending, and a resume goes on with it."""
+    patient = outlast.RetryPolicy(max_attempts=3, initial_delay=30, jitter=0)
+    broken = [True]
+    seen = []
+
+    @outlast.stage(retry=patient, concurrency=4)
+    async def first(item):
+        if item == 0 and broken:
+            raise ConnectionResetError("later")
+        return item
+
+    @outlast.stage(concurrency=1, retry=ONCE)
+    async def second(item):
+        seen.append(item)
+        if broken:
+            raise ValueError("x")
+        return item
+
+    pipeline = outlast.Pipeline("p", first, second, app=app)
+    with virtual_time():
+        result = pipeline.run(range(50), run_key="k", on_item_error="stop", check=False)
+        assert (result.reason, len(seen)) == ("item_error", 1)
+        assert (result.counts.dlq, result.counts.pending) == (1, result.counts.total - 1)
+        broken.clear()
+        assert pipeline.run(range(50), run_key="k").counts.succeeded == 49
+
+
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+def test_a_stop_in_the_order_of_the_source(app, sync):
+    """D-30: the item that failed is on record when those before it have ended; behind it nothing is begun."""
+    began = []
+    done = threading.Event()
+
+    def act(item):
+        began.append(item)
+        if item == 3:
+            raise ValueError("three")
+        return item
+
+    async def soon(item):
+        if item == 1:
+            while 3 not in began:  # noqa: ASYNC110 - it has no loop to make an event in
+                await asyncio.sleep(0)
+        return act(item)
+
+    def work(item):
+        if item == 3:
+            done.set()
+        if item == 1:
+            assert done.wait(20)
+        return act(item)
+
+    out = []
+    stage = outlast.stage(concurrency=2, retry=ONCE)(work if sync else soon)
+    result = outlast.Pipeline("p", stage, app=app).run(
+        range(1000), ordered=True, on_item_error="stop", sink=out.extend, check=False
+    )
+    assert (result.reason, out[:3], result.counts.dlq) == ("item_error", [0, 1, 2], 1)
+    assert out[3:] in ([], [4])  # which may have been running
+    assert len(began) <= 6
+
+
+# --- on record ---
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_attempts_that_end_while_a_run_winds_down_are_on_record(app, batch):
+    """user B15: one that fails then, and one that is given up; the items are pending, and every call was counted."""
+    runners, begun = [], []
+
+    async def act(item):
+        begun.append(item)
+        if len(begun) == 2:
+            runners[0].end("interrupted")
+        if item == 0 or (batch and 0 in item):
+            raise TimeoutError("late")
+        runners[0].cancel()
+        await asyncio.Event().wait()
+
+    stage = outlast.stage(batch=batch, concurrency=2)(act)
+    result = outlast.Pipeline("p", stage, app=app).run(
+        range(4) if batch else [1, 0], run_key="k", watch=runners.append, check=False
+    )
+    assert (result.status, result.counts.pending) == ("interrupted", 4 if batch else 2)
+    record = app.store.find_run("p", "k")
+    rows = app.store.attempts(record.number)
+    assert sorted(row.error_type for row in rows) == sorted(["InterruptedError", "TimeoutError"] * (batch or 1))
+    assert {row.outcome for row in rows} == {"retrying"}

@@ -52,13 +52,22 @@ def test_workers_are_used_again_for_the_next_items():
     assert len({worker for _, worker in result.outputs()}) <= 4
 
 
-@pytest.mark.parametrize("how", ["segfault", "exit", "killed"])
+@pytest.mark.parametrize("how", ["segfault", "exit", "killed", "sys.exit"])
 def test_a_worker_that_dies_concerns_only_its_item(how):
     """S3-38, S3-01: it is a classified failure of that item, tried again as its policy says; the others never notice."""
     result = pipeline(laborious.die, concurrency=2, retry=TWICE).run(["a", how, "b", "c"])
     assert list(result.outputs()) == ["a", "b", "c"]
     (letter,) = result._store().letters()
     assert (letter.error_class, letter.attempts, result._decode(letter.payload)) == ("worker_lost", 2, how)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "own"])
+def test_what_is_no_exception_in_a_worker_is_that_items_failure(how):
+    """breaker H1: a leaked cancellation, or a class of somebody who wanted not to be caught, ends neither the run nor the program."""
+    result = pipeline(laborious.die, concurrency=2, retry=ONCE).run(["a", how, "b", "c"])
+    assert list(result.outputs()) == ["a", "b", "c"]
+    (letter,) = result._store().letters()
+    assert (letter.error_type, result._decode(letter.payload)) == ("RuntimeError", how)
 
 
 def test_an_item_that_needs_too_much_memory_fails_alone():

@@ -261,10 +261,13 @@ def test_only_what_is_over_is_pruned(store):
     assert [found.status for found in store.letters()] == ["replaying", "open"]
 
 
-def test_a_letter_outlives_its_run(store):
-    """It has all that a replay needs in itself."""
+def test_a_letter_outlives_its_run_and_an_open_one_keeps_it(store):
+    """D-25: a replay comes home, so that its run must be there; what is settled needs none."""
     run = store.open_run("reviews", "today", ())
     store.add_letters([replace(letter(1), run=run.id)])
     store.set_run(None, run.id, status="completed", expect=("running",))
-    assert store.prune("runs", datetime.now(UTC) + timedelta(days=1)) == 1
+    later = datetime.now(UTC) + timedelta(days=1)
+    assert store.prune("runs", later) == 0
+    store.move_letters([letter(1).id], to="resolved")
+    assert store.prune("runs", later) == 1
     assert ids(store.letters(run=run.id)) == [1]

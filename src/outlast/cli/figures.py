@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,6 +100,8 @@ def print_report(report: Report) -> None:
         hint("")
         hint(f"Look at one: {group.look}")
         hint(f"Once it is mended: {group.replay}")
+    if not report.letters and report.counts.dlq + report.counts.failed:
+        hint(f"Look at them: {shlex.join(['outlast', 'runs', 'errors', clean(run.run_key)])}")
     hint(f"As a page: outlast runs report {run.id[:12]} --html report.html")
 
 
@@ -141,18 +144,22 @@ def _facts(report: Report) -> None:
 
 
 def _groups(report: Report) -> None:
-    if not report.letters:
+    ended = [group for group in report.errors if group.dead]
+    if not report.letters and not ended:
         return
     _heading("What went wrong")
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (group.count, group.open, group.group, group.stage, group.error_type, group.message) for group in report.letters
-    ]
+    ] or [(group.dead, None, group.group, group.stage, group.error_type, group.message) for group in ended]
     print_table(
         ("dead", "open", "group", "stage", "error", "message"),
         _clean_rows(rows),
         fold="message",
         drop=("open", "error"),
     )
+    if report.stop_reasons:
+        told = ", ".join(f"{number:,} {reason}" for reason, number in report.stop_reasons.items())
+        say(f"Not tried again: {told}")
 
 
 def _stages(report: Report) -> None:

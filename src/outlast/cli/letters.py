@@ -207,6 +207,8 @@ def show_letter(
     say(f"item         {letter.item_key} of {letter.pipeline}, failed at {letter.stage}")
     say(f"error        {letter.error_type} ({letter.error_class}): {letter.error}")
     say(f"group        {letter.group}")
+    if letter.stop_reason is not None:
+        say(f"stopped      {letter.stop_reason}")
     say(
         f"attempts     {letter.attempts}, first {moment(letter.first_failed_at)}, last {moment(letter.last_attempt_at)} UTC"
     )
@@ -256,6 +258,8 @@ def edit_letter(
         value = json.loads(text or "")
     except OSError as missing:
         refuse(f"expected --file to be a file that can be read, got: {file!r} ({missing.strerror}).")
+    except RecursionError:
+        refuse("expected the payload to be nested less deeply: no JSON reader would take it.")
     except ValueError as wrong:
         refuse(f"expected the payload to be JSON: {wrong}.")
     with opened(store, app) as kept:

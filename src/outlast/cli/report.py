@@ -81,8 +81,12 @@ def next_steps(run: RunRecord, groups: Sequence[FailureGroup], resume: str | Non
         return
     if run.status == "failed" and resume:
         yield f"Once the cause is gone, go on: {resume}"
+    # A replay has no letters of its own, and a run that collects its failures has none at all.
+    bare = run.counts.failed or (run.kind == "replay" and run.counts.dlq)
+    if bare:
+        yield f"Look at them: {shlex.join(['outlast', 'runs', 'errors', run.run_key])}"
     open_groups = [group for group in groups if group.count]
-    if open_groups:
+    if open_groups and run.counts.dlq and run.kind != "replay":
         first = open_groups[0]
         yield f"Look at one: outlast dlq list --group {first.id}"
         yield f"Once it is mended: outlast dlq replay --group {first.id}{' --canary 20' if first.count > 20 else ''}"

@@ -400,7 +400,7 @@ def _tell(
     if record is None:
         message = f"the run {result.id} is not in the store any more."
         raise OutlastError(message)
-    groups = as_groups(store.groups(run=result.id))
+    groups = as_groups(store.failures(record, "open"))
     code = signalled or exit_code(result, strict=strict)
     if as_json:
         shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]

@@ -13,10 +13,11 @@ import typer
 
 from outlast.cli.output import AppName, AsJson, Limit, StoreUrl, hint, print_json, print_table, refuse, say  # noqa: TC001 - typer reads the annotations
 from outlast.cli.stores import Shell, dead_letters, found_run, opened, worker_of
+from outlast.deadletters import as_groups
 from outlast.display.terminal import STATUS_COLOURS
 from outlast.observe.events import canonical
 from outlast.redact import masked
-from outlast.store.records import from_us
+from outlast.store.records import Failure, from_us
 from outlast.words import counted, duration
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def show_run(
 
     with opened(store, app) as kept:
         record = found_run(kept, run, pipeline)
-        groups = dead_letters(kept).groups(run=record.id)
+        dead_letters(kept).release()
+        groups = as_groups(kept.failures(record, "open"))
         worker = worker_of(kept, record)
     if as_json:
         shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]
@@ -135,15 +137,16 @@ def list_items(
             _stage(record, item.stage),
             item.attempts,
             duration(item.took_us / 1e6),
+            item.stop_reason,
             item.reason or "; ".join(item.warnings),
         )
         for item in items
     ]
     print_table(
-        ("position", "item", "status", "stage", "attempts", "took", "why"),
+        ("position", "item", "status", "stage", "attempts", "took", "stopped", "why"),
         rows,
         fold="why",
-        drop=("took", "attempts", "position"),
+        drop=("took", "attempts", "position", "stopped"),
     )
     if len(items) == limit:
         hint(f"More: --after {items[-1].seq}")
@@ -181,15 +184,16 @@ def list_attempts(
             from_us(attempt.started_us),
             duration(attempt.took_us / 1e6),
             None if attempt.delay_us is None else duration(attempt.delay_us / 1e6),
+            attempt.stop_reason,
             "" if attempt.error is None else f"{attempt.error_class}: {attempt.error}",
         )
         for attempt in attempts
     ]
     print_table(
-        ("position", "stage", "attempt", "outcome", "started", "took", "then waited", "error"),
+        ("position", "stage", "attempt", "outcome", "started", "took", "then waited", "stopped", "error"),
         rows,
         fold="error",
-        drop=("then waited", "took", "started", "outcome"),
+        drop=("then waited", "took", "started", "outcome", "stopped"),
     )
 
 
@@ -289,8 +293,10 @@ def _item(item: ItemRow, run: RunRecord, *, reveal: bool) -> dict[str, Any]:
         "started_at": from_us(item.started_us),
         "took": item.took_us / 1e6,
         "waits": _waits(item),
+        **(item.failure or Failure(None, None, None, None))._asdict(),
     }
-    return {name: value for name, value in item._asdict().items() if name not in {"started_us", "took_us"}} | changed
+    kept = {"started_us", "took_us", "failure"}
+    return {name: value for name, value in item._asdict().items() if name not in kept} | changed
 
 
 def _attempt(attempt: AttemptRow, run: RunRecord) -> dict[str, Any]:

@@ -184,9 +184,14 @@ class Pipeline:
         out: list[dict[str, Any]] = []
         clock = here.get().clock
         began = clock.monotonic()
+        # A row is begun when the one before it has ended, retries and all: with `stop_on_error` the first that fails is the last one.
         with as_loud():
-            run: RunResult[Any] = self._pipeline.run(
-                rows, sink=out.extend, ordered=True, on_item_error="stop" if self.config.stop_on_error else "collect"
+            run: RunResult[Any] = self._pipeline.run_in_turn(
+                rows,
+                sink=out.extend,
+                ordered=True,
+                on_item_error="stop" if self.config.stop_on_error else "collect",
+                window=1,
             )
         took = clock.monotonic() - began
         ends = list(run.items())

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
+    from outlast.shapes import StopReason
     from outlast.store.records import LetterGroup, LetterKind
 
 
@@ -21,7 +22,8 @@ class DeadLetter:
 
     `group` is its fingerprint; `error` is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`; `reason` says why
     its status was changed last. `begins_at` is the stage whose input the payload is and where a replay begins: an earlier one than `stage`
-    if that one's input could not be stored, for the reason in `unstored`; None if nothing could, and there is no payload.
+    if that one's input could not be stored, for the reason in `unstored`; None if nothing could, and there is no payload. `stop_reason` is
+    why there was no further attempt; None for letters from before that was on record, and of other programs.
     """
 
     id: str
@@ -44,6 +46,7 @@ class DeadLetter:
     replays: int = 0
     reason: str | None = None
     edited: bool = False
+    stop_reason: StopReason | None = None
     begins_at: str | None = None
     unstored: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)

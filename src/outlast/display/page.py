@@ -6,6 +6,7 @@ payload is shown.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -147,6 +148,8 @@ def _next(result: RunResult[Any], groups: Sequence[FailureGroup]) -> list[tuple[
     if result.status in {"interrupted", "paused", "running"}:
         return [("go on: the same call again, with", f"run_key={result.run_key!r}")]
     steps = [("once the cause is gone, go on with", f"run_key={result.run_key!r}")] if result.status == "failed" else []
+    if groups and result.counts.failed:
+        steps.append(("look at them:", f"outlast runs errors {shlex.quote(result.run_key)}"))
     if groups and result.counts.dlq:
         first = groups[0]
         canary = 20 if first.count > 20 else None

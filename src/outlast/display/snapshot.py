@@ -407,7 +407,7 @@ def _costs(runner: Runner, finished: int, expected: int | None) -> tuple[CostLin
 
 def problems_of(runner: Runner) -> tuple[tuple[int, str, str], ...]:
     """What has failed most, from the store."""
-    groups = runner.store.groups(run=runner.record.id, status=None, limit=5)
+    groups = runner.store.failures(runner.store.run(runner.record.id) or runner.record, limit=5)
     return tuple((group.count, group.stage, f"{group.error_class}: {group.message}") for group in groups)
 
 

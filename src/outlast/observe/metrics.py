@@ -8,13 +8,14 @@ made up without end too, so each label of each metric takes `MOST` different val
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from weakref import WeakKeyDictionary, WeakSet
 
 from outlast.observe import events as told
-from outlast.observe import subscribe
+from outlast.observe import subscribe, watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
     from outlast.observe import Hook
     from outlast.observe.events import Event
@@ -31,6 +32,7 @@ class Metric(NamedTuple):
     labels: tuple[str, ...]
     about: str
     kind: Literal["counter", "gauge"] = "counter"
+    asked: bool = False  # its value is asked for when somebody reads it, and told by no event
 
 
 RETRIES = Metric(
@@ -68,6 +70,21 @@ HEDGES = Metric(
     ("step_name",),
     "Attempts that were slow and got a second one beside them.",
 )
+FALLBACKS = Metric(
+    "outlast_fallbacks_total",
+    ("error_class", "step_name"),
+    "Answers that a fallback gave in place of a call that failed, by what it failed with.",
+)
+REJECTED = Metric(
+    "outlast_calls_rejected_total",
+    ("by", "which", "step_name"),
+    "Calls that a breaker or a limit turned away, so that nothing was called.",
+)
+HOOKS = Metric(
+    "outlast_hook_failures_total",
+    ("hook",),
+    "Failures of hooks that watch events; what they watched went on.",
+)
 THROTTLED = Metric(
     "outlast_limit_throttled_total",
     ("limit",),
@@ -95,9 +112,15 @@ LETTERS = Metric(
 )
 OPEN_LETTERS = Metric(
     "outlast_dead_letters_open",
-    ("threshold",),
-    "Open dead letters, when they were last found to be more than the threshold.",
+    ("app", "pipeline"),
+    "Dead letters that are open now, of apps that this process has opened the store of; the store is asked when the metric is read.",
     "gauge",
+    asked=True,
+)
+OVER = Metric(
+    "outlast_dead_letters_over_threshold_total",
+    ("threshold",),
+    "Times that more dead letters than the threshold were found open.",
 )
 TRANSITIONS = Metric(
     "outlast_breaker_transitions_total",
@@ -107,7 +130,7 @@ TRANSITIONS = Metric(
 STATE = Metric(
     "outlast_breaker_state",
     ("breaker", "state"),
-    "1 for the state that a circuit breaker is in, 0 for the others; from its first change on.",
+    "1 for the state that a circuit breaker is in, 0 for the others, as far as this process knows.",
     "gauge",
 )
 METRICS: Final = (
@@ -118,12 +141,16 @@ METRICS: Final = (
     TIMEOUTS,
     REFUSALS,
     HEDGES,
+    FALLBACKS,
+    REJECTED,
+    HOOKS,
     THROTTLED,
     LATE,
     ITEMS,
     RUNS,
     LETTERS,
     OPEN_LETTERS,
+    OVER,
     TRANSITIONS,
     STATE,
 )
@@ -134,6 +161,24 @@ _REACHED: dict[type[Event], str] = {
     told.CircuitBreakerClosed: "closed",
     told.CircuitBreakerReopened: "open",
 }
+
+
+class Letters(Protocol):
+    """Where dead letters are; equal to another one that has the same."""
+
+    @property
+    def app(self) -> str: ...
+    def open_letters(self) -> Mapping[str, int] | None: ...
+
+
+_letters: WeakSet[Letters] = WeakSet()
+_changing = Lock()
+
+
+def count_letters_of(place: Letters) -> None:
+    """Count open dead letters here, too, whenever somebody reads the metric, as long as the place is in use."""
+    with _changing:
+        _letters.add(place)
 
 
 class Sample(NamedTuple):
@@ -150,6 +195,7 @@ class Samples:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], dict[str, str]] = {}
         self._lock = Lock()
+        self._pipelines: WeakKeyDictionary[Letters, dict[str, None]] = WeakKeyDictionary()
 
     def of(self, event: Event) -> Iterator[Sample]:
         """What this event adds."""
@@ -168,6 +214,12 @@ class Samples:
                 yield self._one(REFUSALS, event.budget)
             case told.StepHedge():
                 yield self._one(HEDGES, event.step_id)
+            case told.FallbackUsed():
+                yield self._one(FALLBACKS, event.error_class, event.step_id)
+            case told.CallRejected():
+                yield self._one(REJECTED, event.by, event.which, event.step_id or "")
+            case told.HookFailed():
+                yield self._one(HOOKS, event.hook)
             case told.Throttled():
                 yield self._one(THROTTLED, event.limit)
             case told.LimitExceeded():
@@ -182,7 +234,7 @@ class Samples:
                 status = "reopened" if event.status == "open" else event.status
                 yield self._one(LETTERS, event.pipeline or "", status)
             case told.DeadLettersOverThreshold():
-                yield self._one(OPEN_LETTERS, str(event.threshold), value=event.count)
+                yield self._one(OVER, str(event.threshold))
             case told.RunFinished():
                 yield self._one(RUNS, event.pipeline or "", event.status)
             case told.RunEvent():
@@ -191,11 +243,36 @@ class Samples:
                 reached = _REACHED[type(event)]
                 if not event.learnt:  # counted by the process that has done it
                     yield self._one(TRANSITIONS, event.breaker, reached)
-                states = [self._one(STATE, event.breaker, state, value=int(state == reached)) for state in STATES]
-                if states[0].labels["breaker"] != OTHER:  # many breakers together are in no state
-                    yield from states
+                yield from self.state(event.breaker, reached)
             case _:
                 return
+
+    def state(self, breaker: str, reached: str) -> list[Sample]:
+        """The state that a breaker is in."""
+        states = [self._one(STATE, breaker, state, value=int(state == reached)) for state in STATES]
+        return states if states[0].labels["breaker"] != OTHER else []  # many breakers together are in no state
+
+    def asked(self) -> Iterator[Sample]:
+        """What is asked for now: open dead letters. One that had some keeps its 0; a store that cannot be asked says nothing."""
+        with _changing:
+            places = list(_letters)
+        found: dict[tuple[str, str], int] = {}
+        for place in places:
+            counts = place.open_letters()
+            if counts is None:
+                continue
+            known = self._pipelines.setdefault(place, {})
+            known |= dict.fromkeys(counts)
+            for pipeline in known:
+                key = (place.app, pipeline)
+                found[key] = found.get(key, 0) + counts.get(pipeline, 0)
+        summed: dict[tuple[str, ...], Sample] = {}
+        for names, value in found.items():
+            sample = self._one(OPEN_LETTERS, *names, value=value)
+            labels = tuple(sample.labels.values())
+            before = summed[labels].value if labels in summed else 0  # many pipelines may be one "other"
+            summed[labels] = sample._replace(value=before + value)
+        yield from summed.values()
 
     def _one(self, metric: Metric, *values: str, value: int = 1) -> Sample:
         labels = {
@@ -225,7 +302,22 @@ class _Installed:
 
 
 _installed: dict[Hashable, _Installed] = {}
-_changing = Lock()
+
+
+def keeping(
+    samples: Samples, keep: Callable[[Iterable[Sample]], None], clean: Callable[[], None]
+) -> tuple[Hook, Callable[[], None]]:
+    """A hook that keeps what events add, and its clean-up. What has a state is kept from now on, not from its first change."""
+    unwatch = watch(lambda breaker: keep(samples.state(breaker.name, breaker.seems())))
+
+    def count(event: Event) -> None:
+        keep(samples.of(event))
+
+    def end() -> None:
+        unwatch()
+        clean()
+
+    return count, end
 
 
 def install_once(key: Hashable, make: Callable[[], tuple[Hook, Callable[[], None]]]) -> Callable[[], None]:

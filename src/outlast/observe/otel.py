@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outlast.observe.metrics import METRICS, Samples, install_once
+from outlast.observe.metrics import METRICS, Samples, install_once, keeping
 
 try:
     from opentelemetry import metrics, trace
+    from opentelemetry.metrics import Observation
 except ModuleNotFoundError as missing:
     if missing.name not in {"opentelemetry", "opentelemetry.metrics", "opentelemetry.trace"}:
         raise
@@ -20,13 +21,14 @@ except ModuleNotFoundError as missing:
     ) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.metrics import CallbackOptions, MeterProvider
     from opentelemetry.trace import TracerProvider
 
     from outlast.observe import Hook
     from outlast.observe.events import Event
+    from outlast.observe.metrics import Sample
 
 __all__ = ["install"]
 
@@ -44,7 +46,7 @@ def install(
     meters = None if meter_provider is metrics.get_meter_provider() else meter_provider
     parts = [
         install_once(("otel span",), lambda: (_on_current_span, _nothing)),
-        install_once(("otel meter", meters), lambda: (_counting(meters), _nothing)),
+        install_once(("otel meter", meters), lambda: _counting(meters)),
     ]
     if tracer_provider is not None:
         parts.append(install_once(("otel tracer", tracer_provider), lambda: (_outside(tracer_provider), _nothing)))
@@ -94,18 +96,28 @@ def _outside(provider: TracerProvider) -> Hook:
     return tell
 
 
-def _counting(provider: MeterProvider | None) -> Hook:
+def _counting(provider: MeterProvider | None) -> tuple[Hook, Callable[[], None]]:
     meter = metrics.get_meter(_SCOPE, meter_provider=provider)
     samples = Samples()
     counters = {m.name: meter.create_counter(m.name, description=m.about) for m in METRICS if m.kind == "counter"}
-    gauges = {m.name: meter.create_gauge(m.name, description=m.about) for m in METRICS if m.kind == "gauge"}
+    gauges = {
+        m.name: meter.create_gauge(m.name, description=m.about) for m in METRICS if m.kind == "gauge" and not m.asked
+    }
+    installed = [True]
 
-    def count(event: Event) -> None:
-        for sample in samples.of(event):
+    def ask(_: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(sample.value, sample.labels) for sample in samples.asked()] if installed else []
+
+    for asked in METRICS:
+        if asked.asked:
+            meter.create_observable_gauge(asked.name, callbacks=[ask], description=asked.about)
+
+    def keep(found: Iterable[Sample]) -> None:
+        for sample in found:
             name = sample.metric.name
             if name in counters:
                 counters[name].add(sample.value, sample.labels)
             else:
                 gauges[name].set(sample.value, sample.labels)
 
-    return count
+    return keeping(samples, keep, installed.clear)

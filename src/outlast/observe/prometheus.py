@@ -4,9 +4,11 @@ Prometheus metrics, kept by the official client. Needs the extra ``metrics``.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from outlast.observe.metrics import METRICS, Samples, install_once
+from outlast.observe.events import RunFinished
+from outlast.observe.metrics import METRICS, Samples, install_once, keeping
 
 try:
     import prometheus_client
@@ -18,13 +20,14 @@ except ModuleNotFoundError as missing:
     ) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from prometheus_client import CollectorRegistry
+    from prometheus_client import Metric as PrometheusMetric
 
     from outlast.observe import Hook
     from outlast.observe.events import Event
-    from outlast.observe.metrics import Metric
+    from outlast.observe.metrics import Metric, Sample
 
 __all__ = ["install"]
 
@@ -41,6 +44,9 @@ def install(registry: CollectorRegistry | None = None) -> Callable[[], None]:
 def _make(registry: CollectorRegistry) -> tuple[Hook, Callable[[], None]]:
     made: dict[str, prometheus_client.Counter | prometheus_client.Gauge] = {}
     samples = Samples()
+    shared = (
+        "PROMETHEUS_MULTIPROC_DIR" in os.environ
+    )  # then nobody reads this process itself, but what it has written down
 
     def clean() -> None:
         for collector in made.values():
@@ -53,20 +59,53 @@ def _make(registry: CollectorRegistry) -> tuple[Hook, Callable[[], None]]:
         clean()
         raise
 
-    def count(event: Event) -> None:
-        for sample in samples.of(event):
+    def refresh() -> None:
+        asked = {name: collector for name, collector in made.items() if isinstance(collector, _Asked)}
+        for collector in asked.values():
+            collector.clear()
+        for sample in samples.asked():
+            asked[sample.metric.name].labels(**sample.labels).set(sample.value)
+
+    for collector in made.values():
+        if isinstance(collector, _Asked):
+            collector.refresh = refresh
+
+    def keep(found: Iterable[Sample]) -> None:
+        for sample in found:
             collector = made[sample.metric.name].labels(**sample.labels)
             if isinstance(collector, prometheus_client.Counter):
                 collector.inc(sample.value)
             else:
                 collector.set(sample.value)
 
-    return count, clean
+    count, end = keeping(samples, keep, clean)
+
+    def hook(event: Event) -> None:
+        if shared and isinstance(event, RunFinished):
+            refresh()
+        count(event)
+
+    return hook, end
+
+
+class _Asked(prometheus_client.Gauge):
+    """A gauge whose values are asked for when it is read."""
+
+    refresh: Callable[[], None] | None = None  # of the gauge itself; those for the values of its labels have none
+
+    def collect(self) -> Iterable[PrometheusMetric]:
+        """The values as they are now."""
+        if self.refresh is not None:
+            self.refresh()
+        return super().collect()
 
 
 def _collector(metric: Metric, registry: CollectorRegistry) -> prometheus_client.Counter | prometheus_client.Gauge:
     if metric.kind == "counter":
         return prometheus_client.Counter(metric.name, metric.about, metric.labels, registry=registry)
+    if metric.asked:
+        # All of them read the same store: the newest answer counts.
+        return _Asked(metric.name, metric.about, metric.labels, registry=registry, multiprocess_mode="livemostrecent")
     # Where worker processes share their numbers: how many of those not marked as dead are in this state.
     return prometheus_client.Gauge(
         metric.name, metric.about, metric.labels, registry=registry, multiprocess_mode="livesum"

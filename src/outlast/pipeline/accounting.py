@@ -65,7 +65,7 @@ class Accounting:
         # of this pass:
         self.processed = 0  # neither skipped nor ended by throttling
         self.failures = 0
-        self._next_check = bounds.failure_check_interval
+        self.next_check = bounds.failure_check_interval
         self._same: str | None = None
         self._row = 0
 
@@ -121,8 +121,8 @@ class Accounting:
         self.processed += 1
         if self._row >= self.bounds.same_failures > 0:
             return "same_failure"
-        if self.processed >= self._next_check:
-            self._next_check += self.bounds.failure_check_interval
+        if self.processed >= self.next_check:
+            self.next_check += self.bounds.failure_check_interval
             if self.over_budget:
                 return "failure_budget_exceeded"
         return None

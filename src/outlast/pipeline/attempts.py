@@ -7,6 +7,7 @@ Each attempt has a copy of the run's context: what it sets there is nobody else'
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,16 @@ from outlast.call import latest, standing
 from outlast.callables import PLAIN, awaitable
 from outlast.clock import here
 from outlast.drivers import ISOLATED, Deadline, Scripted
-from outlast.errors import PermanentFailure
+from outlast.errors import PermanentFailure, TemporaryFailure
 from outlast.pipeline.journey import Next
+from outlast.redact import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
     from contextvars import Context as Variables
     from typing import TypeAlias
 
+    from outlast.guard import Guard
     from outlast.pipeline.batches import Convoy
     from outlast.pipeline.journey import Bearings, Journey, Post
 
@@ -38,6 +41,11 @@ class Attempts:
     _base: Variables
     _dropping: bool
     _cancelling: bool
+    _virtual: bool
+
+    def hold(self, journey: Traveller) -> None:
+        """Let no thread begin anything before it is known whether the end of this attempt stops the run."""
+        raise NotImplementedError
 
     async def attempt(self, journey: Traveller, post: Post) -> Next:
         """One attempt at an async stage."""
@@ -47,12 +55,12 @@ class Attempts:
         if journey.falling:
             context.run(standing.set, journey)
             try:
-                answer = context.run(post.guard.fallback, journey.value, **post.kwargs)  # type: ignore[arg-type]
+                answer = context.run(post.guard.fallback, journey.value, **_lent(post))  # type: ignore[arg-type]
                 if hasattr(type(answer), "__await__"):
                     answer = await inside(context, answer)
-            except Exception as error:  # noqa: BLE001 - the item's end
-                return journey.fell_back(post, error=error)
-            return journey.fell_back(post, answer)
+            except BaseException as error:  # noqa: BLE001 - the item's end
+                return journey.fell_back(post, error=self._its_own(error, post))
+            return context.run(journey.fell_back, post, answer)
         begun = context.run(journey.begin, post)
         if begun is not None:
             return self._held_up(journey, post, begun)
@@ -75,18 +83,43 @@ class Attempts:
                 with call.timer:
                     result = await inside(context, work)
         except Exception as error:  # noqa: BLE001 - told to the journey
+            if post.stage.repairs:  # which are the user's code, and may block
+                return await self._apart(context, journey.failed, post, error, began)
             return context.run(journey.failed, post, error, began)
-        except asyncio.CancelledError as cancelled:
-            return self.cancelled_inside(journey, post, cancelled, began)
+        except BaseException as thrown:  # noqa: BLE001 - as above
+            return self.thrown(journey, post, thrown, began)
+        if post.stage.repairs and not post.alone:  # an item of it may have failed
+            return await self._apart(context, journey.succeeded, post, result, began)
         return context.run(journey.succeeded, post, result, began)
 
-    def cancelled_inside(self, journey: Traveller, post: Post, cancelled: BaseException, began: float) -> Next:
-        """A cancellation that is not ours came out of a stage: one of its own tasks was cancelled, and that concerns this item only."""
+    async def _apart(self, context: Variables, tell: Callable[..., Next], *what: Any) -> Next:
+        """Tell the journey in a thread what became of the attempt."""
+        if self._virtual:  # in which time jumps as soon as the loop has nothing to do: nobody is held up, and nothing must seem to take long
+            return context.run(tell, *what)
+        return await asyncio.get_running_loop().run_in_executor(None, partial(context.run, tell, *what))
+
+    def thrown(self, journey: Traveller, post: Post, thrown: BaseException, began: float) -> Next:
+        """What is no Exception came out of an async stage: that concerns this item only, unless it is we who end the attempt."""
+        if self._cancelling and isinstance(thrown, asyncio.CancelledError):
+            journey.cut_short(post, began)
+            raise thrown
+        return self._base.copy().run(journey.failed, post, self._its_own(thrown, post), began)
+
+    def _its_own(self, thrown: BaseException, post: Post) -> Exception:
+        """The same as a failure of one item; raised again if it is not the stage's: a signal, or the end of the task itself."""
+        if isinstance(thrown, Exception):
+            return thrown
         task = asyncio.current_task()
-        if self._cancelling or (task is not None and task.cancelling()):
-            raise cancelled
-        error = RuntimeError("the stage was cancelled from inside")
-        return self._base.copy().run(journey.failed, post, error, began)
+        if (
+            self._cancelling
+            or isinstance(thrown, KeyboardInterrupt)
+            or (isinstance(thrown, GeneratorExit) and not task)
+        ):
+            raise thrown
+        if isinstance(thrown, asyncio.CancelledError) and task is not None:
+            while task.cancelling():  # by the stage itself: nobody else may
+                task.uncancel()
+        return as_failure(thrown, post)
 
     def _held_up(self, journey: Traveller, post: Post, begun: Next) -> Next:
         breaker = post.guard.breaker
@@ -110,10 +143,13 @@ class Attempts:
         if journey.falling:
             context.run(standing.set, journey)
             try:
-                answer = context.run(post.guard.fallback, journey.value, **post.kwargs)  # type: ignore[arg-type]
-            except Exception as error:  # noqa: BLE001 - the item's end
-                return journey.fell_back(post, error=error)
-            return journey.fell_back(post, answer)
+                answer = context.run(post.guard.fallback, journey.value, **_lent(post))  # type: ignore[arg-type]
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                self.hold(journey)
+                return journey.fell_back(post, error=as_failure(error, post))
+            return context.run(journey.fell_back, post, answer)
         call = journey.call
         if call is not None or post.full:
             begun = context.run(journey.begin, post)
@@ -133,11 +169,36 @@ class Attempts:
                 result = context.run(post.work, journey.value, **post.kwargs)
             if result.__class__ not in PLAIN and awaitable(result):
                 _refuse_awaitable(result, post)
-        except Exception as error:  # noqa: BLE001 - told to the journey
-            return context.run(journey.failed, post, error, began)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):  # whoever raises that wants to end the program
+                raise
+            self.hold(journey)
+            return context.run(journey.failed, post, as_failure(error, post), began)
         if call is None:
             return journey.passed(post, result, began)  # type: ignore[union-attr]  # a convoy has a call
         return context.run(journey.succeeded, post, result, began)
+
+
+def _lent(post: Post) -> dict[str, Any]:
+    """What the run has opened for the stage and its fallback takes."""
+    return {name: post.kwargs[name] for name in post.stage.lent}
+
+
+def as_failure(thrown: BaseException, post: Post) -> Exception:
+    """What came out of a stage, as a failure of one item: whatever it is, it must end neither the others nor the program."""
+    return thrown if isinstance(thrown, Exception) else failure_of(f"the stage {post.name}", thrown, post.guard)
+
+
+def failure_of(what: str, thrown: BaseException, guard: Guard | None = None) -> Exception:
+    """What is no Exception, as one."""
+    if isinstance(thrown, asyncio.CancelledError):
+        return RuntimeError(f"{what} was cancelled from inside")
+    if isinstance(thrown, SystemExit):
+        message = f"{what} called sys.exit: {error_text(thrown)}"
+        if guard is not None and guard.isolation == "process":
+            return TemporaryFailure(message, error_class="worker_lost")
+        return RuntimeError(message)
+    return RuntimeError(f"{what} raised {type(thrown).__name__}, which is no Exception: {error_text(thrown)}")
 
 
 def _refuse_awaitable(result: Any, post: Post) -> None:

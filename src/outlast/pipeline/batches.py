@@ -12,7 +12,6 @@ charge. One bad item among n costs about 2 log2(n) calls, and however many are b
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections import deque
 from functools import cache, partial
 from hashlib import blake2b
@@ -23,6 +22,7 @@ from outlast.call import Ended, latest, running, standing
 from outlast.clock import roll_for, stopping
 from outlast.errors import PermanentFailure
 from outlast.model import Context, Notes
+from outlast.pipeline.attempts import as_failure
 from outlast.pipeline.declare import Skip, Snooze
 from outlast.pipeline.journey import NEUTRAL, NOT_OURS, Next, sum_of
 from outlast.pipeline.stagecalls import StageCall
@@ -175,7 +175,13 @@ class Convoy:
             gate.stand_for(self, [share for journey in self.journeys if (share := _share_of(journey)) is not None])
             gate.follow(self._before)
             if post.guard.cost is not None:
-                gate.estimate((self.value,), post.kwargs)
+                try:
+                    gate.estimate((self.value,), post.kwargs)
+                except Exception as error:  # noqa: BLE001 - as for one item
+                    for journey in self.journeys:
+                        journey.give_up(post.name, error)
+                        self._then(journey, Next.END)
+                    return self._apart()
         try:
             wait = gate.begin()
         except Exception as error:  # noqa: BLE001 - the end of these items at this stage
@@ -209,7 +215,7 @@ class Convoy:
             share = share or self._share(journey)
             share.reason = gate.reason
             if isinstance(error, Ended) or (share.number and share.last_error is None):
-                self._then(journey, journey.came_out(post, share.unwanted))
+                self._then(journey, journey.ended(post, share.unwanted))
             else:
                 self._then(journey, journey.over(post, share.last_error or error))
         return self._apart()
@@ -223,7 +229,7 @@ class Convoy:
             return self.failed(post, wrong, began, divisible=False)
         gate = self.call
         assert gate is not None  # noqa: S101 - it has begun
-        slots = [_slot(one) for one in result]
+        slots = [_slot(one, post) for one in result]
         errors = [one for one in slots if isinstance(one, Exception) and not isinstance(one, Skip | Snooze)]
         gate.came_back(errors, all_of_them=len(errors) == len(slots))
         notes = self._told()
@@ -249,6 +255,7 @@ class Convoy:
         assert gate is not None  # noqa: S101 - it has begun
         stop = stopping.get()
         if stop is not None and stop.is_set() and not isinstance(error, Skip | Snooze):
+            self.keep_only(post, error, began)
             self.reason = "shutdown"
             return Next.BACK
         if isinstance(error, Skip | Snooze):
@@ -281,16 +288,43 @@ class Convoy:
                 self._outcome.append((Convoy(post, part, gate), Next.GO))
         return self._apart()
 
+    def keep_only(self, post: Post, error: Exception, began: float) -> None:
+        """The call is on record for each of them, and decides nothing: the run winds down."""
+        gate = self.call
+        assert gate is not None  # noqa: S101 - it has begun
+        verdict, roll = classify(error), self.roll(gate)
+        for journey, said in zip(self.journeys, self._told(), strict=True):
+            journey.post = post
+            self._tried(journey, began, said, roll)
+            journey.parted(post, error, verdict, began)
+
+    def cut_short(self, post: Post, began: float) -> None:
+        """The run does not wait for this call any longer."""
+        self.keep_only(post, InterruptedError("the run was asked to end, and did not wait for this attempt"), began)
+
     def fell_back(self, post: Post, result: Any = None, error: Exception | None = None) -> Next:
         """The fallback has answered for them, or failed too; it is no attempt."""
         error = error or _mismatch(post, result, len(self.journeys))
-        slots = [error] * len(self.journeys) if error is not None else [_slot(one) for one in result]
+        slots = [error] * len(self.journeys) if error is not None else [_slot(one, post) for one in result]
         for journey, slot, said in zip(self.journeys, slots, _portions(self.notes, len(slots)), strict=True):
             journey.notes = said
             failed = isinstance(slot, Exception)
             after = journey.fell_back(post, error=slot) if failed else journey.fell_back(post, slot)
             self._then(journey, after)
         return self._apart()
+
+    def ruined(self, post: Post, error: Exception) -> None:
+        """Nobody in here goes on: each of the items has failed."""
+        left: list[Journey | Convoy] = list(self.disband())
+        while left:
+            one = left.pop()
+            if isinstance(one, Convoy):
+                left += one.disband()
+            elif one.status is None:
+                one.give_up(post.name, error)
+                self._then(one, Next.END)
+            else:
+                self._then(one, Next.END)
 
     def outcome(self) -> list[tuple[Journey | Convoy, Next]]:
         """Who goes on now, and how; afterwards nobody is in this convoy any more."""
@@ -424,7 +458,7 @@ class Share(StageCall):
             return False  # halves are other calls, with other keys: what may have been done must not be done twice
         told = latest[0] != self.seen or self.timer is not None
         answer = (self._before_policy(error) if told else None) or self.guard.retry.answer(
-            error, verdict, self.number, self.roll, self.previous
+            error, verdict, self.number, self.roll, self.previous, circuits=True
         )
         # A call may have been cut short because the time of another item was up.
         if (answer not in _DIVISIBLE and answer != "total_timeout") or self._too_late(0.0):
@@ -463,13 +497,11 @@ def _bare(error: Exception, bare: dict[int, dict[str, Any]]) -> None:
     error.__dict__.update(known)
 
 
-def _slot(one: Any) -> Any:
+def _slot(one: Any, post: Post) -> Any:
     """What a function has put into one place of its list."""
-    if isinstance(one, BaseException) and not isinstance(one, Exception):
-        if isinstance(one, CancelledError):
-            return RuntimeError("the stage was cancelled from inside")
+    if isinstance(one, KeyboardInterrupt):
         raise one
-    return one
+    return as_failure(one, post) if isinstance(one, BaseException) else one
 
 
 def _mismatch(post: Post, result: Any, count: int) -> Exception | None:

@@ -41,6 +41,7 @@ class Crew:
         came_back: Callable[[list[tuple[Traveller, Next | BaseException]]], None],
         go: Next,
         line: Next,
+        end: Next,
         loop: asyncio.AbstractEventLoop,
         room: Room,
         review: Callable[[object], None],
@@ -50,6 +51,7 @@ class Crew:
         self._came_back = came_back
         self._go = go
         self._line = line
+        self._end = end
         self._loop = loop
         self._room = room
         self._review = review
@@ -65,6 +67,10 @@ class Crew:
         self._closed = False
         self._abandoned = False
         self.held = 0  # items in here: on their way to a thread, in one, or parked
+        # Who has just failed: nobody begins anything before the loop has decided whether that stops the run.
+        self.holding: set[Traveller] = set()
+        self._released = threading.Condition()
+        self.careful = False  # the same for whoever ends, well or not
 
     def put(self, journey: Traveller) -> None:
         """Have the item's stage attempted by a thread."""
@@ -127,6 +133,8 @@ class Crew:
         self._closed = True
         self._room.open_for_good()
         self._work.release(self._threads or 1)
+        with self._released:
+            self._released.notify_all()
 
     def abandon(self) -> None:
         """The run is over: nobody goes on with what is in here, or comes back from now on. It gives back what it holds."""
@@ -143,6 +151,23 @@ class Crew:
             except IndexError:
                 return
             _release(traveller)
+
+    def hold(self, traveller: Traveller) -> None:
+        """Let nobody begin anything until `release`. From any thread."""
+        with self._released:
+            self.holding.add(traveller)
+
+    def release(self, traveller: Traveller) -> None:
+        """It is known what its end means. From any thread."""
+        with self._released:
+            self.holding.discard(traveller)
+            if not self.holding:
+                self._released.notify_all()
+
+    def _wait_for_release(self) -> None:
+        with self._released:
+            while self.holding and not self._closed:
+                self._released.wait()
 
     def _collect(self) -> None:
         self._told = False
@@ -206,6 +231,8 @@ class Crew:
     def _carry(self, journey: Traveller) -> Next | None:
         self._enter()
         while True:
+            if self.holding:
+                self._wait_for_release()
             post = self._posts[journey.at]
             if not post.alone:  # a convoy, whose slot the loop has taken and gives back
                 return self._attempt(journey, post)
@@ -221,6 +248,11 @@ class Crew:
             after: Next | None = None
             try:
                 after = self._attempt(journey, post)
+                if after is self._end:
+                    if self.careful:
+                        self.hold(journey)
+                elif self.holding:
+                    self.release(journey)
             finally:
                 if after is self._line:
                     journey.seated = True

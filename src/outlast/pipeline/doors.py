@@ -20,7 +20,7 @@ from outlast.errors import mark_with_result
 from outlast.pipeline.conduct import Run, announce
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from typing import Self
 
     from outlast.pipeline.plan import Plan
@@ -153,7 +153,18 @@ def _in_loop() -> bool:
 
 def _here(run: Run) -> RunResult[Any]:
     with asyncio.Runner() as runner:
-        return runner.run(run.go())
+        return _driven_to_its_end(runner.get_loop(), run.go())
+
+
+def _driven_to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    task = loop.create_task(work)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except SystemExit:
+            # Of a task that a stage has made, and that ends the loop: whoever awaits that task gets it, too, and it is that item's failure.
+            if task.done():
+                raise
 
 
 def _elsewhere(run: Run) -> RunResult[Any]:
@@ -261,7 +272,7 @@ def _driven(stream: Stream[T]) -> Iterator[ItemResult[T]]:
             try:
                 while True:
                     try:
-                        result = runner.run(_next(results))
+                        result = _driven_to_its_end(runner.get_loop(), _next(results))
                     except StopAsyncIteration:
                         break
                     except BaseException as error:  # noqa: BLE001 - raised below, unless a signal is what ends it

@@ -7,20 +7,26 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from outlast.clock import here
 from outlast.commons import Unreachable
 from outlast.deadletters import DeadLetters
 from outlast.errors import ConfigurationError, nearest
-from outlast.redact import mask
-from outlast.store import EMBEDDED, StoreError, open_store
+from outlast.log import logger
+from outlast.observe.metrics import count_letters_of
+from outlast.redact import error_text, mask
+from outlast.store import EMBEDDED, StoreError, open_store, retention
 from outlast.store.codec import Codec
+from outlast.store.retention import DEFAULT_DAYS
 
 _PATIENCE = 2.0  # seconds that something shared waits for a busy or silent database
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from datetime import datetime
     from typing import TypeVar
 
     from outlast.commons import Change
@@ -49,11 +55,13 @@ class Home:
         store_url: str,
         *,
         seal: Seal | None = None,
-        retention_days: Mapping[str, int] | None = None,
+        retention_days: Mapping[str, int | None] | None = None,
+        dead_letter_threshold: int | None = None,
     ) -> None:
         self.name = name
         self.codec = Codec(seal)
-        self.retention_days = dict(retention_days or {})
+        self.retention_days = {**DEFAULT_DAYS, **(retention_days or {})}
+        self.dead_letter_threshold = dead_letter_threshold
         self._url = store_url
         self._store: tuple[object, Store] | None = None
         self._commons: HomeCommons | None = None
@@ -71,9 +79,27 @@ class Home:
         with self._opening:
             # A relative address means another file from another folder.
             address = (self.store_url, Path.cwd())
-            if self._store is None or self._store[0] != address:
-                self._store = (address, open_store(self.store_url, app=self.name))
-            return self._store[1]
+            if self._store is not None and self._store[0] == address:
+                return self._store[1]
+            store = open_store(self.store_url, app=self.name)
+            self._store = (address, store)
+        count_letters_of(self.commons)
+        self._apply_retention(store, here.get().clock.now())
+        return store
+
+    def tidy(self, began: datetime) -> None:
+        """
+        What is done by itself when a run has ended, as of when that began, so that nothing of its own goes: retention, and telling that there are
+        too many open dead letters. Never in the way of a run: whatever fails here is done the next time.
+        """
+        self._apply_retention(self.store, began)
+        if self.dead_letter_threshold is not None:
+            with _harmless("the open dead letters could not be counted"):
+                self.dead_letters.check_size(most=self.dead_letter_threshold)
+
+    def _apply_retention(self, store: Store, now: datetime) -> None:
+        with _harmless("what is too old could not be put away"):
+            retention.apply(store, self.retention_days, now)
 
     @property
     def commons(self) -> HomeCommons:
@@ -104,6 +130,14 @@ class Home:
         return pipeline.replayed(letters, **how)
 
 
+@contextmanager
+def _harmless(consequence: str) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        logger().warning("%s: %s", consequence, error_text(error))
+
+
 class HomeCommons:
     """What the processes of one app share, in its store. All that keeps it from being asked is `Unreachable`."""
 
@@ -122,6 +156,18 @@ class HomeCommons:
     def look(self, kind: Any, name: str) -> tuple[Mapping[str, Any] | None, float]:
         """What is shared, and the store's own time."""
         return self._ask(lambda store: store.look(kind, name))
+
+    def open_letters(self) -> Mapping[str, int] | None:
+        """How many dead letters are open, by pipeline; None if the store cannot be asked."""
+        try:
+            return self._ask(lambda store: store.open_letters())
+        except Unreachable:
+            return None
+
+    @property
+    def app(self) -> str:
+        """Whose it is."""
+        return self._name
 
     def _ask(self, question: Callable[[Store], T]) -> T:
         try:

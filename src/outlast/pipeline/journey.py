@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.call import Ended, running, standing
 from outlast.clock import stopping
+from outlast.errors import CircuitBreakerOpenError
 from outlast.model import Notes
 from outlast.pipeline.declare import Degraded, Skip, Snooze
 from outlast.pipeline.stagecalls import StageCall
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
     from outlast.model import Context
     from outlast.pipeline.declare import Stage
     from outlast.pipeline.results import ItemStatus
+    from outlast.shapes import StopReason
     from outlast.verdicts import Verdict
 
 _HERE = Path(__file__).parent
 # The rooms that make attempts; what other rooms raise may be a defect of theirs, and its frames are kept.
 _OURS = (str(_HERE), *(str(_HERE.parent / f"{name}.py") for name in ("drivers", "isolate", "processes", "hedge")))
-_UNTOLD = (None,) * 6
+_UNTOLD = (None,) * 7
 _row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
 NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
 _REPAIRABLE = frozenset({"permanent", "unclear", "not_listed", "skipped"})
@@ -103,8 +105,8 @@ class Post:
         self.native = False  # and it has left the context variables of its task as they were
         self.onward = Next.HOLD if stage.checkpoint else Next.GO  # for an item that came through
         self.alone = stage.batch is None  # items come one by one
-        # Anything but retries has to be asked before an attempt.
-        self.full = not stage.guard.plain or not self.alone
+        # Anything but retries has to be asked before an attempt; and repairs must not run in the event loop, as `attempt` knows.
+        self.full = not stage.guard.plain or not self.alone or (self.is_async and bool(stage.repairs))
         # A slot is a token: taking one out and putting it back is one step each, which needs no lock between threads.
         self.free: deque[None] = deque([None] * stage.concurrency)
         self.ready: Any = deque()  # items that wait for a slot; for a batch stage, the runner puts a `Gathering` here
@@ -138,6 +140,7 @@ class Journey:
     post: Post
     status: ItemStatus | None = None
     reason: str | None = None
+    stop_reason: StopReason | None = None  # why a failed item was not tried again
     warnings: list[str] | None = None
     spent: dict[str, float] | None = None
     degraded = False
@@ -152,6 +155,7 @@ class Journey:
     seen = 0  # what the flow's `latest` was when the attempt began
     repaired = numbered = 0  # repairs tried at this stage, and the attempts before the newest of them
     falling = False  # the fallback answers next
+    fallen: Exception | None = None  # for this error; for none, if it is a result that was not wanted
     first_failed: float | None = None
     throttled_at: float | None = None
     throttled = False
@@ -209,11 +213,15 @@ class Journey:
             call = self.call = StageCall(post.guard, post.name)
             call.journey, self.post = self, post
             if post.guard.cost is not None:
-                call.estimate((self.value,), post.kwargs)
+                try:
+                    call.estimate((self.value,), post.kwargs)
+                except Exception as error:  # noqa: BLE001 - what it would cost is not known, so it is not called
+                    self.give_up(post.name, error)
+                    return Next.END
         try:
             wait = call.begin()
         except Ended as end:
-            return self.came_out(post, end.result)
+            return self.ended(post, end.result)
         except Exception as error:  # noqa: BLE001 - the end of this item at this stage
             return self.over(post, error)
         if wait is None:
@@ -271,7 +279,7 @@ class Journey:
                     ),
                 )
             )
-        return self.came_out(post, result)
+        return self.ended(post, result)
 
     def passed(self, post: Post, result: Any, began: float) -> Next:
         """As `succeeded`, for a first attempt that needed no call and said nothing: nearly all of them, so in one piece."""
@@ -294,6 +302,14 @@ class Journey:
         self.at += 1
         self.value = self.input = result
         return post.onward
+
+    def ended(self, post: Post, result: Any) -> Next:
+        """The stage has its last result; if that is one that `retry_if` does not want, the fallback answers."""
+        call, fallback = self.call, post.guard.fallback
+        if fallback is None or call is None or call.reason is None or not call.world.retries:
+            return self.came_out(post, result)
+        self.falling, self.fallen = True, None
+        return Next.GO
 
     def came_out(self, post: Post, result: Any) -> Next:
         """The stage has its output."""
@@ -330,12 +346,8 @@ class Journey:
         call = self.call
         stop = stopping.get()
         if stop is not None and stop.is_set():
-            # It may have failed because of that: what ended early in it says nothing about the item. What it has cost stays on record.
-            notes = self._said()
-            if notes is not None and notes.spent:
-                self._keep(notes)
-                self._failure(post, error, classify(error), self._number(), began, now, 0.0, notes)
-                self.attempts += 1
+            # It may have failed because of that: what ended early in it says nothing about the item. That it was made stays on record.
+            self._kept_only(post, error, began, now)
             self.reason = "shutdown"
             return Next.BACK
         if call is None:
@@ -357,23 +369,43 @@ class Journey:
             self._failure(post, error, verdict, number, began, now, wait, notes)
             self.wait = wait
             self.why = "retry" if verdict is None or verdict.retry_after is None else "retry_after"
+            if isinstance(error, CircuitBreakerOpenError):
+                self.why = f"breaker {error.name}"
             if call.uncharged != uncharged:
                 self.why = call.at_limit("throttled")
             return Next.WAIT
         return self.over(post, error, (number, began, now, notes))
 
+    def cut_short(self, post: Post, began: float) -> None:
+        """The run does not wait for this attempt any longer; the item stays unfinished."""
+        error = InterruptedError("the run was asked to end, and did not wait for this attempt")
+        self._kept_only(post, error, began, post.run.monotonic())
+
+    def _kept_only(self, post: Post, error: Exception, began: float, now: float) -> None:
+        """The attempt is on record and decides nothing."""
+        if self.started is None:
+            self.started = began
+        notes = self._said()
+        if notes is not None:
+            self._keep(notes)
+        self._failure(post, error, classify(error), self._number(), began, now, 0.0, notes)
+        self.attempts += 1
+
     def over(self, post: Post, error: Exception, attempt: tuple[int, float, float, Notes | None] | None = None) -> Next:
         """No further attempt at this stage; `attempt` is the one that has just failed, if that is what ended it."""
         call = self.call
         reason = None if call is None else call.reason
+        verdict = classify(error)
         if reason in NOT_OURS:
+            if attempt is not None:
+                self.attempts += 1
+                self._failure(post, error, verdict, attempt[0], attempt[1], attempt[2], 0.0, attempt[3])
             self.reason = reason
             return Next.BACK
-        verdict = classify(error)
         if attempt is not None:
             self.attempts += 1
             number, began, now, notes = attempt
-            self._failure(post, error, verdict, number, began, now, None, notes)
+            self._failure(post, error, verdict, number, began, now, None, notes, stop_reason=reason)
         if (
             reason in _REPAIRABLE
             and self.repaired < len(post.stage.repairs)
@@ -381,11 +413,11 @@ class Journey:
             and self._repair(post, error)
         ):
             return Next.GO
-        if post.guard.fallback is not None:
-            self.falling = True
-            self.error = error
+        if post.guard.fallback is not None and (call is None or call.covers(error)):
+            self.falling, self.fallen = True, error
+            self.stop_reason = reason
             return Next.GO
-        self.give_up(post.name, error, verdict)
+        self.give_up(post.name, error, verdict, reason)
         return Next.END
 
     def fell_back(self, post: Post, result: Any = None, error: Exception | None = None) -> Next:
@@ -395,20 +427,37 @@ class Journey:
             self._keep(self.notes)
             if self.notes.spent and self.rows:
                 self.rows[-1] = self.rows[-1]._replace(spent=sum_of(self.rows[-1].spent, self.notes.spent))
+        stop_reason, self.stop_reason = self.stop_reason, None
         if error is None:
-            self.warn(f"the fallback of {post.name} answered after {type(self.error).__name__}")
+            after = "a result that retry_if does not want" if self.fallen is None else type(self.fallen).__name__
+            self.warn(f"the fallback of {post.name} answered after {after}")
+            self.degraded = True
+            if self.call is not None:
+                self.call.fell_back(self.fallen)
             return self.came_out(post, result)
-        if error.__context__ is None:
-            error.__context__ = self.error
-        self.give_up(post.name, error)
+        if error.__context__ is None and error is not self.fallen:
+            error.__context__ = self.fallen
+        self.give_up(post.name, error, stop_reason=stop_reason)
         return Next.END
 
-    def give_up(self, stage: str, error: Exception, verdict: Verdict | None = None) -> None:
-        """The item has failed for good."""
+    def give_up(
+        self,
+        stage: str,
+        error: Exception,
+        verdict: Verdict | None = None,
+        stop_reason: StopReason | None = "permanent",
+    ) -> None:
+        """The item has failed for good. What cannot be read or written is not even tried again: it is permanent."""
         self.verdict = verdict or classify(error)
+        self.stop_reason = stop_reason
         self.error = error
         self.failed_at = stage
-        self.throttled = refusal(error, self.verdict) is not None or getattr(self.call, "reason", None) == "throttled"
+        # Neither says anything about the item: the service was asked too often, or a circuit inside of the stage was open.
+        self.throttled = (
+            refusal(error, self.verdict) is not None
+            or getattr(self.call, "reason", None) == "throttled"
+            or self.verdict.error_class == "circuit_open"
+        )
         self.reason = f"{stage}: {type(error).__name__}: {error_text(error)}"
         self.status = "failed"
 
@@ -496,6 +545,8 @@ class Journey:
         now: float,
         delay: float | None,
         notes: Notes | None,
+        *,
+        stop_reason: StopReason | None = None,
     ) -> None:
         self._row(
             post,
@@ -508,6 +559,7 @@ class Journey:
             error=error_text(error),
             delay=delay,
             spent=_spent(notes),
+            stop_reason=stop_reason,
         )
 
     def _row(
@@ -523,6 +575,7 @@ class Journey:
         error: str | None = None,
         delay: float | None = None,
         spent: Mapping[str, float] | None = None,
+        stop_reason: StopReason | None = None,
     ) -> None:
         run = post.run
         waits, self.waits = self.waits, None
@@ -546,6 +599,7 @@ class Journey:
                 None if delay is None else int(delay * 1e6),
                 spent,
                 waits,
+                stop_reason,
             )
         )
 

@@ -4,6 +4,7 @@ What becomes of an item that has ended: its rows, its output, its dead letter; a
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +20,7 @@ from outlast.pipeline.journey import added
 from outlast.pipeline.results import ItemResult
 from outlast.pipeline.rowerrors import InvalidRow, particulars
 from outlast.redact import error_text
-from outlast.store.records import Checkpoint, DeadLetterRow, ItemRow
+from outlast.store.records import Checkpoint, DeadLetterRow, Failure, ItemRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +62,7 @@ class Ledger:
         # For outputs in the order of the source: the items in hand, and of those the ones that have ended.
         self._queue: deque[Journey] | None = deque() if plan.ordered else None
         self._ended: dict[int, Journey] = {}
-        self._gap = False
+        self._missing: set[int] = set()  # those that stay unfinished: what comes behind them cannot be written in order
         self._heard = _loud()
         self._room = runner.room
         # Only while somebody watches: what became of items at each stage, and how many have ended behind so many stages.
@@ -90,23 +91,33 @@ class Ledger:
         if self._queue is None:
             self._write(journey)
             return
-        if self._gap:  # one before it stays unfinished, so this cannot be written in order: a resume does it again
-            self._keep_attempts(journey)
-            self._runner.finished()
-            return
         self._ended[journey.seq] = journey
+        if journey.status == "failed" and self._queue[0] is not journey and self._ends_it(journey):
+            self._runner.begin_no_more()  # it stops the run when those before it have ended
         while self._queue and self._queue[0].seq in self._ended:
             self._write(self._ended.pop(self._queue.popleft().seq))
+        self._forgo()
+
+    def _ends_it(self, journey: Journey) -> bool:
+        return journey.verdict.fatal or self._runner.plan.on_item_error == "stop"
 
     def given_back(self, journey: Journey) -> None:
         """The item stays unfinished; those behind it that have ended already cannot be written in order."""
         self._keep_attempts(journey)
-        if self._queue is not None and not self._gap:
-            self._gap = True
-            for ended in self._ended.values():
-                self._keep_attempts(ended)
-                self._runner.finished()
-            self._ended.clear()
+        if self._queue is not None:
+            self._missing.add(journey.seq)
+            self._forgo()
+
+    def _forgo(self) -> None:
+        """What has ended behind an item that stays unfinished cannot be written in order: a resume does it again."""
+        if not self._missing or not self._ended or self._queue is None:
+            return
+        behind = itertools.dropwhile(lambda one: one.seq not in self._missing, tuple(self._queue))
+        for journey in [one for one in behind if one.seq in self._ended]:
+            del self._ended[journey.seq]
+            self._missing.add(journey.seq)
+            self._keep_attempts(journey)
+            self._runner.finished()
 
     def _keep_attempts(self, journey: Journey) -> None:
         """What was tried in vain stays on record, and so does what it has cost: the pass that finishes the item adds it up."""
@@ -195,7 +206,9 @@ class Ledger:
                 journey.give_up(last, _unstorable(error, last))
                 status = "failed"
         letter: tuple[str, Inputs] | None = None
+        failure: Failure | None = None
         if status == "failed":
+            failure = _failure(journey)
             if self._dlq:
                 status = "dlq"
                 letter = self._kept(journey) if journey.letter is None else None
@@ -221,6 +234,7 @@ class Ledger:
                     None
                     if journey.waits is None and journey.unplaced is None
                     else added(journey.unplaced, journey.waits),
+                    failure,
                 ),
             )
         )
@@ -230,12 +244,12 @@ class Ledger:
             self._settle_letter(journey, load)
         if self._watched:
             self._tally(journey, status)
-        if status in {"succeeded", "skipped"}:
+        if failure is None:
             if self._heard and status == "succeeded" and not (self._sink is not None and self._sink.refuses):
                 self._tell_success(journey)
             stop = runner.books.judge(status, spent=journey.spent)
         else:
-            stop = self._failed(journey, load, letter)
+            stop = self._failed(journey, load, letter, failure)
         if self._deliver is not None:
             load.told.append(_result(journey, status))
         # The context of a task or a timer may remember the journey for a while; what it carried is in the journal's hands.
@@ -262,6 +276,7 @@ class Ledger:
             journey.give_up(last, error)
             status: Any = "dlq" if self._dlq else "failed"
             letter = self._kept(journey) if self._dlq and journey.letter is None else None
+            failure = _failure(journey)
             place = places[journey.seq]
             load.items[place] = load.items[place]._replace(
                 status=status,
@@ -269,6 +284,7 @@ class Ledger:
                 degraded=False,
                 warnings=tuple(journey.warnings or ()),
                 output=self._particulars(journey, letter),
+                failure=failure,
             )
             if journey.letter is not None:  # which stays open
                 load.resolved = [each for each in load.resolved if each[0] != journey.letter.id]
@@ -278,7 +294,7 @@ class Ledger:
                 self.through[-2] += 1
                 self.stages[-1].dead += 1
                 self.refusals += 1
-            stop = self._failed(journey, load, letter)
+            stop = self._failed(journey, load, letter, failure)
             if stop is not None:
                 self._stop(stop, journey)
             journey.forget()
@@ -286,13 +302,11 @@ class Ledger:
         load.keys = [each for number, each in enumerate(load.keys) if number not in errors]
         load.journeys = [each for number, each in enumerate(load.journeys) if number not in errors]
 
-    def _failed(self, journey: Journey, load: Load, letter: tuple[str, Inputs] | None) -> str | None:
+    def _failed(self, journey: Journey, load: Load, letter: tuple[str, Inputs] | None, failure: Failure) -> str | None:
         runner, bearings = self._runner, self._runner.bearings
         error, verdict = journey.error, journey.verdict
         stage = journey.failed_at
-        text, kind = error_text(error), type(error).__name__
-        problem = error.problem if isinstance(error, InvalidRow) else text
-        mark = fingerprint(stage, verdict.error_class, kind, problem)
+        text, kind, mark = error_text(error), type(error).__name__, failure.fingerprint or ""
         identity: dict[str, Any] = {
             "run_id": bearings.run_id,
             "pipeline": bearings.pipeline,
@@ -393,6 +407,7 @@ class Ledger:
             last_attempt_us=instant(None),
             created_us=instant(None),
             metadata=metadata,
+            stop_reason=journey.stop_reason,
         )
 
     def _settle_letter(self, journey: Journey, load: Load) -> None:
@@ -476,14 +491,14 @@ class Ledger:
                 processed=books.processed,
                 failed=books.failures,
             )
-            runner.stop(reason, details)
+            runner.stop(reason, details, drop=True)
         elif reason == "same_failure":
             if runner.reading:
                 runner.detail = journey.reason or ""
-                runner.stop(reason, journey.error)
+                runner.stop(reason, journey.error, drop=True)
         else:
             runner.detail = journey.reason or ""
-            runner.stop(reason, journey.error, drop=reason == "fatal_error")
+            runner.stop(reason, journey.error, drop=True)
 
     def _over_budget(self, *, stopped: bool) -> None:
         if not listening():
@@ -503,6 +518,14 @@ class Ledger:
                 stopped=stopped,
             )
         )
+
+
+def _failure(journey: Journey) -> Failure:
+    """What is on record with a failed item: why it was not tried again, and which problem it has."""
+    error, error_class, kind = journey.error, journey.verdict.error_class, type(journey.error).__name__
+    problem = error.problem if isinstance(error, InvalidRow) else error_text(error)
+    mark = fingerprint(journey.failed_at, error_class, kind, problem)
+    return Failure(journey.stop_reason, mark, error_class, kind)
 
 
 def _looks(value: Any) -> str:
@@ -526,6 +549,7 @@ def _result(journey: Journey, status: Any) -> ItemResult[Any]:
         value=journey.output if status == "succeeded" else None,
         error=journey.reason,
         attempts=journey.attempts,
+        stop_reason=journey.stop_reason,
         warnings=tuple(journey.warnings or ()),
         spent=journey.spent or {},
     )

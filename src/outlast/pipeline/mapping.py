@@ -14,6 +14,7 @@ from outlast.checks import Check
 from outlast.clock import here
 from outlast.errors import ConfigurationError
 from outlast.observe import emit, listening
+from outlast.pipeline.attempts import failure_of
 from outlast.pipeline.journey import shorten
 from outlast.pipeline.results import PartialResult
 from outlast.redact import error_text, sanitise
@@ -46,8 +47,10 @@ def map(  # noqa: A001 - outlast.map
             number, item = under_way.pop(future)
             # Without being raised here: its traceback would lead to this frame, and this frame to it.
             error = future.exception()
-            if error is not None and not isinstance(error, Exception):
+            if isinstance(error, KeyboardInterrupt):
                 raise error
+            if error is not None and not isinstance(error, Exception):  # the item's own, sys.exit too
+                error = failure_of(name, error)
             ended[number] = (item, None if error is not None else future.result(), error)
             del error
             _tell(name, *ended[number])
@@ -84,12 +87,31 @@ async def amap(
         except Exception as error:  # noqa: BLE001 - that is the point
             shorten(error)
             ended[number] = (item, None, error)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as thrown:
+            if isinstance(thrown, asyncio.CancelledError) and number in called_off:
+                raise
+            ended[number] = (item, None, failure_of(name, thrown))
         _tell(name, *ended[number])
+
+    called_off: set[int] = set()
 
     async def several() -> None:
         for number, item in source:
             # A task of its own, so that what one item sets in context variables is not seen by the next.
-            await asyncio.create_task(one(number, item))
+            task = asyncio.create_task(one(number, item))
+            try:
+                await asyncio.wait([task])  # which passes no cancellation of the item's own on
+            except asyncio.CancelledError:
+                called_off.add(number)
+                task.cancel()
+                await asyncio.wait([task])
+                raise
+            if task.cancelled():  # by itself, after it had ended
+                ended.setdefault(number, (item, None, failure_of(name, asyncio.CancelledError())))
+            else:
+                task.result()
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(concurrency):

@@ -28,6 +28,7 @@ _FOLLOWS = float("0.5")
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
     from pathlib import Path
     from typing import Never, Unpack
 
@@ -363,6 +364,13 @@ class Pipeline(Generic[In_contra, Out_co]):
         options.setdefault("home", self.app)
         return Plan(name=self.name, stages=self.stages, bounds=self._bounds, run_key=run_key, **options)
 
+    def run_in_turn(
+        self, source: Iterable[In_contra], *, window: int, check: bool = True, **options: Any
+    ) -> RunResult[Out_co]:
+        """As `run`, with at most so many items in hand at a time."""
+        result: RunResult[Out_co] = blocking(Run(self._plan(window=window, **options), source))
+        return result.raise_for_status() if check else result
+
     def tested(self, items: Iterable[In_contra], provided: Mapping[Any, Any], **options: Any) -> RunResult[Out_co]:
         """As `run`, in a store of its own and with these resources; for `outlast.testing.run`."""
         plan = self._plan(provided=provided, home=_Bench(self.app.name, self.app.codec), **options)
@@ -378,6 +386,9 @@ class _Bench:
         self.codec = codec
         self.store = open_store(f"{folder}/outlast.db", app=name)
         weakref.finalize(self.store, shutil.rmtree, folder, ignore_errors=True)
+
+    def tidy(self, began: datetime, /) -> None:
+        """Nothing is kept for long here."""
 
 
 def _checked(stages: tuple[Any, ...], check: Check) -> tuple[Stage[..., Any, Any], ...]:

@@ -13,6 +13,7 @@ from outlast.store.records import StageMark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from outlast.commons import Commons
     from outlast.pipeline.accounting import Bounds
@@ -36,6 +37,7 @@ class Keeps(Protocol):
     def codec(self) -> Codec: ...
     @property
     def commons(self) -> Commons: ...
+    def tidy(self, began: datetime, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class Plan:
     keep_outputs: bool = True
     provided: Mapping[Any, Any] = field(default_factory=dict)
     watch: Callable[[Runner], None] | None = None
+    window: int | None = None  # how many items may be in hand, if not as many as the stages can use
     expected: int | None = None  # how many items there are, if somebody knows
 
     @property

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from outlast.deadletters import FailureGroup
     from outlast.pipeline.rowerrors import ErrorLine
+    from outlast.shapes import StopReason
     from outlast.store import Store
 
 A = TypeVar("A")
@@ -71,6 +72,7 @@ class ItemResult(Generic[Out_co]):
     value: Out_co | None = None
     error: str | None = None
     attempts: int = 1
+    stop_reason: StopReason | None = None
     warnings: tuple[str, ...] = ()
     spent: Mapping[str, float] = field(default_factory=dict)
 
@@ -121,7 +123,9 @@ class RunResult(Generic[Out_co]):
         """The failures of this run by fingerprint, the largest group first."""
         if self._store is None:
             return ()
-        return as_groups(self._store().groups(run=self.id, status=None))
+        store = self._store()
+        run = store.run(self.id)
+        return as_groups([] if run is None else store.failures(run))
 
     def outputs(self) -> Iterator[Out_co]:
         """What the items became, in the order of the source; only of a run without a sink, which has them instead."""
@@ -143,6 +147,7 @@ class RunResult(Generic[Out_co]):
                     value=self._decode(row.output) if row.output is not None and row.status == "succeeded" else None,
                     error=row.reason,
                     attempts=row.attempts,
+                    stop_reason=row.stop_reason,
                     warnings=tuple(row.warnings),
                     spent=dict(row.spent),
                 )

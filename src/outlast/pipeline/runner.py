@@ -111,7 +111,7 @@ class Runner(Traffic):
         self._base.run(running.set, UNDERWAY)
         # Twice what can be under way at a batch stage: one batch is worked on while the next one gathers.
         most = (4 * one.concurrency if one.batch is None else 2 * one.concurrency * one.batch for one in plan.stages)
-        self.window = max(LEAST_WINDOW, *most)
+        self.window = plan.window or max(LEAST_WINDOW, *most)
         self._least_window = min(self.window, sum(one.concurrency * (one.batch or 1) for one in plan.stages) + 1)
         self.room = Room()
         self._input_size = 0  # bytes of an item as it was read, roughly, of the larger ones of late
@@ -154,6 +154,7 @@ class Runner(Traffic):
             self._safely(self._came_back),
             Next.GO,
             Next.LINE,
+            Next.END,
             self.loop,
             self.room,
             self._safely(self._review),
@@ -197,14 +198,17 @@ class Runner(Traffic):
             task.add_done_callback(self._left)
         try:
             await self._done
+            await self._leave()
             await self._settle()
             await self.at_end()
         except asyncio.CancelledError:
             self.end("interrupted")
             self.cancel()
+            await self._leave()
             await self._settle()
             raise
         finally:
+            self._cancelling = True
             heart.close()
             self.journal.close()
             self.crew.close()
@@ -224,6 +228,11 @@ class Runner(Traffic):
             self._settled = self.loop.create_future()
             self.journal.flush()
             await self._settled
+
+    async def _leave(self) -> None:
+        """What is given up is on record, too."""
+        if self._cancelling and self._tasks:
+            await asyncio.wait([*self._tasks], timeout=_FAREWELL)
 
     async def _dismiss(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -255,6 +264,11 @@ class Runner(Traffic):
             for task in [*self._lines]:
                 task.cancel()
         self._check_done()
+
+    def begin_no_more(self) -> None:
+        """Read no more, and begin no item that was not begun."""
+        self._reading = False
+        self._drop(self._unbegun())
 
     def end(self, wish: str) -> None:
         """Wind down: attempts that are running may end, nothing else is begun. `wish` is pause, cancel or interrupted."""
@@ -338,6 +352,14 @@ class Runner(Traffic):
         journeys.clear()
         for journey in dropped:
             self.give_back(journey)
+
+    def hold(self, journey: Journey | Convoy) -> None:
+        self.crew.hold(journey)
+
+    def _wary(self) -> bool:
+        """Whether one of the items in hand may be the one at which the failure budget ends the run."""
+        books = self.books
+        return books.over_budget and self._reading and books.processed + self.window >= books.next_check
 
     @property
     def reading(self) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from outlast.call import latest, standing
 from outlast.clock import Signal
 from outlast.drivers import same
-from outlast.pipeline.attempts import Attempts, inside, rest
+from outlast.pipeline.attempts import Attempts, as_failure, inside, rest
 from outlast.pipeline.batches import LINGER, Convoy
 from outlast.pipeline.journey import Next
 
@@ -57,6 +57,7 @@ class Traffic(Attempts):
     status: str | None
     reason: str | None
     error: BaseException | None
+    detail: str
     _async_posts: list[Post]
     _gatherings: list[Gathering]
     _most_tasks: int
@@ -83,6 +84,7 @@ class Traffic(Attempts):
         def feed_more(self) -> None: ...
         def _check_done(self) -> None: ...
         def _meter(self) -> None: ...
+        def _wary(self) -> bool: ...
 
     # -- slots and tasks ----------------------------------------------------------------------------------------------------------
 
@@ -218,7 +220,10 @@ class Traffic(Attempts):
                     self.journal.flush()  # nobody works: what waits for the record need not wait longer
                 waiting = self.loop.create_future()
                 self._idle.append(waiting)
-                await waiting
+                try:
+                    await waiting
+                except asyncio.CancelledError:
+                    self._not_by_a_stage()
                 continue
             if await self._carry(journey):
                 # A stage has changed the context variables of this task. Nobody else may see that: another task takes over.
@@ -228,7 +233,18 @@ class Traffic(Attempts):
             turns += 1
             if turns >= _TURN:
                 turns = 0
-                await asyncio.sleep(0)
+                try:
+                    await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    self._not_by_a_stage()
+
+    def _not_by_a_stage(self) -> None:
+        """Go on if a stage has cancelled this task and has ended before it felt that; called where a cancellation is caught."""
+        task = asyncio.current_task()
+        if self._cancelling or task is None:
+            raise  # noqa: PLE0704 - the cancellation
+        while task.cancelling():
+            task.uncancel()
 
     async def _carry(self, journey: Any) -> bool:
         """From stage to stage as long as slots are free; the slot of the first is held already. Whether the task's context was changed."""
@@ -252,8 +268,8 @@ class Traffic(Attempts):
                         result = await post.work(journey.value)
                     except Exception as error:  # noqa: BLE001 - told to the journey
                         after = journey.failed(post, error, began)
-                    except asyncio.CancelledError as cancelled:
-                        after = self.cancelled_inside(journey, post, cancelled, began)
+                    except BaseException as thrown:  # noqa: BLE001 - as above
+                        after = self.thrown(journey, post, thrown, began)
                     else:
                         after = journey.passed(post, result, began)
                         result = None
@@ -281,14 +297,16 @@ class Traffic(Attempts):
                             result = await inside(context, work)
                     except Exception as error:  # noqa: BLE001 - told to the journey
                         after = run(journey.failed, post, error, began)
-                    except asyncio.CancelledError as cancelled:
-                        after = self.cancelled_inside(journey, post, cancelled, began)
+                    except BaseException as thrown:  # noqa: BLE001 - as above
+                        after = self.thrown(journey, post, thrown, began)
                     else:
                         after = journey.passed(post, result, began)
                         result = None
-            except BaseException:
-                self.give_back(journey)
-                raise
+            except BaseException as error:
+                if isinstance(error, Exception | asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
+                    self.give_back(journey)
+                    raise
+                after = self._ruined(journey, post, error)
             finally:
                 if after is _LINE:
                     journey.seated = True
@@ -315,6 +333,7 @@ class Traffic(Attempts):
             self._gathered(self.posts[journey.at])
         elif after is _BACK or self._dropping:
             if after is _BACK and journey.reason == "breaker_open":
+                self.detail = self.detail or _what_stays_open(self.posts[journey.at])
                 self.stop("breaker_open", drop=True)
             self.give_back(journey)
         elif after is _GO:
@@ -329,6 +348,17 @@ class Traffic(Attempts):
             task = self.loop.create_task(self._stand_in_line(journey))
             self._lines[task] = journey
             task.add_done_callback(self._out_of_line)
+
+    def _ruined(self, traveller: Any, post: Post, thrown: BaseException) -> Next:
+        """What is no Exception came out of code that decides about an attempt (a repair, a predicate, a text): the items have failed."""
+        if traveller.call is not None:
+            traveller.call.interrupted(GeneratorExit())
+        error = as_failure(thrown, post)
+        if traveller.__class__ is Convoy:
+            traveller.ruined(post, error)
+            return _APART
+        traveller.give_up(post.name, error)
+        return _END
 
     def give_back(self, journey: Journey | Convoy) -> None:
         """The item stays unfinished: it is pending, and a resume goes on with it."""
@@ -348,7 +378,7 @@ class Traffic(Attempts):
         """An item has a status and is in the journal's hands."""
         self.in_hand -= 1
         if self._reading:
-            if self.window - self.in_hand >= _ROOM and len(self._fresh) < LOW:
+            if self.window - self.in_hand >= min(_ROOM, self.window) and len(self._fresh) < LOW:
                 self.feed_more()
         elif self.in_hand == 0:
             self._check_done()
@@ -358,11 +388,16 @@ class Traffic(Attempts):
             if journey.__class__ is Convoy and after is not _LINE:
                 journey.seated = False
                 self.posts[journey.at].free.append(None)
-            if isinstance(after, BaseException):
+            if isinstance(after, Exception | KeyboardInterrupt):
                 self.give_back(journey)
                 self._abort(after)
+            elif isinstance(after, BaseException):
+                self._go_on(journey, self._ruined(journey, self.posts[journey.at], after))
             else:
                 self._go_on(journey, after)
+            if self.crew.holding:
+                self.crew.release(journey)
+        self.crew.careful = self._wary()
         if self._metered:
             self._meter()
         if self.crew.held < _ROOM:
@@ -427,3 +462,12 @@ class Traffic(Attempts):
             self.give_back(journey)
         else:
             self._left(task)
+
+
+def _what_stays_open(post: Post) -> str:
+    breaker = post.guard.breaker
+    if breaker is None:
+        return "a circuit breaker stayed open"
+    isolated = breaker.memory.circuit.isolated
+    how = "stayed open after 3 rounds of probes" if isolated is None else f"is isolated: {isolated}"
+    return f"the circuit breaker {breaker.name} {how}"

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from outlast.deadletters import fingerprint, normalised
+from outlast.deadletters.beginnings import SOURCE
 from outlast.redact import sanitise
 from outlast.report.model import (
     FORMAT,
@@ -65,7 +67,7 @@ def gathered(store: Store, run: RunRecord) -> Report:
     with store.counting(run) as count:
         run = count.run
         sums = count.sums()
-        errors, more_errors = _errors(count.errors(), run)
+        errors, more_errors = _errors(chain(count.errors(), count.failed_unattempted()), run)
         warnings, more_warnings = _warnings(count.warnings())
         throughput = _throughput(count, sums, run)
         pass_list = _passes(count.passes())
@@ -103,6 +105,7 @@ def gathered(store: Store, run: RunRecord) -> Report:
             for item in sums.slowest
         ),
         warnings=warnings,
+        stop_reasons=sums.stop_reasons,
         left_out={
             "errors": more_errors,
             "warnings": more_warnings,
@@ -387,7 +390,7 @@ def _errors(figures: Iterable[ErrorFigure], run: RunRecord) -> tuple[tuple[Error
     found: dict[str, list[Any]] = {}
     beyond: set[str] | None = None
     whole = 0
-    names = {place: _stage(run, place) for place in range(len(run.stages))}
+    names = {place: _stage(run, place) for place in range(len(run.stages))} | {-1: SOURCE}
     for figure in figures:
         stage, text = names.get(figure.stage, str(figure.stage)), figure.error or ""
         kind, name = figure.error_class or "unknown", figure.error_type or "no error"

@@ -252,7 +252,10 @@ class Warned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a run came to, and why. `unknown` says in sentences what is not on record; `left_out` counts groups beyond those listed."""
+    """
+    What a run came to, and why. `unknown` says in sentences what is not on record; `stop_reasons` counts failed items by why they were not
+    tried again; `left_out` counts groups beyond those listed.
+    """
 
     format: int
     verdict: str
@@ -272,6 +275,7 @@ class Report:
     pass_list: tuple[Pass, ...]
     slowest: tuple[SlowItem, ...]
     warnings: tuple[Warned, ...]
+    stop_reasons: Mapping[str, int]
     left_out: Mapping[str, int]
 
     def to_dict(self) -> dict[str, Any]:
@@ -286,14 +290,16 @@ class Report:
         return page(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page to a file, all of it or nothing."""
+        """Write the page to a file that only its owner can read, all of it or nothing."""
         import os
         from pathlib import Path
 
         target = Path(path)
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            unfinished.write_text(self.html(), encoding="utf-8")
+            handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(self.html())
             unfinished.replace(target)
         except BaseException:
             unfinished.unlink(missing_ok=True)

@@ -169,7 +169,7 @@ def _problems(report: Report) -> str:
             else ""
         )
         lead = "Dead letters by what they have in common, the largest group first. Look at one, mend the cause, then replay the group."
-        return section("What went wrong", lead, f'<ol class="problems">{rows}</ol>{rest}')
+        return section("What went wrong", lead, f'<ol class="problems">{rows}</ol>{rest}{_stopped(report)}')
     if dead:
         ended = [group for group in report.errors if group.dead][:5]
         rows = "".join(
@@ -179,16 +179,24 @@ def _problems(report: Report) -> str:
             for group in ended
         )
         kept = (
-            "Their dead letters are not on record any more."
-            if report.counts.dlq
-            else "They are not kept as dead letters."
+            "They are not kept as dead letters."
+            if not report.counts.dlq
+            else "Their dead letters are open again, with the runs they come from."
+            if report.run.kind == "replay"
+            else "Their dead letters are not on record any more."
         )
         return section(
             "What went wrong",
             f"What items failed with. {kept}",
-            f'<ol class="problems">{rows}</ol>',
+            f'<ol class="problems">{rows}</ol>{_stopped(report)}',
         )
     return ""
+
+
+def _stopped(report: Report) -> str:
+    """Why failed items were not tried again."""
+    told = ", ".join(f"{number:,} {escaped(reason)}" for reason, number in report.stop_reasons.items())
+    return f'<p class="meta quiet">Not tried again: {told}</p>' if told else ""
 
 
 # -- over time, and from stage to stage ----------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class Moment:
     One thing that happened to an item, and a sentence that says it. `at` is None where that is not on record.
 
     `seconds` is how long an attempt or a wait took; `why` is a wait's reason; `stage`, `attempt`, `outcome` (``success``, ``retrying``,
-    ``failed``, and at the end the item's status), `error_class` and `error` are an attempt's or the end's.
+    ``failed``, and at the end the item's status), `error_class`, `error` and `stop_reason` are an attempt's or the end's.
     """
 
     kind: Kind
@@ -48,6 +48,7 @@ class Moment:
     why: str | None = None
     error_class: str | None = None
     error: str | None = None
+    stop_reason: str | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -206,6 +207,8 @@ def _attempt(run: RunRecord, attempt: AttemptRow) -> Moment:
         said += f"returned after {duration(took)}, and retry_if wanted another result"
     else:
         said += f"failed after {duration(took)} with {attempt.error_type} ({attempt.error_class}): {sanitise(attempt.error or '')}"
+    if attempt.stop_reason is not None:
+        said += f"; not tried again: {attempt.stop_reason}"
     if attempt.delay_us is not None:
         said += f"; to be tried again in {duration(attempt.delay_us / 1e6)}"
     if attempt.spent:
@@ -219,6 +222,7 @@ def _attempt(run: RunRecord, attempt: AttemptRow) -> Moment:
         outcome=attempt.outcome,
         error_class=attempt.error_class,
         error=attempt.error and sanitise(attempt.error),
+        stop_reason=attempt.stop_reason,
         spent=dict(attempt.spent or {}),
         text=said,
     )
@@ -234,6 +238,8 @@ def _end(run: RunRecord, row: ItemRow, end_us: int, letter: str | None) -> Momen
         "dlq": f"became a dead letter{total}: {why}",
         "failed": f"failed{total}: {why}",
     }[row.status]
+    if row.stop_reason is not None:
+        said += f"; not tried again: {row.stop_reason}"
     if row.spent:
         said += f"; spent {amounts(row.spent)} in all"
     if letter is not None:
@@ -244,6 +250,7 @@ def _end(run: RunRecord, row: ItemRow, end_us: int, letter: str | None) -> Momen
         stage=stage,
         outcome=row.status,
         error=why or None,
+        stop_reason=row.stop_reason,
         spent=dict(row.spent),
         text=said,
     )

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from outlast.store.records import storable
+from outlast.store.records import LetterGroup, from_us, storable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from outlast.store.database import Database, Transaction
     from outlast.store.records import AttemptOutcome, ItemStatus, LetterStatus, RunRecord
@@ -119,6 +119,9 @@ class Sums:
     wasted: dict[str, float] = field(default_factory=dict)  # without counting anything twice
     slowest: list[SlowItem] = field(default_factory=list)
     letters: list[tuple[str, str, LetterStatus, int]] = field(default_factory=list)  # fingerprint, stage, status, count
+    stop_reasons: dict[str, int] = field(
+        default_factory=dict
+    )  # why failed items were not tried again, the most frequent first
 
 
 class Figures:
@@ -127,6 +130,7 @@ class Figures:
     _database: Database
     app: str
     _runs: Callable[..., list[RunRecord]]
+    groups: Callable[..., list[LetterGroup]]
 
     @contextmanager
     def counting(self, run: RunRecord) -> Iterator[Count]:
@@ -134,6 +138,42 @@ class Figures:
         with self._database.snapshot() as tx:
             found = self._runs(tx, "and id = ?", run.id)
             yield Count(self._database, tx, found[0] if found else run, self.app)
+
+    def failures(self, run: RunRecord, status: LetterStatus | None = None, *, limit: int = 100) -> list[LetterGroup]:
+        """
+        The failures of a run by fingerprint, the largest group first: its dead letters of this status (None: of any), and the failed items
+        that have none, because the run keeps none or is a replay of those of others.
+        """
+        found = {(group.id, group.stage): group for group in self.groups(run=run.id, status=status, limit=limit)}
+        bare = ("failed", "dlq") if run.kind == "replay" else ("failed",)
+        if sum(getattr(run.counts, name) for name in bare):
+            for group in self._bare_failures(run, bare, limit):
+                same = found.get((group.id, group.stage))
+                found[group.id, group.stage] = group if same is None else replace(same, count=same.count + group.count)
+        return sorted(found.values(), key=lambda group: (-group.count, group.id, group.stage))[:limit]
+
+    def _bare_failures(self, run: RunRecord, statuses: Sequence[str], limit: int) -> Iterator[LetterGroup]:
+        places = ", ".join("?" * len(statuses))
+        names = [mark.name for mark in run.stages]
+        with self._database.reading() as tx:
+            groups = tx.rows(
+                f"select fingerprint, failure_class, failure_type, stage, {_SOURCE}, count(*), min(started + took), max(started + took), "
+                f"min(seq), max(seq) from outlast_items where run = ? and status in ({places}) and fingerprint is not null "
+                "group by 1, 2, 3, 4, 5 order by count(*) desc, 1 limit ?",
+                *(run.number, *statuses, limit),
+            )
+            for mark, error_class, error_type, stage, unread, count, first, last, *ends in groups:
+                rows = tx.rows(
+                    "select key, reason from outlast_items where run = ? and seq in (?, ?) order by seq desc",
+                    *(run.number, *ends),
+                )
+                name = "source" if unread else names[stage] if 0 <= stage < len(names) else str(stage)
+                message = without_origin(rows[0][1] or "", error_type) if rows else ""
+                samples = tuple(dict.fromkeys(key for key, _ in rows))
+                seen = (from_us(int(first)), from_us(int(last)))
+                yield LetterGroup(
+                    mark, run.pipeline, name, error_class or "", error_type or "", message, count, samples, *seen
+                )
 
     def trail(self, run_number: int, item: int | str) -> Trail | None:
         """The item with this key or at this position, if anything is on record of it; the first of those with one key."""
@@ -153,6 +193,17 @@ class Figures:
             )
         seq, key, status = found
         return Trail(seq, key, status, tuple(stage for (stage,) in stages))
+
+
+def without_origin(reason: str, error_type: str | None) -> str:
+    """
+    What an item's reason says, without stage and type, which it begins with.
+
+    >>> without_origin("parse: ValueError: bad: 5", "ValueError")
+    'bad: 5'
+    """
+    _, mark, text = reason.partition(f": {error_type}: ")
+    return text if mark else reason
 
 
 class Count:
@@ -209,6 +260,13 @@ class Count:
                 *(self._app, self.run.id),
             )
         ]
+        sums.stop_reasons = dict(
+            tx.rows(
+                "select stop_reason, count(*) from outlast_items where run = ? and status in ('dlq', 'failed') "
+                "and stop_reason is not null group by 1 order by 2 desc, 1",
+                run,
+            )
+        )
         return sums
 
     def buckets(self, first_us: int, width_us: int) -> list[tuple[int, ItemStatus, int]]:
@@ -237,6 +295,20 @@ class Count:
             *(self.run.number, self.run.number),
         ):
             yield ErrorFigure(*row[:4], *(int(number) for number in row[4:]))
+
+    def failed_unattempted(self) -> Iterator[ErrorFigure]:
+        """What went wrong with items that no attempt failed for: they could not be read, or their output could not be kept."""
+        attempt = "select 1 from outlast_attempts a where a.run = i.run and a.seq = i.seq and a.stage = i.stage"
+        for stage, error_class, error_type, reason, *numbers in self._database.stream(
+            self._tx,
+            f"select case when {_SOURCE} = 1 then -1 else stage end, failure_class, failure_type, reason, count(*), "
+            "min(started + took), max(started + took) from outlast_items i where run = ? and status in ('dlq', 'failed') "
+            f"and not exists ({attempt} and a.outcome <> 'success') group by 1, 2, 3, 4",
+            self.run.number,
+        ):
+            text = without_origin(reason or "", error_type)
+            count, first, last = (int(number) for number in numbers)
+            yield ErrorFigure(stage, error_class, error_type, text, count, first, last, 0, count)
 
     def warnings(self) -> Iterator[tuple[str, int]]:
         """What items were warned of: in no order, and as many as there are texts."""

@@ -18,7 +18,7 @@ from outlast.store.database import Duplicate
 from outlast.store.faults import StoreRefused
 from outlast.store.letters import COLUMNS as LETTER
 from outlast.store.letters import letter_values
-from outlast.store.records import AttemptRow, Batch, Checkpoint, ItemRow, storable, to_us
+from outlast.store.records import AttemptRow, Batch, Checkpoint, Failure, ItemRow, storable, to_us
 from outlast.store.runs import fenced
 from outlast.store.upkeep import EVENT, event_values
 
@@ -29,10 +29,13 @@ if TYPE_CHECKING:
     from outlast.store.records import ItemStatus, Lease
 
 _ITEM = "seq, key, status, stage, attempts, degraded, reason, warnings, spent, output, started, took, waits"
-_ATTEMPT = "seq, stage, pass, number, outcome, started, took, error_class, error_type, error, delay, spent, waits"
+_FAILURE = "stop_reason, fingerprint, failure_class, failure_type"
+_ATTEMPT = (
+    "seq, stage, pass, number, outcome, started, took, error_class, error_type, error, delay, spent, waits, stop_reason"
+)
 _SHORT_ITEM = "seq, key, status, stage, attempts, degraded, started, took"
 _SHORT_ATTEMPT = "seq, stage, pass, number, outcome, started, took"
-_NOTHING = (None,) * 6
+_NOTHING = (None,) * 7
 _CHECKPOINT = "seq, key, stage, version, output"
 _COUNTED = ("succeeded", "skipped", "dlq", "failed")
 _SHARD = "read, sink_offset, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
@@ -62,12 +65,16 @@ class Items:
             with self._database.writing(batches=True) as tx:
                 self._write(tx, lease, self._unwritten(tx, lease, batch))
         with self._keys_lock:
+            if batch.undone:
+                self._forget_keys()
             if self._keys is not None and self._keys.run == lease.run_number:
                 self._keys.add((item.seq, storable(item.key), item.status) for item in batch.items)
 
     def _write(self, tx: Transaction, lease: Lease, batch: Batch) -> None:
         run = lease.run_number
         shard = fenced(self._database, tx, lease, _SHARD)
+        if batch.undone:
+            shard = self._undo(tx, run, shard, batch.undone)
         self._insert_items(tx, run, batch.items)
         self._insert_attempts(tx, run, batch.attempts)
         checkpoints = [(run, *checkpoint) for checkpoint in batch.checkpoints]
@@ -87,12 +94,44 @@ class Items:
             self._database.lock_events(tx)
             tx.insert("outlast_events", EVENT, [event_values(self.app, event) for event in batch.events])
 
+    def _undo(self, tx: Transaction, run: int, shard: Any, seqs: Sequence[int]) -> Any:
+        """Take back successes; the shard's row without them. One that is not there, or is no success, is left alone."""
+        database = self._database
+        rows = tx.rows(
+            f"delete from outlast_items where run = ? and seq {database.among} and status = 'succeeded' returning degraded, spent",
+            *(run, database.passed(set(seqs))),
+        )
+        read, offset, exhausted, succeeded, *counts, degraded, spent, token = shard
+        left: dict[str, float] = json.loads(spent)
+        for _, one in rows:
+            _add(left, {name: -amount for name, amount in (json.loads(one) if one else {}).items()})
+        degraded -= sum(bool(row[0]) for row in rows)
+        kept = _json({name: amount for name, amount in left.items() if amount}) if rows else spent
+        return (read, offset, exhausted, succeeded - len(rows), *counts, degraded, kept, token)
+
     # Most rows have little to tell. They go without the columns that would be empty, which is twice as fast.
 
     def _insert_items(self, tx: Transaction, run: int, items: Sequence[ItemRow]) -> None:
         short: list[tuple[Any, ...]] = []
         long: list[tuple[Any, ...]] = []
-        for seq, key, status, stage, attempts, degraded, reason, warnings, spent, output, started, took, waits in items:
+        failed: list[tuple[Any, ...]] = []
+        for item in items:
+            (
+                seq,
+                key,
+                status,
+                stage,
+                attempts,
+                degraded,
+                reason,
+                warnings,
+                spent,
+                output,
+                started,
+                took,
+                waits,
+                failure,
+            ) = item
             name = key if key.isprintable() else storable(key)
             row = (run, seq, name, status, stage, attempts, degraded, started, took)
             if output is None and reason is None and not warnings and not spent and waits is None:
@@ -100,9 +139,15 @@ class Items:
             else:
                 told = None if reason is None else storable(reason)
                 texts = (_json(value) if value else None for value in (warnings, spent, waits))
-                long.append((*row, output, told, *texts))
+                whole = (*row, output, told, *texts)
+                if failure is None:
+                    long.append(whole)
+                else:
+                    failed.append((*whole, *(text and storable(text) for text in failure)))
+        columns = f"run, {_SHORT_ITEM}, output, reason, warnings, spent, waits"
         tx.insert("outlast_items", f"run, {_SHORT_ITEM}", short)
-        tx.insert("outlast_items", f"run, {_SHORT_ITEM}, output, reason, warnings, spent, waits", long)
+        tx.insert("outlast_items", columns, long)
+        tx.insert("outlast_items", f"{columns}, {_FAILURE}", failed)
 
     def _insert_attempts(self, tx: Transaction, run: int, attempts: Sequence[AttemptRow]) -> None:
         short: list[tuple[Any, ...]] = []
@@ -112,8 +157,8 @@ class Items:
                 short.append((run, *attempt[:7]))
             else:
                 texts = (text and storable(text) for text in attempt[7:10])
-                told = (_json(value) if value else None for value in attempt[11:])
-                long.append((run, *attempt[:7], *texts, attempt.delay_us, *told))
+                told = (_json(value) if value else None for value in attempt[11:13])
+                long.append((run, *attempt[:7], *texts, attempt.delay_us, *told, attempt.stop_reason))
         tx.insert("outlast_attempts", f"run, {_SHORT_ATTEMPT}", short)
         tx.insert("outlast_attempts", f"run, {_ATTEMPT}", long)
 
@@ -248,7 +293,7 @@ class Items:
         where = "" if status is None else "and status = ? "
         with self._database.reading() as tx:
             rows = tx.rows(
-                f"select {_ITEM} from outlast_items where run = ? and seq > ? {where}order by seq limit ?",
+                f"select {_ITEM}, {_FAILURE} from outlast_items where run = ? and seq > ? {where}order by seq limit ?",
                 *(run_number, -1 if after is None else after, *(() if status is None else (status,)), limit),
             )
         return [_item(row) for row in rows]
@@ -298,13 +343,14 @@ class Items:
 
 
 def _item(row: Any) -> ItemRow:
-    item = ItemRow(*row)
+    item = ItemRow(*row[:13])
     return item._replace(
         degraded=bool(item.degraded),
         warnings=tuple(json.loads(row[7])) if row[7] else (),
         spent=json.loads(row[8]) if row[8] else {},
         output=None if item.output is None else bytes(item.output),
         waits=json.loads(row[12]) if row[12] else None,
+        failure=Failure(*row[13:]) if any(row[13:]) else None,
     )
 
 
@@ -312,7 +358,7 @@ def _attempt(row: Any) -> AttemptRow:
     attempt = AttemptRow(*row)
     if row[11] is None and row[12] is None:
         return attempt
-    spent, waits = (value and json.loads(value) for value in row[11:])
+    spent, waits = (value and json.loads(value) for value in row[11:13])
     return attempt._replace(spent=spent, waits=waits)
 
 

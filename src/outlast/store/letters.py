@@ -14,6 +14,7 @@ from outlast.store.records import MOVES, DeadLetterRow, LetterGroup, LetterStat,
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
     from typing import Unpack
 
     from outlast.store.database import Database, Transaction
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _FIELDS = (
     "id, run, seq, pipeline, stage, item_key, kind, payload, error, error_type, error_class, tier, fingerprint, attempts, "
-    "first_failed, last_attempt, created, status, replays, reason, metadata, original, moved"
+    "first_failed, last_attempt, created, status, replays, reason, metadata, original, moved, stop_reason"
 )
 COLUMNS = f"{_FIELDS}, app"
 _NAMES = tuple(DeadLetterRow.__dataclass_fields__)
@@ -132,6 +133,16 @@ class Letters:
             fingerprint, pipeline, stage, error_class, error_type, error, count, samples, from_us(first), from_us(last)
         )
 
+    def open_letters(self) -> dict[str, int]:
+        """How many are open, by pipeline; from an index alone."""
+        self._database.present()  # a file that was deleted could still be read
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select pipeline, count(*) from outlast_dead_letters where app = ? and status = 'open' group by pipeline",
+                self.app,
+            )
+        return {row[0]: int(row[1]) for row in rows}
+
     def stats(self) -> list[LetterStat]:
         """How many there are, by pipeline, stage and status."""
         with self._database.reading() as tx:
@@ -212,6 +223,16 @@ class Letters:
             rows = tx.rows(f"select id from outlast_dead_letters where {condition} order by id{bound}", *values)
         chunks = ([row[0] for row in rows[first : first + _CHUNK]] for first in range(0, len(rows), _CHUNK))
         return [id for chunk in chunks for id in self._move(chunk, from_, to, reason)]  # noqa: A001
+
+    def put_away(self, before: datetime, reason: str, *, limit: int) -> list[str]:
+        """Archive open letters to which nothing has happened since then, at most so many; their ids."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select id from outlast_dead_letters where app = ? and status = 'open' and moved < ? order by moved, id limit ?",
+                *(self.app, to_us(before), limit),
+            )
+        chunks = ([row[0] for row in rows[first : first + _CHUNK]] for first in range(0, len(rows), _CHUNK))
+        return [id for chunk in chunks for id in self._move(chunk, "open", "archived", reason)]  # noqa: A001
 
     def _move(self, ids: list[str], from_: str, to: str, reason: str) -> list[str]:
         database, now = self._database, to_us(here.get().clock.now())

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from outlast.shapes import StopReason
+
 RunStatus = Literal["running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"]
 RunKind = Literal["run", "replay"]
 Wish = Literal["pause", "cancel"]
@@ -37,6 +39,7 @@ MOVES: Mapping[str, frozenset[str]] = {
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
 
 def to_us(instant: datetime) -> int:
@@ -53,8 +56,16 @@ def to_us(instant: datetime) -> int:
 
 
 def from_us(microseconds: int) -> datetime:
-    """The instant, aware and in UTC."""
-    return _EPOCH + timedelta(microseconds=microseconds)
+    """
+    The instant, aware and in UTC; one beyond the calendar is its first or last. A damaged row must not keep others from being read.
+
+    >>> from_us(10**18).isoformat()
+    '9999-12-31T23:59:59.999999+00:00'
+    """
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return _LAST if microseconds > 0 else _FIRST
 
 
 def storable(text: str) -> str:
@@ -113,7 +124,10 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write for one shard, until somebody else takes it. `token` grows with every owner; every write carries it."""
+    """
+    The right to write for one shard, until somebody else takes it. `token` grows with every owner; every write carries it. `before` is who had it
+    and did not give it back, when it is taken.
+    """
 
     run_number: int
     shard: int
@@ -121,6 +135,7 @@ class Lease:
     owner: str
     until: datetime
     ttl: float
+    before: str = ""
 
 
 class ShardState(NamedTuple):
@@ -129,6 +144,15 @@ class ShardState(NamedTuple):
     read: int
     sink_offset: int | None
     source_exhausted: bool
+
+
+class Failure(NamedTuple):
+    """What is known of how an item failed, beside its sentence: why it was not tried again, its fingerprint, and what was raised."""
+
+    stop_reason: StopReason | None
+    fingerprint: str | None
+    error_class: str | None
+    error_type: str | None
 
 
 class ItemRow(NamedTuple):
@@ -151,6 +175,12 @@ class ItemRow(NamedTuple):
     started_us: int
     took_us: int
     waits: Mapping[str, int] | None = None
+    failure: Failure | None = None
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why a failed item was not tried again; None for others, and for those from before this was on record."""
+        return None if self.failure is None else self.failure.stop_reason
 
 
 class AttemptRow(NamedTuple):
@@ -160,7 +190,7 @@ class AttemptRow(NamedTuple):
     `waits` is what the item waited for before it, in microseconds by reason: ``retry`` (the backoff after an error), ``retry_after`` (as long
     as the service asked), ``result`` (`retry_if` wanted another one), ``limit NAME``, ``throttled NAME`` (the service behind that limit
     asked for a pause), ``breaker NAME``, ``retry_budget NAME``, ``snooze``, ``checkpoint`` (until that was on record). What is left
-    between two attempts is the wait for a slot.
+    between two attempts is the wait for a slot. `stop_reason` is why no further attempt followed a failed one.
     """
 
     seq: int
@@ -176,6 +206,7 @@ class AttemptRow(NamedTuple):
     delay_us: int | None = None
     spent: Mapping[str, float] | None = None
     waits: Mapping[str, int] | None = None
+    stop_reason: StopReason | None = None
 
 
 class Checkpoint(NamedTuple):
@@ -215,6 +246,7 @@ class DeadLetterRow:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     original: bytes | None = field(default=None, repr=False)
     updated_us: int = field(default=0, compare=False)  # when it was made, moved or edited last; the store says it
+    stop_reason: StopReason | None = None  # why there was no further attempt, the last time it failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +304,8 @@ class Batch:
     """
     What becomes true together. `read` and `sink_offset` are absolute, and only ever grow.
 
-    `resolved` ends replays: (dead letter, ``"resolved"``, None), or (dead letter, ``"open"``, what it failed with this time).
+    `resolved` ends replays: (dead letter, ``"resolved"``, None), or (dead letter, ``"open"``, what it failed with this time). `undone` are the numbers of
+    items that were on record as succeeded and are not: their outputs could not be kept. They are taken back first; `items` may have them again.
     """
 
     items: tuple[ItemRow, ...] | list[ItemRow] = ()
@@ -284,3 +317,4 @@ class Batch:
     read: int = 0
     sink_offset: int | None = None
     source_exhausted: bool = False
+    undone: tuple[int, ...] | list[int] = ()

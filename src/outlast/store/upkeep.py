@@ -5,6 +5,7 @@ What is kept beside runs: events, the states that processes share, and how long 
 from __future__ import annotations
 
 import json
+import math
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -162,62 +163,83 @@ class Upkeep:
 
     # -- retention -----------------------------------------------------------------------------------------------------
 
-    def prune(self, kind: Prunable, older_than: datetime) -> int:
+    def prune(self, kind: Prunable, older_than: datetime, *, at_most: int | None = None) -> int:
         """
-        Delete what is over and older, in small transactions; how many.
+        Delete what is over and older, in small transactions; how many. With `at_most`, about so many rows; what is left goes the next time.
 
-        ``runs``: those that ended, with their items and attempts; their dead letters stay. ``dead_letters``: those resolved or archived.
-        ``events``: all.
+        ``runs``: those that ended, with their items and attempts, unless dead letters of theirs are open: those come home to them. Their other dead
+        letters stay. ``dead_letters``: those resolved or archived. ``events``: all but those of runs that have not ended.
         """
-        before = to_us(older_than)
+        before, left = to_us(older_than), math.inf if at_most is None else at_most
         if kind == "runs":
-            return self._prune_runs(before)
+            return self._prune_runs(before, left)
         if kind == "dead_letters":
             condition = "app = ? and status in ('resolved', 'archived') and moved < ?"
-            return self._delete("outlast_dead_letters", "id", condition, self.app, before)
+            return self._delete("outlast_dead_letters", "id", condition, left, self.app, before)
         if kind == "events":
-            return self._delete("outlast_events", "id", "app = ? and at < ?", self.app, before)
+            going_on = "select 1 from outlast_runs where outlast_runs.id = outlast_events.run and finished is null"
+            condition = f"app = ? and at < ? and not exists ({going_on})"
+            return self._delete("outlast_events", "id", condition, left, self.app, before)
         message = f"expected kind to be one of runs, dead_letters, events, got: {kind!r}."
         raise ValueError(message)
 
-    def _prune_runs(self, before: int) -> int:
+    def _prune_runs(self, before: int, left: float) -> int:
         """
         A run that goes is first taken out of its app, with its shards, so that nobody sees it, resumes it or writes for it; then it is
         emptied in chunks. If that is interrupted, the next time goes on with it.
         """
+        waiting = (
+            "select 1 from outlast_dead_letters where outlast_dead_letters.app = outlast_runs.app "
+            "and outlast_dead_letters.run = outlast_runs.id and outlast_dead_letters.status in ('open', 'replaying')"
+        )
+        over = f"app = ? and finished < ? and not exists ({waiting})"
+        with self._database.reading() as tx:
+            found = tx.row(
+                f"select 1 where exists (select 1 from outlast_runs where app = '') or exists (select 1 from outlast_runs where {over})",
+                *(self.app, before),
+            )
+        if found is None:
+            return 0
         with self._database.writing() as tx:
             for (number,) in tx.rows(
-                f"select number from outlast_runs where app = ? and finished < ? order by number {self._database.for_update}",
+                f"select number from outlast_runs where {over} order by number {self._database.for_update}",
                 *(self.app, before),
             ):
                 tx.execute("update outlast_runs set app = '', run_key = id where number = ?", number)
                 for table in _SHARDS:
                     tx.execute(f"delete from {table} where run = ?", number)
             numbers = tx.rows("select number from outlast_runs where app = '' order by number")
+        done = 0
         for (number,) in numbers:
             for table in _CHILDREN:
-                while self._emptied(table, number):
-                    pass
+                while left > 0 and (deleted := self._emptied(table, number)):
+                    left -= deleted
+            if left <= 0:
+                break
             with self._database.writing() as tx:
                 for table in _SHARDS:  # of somebody who came too late
                     tx.execute(f"delete from {table} where run = ?", number)
                 tx.execute("delete from outlast_runs where number = ?", number)
-        return len(numbers)
+            done += 1
+        return done
 
-    def _emptied(self, table: str, run: int) -> bool:
-        """Delete the first rows of a run; whether there were any."""
+    def _emptied(self, table: str, run: int) -> int:
+        """Delete the first rows of a run; how many there were."""
         with self._database.writing() as tx:
             last = tx.row(
                 f"select max(seq) from (select seq from {table} where run = ? order by seq limit {_CHUNK}) firsts",
                 run,
             )[0]
-            if last is not None:
-                tx.execute(f"delete from {table} where run = ? and seq <= ?", run, last)
-        return last is not None
+            return (
+                0 if last is None else tx.execute(f"delete from {table} where run = ? and seq <= ?", run, last).rowcount
+            )
 
-    def _delete(self, table: str, key: str, condition: str, *values: Any) -> int:
+    def _delete(self, table: str, key: str, condition: str, left: float, *values: Any) -> int:
         deleted = 0
-        while True:
+        while deleted < left:
+            with self._database.reading() as tx:  # a transaction that writes is not begun for nothing
+                if tx.row(f"select 1 from {table} where {condition} limit 1", *values) is None:
+                    break
             with self._database.writing() as tx:
                 done = tx.execute(
                     f"delete from {table} where {key} in (select {key} from {table} where {condition} order by {key} limit {_CHUNK})",
@@ -225,7 +247,8 @@ class Upkeep:
                 ).rowcount
             deleted += done
             if done < _CHUNK:
-                return deleted
+                break
+        return deleted
 
 
 _CODED = "\ufffd"  # begins a key that is not the name itself

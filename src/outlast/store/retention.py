@@ -1,0 +1,46 @@
+"""
+How long what is over is kept. It happens by itself, a bounded piece at a time, and never to what is open or under way.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from outlast.store import Store
+    from outlast.store.records import Prunable
+
+KINDS: Final = ("runs", "dead_letters", "events", "open_dead_letters")
+#: Days; None is for ever. Runs hold outputs, which are their owner's; open letters are work that is still to be done.
+DEFAULT_DAYS: Final[Mapping[str, int | None]] = {
+    "runs": None,
+    "dead_letters": 90,
+    "events": None,
+    "open_dead_letters": None,
+}
+_AT_MOST = 20_000  # rows at a time: a second of a slow disk
+
+
+def apply(store: Store, days: Mapping[str, int | None], now: datetime) -> dict[str, int]:
+    """Put open letters away that are too old, and delete what is over and too old, as of `now`; how many of each kind."""
+    kept = {**DEFAULT_DAYS, **days}
+    done: dict[str, int] = {}
+    for kind in ("open_dead_letters", "dead_letters", "events", "runs"):
+        limit = kept[kind]
+        if limit is None:
+            continue
+        before = now - timedelta(days=limit)
+        if kind == "open_dead_letters":
+            reason = f"older than {limit:g} days, archived by itself"
+            done[kind] = len(store.put_away(before, reason, limit=_AT_MOST))
+        else:
+            done[kind] = store.prune(_kind(kind), before, at_most=_AT_MOST)
+    return done
+
+
+def _kind(name: str) -> Prunable:
+    return name  # type: ignore[return-value]

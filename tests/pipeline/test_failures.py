@@ -1,0 +1,274 @@
+"""How items failed, on record: why there was no further attempt, and which problem it is, with and without dead letters."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import outlast
+from outlast import report
+from outlast.cli import app as command_line
+from outlast.deadletters.folder import as_entry, from_entry
+
+QUICK = {"max_attempts": 2, "initial_delay": 0.001}
+
+
+def policy(**options):
+    """A policy whose waits are over at once, unless it says otherwise."""
+    return outlast.RetryPolicy(**(QUICK | options))
+
+
+class Odd(Exception):
+    """No rule knows it."""
+
+
+def raising(error):
+    def work(_):
+        raise error
+
+    return work
+
+
+@outlast.retry(max_attempts=2, initial_delay=0.001)
+def inner(_):
+    raise ConnectionResetError("inner")
+
+
+def busy(_):
+    error = RuntimeError("too many")
+    error.status_code = 429
+    raise error
+
+
+RESET = raising(ConnectionResetError("reset"))
+# The stop reason, the stage's function, how it is guarded, and how many attempts it has.
+CASES = [
+    ("permanent", raising(ValueError("bad")), {"retry": policy()}, 1),
+    ("exhausted", RESET, {"retry": policy()}, 2),
+    ("unclear", raising(Odd("?")), {"retry": policy()}, 1),
+    ("not_listed", RESET, {"retry": policy(on_errors=["timeout"])}, 1),
+    ("skipped", RESET, {"retry": policy(skip_on_errors=["connection_reset"])}, 1),
+    ("tier_exhausted", busy, {"retry": policy(max_attempts=9, retry_limits={"http_429_503": 1})}, 2),
+    (
+        "total_timeout",
+        RESET,
+        {"guard": outlast.Guard(retry=policy(initial_delay=60, max_delay=60), total_timeout=5)},
+        1,
+    ),
+    ("nested_exhausted", inner, {"retry": policy()}, 1),
+    ("ambiguous", raising(TimeoutError("lost")), {"guard": outlast.Guard(retry=policy(), idempotent=False)}, 1),
+]
+
+
+def shell(app, *arguments):
+    """What a command prints."""
+    done = CliRunner().invoke(
+        command_line, [*arguments, "--app", app.name], env={"OUTLAST_STORE": app.store_url, "COLUMNS": "200"}
+    )
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_why_there_was_no_further_attempt_is_on_record(app):
+    """S3-21: with the item, its dead letter and its last attempt, each reason told apart; earlier attempts and other items have none."""
+    for reason, work, options, attempts in CASES:
+        stage = outlast.stage(**options)(work)
+        for how in ("dlq", "collect"):
+            pipeline = outlast.Pipeline(f"{reason} {how}", stage, app=app)
+            result = pipeline.run([1], on_item_error=how, check=False)
+            [item] = result.items()
+            assert (item.stop_reason, item.attempts) == (reason, attempts), item.error
+            rows = app.store.attempts(result._number)
+            assert [row.stop_reason for row in rows] == [None] * (attempts - 1) + [reason]
+            letters = [*app.dead_letters.find(pipeline=pipeline.name)]
+            assert [letter.stop_reason for letter in letters] == ([reason] if how == "dlq" else [])
+            assert report.of(result).stop_reasons == {reason: 1}
+            assert report.story_of(result, 0).moments[-1].stop_reason == reason
+
+
+def test_an_attempt_that_still_runs_is_why_there_was_no_other(app):
+    """Its thread cannot be ended, and a second one beside it is not begun."""
+    end = threading.Event()
+
+    @outlast.stage(timeout=0.05, retry=policy())
+    def work(_):
+        end.wait(20)
+
+    try:
+        result = outlast.Pipeline("slow", work, app=app).run([1], check=False)
+        [item] = result.items()
+        assert item.stop_reason == "still_running"
+        assert [letter.stop_reason for letter in app.dead_letters.find()] == ["still_running"]
+    finally:
+        end.set()
+
+
+def test_items_that_did_not_fail_have_no_stop_reason(app):
+    """Succeeded, also through a fallback or after a repair, and skipped; a fallback that fails leaves the reason of the call."""
+
+    def mend(_, __):
+        return "mended"
+
+    def answer(value):
+        if value == "worse":
+            raise ValueError("no answer either")
+        return "instead"
+
+    @outlast.stage(guard=outlast.Guard(retry=policy(), fallback=answer))
+    def reset(value):
+        if value == "skip":
+            raise outlast.Skip("not wanted")
+        raise ConnectionResetError("reset")
+
+    @outlast.stage(retry=policy(), repairs=[mend])
+    def parse(value):
+        if value == "instead":
+            raise ValueError("bad")
+        return value
+
+    pipeline = outlast.Pipeline("good", reset, parse, app=app)
+    found = {
+        item.key: (item.status, item.stop_reason)
+        for item in pipeline.run(["fine", "skip", "worse"], item_key=str, check=False).items()
+    }
+    assert found == {"fine": ("succeeded", None), "skip": ("skipped", None), "worse": ("dlq", "exhausted")}
+    streamed = {item.key: item.stop_reason for item in pipeline.stream(["fine", "worse"], check=False)}
+    assert sorted(map(str, streamed.values())) == ["None", "exhausted"]
+
+
+def test_what_cannot_be_read_or_kept_is_permanent(app, tmp_path):
+    """It is not even tried again; in a run that collects its failures such items are in the groups and in the report as well."""
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"a": 1}\n{broken\n{"a": 2}\n{broken too\n')
+
+    @outlast.stage
+    def work(row):
+        return object() if row["a"] == 2 else row
+
+    for how in ("dlq", "collect"):
+        pipeline = outlast.Pipeline(f"unread {how}", work, app=app)
+        result = pipeline.run(str(source), on_item_error=how, check=False)
+        dead = [item for item in result.items() if item.status in {"dlq", "failed"}]
+        assert [item.stop_reason for item in dead] == ["permanent"] * 3
+        assert {group.stage: (group.count, group.error_class) for group in result.groups} == {
+            "source": (2, "validation_error"),
+            "work": (1, "validation_error"),
+        }
+        made = report.of(result)
+        assert {group.stage: (group.count, group.dead) for group in made.errors} == {"source": (2, 2), "work": (1, 1)}
+        assert "What went wrong" in made.html()
+
+
+def test_failures_without_dead_letters_are_groups_too(app):
+    """Of a run that collects them, and of a replay in which they fail again."""
+
+    @outlast.stage(retry=None)
+    def work(number):
+        raise (ValueError if number % 3 else KeyError)(f"cannot read {number}")
+
+    pipeline = outlast.Pipeline("p", work, app=app)
+    collected = pipeline.run(range(1, 10), item_key=str, on_item_error="collect", check=False)
+    first, second = collected.groups
+    assert (first.count, first.error_type, first.stage, first.message) == (6, "ValueError", "work", "cannot read 8")
+    assert (first.sample_keys, round(first.share, 2), second.count) == (("8", "1"), 0.67, 3)
+    assert [(group.id, group.count) for group in pipeline.run(range(1, 10), check=False).groups] == [
+        (first.id, 6),
+        (second.id, 3),
+    ]
+    try:
+        replayed = pipeline.reprocess()
+    except outlast.RunFailed as failed:
+        replayed = failed.result
+    assert [(group.id, group.count) for group in replayed.groups] == [(first.id, 6), (second.id, 3)]
+
+
+def test_a_shell_shows_problems_and_stop_reasons(app):
+    """`runs show` names the problem of a run without dead letters and the next command; items, attempts, letters and reports say why."""
+    work = outlast.stage(retry=policy())(raising(ConnectionResetError("reset by peer")))
+    collected = outlast.Pipeline("c", work, app=app).run([1], run_key="collected", on_item_error="collect", check=False)
+    outlast.Pipeline("d", work, app=app).run([1], run_key="kept", check=False)
+    shown = shell(app, "runs", "show", "collected")
+    assert "reset by peer" in shown
+    assert "outlast runs errors collected" in shown
+    assert "outlast dlq" not in shown
+    assert [group["count"] for group in json.loads(shell(app, "runs", "show", "collected", "--json"))["groups"]] == [1]
+    for command in ("items", "attempts"):
+        assert "exhausted" in shell(app, "runs", command, "collected")
+    [item] = json.loads(shell(app, "runs", "items", "collected", "--json"))
+    assert (item["stop_reason"], item["error_class"], item["error_type"]) == (
+        "exhausted",
+        "connection_reset",
+        "ConnectionResetError",
+    )
+    attempts = json.loads(shell(app, "runs", "attempts", "collected", "--json"))
+    assert [attempt["stop_reason"] for attempt in attempts] == [None, "exhausted"]
+    [letter] = app.dead_letters.find()
+    assert "stopped      exhausted" in shell(app, "dlq", "show", letter.id)
+    assert json.loads(shell(app, "dlq", "show", letter.id, "--json"))["stop_reason"] == "exhausted"
+    told = shell(app, "runs", "report", collected.id)
+    assert "Not tried again: 1 exhausted" in told
+    assert "outlast runs errors collected" in told
+    assert json.loads(shell(app, "runs", "report", "kept", "--json"))["stop_reasons"] == {"exhausted": 1}
+    again = from_entry(as_entry(app.store.letter(letter.id)), app.codec.encode)
+    assert again.stop_reason == "exhausted"
+
+
+def test_a_shell_says_what_is_not_stored(app):
+    """A letter without an input says so, and how to give it one."""
+    outlast.Pipeline("p", outlast.stage(retry=None)(raising(ValueError("no"))), app=app).run([object()], check=False)
+    [letter] = app.dead_letters.find()
+    shown = shell(app, "dlq", "show", letter.id)
+    assert "input        not stored: it is a value of type object; cannot be replayed" in shown
+    assert "outlast dlq edit" in shown
+    assert "payload" not in shown.replace("--payload", "")
+
+
+def test_a_shell_shows_values_that_json_has_no_words_for(app):
+    """Names that are tuples, sets, arrays: one such value must not keep people from seeing the others."""
+
+    @outlast.stage(retry=None)
+    def work(value):
+        if isinstance(value, int):
+            return {(value, 2): {3}, "array": np.ones(2)}
+        raise ValueError("no")
+
+    outlast.Pipeline("p", work, app=app).run([1, {(1, 2): {3}}], run_key="k", check=False)
+    made = {"[1, 2]": [3], "array": [1.0, 1.0]}
+    assert json.loads(shell(app, "runs", "outputs", "k")) == made
+    assert json.loads(shell(app, "runs", "items", "k", "--json"))[0]["output"] == made
+    assert json.loads(shell(app, "dlq", "list", "--json"))[0]["payload"] == {"[1, 2]": [3]}
+
+
+@pytest.mark.parametrize("how", ["dlq", "collect"])
+def test_a_failed_item_tells_no_secret_and_is_counted_as_dead(app, how):
+    """In results, in the store and in the figures of its stage."""
+
+    @outlast.stage(retry=None)
+    async def fail(_):
+        raise ValueError("cannot open postgresql://shop:hunter2@db/shop")
+
+    result = outlast.Pipeline("p", fail, app=app).run([1, 2], check=False, on_item_error=how)
+    assert all("hunter2" not in item.error for item in result.items())
+    assert all("hunter2" not in row.reason for row in app.store.items(result._number))
+    assert all("hunter2" not in group.message for group in result.groups)
+    assert report.of(result).stages[0].dead == 2
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_another_run_has_other_idempotency_keys(app, batch):
+    """The same in every attempt of an item, and nowhere else."""
+    keys = []
+
+    @outlast.stage(**({} if batch is None else {"batch": batch}))
+    def pay(items):
+        keys.append(outlast.current().idempotency_key)
+        return items
+
+    pipeline = outlast.Pipeline("pay", pay, app=app)
+    pipeline.run([1, 2])
+    pipeline.run([3, 4])
+    assert len(set(keys)) == len(keys)
