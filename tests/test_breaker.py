@@ -68,7 +68,8 @@ def rejected(breaker: CircuitBreaker) -> CircuitBreakerOpenError:
 
 
 def story(events) -> list[str]:
-    return [event.name for event in events]
+    """What became of the circuit; each call that it turned away is told too, and counted elsewhere."""
+    return [event.name for event in events if event.name != "call_rejected"]
 
 
 async def until(condition) -> None:
@@ -153,6 +154,9 @@ def test_the_whole_story_from_closed_to_closed_again():
         assert breaker.call(succeed) == "fine"
         assert (breaker.state, breaker.failure_count, breaker.success_count) == ("closed", 0, 0)
         assert breaker.opened_at is None
+    turned_away = [event for event in events if event.name == "call_rejected"]
+    assert {(event.by, event.which, event.step_id) for event in turned_away} == {("breaker", "openai", None)}
+    events = [event for event in events if event not in turned_away]
     assert [(event.name, event.breaker, event.failure_count) for event in events] == [
         ("circuit_breaker_open", "openai", 5),
         ("circuit_breaker_half_open", "openai", 5),
@@ -1875,6 +1879,26 @@ def test_a_rejection_may_be_retried_by_its_name():
         guard = outlast.retry(quick(on_errors=["circuit_open"]))
         assert guard(breaker(succeed))() == "fine"
         assert time.sleeps
+
+
+def test_who_waits_for_an_inner_circuit_waits_as_long_as_that_needs():
+    """D-6, D-22: max_retry_after bounds what a service may ask for; before the circuit's time nothing can come of an attempt."""
+    breaker = make(reset_timeout=500)
+    with virtual_time() as time:
+        trip(breaker)
+        time.advance(100)
+        with pytest.raises(CircuitBreakerOpenError) as caught:
+            breaker.call(succeed)
+        assert outlast.classify(caught.value).retry_after == caught.value.retry_after == 400
+        policy = quick(on_errors=["circuit_open"])
+        assert policy.decide(caught.value, attempt=1).delay == 401
+        assert Guard(retry=policy)(breaker(succeed))() == "fine"
+        assert time.sleeps == [401]
+        breaker.isolate("until further notice")
+        with pytest.raises(CircuitBreakerOpenError) as caught:
+            Guard(retry=quick(max_attempts=2, on_errors=["circuit_open"]))(breaker(succeed))()
+        assert time.sleeps == [401, 121]
+        assert outlast.stop_reason(caught.value) == "exhausted"
 
 
 def test_a_rejected_call_falls_back():

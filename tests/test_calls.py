@@ -105,6 +105,8 @@ TELL = {
     "step_success": lambda e: (e.attempt, e.tier),
     "attempt_timeout": lambda e: (e.attempt, e.scope, e.timeout),
     "retry_budget_exhausted": lambda e: (e.attempt, e.budget),
+    "fallback_used": lambda e: (e.attempt, e.error_class, e.reason),
+    "call_rejected": lambda e: (e.by, e.which),
     "circuit_breaker_open": lambda e: (e.breaker, e.failure_count),
     "circuit_breaker_half_open": lambda e: (e.breaker,),
     "circuit_breaker_closed": lambda e: (e.breaker,),
@@ -1565,7 +1567,10 @@ def test_the_fallback_gets_the_same_arguments_when_all_has_failed():
     with watched() as (time, events):
         assert guarded("http://x", size=3) == "cached"
     assert (seen, time.sleeps) == ([("http://x", 3, ConnectionResetError, 3)], [1.0, 2.0])
-    assert story(events)[-1] == ("step_retry_exhausted", 3, "connection_reset", "exhausted")
+    assert story(events)[-2:] == [
+        ("step_retry_exhausted", 3, "connection_reset", "exhausted"),
+        ("fallback_used", 3, "connection_reset", "exhausted"),
+    ]
 
 
 @pytest.mark.parametrize("error", [ValueError(), VendorError(), PermanentFailure()])

@@ -717,8 +717,8 @@ WRONG_GUARD = [
     ("on_open", "wiat", "one of fail, wait", "'wiat'", "'wait'"),
     ("on_open", None, "one of fail, wait", "None", ""),
     ("on_open", True, "one of fail, wait", "True", ""),
-    ("retry_if", "empty", "a function or None", "'empty'", ""),
-    ("retry_if", True, "a function or None", "True", ""),
+    ("retry_if", "empty", "a function of a result", "'empty'", ""),
+    ("retry_if", True, "a function of a result", "True", ""),
     ("fallback", "nothing", "a function or None", "'nothing'", ""),
     ("fallback", 0, "a function or None", "0", ""),
 ]

@@ -907,9 +907,28 @@ def test_what_costs_more_than_the_burst_passes_and_is_paid_for_afterwards():
     assert starts(tokens, [{"tokens": 50}, {"tokens": 10}, {"tokens": 50}]) == [0.0, 4.0, 6.0]
 
 
-def test_names_that_the_limit_does_not_know_are_ignored():
-    """D-12: a cost function may serve several limits."""
-    assert starts({"calls": Rate(1, per=1)}, [{"usd": 4}, {"usd": 4}]) == [0.0, 1.0]
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"tokns": 4}, "amounts of the limit's rates, got: 'tokns'. Did you mean 'tokens'?"),
+        ({"usd": 4, "tokens": 1}, "amounts of the limit's rates, got: 'usd'. Known: tokens."),
+        ({1: 4}, "amounts of the limit's rates, got: 1. Known: tokens."),
+        (7, """a mapping such as {"tokens": 800}, got: 7."""),
+        (None, """a mapping such as {"tokens": 800}, got: None."""),
+    ],
+)
+def test_what_is_no_amount_of_a_rate_is_refused_at_that_call(said, words):
+    """D-26: a misspelt rate would turn the limit off; the call is not made, and the next one finds everything in its place."""
+    limit = Limit("refused", concurrency=1, rates={"tokens": Rate(10, per=1)})
+    guard = Guard(retry=STEADY, limit=limit, cost=lambda cost: cost, fallback=lambda _: "not asked")
+    with virtual_time():
+        for door in (guard.call, lambda fn, cost: guard(fn)(cost), lambda fn, cost: asyncio.run(guard.acall(fn, cost))):
+            with pytest.raises(ConfigurationError) as caught:
+                door(lambda _: pytest.fail("called"), said)
+            assert str(caught.value).endswith(f"returns to be {words}")
+            assert (limit.under_way, limit.waiting, limit.taken) == (0, 0, {"tokens": 0.0})
+            assert outlast.current().attempt == outlast.current().max_attempts == 1
+    assert guard.call(lambda _: "called", {"tokens": 1}) == "called"
 
 
 def spending(estimate, *spends, fails=False) -> float:
@@ -1012,17 +1031,98 @@ def test_only_amounts_can_be_spent(amount):
 
 
 @pytest.mark.parametrize(
-    "cost",
-    [lambda: 1 / 0, lambda: None, lambda: {"tokens": -1}, lambda: {"tokens": float("nan")}, lambda: 7, lambda x: {}],
+    ("cost", "kind"),
+    [
+        (lambda: 1 / 0, ZeroDivisionError),
+        (lambda: {"calls": -1}, ValueError),
+        (lambda: {"calls": float("nan")}, ValueError),
+        (lambda: {"calls": "3"}, ValueError),
+    ],
 )
-def test_a_broken_estimate_is_reported_once_and_the_call_is_made(cost, caplog):
-    """D-12: it fails, or returns what is no amount; the call counts as one call."""
-    guard = Guard(retry=ONCE, limit=Limit("broken", rates={"calls": Rate(1, per=1)}), cost=cost)
+@pytest.mark.parametrize("around", [{}, {"fallback": lambda: "stale"}, {"total_timeout": 60}])
+def test_an_estimate_that_fails_is_the_end_of_that_call(cost, kind, around):
+    """D-26: nobody knows what it would cost, so it is not made, not tried again, not answered by a fallback; its place is free."""
+    limit = Limit("broken", concurrency=1, rates={"calls": Rate(1, per=1)})
+    guard = Guard(retry=STEADY, limit=limit, cost=cost, **around)
+
+    async def never():
+        pytest.fail("called")
+
     with virtual_time() as time:
-        assert [guard.call(lambda: time.now) for _ in range(3)] == [0.0, 1.0, 2.0]
-    assert [record.message for record in caplog.records if "one call" in record.message] == [
-        record.message for record in caplog.records[:1]
-    ]
+        for door in (
+            lambda: guard.call(lambda: pytest.fail("called")),
+            guard(lambda: pytest.fail("called")),
+            lambda: asyncio.run(guard.acall(never)),
+            lambda: asyncio.run(guard(never)()),
+        ):
+            with pytest.raises(kind):
+                door()
+            assert (limit.under_way, limit.waiting, limit.taken, time.now) == (0, 0, {"calls": 0.0}, 0.0)
+            assert outlast.current().remaining() is None
+
+
+SHAPES = {
+    "the same": (lambda prompt, size: {}, True),
+    "only the first": (lambda prompt: {}, False),
+    "none": (lambda: {"tokens": 1}, False),
+    "one more": (lambda prompt, size, model: {}, False),
+    "in another order": (lambda size, prompt: {}, False),
+    "any": (lambda *args, **kwargs: {}, True),
+    "first, then any name": (lambda prompt, **_: {}, False),
+    "first, then any": (lambda prompt, *_: {}, True),
+    "other names": (lambda one, other: {}, True),
+    "a default more": (lambda prompt, size, model="x": {}, True),
+    "a needed name": (lambda prompt, size, *, model: {}, False),
+}
+
+
+@pytest.mark.parametrize(("cost", "fits"), SHAPES.values(), ids=list(SHAPES))
+def test_a_cost_that_cannot_take_the_arguments_is_refused_at_decoration(cost, fits):
+    """D-26: where it is written, in every way to write it, and not by a limit that is off for the whole night."""
+
+    def ask(prompt, size):
+        return prompt, size
+
+    async def aask(prompt, size):
+        return prompt, size
+
+    guard = Guard(limit=Limit("shape", rates={"tokens": Rate(1, per=1)}), cost=cost)
+    if fits:
+        assert guard(ask)("a", size=1) == guard.call(ask, "a", 1) == asyncio.run(guard(aask)("a", 1)) == ("a", 1)
+        return
+    for write in (
+        lambda: guard(ask),
+        lambda: guard(aask),
+        lambda: guard.call(ask, "a", 1),
+        lambda: guard.outcome(ask, "a", 1),
+        lambda: asyncio.run(guard.acall(aask, "a", 1)),
+        lambda: asyncio.run(guard.aoutcome(aask, "a", 1)),
+    ):
+        with pytest.raises(
+            ConfigurationError, match=r"expected cost to take the arguments of .*ask\(prompt, size\), got:"
+        ):
+            write()
+
+
+def test_a_cost_gets_only_what_it_takes():
+    """D-26: what a call may leave out, a cost need not take."""
+    seen = []
+    guard = Guard(
+        limit=Limit("only", rates={"tokens": Rate(1000, per=1, burst=1000)}),
+        cost=lambda prompt: seen.append(prompt) or {},
+    )
+    ask = guard(lambda prompt, model="small", *more, **options: (prompt, model, more, options))
+    assert ask("a", "large", 3, top=1) == ("a", "large", (3,), {"top": 1})
+    assert ask("b") == ("b", "small", (), {})
+    assert seen == ["a", "b"]
+
+
+def test_a_cost_without_rates_is_refused():
+    """D-26: it would have no effect."""
+    with pytest.raises(ConfigurationError, match="expected cost to be None without rates in the limit"):
+        Guard(limit=Limit("none", concurrency=1), cost=dict)
+    with pytest.raises(ConfigurationError, match="expected cost to be None without a limit"):
+        Guard(cost=dict)
 
 
 # -- waiting no longer ------------------------------------------------------------------------------------------------------------
@@ -1059,7 +1159,10 @@ def test_max_wait_ends_the_wait(kind):
     assert error.__notes__ == ["outlast shop: nothing was called: no place at the limit within its max_wait."]
     assert (error.name, error.retry_after) == ("late", None)
     assert (outcome.reason, outcome.attempts) == ("throttled", ())
-    assert told(events) == [("limit_exceeded", {"limit": "late", "under_way": 1, "waiting": 0})]
+    assert told(events)[:1] == [("limit_exceeded", {"limit": "late", "under_way": 1, "waiting": 0})]
+    assert [(event.name, event.step_id, event.by, event.which) for event in events[1:]] == [
+        ("call_rejected", "shop", "limit", "late")
+    ]
     assert (limit.under_way, limit.waiting) == (0, 0)
 
 

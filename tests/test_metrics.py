@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from prometheus_client.parser import text_string_to_metric_families
 
-from outlast import App, CircuitBreaker, Guard, Pipeline, RetryBudget, RetryPolicy, stage
+from outlast import App, CircuitBreaker, Guard, Pipeline, RetryBudget, RetryPolicy, observe, stage
 from outlast.observe import emit, listening, otel, prometheus
 from outlast.observe import events as told
 from outlast.observe.metrics import METRICS, MOST, Samples
@@ -53,6 +53,9 @@ SAMPLES = [
     told.AttemptTimeout(**STEP, timeout=30.0, scope="attempt"),
     told.RetryBudgetExhausted(**STEP, budget="shared"),
     told.StepHedge(**STEP, after=0.8),
+    told.FallbackUsed(**STEP, error_class="connection_reset", error_type="ConnectionResetError", reason="exhausted"),
+    told.CallRejected(step_id="fetch", by="breaker", which="api"),
+    told.HookFailed(hook="watch", error_type="KeyError"),
     told.Throttled(limit="api", retry_after=7.0, pause=7.0, width=None),
     told.LimitExceeded(limit="api", under_way=64, waiting=9),
     told.CircuitBreakerOpen(**BREAKER, threshold=5, opened_at=AT, retry_at=AT),
@@ -140,6 +143,12 @@ def key(name: str, labels: dict[str, str]) -> tuple[str, str]:
     (metric,) = [metric for metric in METRICS if metric.name == name]
     assert sorted(labels) == sorted(metric.labels)
     return name, " ".join(f"{label}={labels[label]}" for label in metric.labels)
+
+
+@pytest.fixture(autouse=True)
+def no_breakers_of_other_tests(monkeypatch):
+    """Only what the test itself makes is on its page."""
+    monkeypatch.setattr("outlast.observe._standing", None)
 
 
 @pytest.fixture
@@ -646,3 +655,66 @@ def test_observing_loads_no_library_of_metrics():
     story = "import sys, outlast; outlast.observe.subscribe(print)\nprint({'prometheus_client', 'opentelemetry'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", story], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+# --- states, fallbacks, rejections ---
+
+
+def test_a_breaker_has_a_state_from_the_beginning(registry):
+    """D-28: one that was made before the metrics, and one that was made after them; an alert needs data before anything happens."""
+    before = CircuitBreaker("before", failure_threshold=1)
+    opened = CircuitBreaker("opened", failure_threshold=1)
+    opened.isolate("test")
+    uninstall = prometheus.install(registry)
+    after = CircuitBreaker("after", failure_threshold=1)
+    states = {name: value for (metric, name), value in exposed(registry).items() if metric == "outlast_breaker_state"}
+    assert states == {
+        f"breaker={name} state={state}": float(state == found)
+        for name, found in (("before", "closed"), ("opened", "open"), ("after", "closed"))
+        for state in ("closed", "half_open", "open")
+    }
+    after.isolate("test")
+    assert exposed(registry)["outlast_breaker_state", "breaker=after state=open"] == 1
+    uninstall()
+    del before, opened
+    assert CircuitBreaker("later").state == "closed"  # nobody is told any more
+
+
+def test_fallbacks_rejections_and_failing_hooks_are_counted(counted):
+    """D-28, D-26: stale answers and calls that were kept away have a number, and so has a hook that fails."""
+
+    def hook(_):
+        raise ValueError
+
+    def down():
+        raise ConnectionRefusedError
+
+    breaker = CircuitBreaker("shop", failure_threshold=1)
+    guard = Guard("price", retry=policy(1), breaker=breaker, fallback=lambda: "stale")
+    end = observe.subscribe(hook)
+    try:
+        with virtual_time():
+            assert [guard.call(down) for _ in range(4)] == ["stale"] * 4
+    finally:
+        end()
+    numbers = exposed(counted)
+    assert numbers["outlast_fallbacks_total", "error_class=connection_refused step_name=price"] == 1
+    assert numbers["outlast_fallbacks_total", "error_class=circuit_open step_name=price"] == 3
+    assert numbers["outlast_calls_rejected_total", "by=breaker which=shop step_name=price"] == 3
+    assert [value for (name, _), value in numbers.items() if name == "outlast_hook_failures_total"] == [9]
+
+
+def test_a_breaker_is_made_although_its_watcher_fails(caplog):
+    """D-26: keeping its state is no part of it."""
+
+    def watcher(_):
+        raise ValueError("hunter2")
+
+    unwatch = observe.watch(watcher)
+    try:
+        assert [CircuitBreaker(f"watched {number}").state for number in range(2)] == ["closed", "closed"]
+    finally:
+        unwatch()
+    assert [record.message.partition(" failed ")[2] for record in caplog.records] == [
+        "with ValueError; what it watches went on"
+    ]

@@ -42,6 +42,9 @@ SAMPLES = [
     told.AttemptTimeout(**STEP, timeout=30.0, scope="attempt"),
     told.RetryBudgetExhausted(**STEP, budget="openai"),
     told.StepHedge(**STEP, after=0.8),
+    told.FallbackUsed(**STEP, error_class="connection_reset", error_type="ConnectionResetError", reason="exhausted"),
+    told.CallRejected(step_id="shop", by="breaker", which="openai"),
+    told.HookFailed(hook="watch", error_type="KeyError"),
     told.Throttled(limit="openai", retry_after=7.0, pause=7.0, width=None),
     told.LimitExceeded(limit="openai", under_way=64, waiting=9),
     told.CircuitBreakerOpen(**BREAKER, threshold=5, opened_at=AT, retry_at=AT),
@@ -135,10 +138,13 @@ def test_the_list_of_events_is_complete():
     assert calls == sorted(event.name for event in SAMPLES)
     assert calls == [
         "attempt_timeout",
+        "call_rejected",
         "circuit_breaker_closed",
         "circuit_breaker_half_open",
         "circuit_breaker_open",
         "circuit_breaker_reopened",
+        "fallback_used",
+        "hook_failed",
         "limit_exceeded",
         "retry_budget_exhausted",
         "step_error_permanent",
@@ -194,7 +200,10 @@ def test_an_event_is_a_sentence_for_people(event):
     sentence = event.sentence()
     assert "\n" not in sentence
     assert "None" not in sentence
-    assert next(getattr(event, field) for field in ("breaker", "limit", "step_id") if hasattr(event, field)) in sentence
+    assert (
+        next(getattr(event, field) for field in ("breaker", "limit", "step_id", "hook") if hasattr(event, field))
+        in sentence
+    )
 
 
 @every_event
@@ -589,7 +598,7 @@ def test_a_hook_that_fails_breaks_nothing(kind, records):
     finally:
         for end in forget:
             end()
-    assert heard == ["step_retry_attempt", "step_retry_attempt", "step_success"]
+    assert heard == ["step_retry_attempt", "hook_failed"] * 2 + ["step_success", "hook_failed"]
     (line,) = [record.getMessage() for record in records if "broken_hook" in record.getMessage()]
     assert "RuntimeError" in line
     assert "hunter2" not in line

@@ -58,6 +58,8 @@ def note(call: Ending, error: Exception, reason: StopReason, verdict: Verdict | 
     advice = _ADVICE[reason] if call.number else _NOT_CALLED[reason]
     if reason == "exhausted" and call.policy.max_attempts == 1:
         advice = "failed at its only attempt: {why}. There are no retries: max_attempts is 1."
+    if (more := getattr(reason, "why", None)) is not None:
+        return f"outlast {call.name}: {more}"
     text = advice.format(
         why=verdict.why if verdict else "",
         type=type(error).__name__,

@@ -31,7 +31,7 @@ from outlast.circuits import Answer, CircuitState, LocalMemory, Ticket, closed, 
 from outlast.clock import here
 from outlast.commons import Bond
 from outlast.errors import CircuitBreakerOpenError, LimitExceededError, TotalTimeoutError
-from outlast.observe import emit, listening
+from outlast.observe import emit, listening, stands
 from outlast.redact import sanitise
 from outlast.replicas import SharedMemory
 from outlast.verdicts import classify
@@ -175,6 +175,7 @@ class CircuitBreaker:
         self.free = self.failure_rate is None and self.slow_call is None
         _breakers.add(self)
         _by_name.setdefault(self.name, self)
+        stands(self)
 
     # -- what it looks like -----------------------------------------------------------------------------------------------
 
@@ -203,6 +204,10 @@ class CircuitBreaker:
         """When it opened, if it is not closed."""
         return self.memory.known().opened_at
 
+    def seems(self) -> str:
+        """Its state as far as it is known here, without asking anybody."""
+        return self.memory.circuit.state.value
+
     def __repr__(self) -> str:
         # As far as is known: to look at something asks nobody.
         state, shared = self.memory.circuit.state.value, ", shared" if self.shared else ""
@@ -216,9 +221,19 @@ class CircuitBreaker:
 
     def admit(self) -> Ticket:
         """Leave to call once, or CircuitBreakerOpenError. Each ticket must be given back to `settle`."""
-        while (ticket := self.ask()) is None:
-            here.get().clock.sleep(self.memory.moment)
+        try:
+            while (ticket := self.ask()) is None:
+                here.get().clock.sleep(self.memory.moment)
+        except CircuitBreakerOpenError:
+            self._turned_away()
+            raise
         return ticket
+
+    def _turned_away(self) -> None:
+        if listening():
+            from outlast.observe.events import CallRejected
+
+            emit(CallRejected(by="breaker", which=self.name))
 
     def ask(self) -> Ticket | None:
         """As `admit`; None if the answer is on its way: then it is asked again in a moment. Never waits in an event loop."""
@@ -481,8 +496,12 @@ class CircuitBreaker:
             free = self.free
         elif here.get().retries:
             # Before the coroutine exists: a rejected one would never be awaited.
-            while (asked := self.ask()) is None:
-                await here.get().clock.asleep(self.memory.moment)
+            try:
+                while (asked := self.ask()) is None:
+                    await here.get().clock.asleep(self.memory.moment)
+            except CircuitBreakerOpenError:
+                self._turned_away()
+                raise
             ticket = asked
             free = False
         else:

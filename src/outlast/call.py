@@ -15,10 +15,12 @@ import itertools
 from contextvars import ContextVar
 
 from outlast.advice import note
+from outlast.callables import PLAIN, awaitable, discard, shape_of
 from outlast.clock import here, later, stopping
-from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError
+from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError, nearest
 from outlast.log import report_once
 from outlast.observe import emit, listening
+from outlast.policy import plain
 from outlast.verdicts import classify, plans, refusal, surely_undone
 
 TYPE_CHECKING = False
@@ -28,11 +30,12 @@ if TYPE_CHECKING:
 
     from outlast.breaker import CircuitBreaker
     from outlast.budgets import RetryBudget
+    from outlast.callables import Shape
     from outlast.circuits import Circuit, Ticket
     from outlast.isolate import ThreadAttempt
     from outlast.limits import Limit, Turn, Waited
     from outlast.model import AttemptRecord, Context, History, Notes
-    from outlast.policy import RetryPolicy
+    from outlast.policy import Coverage, RetryPolicy
     from outlast.processes import ProcessAttempt
     from outlast.shapes import StopReason
     from outlast.verdicts import Verdict
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
         on_open: str
         retry_if: Callable[[Any], bool] | None
         fallback: Callable[..., Any] | None
+        covers: Coverage
+        cost_shape: Shape | None
         idempotent: bool
 
         @property
@@ -197,6 +202,7 @@ class Call:
     unwanted: object = None
     unawaited: object = None  # watches over the rest of a call that nobody has awaited yet
     deadline: float | None = None
+    circuits = False  # whether an open circuit inside of an attempt is as transient as anything
     asked = False  # whether the code has asked for its idempotency key, to send it along
     around: Begun | None = None  # the call that a plain one was made in, and that it speaks for
     alone = False  # whether it has a key and a record of its own, whatever its guard
@@ -279,17 +285,18 @@ class Call:
         self.number += 1
         return None
 
-    def estimate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What an attempt will probably use of the limit's rates: the same for all of them, for they have the same arguments."""
-        cost = self.guard.cost
-        if cost is None or not self.world.retries:
+    def estimate(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], fn: Callable[..., Any] | None = None) -> None:
+        """
+        What an attempt will probably use of the limit's rates: the same for all of them, for they have the same arguments. Raises what
+        `cost` raises: a call whose price is not known would pass a limit that is there to bound it.
+        """
+        guard = self.guard
+        cost, shape, limit = guard.cost, guard.cost_shape, guard.limit
+        if cost is None or limit is None or not self.world.retries:
             return
-        from outlast.model import amount
-
-        try:
-            self.cost = {name: amount(name, value) for name, value in cost(*args, **kwargs).items()}
-        except Exception as broken:  # noqa: BLE001 - a broken estimate must not keep the call from being made
-            report_once(cost, broken, "the call counts as one call and nothing else")
+        if shape is not None:
+            args, kwargs = shape.fitting(args, kwargs, None if fn is None or not kwargs else shape_of(fn))
+        self.cost = _amounts(cost, cost(*args, **kwargs), limit.rates)
 
     def _take_turn(self, turn: Turn) -> int:
         """The turn that was waited for has come."""
@@ -342,6 +349,7 @@ class Call:
                 return wait
             if self.number == 0:
                 self._attach(rejection, "breaker_open", None)
+                self._turned_away("breaker", breaker.name)
                 raise
         if self.ticket is None:  # outside of the handler, or the rejection would become the last error's context
             self._end_with_last("breaker_open")
@@ -366,6 +374,7 @@ class Call:
             self._end_with_last("breaker_open")
         rejection = breaker.rejection()
         self._attach(rejection, "breaker_open", None)
+        self._turned_away("breaker", breaker.name)
         try:
             raise rejection
         finally:
@@ -438,6 +447,36 @@ class Call:
             self._key = self.world.ids.new()
         return self._key
 
+    # -- the fallback
+
+    def covers(self, error: Exception) -> bool:
+        """Whether the fallback answers for this error."""
+        if not self.world.retries:
+            return False
+        answer = self.guard.covers(error)
+        if isinstance(answer, str):  # a predicate has failed
+            object.__setattr__(
+                error, "__notes__", [*error.__dict__.get("__notes__", ()), f"outlast {self.name}: {answer}"]
+            )
+        return answer is True
+
+    def fell_back(self, error: Exception | None) -> None:
+        """The fallback has answered, for this error or for a result that was not wanted."""
+        if listening():
+            from outlast.observe.events import FallbackUsed
+
+            kind = "unwanted result" if error is None else type(error).__name__
+            error_class = "unknown" if error is None else classify(error).error_class
+            emit(FallbackUsed(**self.who(), error_class=error_class, error_type=kind, reason=self.reason))
+
+    def _turned_away(self, by: str, which: str) -> None:
+        """Nothing was called, because a breaker or a limit said no."""
+        if listening():
+            from outlast.observe.events import CallRejected
+
+            who = {name: value for name, value in self.who().items() if name not in {"attempt", "max_attempts"}}
+            emit(CallRejected(**who, by=by, which=which))
+
     # -- after an attempt
 
     def failed(self, error: Exception) -> float | None:
@@ -482,7 +521,9 @@ class Call:
         # The first attempt of a plain call is not timed: for all we know it has just begun.
         now = world.clock.monotonic() if self.timed or number > 1 else began
         reason = self._before_policy(error) if latest[0] != self.seen or self.timer is not None else None
-        answer = reason or self.guard.retry.answer(error, verdict, number, world.dice.roll, self.previous)
+        answer = reason or self.guard.retry.answer(
+            error, verdict, number, world.dice.roll, self.previous, circuits=self.circuits
+        )
         if not isinstance(answer, str) and (
             stopping.get() is not None or self.deadline is not None or not self.guard.plain
         ):
@@ -496,8 +537,7 @@ class Call:
         delay = answer
         self.rows.append((number, began, now - began, _text(error), verdict, delay))
         # A wait that was asked for is no step of our own backoff.
-        asked = 0.0 if verdict.retry_after is None else min(verdict.retry_after, self.guard.retry.max_retry_after)
-        self.previous = delay - asked
+        self.previous = delay if verdict.retry_after is None else delay - self.guard.retry.asked(verdict)
         self.tier = verdict.tier
         if self.heard is None:
             self.heard = listening()
@@ -565,7 +605,11 @@ class Call:
     def _is_unwanted(self, result: object) -> bool:
         wanted = self.guard.retry_if
         try:
-            return wanted is not None and bool(wanted(result))
+            answer = wanted is not None and wanted(result)
+            if answer.__class__ not in PLAIN and awaitable(answer):
+                discard(answer)
+                raise TypeError("it returned something to await")
+            return bool(answer)
         except Exception as broken:  # noqa: BLE001 - a broken predicate must not destroy a good result
             report_once(wanted, broken, "the result counts as good")
             return False
@@ -651,6 +695,8 @@ class Call:
         else:  # it waited for the circuit
             error = self.guard.breaker.rejection() if self.guard.breaker is not None else Ended(None)
         self._attach(error, reason, None)
+        if reason == "throttled" and limit is not None:
+            self._turned_away("limit", limit.name)
         try:
             raise error
         finally:
@@ -693,13 +739,14 @@ class Call:
         self.rows.append((self.number, self.attempt_began, now - self.attempt_began, _text(error), verdict, None))
         self.last_error = None
         self._attach(error, reason, verdict)
-        self._tell_end(error, reason, verdict)
+        self._tell_end(error, plain(reason), verdict)
 
     def _attach(self, error: Exception, reason: StopReason, verdict: Verdict | None) -> None:
         """Give the exception its history, its stop reason and a note for people."""
         from outlast.model import History
 
-        self.reason = reason
+        said = note(self, error, reason, verdict)
+        self.reason = reason = plain(reason)
         inner = _mark_of(error)
         nested = reason == "nested_exhausted" and inner is not None
         number = latest[0] = next(_numbers)
@@ -708,7 +755,7 @@ class Call:
             reason=reason,
             retried=nested or self.number > 1,
             number=number,
-            note=note(self, error, reason, verdict),
+            note=said,
         )
         # object.__setattr__ and the list by hand: an exception may be a frozen dataclass.
         notes = [old for old in error.__dict__.get("__notes__", ()) if inner is None or old != inner.note]
@@ -809,6 +856,29 @@ class Call:
         from outlast.observe.events import AttemptTimeout
 
         emit(AttemptTimeout(**self.who(), timeout=timer.seconds, scope=timer.scope))
+
+
+def _amounts(cost: object, said: object, rates: Mapping[str, object]) -> dict[str, float]:
+    """What `cost` has returned, if it is amounts of rates that the limit has."""
+    from collections.abc import Mapping as SomeMapping
+
+    from outlast.callables import name_of
+    from outlast.checks import Check
+    from outlast.model import amount
+
+    if isinstance(said, SomeMapping) and rates.keys() >= said.keys():
+        return {name: amount(name, value) for name, value in said.items()}
+    check = Check()
+    if isinstance(said, SomeMapping):
+        for name in [name for name in said if name not in rates][:8]:
+            known = nearest(str(name), tuple(rates)) or f" Known: {', '.join(rates)}."
+            check.add(f"what {name_of(cost)} returns", "amounts of the limit's rates", name, known)
+    else:
+        if awaitable(said):
+            discard(said)
+        check.add(f"what {name_of(cost)} returns", 'a mapping such as {"tokens": 800}', said)
+    check.raise_if_any()
+    return {}
 
 
 def _text(error: BaseException) -> str:

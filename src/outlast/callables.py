@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import functools
 import sys
-from types import CodeType, CoroutineType, MethodType
+from types import CodeType, CoroutineType, FunctionType, MethodType
 
 from outlast.errors import ConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, Literal
 
+_MORE, _ANYTHING = 0x04, 0x08
 _GENERATOR, _COROUTINE, _ITERABLE_COROUTINE, _ASYNC_GENERATOR = (
     0x20,
     0x80,
@@ -95,6 +96,104 @@ def name_of(fn: Any) -> str:
     return name if isinstance(name, str) and name else type(fn).__qualname__
 
 
+class Shape:
+    """Which arguments a callable takes."""
+
+    __slots__ = ("anything", "more", "named", "needed", "positional", "required")
+
+    def __init__(
+        self,
+        positional: Sequence[str],
+        required: int,
+        named: Iterable[str],
+        needed: Iterable[str],
+        *,
+        more: bool,
+        anything: bool,
+    ) -> None:
+        self.positional = tuple(positional)  # the names of those that go by their place
+        self.required = required  # how many of them have no default
+        self.named = frozenset(named)  # those that can be given by name
+        self.needed = frozenset(needed)  # those that must be
+        self.more = more  # any number by place
+        self.anything = anything  # any name
+
+    def __str__(self) -> str:
+        named = sorted(self.named.difference(self.positional))
+        shown = [*self.positional, *(["*args"] if self.more else []), *named, *(["**kwargs"] if self.anything else [])]
+        return f"({', '.join(shown)})"
+
+    def takes(self, count: int) -> bool:
+        """Whether it can be called with so many values."""
+        return self.required <= count and (self.more or count <= len(self.positional)) and not self.needed
+
+    def follows(self, other: Shape) -> bool:
+        """Whether it can be called along with the other one: it takes what every call there has, and needs nothing else."""
+        if not self.more and len(self.positional) < other.required:
+            return False
+        if not other.more and not other.needed.issuperset(self.positional[other.required : self.required]):
+            return False
+        if not other.anything and not self.needed <= other.needed:
+            return False
+        # By place and by name must mean the same.
+        return not any(
+            name != there and name in other.named
+            for name, there in zip(self.positional, other.positional, strict=False)
+        )
+
+    def fitting(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Shape | None = None
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Of the arguments of a call, those that it takes; `given` is the shape of what is called, where names may differ."""
+        if kwargs and given is not None and not self.named.issuperset(kwargs):
+            left = dict(kwargs)
+            for name in given.positional[len(args) :]:
+                if name not in left:
+                    break
+                args = (*args, left.pop(name))
+            kwargs = left
+        if not self.more and len(args) > len(self.positional):
+            args = args[: len(self.positional)]
+        if not self.anything and not self.named.issuperset(kwargs):
+            kwargs = {name: value for name, value in kwargs.items() if name in self.named}
+        return args, kwargs
+
+
+def shape_of(fn: Any) -> Shape | None:
+    """What fn takes; None if nobody knows."""
+    inner, bound = fn, 0
+    if type(inner) is MethodType:
+        inner, bound = inner.__func__, 1
+    if type(inner) is FunctionType and not inner.__dict__:  # read at once, without the module that can read everything
+        code, defaults = inner.__code__, inner.__defaults__ or ()
+        places, keyword = code.co_argcount, code.co_kwonlyargcount
+        names = code.co_varnames
+        by_name = names[places : places + keyword]
+        return Shape(
+            names[bound:places],
+            max(0, places - len(defaults) - bound),
+            (*names[max(bound, code.co_posonlyargcount) : places], *by_name),
+            [name for name in by_name if name not in (inner.__kwdefaults__ or {})],
+            more=bool(code.co_flags & _MORE),
+            anything=bool(code.co_flags & _ANYTHING),
+        )
+    from inspect import signature
+
+    try:
+        parameters = signature(fn).parameters.values()
+    except (TypeError, ValueError, AttributeError):  # a builtin, or something that only looks like a function
+        return None
+    by_place = [found for found in parameters if found.kind <= 1]
+    return Shape(
+        [found.name for found in by_place],
+        sum(found.default is found.empty for found in by_place),
+        [found.name for found in parameters if found.kind in (1, 3)],
+        [found.name for found in parameters if found.kind == 3 and found.default is found.empty],
+        more=any(found.kind == 2 for found in parameters),
+        anything=any(found.kind == 4 for found in parameters),
+    )
+
+
 # Result types seen that need no awaiting. A set look-up is the cheapest question a fast path can ask.
 PLAIN: set[type] = {type(None), bool, int, float, str, bytes, tuple, list, dict, set}
 
@@ -107,6 +206,13 @@ def awaitable(result: object) -> bool:
     if len(PLAIN) < 1024:  # types made at run time must not pile up
         PLAIN.add(cls)
     return False
+
+
+def discard(result: object) -> None:
+    """Let go of something to await that nobody will await, without a warning from its end."""
+    close = getattr(result, "close", None)
+    if close is not None and type(result) is CoroutineType:
+        close()
 
 
 def dress(wrapper: Callable[..., Any], fn: Any) -> None:

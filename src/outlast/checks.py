@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from outlast.callables import kind_of, name_of, shape_of
 from outlast.errors import ConfigurationError, nearest
 
 TYPE_CHECKING = False
@@ -116,6 +117,25 @@ class Check:
         self.add(field, "a function or None", value)
         return None
 
+    def question(self, field: str, value: Any, of: Sequence[str], why: str = "") -> Any:
+        """A function of the user's that is called with these values and must answer at once; None if it cannot."""
+        if value is None:
+            return None
+        what = f"a function of {' and '.join(of)}"
+        if not callable(value):
+            self.add(field, what, value)
+            return None
+        kind = kind_of(value)
+        if kind != "sync":
+            shown = "coroutine" if kind == "async" else kind
+            self.add(field, what, Shown(f"the {shown} function {name_of(value)}"), why or "It must answer at once.")
+            return None
+        shape = shape_of(value)
+        if shape is not None and not shape.takes(len(of)):
+            self.add(field, what, Shown(f"{name_of(value)}{shape}"))
+            return None
+        return value
+
     def attempts(self, value: object, delays: tuple[float, ...], limits: Mapping[str, int] | None) -> int:
         if value is None:
             return len(delays) + 1 if delays else max(limits.values(), default=0) + 1 if limits is not None else 3
@@ -169,7 +189,9 @@ class Check:
                 self.add(field, "an HTTP status from 100 to 599", spec)
         elif isinstance(spec, str):
             self._name(field, spec)
-        elif not callable(spec):
+        elif callable(spec):
+            self.question(field, spec, ("an error",))
+        else:
             self.add(field, "an error name, an HTTP status, an exception class or a predicate", spec)
 
     def _name(self, field: str, name: str) -> None:

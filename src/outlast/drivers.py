@@ -64,9 +64,9 @@ def run(
     isolation = call.guard.isolation
     isolated = None if isolation is None or not call.world.retries else ISOLATED[isolation]
     handed_on = False
-    if call.guard.cost is not None:
-        call.estimate(args, kwargs)
     try:
+        if call.guard.cost is not None and call.cost is None:
+            call.estimate(args, kwargs, fn)
         while True:
             if delay is not None and (delay > 0 or not quick):
                 rest(call, delay)
@@ -148,7 +148,7 @@ class Scripted:
     """A function with the faults that a test has scripted for it in front."""
 
     def __init__(self, fn: Callable[..., Any], faults: Iterator[Exception | None]) -> None:
-        self.fn = fn
+        self.fn = self.__wrapped__ = fn  # whoever asks for its arguments means those of the function
         self._faults = faults
 
     def strike(self) -> None:
@@ -195,23 +195,30 @@ ISOLATED: dict[str, Callable[..., Any]] = {"thread": _in_thread, "process": _in_
 def fall_back(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As `run`, and if all has failed, what the fallback makes of the same arguments."""
     fallback = call.guard.fallback or fn
+    if call.guard.cost is not None:  # an estimate that fails is the caller's to hear of
+        call.estimate(args, kwargs, fn)
     try:
         result = run(call, fn, args, kwargs)
     except Exception as error:
-        if not call.world.retries:
+        if not call.covers(error):
             raise
         token = running.set(call)
         call.last_error = error
         try:
             # Called inside of the handler: if it fails too, Python chains the original to it.
-            return fallback(*args, **kwargs)
+            answer = fallback(*args, **kwargs)
         finally:
             call.last_error = None
             running.reset(token)
+        call.fell_back(error)
+        return answer
     if result.__class__ not in PLAIN and awaitable(result):
         return _afall_back(call, fallback, result, args, kwargs)
-    # With a reason but no error: the last result was not wanted.
-    return result if call.reason is None else fallback(*args, **kwargs)
+    if call.reason is None:
+        return result
+    answer = fallback(*args, **kwargs)  # with a reason but no error: the last result was not wanted
+    call.fell_back(None)
+    return answer
 
 
 # -- the async driver ------------------------------------------------------------------------------------------------------------
@@ -236,10 +243,10 @@ async def arun(
     plain, quick, clock = call.guard.plain, call.quick, call.world.clock
     if begun:
         call.unawaited = None
-    if call.guard.cost is not None:
-        call.estimate(args, kwargs)
     hedged = call.guard.hedge is not None and call.world.retries
     try:
+        if call.guard.cost is not None and call.cost is None:
+            call.estimate(args, kwargs, fn)
         while True:
             if delay is not None and (delay > 0 or not quick):
                 await arest(call, delay)
@@ -372,6 +379,8 @@ async def afall_back(
     first: Any = None,
 ) -> Any:
     """As `arun`, and if all has failed, what the fallback makes of the same arguments."""
+    if call.guard.cost is not None:  # an estimate that fails is the caller's to hear of
+        call.estimate(args, kwargs, fn)
     work = arun(call, fn, args, kwargs, before, first=first)
     return await _afall_back(call, call.guard.fallback or fn, work, args, kwargs)
 
@@ -382,18 +391,25 @@ async def _afall_back(
     try:
         result = await work
     except Exception as error:
-        if not call.world.retries:
+        if not call.covers(error):
             raise
         token = running.set(call)
         call.last_error = error
         try:
-            value = fallback(*args, **kwargs)
-            return await value if hasattr(type(value), "__await__") else value
+            answer = await _answer(fallback, args, kwargs)
         finally:
             call.last_error = None
             running.reset(token)
+        call.fell_back(error)
+        return answer
     if call.reason is None:
         return result
+    answer = await _answer(fallback, args, kwargs)
+    call.fell_back(None)
+    return answer
+
+
+async def _answer(fallback: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     value = fallback(*args, **kwargs)
     return await value if hasattr(type(value), "__await__") else value
 

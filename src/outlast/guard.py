@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from contextvars import copy_context
 
-from outlast.callables import PLAIN, awaitable, dress, is_async, kind_of, name_of, rewrapped
+from outlast.callables import PLAIN, awaitable, discard, dress, is_async, kind_of, name_of, rewrapped, shape_of
 from outlast.checks import Check, Shown, show
 from outlast.clock import REAL, here
 from outlast.errors import ConfigurationError
-from outlast.policy import RetryPolicy
+from outlast.policy import Coverage, RetryPolicy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from outlast.breaker import CircuitBreaker
     from outlast.budgets import RetryBudget
     from outlast.call import Call
+    from outlast.callables import Shape
     from outlast.drivers import Attempts
     from outlast.hedge import Hedge
     from outlast.limits import Limit
@@ -65,7 +66,8 @@ class Guard:
     """
     Everything that protects one kind of call, declared once: a decorator, or `call`, `acall`, `outcome`, `aoutcome`, `attempts`.
 
-    From the outside in: `fallback` (called with the call's own arguments when all else has failed), `total_timeout` (everything, waits
+    From the outside in: `fallback` (called with the call's own arguments when all else has failed, unless with an error that `fallback_on` leaves
+    out: a bug in the code, if nothing is said), `total_timeout` (everything, waits
     included), `retry` with its `retry_budget`, `limit` (each attempt takes a place and frees it; `cost` estimates what it takes of the limit's
     rates, from the call's arguments), `breaker`, `timeout` (one attempt; sync code needs `isolation` for it: ``"thread"``, which the caller
     leaves, or ``"process"``, which is killed), the function. ``retry=None`` means one attempt. ``on_open="wait"`` waits for an open breaker
@@ -79,7 +81,10 @@ class Guard:
     __slots__ = (
         "breaker",
         "cost",
+        "cost_shape",
+        "covers",
         "fallback",
+        "fallback_on",
         "hedge",
         "idempotent",
         "idle_timeout",
@@ -112,11 +117,12 @@ class Guard:
         on_open: Literal["fail", "wait"] = "fail",
         retry_if: Callable[[Any], bool] | None = None,
         fallback: Callable[..., Any] | None = None,
+        fallback_on: Sequence[ErrorSpec] | None = None,
         idempotent: bool = True,
         **unknown: Never,
     ) -> None:
         check = Check()
-        check.unknown(unknown, ("name", *(field for field in Guard.__slots__ if field not in {"plain", "name"})))
+        check.unknown(unknown, _OPTIONS)
         self.name = None if name is None else check.name("name", name)
         self.retry = _policy(retry, check)
         self.timeout = None if timeout is None else check.seconds("timeout", timeout, 1.0, positive=True)
@@ -140,20 +146,14 @@ class Guard:
         )
         self.limit: Limit | None = check.kind("limit", limit, "Limit", ("take", "leave"))
         self.cost: Callable[..., Mapping[str, float]] | None = check.function("cost", cost)
-        if cost is not None and callable(cost) and is_async(cost):
-            check.add(
-                "cost",
-                "a sync function",
-                Shown(f"the coroutine function {name_of(cost)}"),
-                "It is asked before each call.",
-            )
-        if cost is not None and limit is None:
-            check.add(
-                "cost",
-                "None without a limit",
-                Shown("a function"),
-                "It says how much of the limit's rates a call takes.",
-            )
+        self.cost_shape = None if self.cost is None else shape_of(self.cost)
+        if self.cost is not None and (kind := kind_of(self.cost)) != "sync":
+            shown = Shown(f"the {'coroutine' if kind == 'async' else kind} function {name_of(self.cost)}")
+            check.add("cost", "a sync function", shown, "It is asked before each call.")
+        if cost is not None and (limit is None or not getattr(limit, "rates", True)):
+            lacking = "a limit" if limit is None else "rates in the limit"
+            why = "It says how much of the limit's rates a call takes."
+            check.add("cost", f"None without {lacking}", Shown("a function"), why)
         self.hedge: Hedge | None = check.kind("hedge", hedge, "Hedge", ("after", "max_hedges"))
         self.idempotent = idempotent is not False
         if not isinstance(idempotent, bool):
@@ -161,9 +161,15 @@ class Guard:
         if hedge is not None and not self.idempotent:
             check.add("hedge", "None with idempotent=False", hedge, "A hedge runs the same work twice.")
         self.on_open = check.choice("on_open", on_open, ("fail", "wait"))
-        self.retry_if: Callable[[Any], bool] | None = check.function("retry_if", retry_if)
+        self.retry_if: Callable[[Any], bool] | None = check.question("retry_if", retry_if, ("a result",))
         self.fallback: Callable[..., Any] | None = check.function("fallback", fallback)
+        self.fallback_on = None if fallback_on is None else check.specs("fallback_on", fallback_on)
+        if fallback_on is not None and fallback is None:
+            check.add(
+                "fallback_on", "None without a fallback", Shown("a list"), "It says which errors that answers for."
+            )
         check.raise_if_any()
+        self.covers = Coverage(self.fallback_on)
         # Nothing but retries: the first attempt needs no preparation.
         others = (
             self.timeout,
@@ -185,12 +191,17 @@ class Guard:
         fields = [f"{field}={getattr(self, field)!r}" for field in shown if getattr(self, field) is not None]
         return f"Guard({', '.join(named + fields)})"
 
+    def replace(self, **changes: Any) -> Guard:
+        """A copy with these options changed; everything is checked again."""
+        return Guard(**({field: getattr(self, field) for field in _OPTIONS} | changes))
+
     def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]:
         """Decorate a function, a coroutine function, a method, a partial or an object that can be called."""
         if (method := rewrapped(self.__call__, fn)) is not None:
             return method  # type: ignore[no-any-return]
         if "generator" in (kind := kind_of(fn)):
             self._check_stream(fn, kind)
+            self._check_shapes(fn)
             wrapper = (_stream if kind == "generator" else _async_stream)(self, fn, name_of(fn))
             dress(wrapper, fn)
             return wrapper
@@ -203,13 +214,17 @@ class Guard:
         dress(wrapper, fn)
         return wrapper
 
-    def _check(self, fn: Callable[..., Any]) -> bool:
-        """Whether fn is async; ConfigurationError if this guard cannot do for it what it promises."""
+    def _check(self, fn: Callable[..., Any], given: Shape | None = None) -> bool:
+        """
+        Whether fn is async; ConfigurationError if this guard cannot do for it what it promises. `given` is what it is called with, if that is not
+        up to its caller.
+        """
         if self.idle_timeout is not None:
             message = (
                 f"expected no idle_timeout for {name_of(fn)}: it bounds the wait for each item of an async generator."
             )
             raise ConfigurationError(message)
+        self._check_shapes(fn, given)
         if is_async(fn):
             self._check_async(fn)
             return True
@@ -231,6 +246,19 @@ class Guard:
             message = f"expected fallback to be a sync function for the sync function {name}, got: the coroutine function {name_of(self.fallback)}."
             raise ConfigurationError(message)
         return False
+
+    def _check_shapes(self, fn: Callable[..., Any], given: Shape | None = None) -> None:
+        """ConfigurationError if what is called along with fn cannot take its arguments."""
+        if self.cost is None and self.fallback is None:
+            return
+        given = given or shape_of(fn)
+        for field, also in (("cost", self.cost), ("fallback", self.fallback)):
+            shape = None if also is None or given is None else shape_of(also)
+            if shape is not None and given is not None and not shape.follows(given):
+                message = (
+                    f"expected {field} to take the arguments of {name_of(fn)}{given}, got: {name_of(also)}{shape}."
+                )
+                raise ConfigurationError(message)
 
     def _check_stream(self, fn: Callable[..., Any], kind: str) -> None:
         for field in (
@@ -259,6 +287,7 @@ class Guard:
     async def acall(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Await fn under this guard."""
         self._check_async(fn)
+        self._check_shapes(fn)
         return await _adrive(_new_call(self, fn), fn, args, kwargs)  # type: ignore[no-any-return]
 
     def outcome(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
@@ -283,6 +312,7 @@ class Guard:
     async def aoutcome(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
         """Await fn under this guard and return how it ended instead of raising."""
         self._check_async(fn)
+        self._check_shapes(fn)
         call = _new_call(self, fn)
         call.recorded = True
         try:
@@ -302,6 +332,7 @@ class Guard:
         return Attempts(self)
 
 
+_OPTIONS = ("name", *(Guard.__init__.__kwdefaults__ or ()))
 _STREAM_LIMITS = {
     "isolation": "hands out items to whoever called it",
     "hedge": "hands out items, of which each would come twice",
@@ -360,9 +391,7 @@ def _only_results(fn: Callable[..., Any]) -> Callable[..., Any]:
     def attempt(*args: Any, **kwargs: Any) -> Any:
         result = fn(*args, **kwargs)
         if result.__class__ not in PLAIN and awaitable(result):
-            close = getattr(result, "close", None)
-            if close is not None:
-                close()
+            discard(result)
             raise _NotAResult(
                 f"expected a result, got: something to await from {name_of(fn)}. Use `await guard.aoutcome(...)`."
             )

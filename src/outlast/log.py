@@ -55,7 +55,7 @@ def heard() -> bool:
         log = parent
 
 
-def report_once(hook: object, broken: Exception, consequence: str) -> None:
+def report_once(hook: object, broken: BaseException, consequence: str) -> None:
     """Say once that somebody's hook or predicate fails, without its message: that could be anything."""
     if id(hook) in _reported:
         return

@@ -29,7 +29,7 @@ def stream(
     item: Any = None
     ended: Any = None
     if call.guard.cost is not None:
-        call.estimate(args, kwargs)
+        call.estimate(args, kwargs, fn)
     while True:
         while (delay := call.begin()) is not None:
             rest(call, delay)
@@ -98,7 +98,7 @@ def astreamed(begin: Callable[[], tuple[Call, Callable[..., Any]]], idle_timeout
         inner: Any = None
         item: Any = None
         if call.guard.cost is not None:
-            call.estimate(args, kwargs)
+            call.estimate(args, kwargs, fn)
         while True:
             while (delay := call.begin()) is not None:
                 await arest(call, delay)

@@ -176,6 +176,51 @@ def read(source):
     return asyncio.run(main())
 
 
+def test_columns_of_objects_come_as_they_are():
+    """D-26: mixed columns, as every sheet has; dicts keep their own keys; periods are texts; missing is None; an index may be mixed too."""
+    frame = pd.DataFrame(
+        {
+            "mixed": [1, "x", None],
+            "docs": [{"x": 1}, {"y": np.int64(2)}, float("nan")],
+            "month": pd.PeriodIndex(["2025-01", None, "2025-03"], freq="M"),
+            "odd": [pd.Timestamp("2026-11-15", tz="UTC"), pd.NaT, np.arange(2)],
+            "n": [1, 2, 3],
+        },
+        index=pd.Index([1, "q", 3], name="at"),
+    )
+    assert read(frame) == [
+        {
+            "mixed": 1,
+            "docs": {"x": 1},
+            "month": "2025-01",
+            "odd": dt.datetime(2026, 11, 15, tzinfo=dt.UTC),
+            "n": 1,
+            "at": 1,
+        },
+        {"mixed": "x", "docs": {"y": 2}, "month": None, "odd": None, "n": 2, "at": "q"},
+        {"mixed": None, "docs": None, "month": "2025-03", "odd": [0, 1], "n": 3, "at": 3},
+    ]
+    assert [*read(frame)[0]] == ["mixed", "docs", "month", "odd", "n", "at"]
+    assert read(frame["mixed"]) == [1, "x", None]
+    assert read(pd.Series([1.5, None])) == [1.5, None]
+
+
+def test_columns_that_cannot_be_read_are_refused_with_the_way_out():
+    """D-26: names that come twice, types that Arrow does not know, and objects of polars, which would leave it as addresses in memory."""
+    for frame, why in [
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "got twice: a"),
+        (pd.DataFrame([[1, 2]], columns=[1, "1"]), "got twice: 1"),
+        (pd.DataFrame({"a": [1]}, index=pd.Index([2], name="a")), "got twice: a"),
+        (pd.DataFrame({"a": [1j]}), r"got: complex128 .* Hand over its rows instead, frame.to_dict\("),
+        (
+            pl.DataFrame({"a": pl.Series([object()], dtype=pl.Object)}),
+            r"got: objects of Python in a. .* frame.to_dicts\(\)",
+        ),
+    ]:
+        with pytest.raises(outlast.ConfigurationError, match=why):
+            read(frame)
+
+
 def test_nanoseconds_are_cut_the_same_way_with_and_without_pandas():
     """What Python cannot hold is cut to microseconds, also inside of lists and structures; else keys would depend on what is installed."""
     moment = 1_700_000_000_123_456_789
@@ -255,10 +300,11 @@ def test_a_row_that_python_cannot_hold_is_a_dead_letter_and_stops_no_other(app):
 
 
 def test_a_frame_that_fails_is_a_source_error(app):
-    """A column of numbers and texts is nothing that Arrow knows; the message says so, and what stood before it is kept."""
-    frame = pd.DataFrame({"a": [*range(10_000), 1, "x"]}, dtype=object)
+    """A column of complex numbers is nothing that Arrow knows; the message says so, and the run is no success."""
+    frame = pd.DataFrame({"a": [1j, 2j]})
     result = outlast.Pipeline("p", same, app=app).run(frame, check=False)
-    assert (result.reason, result.counts.total) == ("source_error", 10_000)
+    assert (result.status, result.reason, result.counts.total) == ("failed", "source_error", 0)
+    assert "got: complex128" in result.why
 
 
 def test_without_pyarrow_the_extra_is_named(monkeypatch, tmp_path):

@@ -582,6 +582,44 @@ def test_constraints_that_wait_for_the_end_are_asked_at_once(app, postgres):
     assert postgres.execute(f"select id, tags[2], doc->1 from {child}") == '1|ü|{"x": null}'
 
 
+@pytest.mark.parametrize("moment", ["at once", "after a crash", "after a crash behind the move", "the answer was lost"])
+def test_a_key_that_somebody_else_takes_is_a_dead_letter(app, database, monkeypatch, moment):
+    """D-26: between the commit in the store and the move into the table; the other rows are there, the run ends, and a replay can mend it."""
+    database.make("id integer primary key, text varchar(40)")
+    table = outlast.Table(database.address, database.table)
+    settle, taken = Inserted.settle, []
+
+    def late(sink):
+        if not taken:
+            taken.append(1)
+            database.sql(f"insert into {database.table} values (7, 'of another')")
+            if moment == "after a crash":
+                raise outlast.PermanentFailure("as if it had died here")
+            if moment == "the answer was lost":
+                before = sink._settled, sink._staged
+                settle(sink)
+                sink._settled, sink._staged = before
+            if moment == "after a crash behind the move":
+                settle(sink)
+                raise outlast.PermanentFailure("as if it had died here")
+        return settle(sink)
+
+    monkeypatch.setattr(Inserted, "settle", late)
+    rows = [{"id": n, "text": f"ü{n}"} for n in range(20)]
+    result = pipeline(app).run(rows, run_key="k", sink=table, item_key="id", check=False)
+    if "crash" in moment:
+        assert (result.status, result.reason) == ("failed", "store_error")
+        result = pipeline(app).run(rows, run_key="k", sink=table, item_key="id")
+    assert (result.status, result.counts.succeeded, result.counts.dlq) == ("completed", 19, 1), result.why
+    assert database.rows() == [(n, "of another" if n == 7 else f"ü{n}") for n in range(20)]
+    [letter] = app.dead_letters.find()
+    assert (letter.item_key, letter.payload) == ("7", rows[7])
+    assert f"the table {database.table} refuses it" in letter.error
+    assert (app.store.run(result.id).counts.succeeded, database.staged()) == (19, 0)
+    again = pipeline(app).run(rows, run_key="k", sink=table, item_key="id")
+    assert (again.counts.succeeded, again.counts.dlq) == (19, 1)
+
+
 def test_a_document_column_takes_every_value_that_json_has(app, postgres, caplog):
     """A number, a text, a truth value and a list are documents too; a text is a text. What is refused is a dead letter, and nobody logs beside it."""
     name = f"t_{uuid4().hex[:12]}"
@@ -655,25 +693,26 @@ def test_a_table_that_vanishes_in_mid_run_ends_the_run_and_fails_no_item(app, da
     assert len(database.rows()) >= 3000 - kept
 
 
-def test_a_batch_that_counts_and_no_longer_fits_stays_staged_until_it_does(app, database, monkeypatch):
-    """Somebody else took the key between the trial and the move: the run says so, and nothing is lost."""
+def test_a_batch_that_counts_stays_staged_until_there_is_a_table_for_it(app, database, monkeypatch):
+    """The table is gone between the trial and the move: that is no row's fault; the run says so, and goes on when the table is back."""
     database.make("id integer primary key")
-    settle = Inserted.settle
+    settle, away = Inserted.settle, f"{database.table}_away"
 
     def too_late(sink):
         if sink._staged:
-            database.sql(f"insert into {database.table} values (1)")
-        settle(sink)
+            database.sql(f"alter table {database.table} rename to {away}")
+        return settle(sink)
 
     table = outlast.Table(database.address, database.table)
     monkeypatch.setattr(Inserted, "settle", too_late)
+    monkeypatch.setattr(journal, "PATIENCE", 0.0)
     result = pipeline(app).run([{"id": 1}, {"id": 2}], run_key="k", sink=table, check=False)
     assert (result.status, result.reason) == ("failed", "store_error")
     assert f"waits in {STAGE}" in result.why
     monkeypatch.setattr(Inserted, "settle", settle)
-    with pytest.raises(outlast.OutlastError, match="could not be brought up to date"):
+    with pytest.raises(outlast.OutlastError, match="expected a table"):
         pipeline(app).run([{"id": 1}, {"id": 2}], run_key="k", sink=table)
-    database.sql(f"delete from {database.table}")
+    database.sql(f"alter table {away} rename to {database.table}")
     pipeline(app).run([{"id": 1}, {"id": 2}], run_key="k", sink=table)
     assert database.rows() == [(1,), (2,)]
 

@@ -219,7 +219,9 @@ def test_values_that_carry_their_type_need_no_annotation():
             back = codec.bring_back(kept.data, {})
             assert (kept.lacks({}), type(back), repr(back)) == ([], type(wrapped), repr(wrapped))
         assert codec.decode(codec.encode([value])) is not None
-        json.dumps(Shell().decode(codec.encode([value])), default=str)  # for a shell, which has neither of them
+        hashable = value.__hash__ is not None
+        keyed = {value: (value,), "in": frozenset([value])} if hashable else {"in": [value]}
+        json.dumps(Shell().decode(codec.encode([value, keyed])), default=str)  # for a shell, which has neither of them
 
 
 def test_a_value_of_a_library_that_is_missing_is_a_clear_error(monkeypatch):

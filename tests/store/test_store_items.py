@@ -64,6 +64,25 @@ def test_a_batch_comes_back_as_it_was(store):
     assert found.source_exhausted
 
 
+def test_a_success_can_be_taken_back(store):
+    """Its row goes, with what it counted and spent; it may end in another way. Twice is once, and nothing but successes is touched."""
+    run, lease = started(store)
+    rows = [item(0, degraded=True, spent={"usd": 0.25}), item(1, spent={"usd": 0.5}), item(2, "dlq")]
+    store.write(lease, Batch(items=rows, read=3))
+    assert store.find_keys(run.number, [rows[0].key]) == {rows[0].key: (0, "succeeded")}
+    undone = Batch(undone=[0, 2, 99], items=[item(0, "dlq", spent={"usd": 0.25})], read=3)
+    for _ in range(2):
+        store.write(lease, undone)
+        found = store.run(run.id)
+        assert found.counts == RunCounts(total=3, succeeded=1, skipped=0, dlq=2, failed=0, degraded=0)
+        assert found.spent == {"usd": 0.75}
+    assert store.find_keys(run.number, [rows[0].key]) == {rows[0].key: (0, "dlq")}
+    store.write(lease, Batch(undone=[1], read=3))
+    assert store.run(run.id).counts == RunCounts(total=3, succeeded=0, skipped=0, dlq=2, failed=0, degraded=0)
+    assert store.run(run.id).spent == {"usd": 0.25}
+    assert [row.seq for row in store.items(run.number)] == [0, 2]
+
+
 def test_a_fault_at_any_statement_leaves_nothing_behind(store, monkeypatch):
     """Wherever a batch breaks, before a statement or after it, nothing of it is there; and then it can be written (C-14)."""
     run, lease, full = prepared(store)

@@ -127,6 +127,16 @@ def test_a_living_lease_is_not_given_twice(store):
     assert store.lease_of(run.number, 7) is None
 
 
+def test_a_lease_says_who_had_it_and_did_not_give_it_back(store):
+    """Of one that has ended by itself nobody knows whether its owner lives; one that was given back leaves no doubt."""
+    run, lease = started(store, owner="host-a:17")
+    assert lease.before == ""
+    store.drop_lease(lease)
+    first = store.take_lease(run.number, 0, "host-b:4", 0.0)
+    second = store.take_lease(run.number, 0, "host-c:5", 20)
+    assert (first.before, second.before) == ("", "host-b:4")
+
+
 def test_a_dropped_lease_can_be_taken_at_once_and_writes_no_more(store):
     """Giving back is final: the old token is worth nothing, and dropping it again takes nothing from the next owner."""
     run, lease = started(store)
@@ -293,7 +303,9 @@ def test_a_lease_whose_taking_was_lost_in_the_commit_is_not_held_twice(store, mo
     """The answer to a commit got lost: asking again says that somebody has it, never two tokens that are both good."""
     run = store.open_run("reviews", "today", STAGES)
     plan = Plan(store, monkeypatch)
-    plan.fail(6 + (store._database.name == "postgres"), after=True)  # begin, two inserts, update, evict, update, commit
+    plan.fail(
+        7 + (store._database.name == "postgres"), after=True
+    )  # begin, two inserts, select, update, evict, update, commit
     with pytest.raises(Exception, match=r"planted"):
         store.take_lease(run.number, 0, "me", 600)
     plan.fail(None)

@@ -21,6 +21,7 @@ from outlast.components.files import ENDINGS, PARQUET
 from outlast.components.files import Files as Files
 from outlast.components.reading import Aside
 from outlast.components.reading import Unreadable as Unreadable
+from outlast.components.sinks import Busy as Busy
 from outlast.components.sinks import Handed
 from outlast.components.sinks import Refused as Refused
 from outlast.components.sinks import Sink as Sink  # noqa: TC001 - for those who ask here

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from outlast.components.reading import Unreadable
 
 SLICE = 1000  # rows that become Python values at a time
-_PART = 10_000  # rows of a pandas frame that become Arrow data at a time
-_UNNAMED = "__index_level_"  # the column as which pandas hands out an index without a name
+_PART = 10_000  # rows of a LazyFrame that are collected at a time
+_UNNAMED = "__index_level_"  # the column as which a file of pandas has an index without a name
 
 
 def library(what: str) -> Any:
@@ -40,6 +40,11 @@ def hands_out(source: object) -> bool:
 def rows(source: Any) -> Iterator[list[Any]]:
     """The rows in lists, slice by slice."""
     library(f"a source of type {type(source).__name__}")
+    if _is_of(source, "pandas"):
+        yield from _pandas(source)
+        return
+    if _is_of(source, "polars"):
+        _check_polars(source)
     done = 0
     for part in _parts(source):
         for batch in _batches(part):
@@ -51,9 +56,6 @@ def _parts(source: Any) -> Iterator[Any]:
     """Things with `__arrow_c_stream__` or `__arrow_c_array__`, one after the other."""
     if hasattr(source, "collect_batches"):  # a polars LazyFrame: nothing is collected as a whole
         yield from source.collect_batches(chunk_size=_PART, maintain_order=True)
-    elif hasattr(source, "iloc") and hasattr(source, "__len__"):  # pandas turns all it has into Arrow data at once
-        for start in range(0, len(source), _PART):
-            yield source.iloc[start : start + _PART]
     else:
         yield source
 
@@ -99,7 +101,10 @@ def python(batch: Any, before: int, where: str = "") -> Iterator[list[Any]]:
 
 
 def _names(schema: Any) -> list[str]:
-    names: list[str] = schema.names
+    return _distinct(schema.names)
+
+
+def _distinct(names: list[str]) -> list[str]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         message = f"expected the columns of a source to have names that differ, got twice: {', '.join(twice)}."
@@ -142,6 +147,100 @@ def _known(kind: Any) -> Any:
         value = _known(kind.value_type)
         return kind if value is kind.value_type else (pa.list_ if types.is_list(kind) else pa.large_list)(value)
     return kind
+
+
+# -- pandas and polars ------------------------------------------------------------------------------------------------------------
+
+
+def _is_of(source: object, package: str) -> bool:
+    return any(kind.__module__.partition(".")[0] == package for kind in type(source).__mro__)
+
+
+def _pandas(source: Any) -> Iterator[list[Any]]:
+    """
+    The rows of a frame, or the values of a series. Columns of objects may hold anything, and are not for Arrow, which would make one type of
+    them or give up: each value comes as it is.
+    """
+    for start in range(0, len(source), SLICE):
+        part = source.iloc[start : start + SLICE]
+        if not hasattr(part, "columns"):
+            [values] = _together({"": part}, len(part), start)
+            yield [value[""] if isinstance(value, dict) else value for value in values]
+            continue
+        _distinct([str(name) for name in part.columns])
+        columns = {str(name): part.iloc[:, place] for place, name in enumerate(part.columns)}
+        for level, name in enumerate(part.index.names):
+            if name is not None:
+                _distinct([*columns, str(name)])
+                columns[str(name)] = part.index.get_level_values(level).to_series()
+        yield from _together(columns, len(part), start)
+
+
+def _together(columns: dict[str, Any], count: int, before: int) -> Iterator[list[Any]]:
+    pa = library("a DataFrame")
+    own = {name: _own_values(column) for name, column in columns.items()}
+    arrays: dict[str, Any] = {}
+    for name, column in columns.items():
+        if own[name] is not None:
+            continue
+        try:
+            made = pa.array(column, from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError) as wrong:
+            message = (
+                f"expected the column {name!r} of a DataFrame to be of a type that Arrow knows, got: {column.dtype} ({wrong}). "
+                'Hand over its rows instead, frame.to_dict("records"), or turn the column into objects, astype(object).'
+            )
+            raise ConfigurationError(message) from None
+        arrays[name] = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+    if not arrays:
+        yield [{name: (values or [])[place] for name, values in own.items()} for place in range(count)]
+        return
+    [rows] = python(pa.record_batch(list(arrays.values()), names=list(arrays)), before)
+    for place, row in enumerate(rows):
+        if isinstance(row, dict):
+            for name, values in own.items():
+                value = row.pop(name, None)
+                row[name] = value if values is None else values[place]
+    yield rows
+
+
+def _own_values(column: Any) -> list[Any] | None:
+    """The values of a column that is not for Arrow; None for one that is."""
+    kind = str(column.dtype)
+    if kind.startswith("period"):
+        return [None if value is None else str(value) for value in map(_own, column)]
+    return list(map(_own, column)) if kind == "object" else None
+
+
+def _own(value: Any) -> Any:
+    """A value in a column of objects, as Python has it: what pandas calls missing is None, and what only numpy and pandas have is Python's."""
+    kind = type(value)
+    if kind is float:
+        return None if value != value else value  # noqa: PLR0124 - NaN is the one that is not itself
+    if kind is dict:
+        return {name: _own(each) for name, each in value.items()}
+    if kind in {list, tuple}:
+        return [_own(each) for each in value]
+    if kind.__name__ in {"NAType", "NaTType"}:
+        return None
+    for turn in ("to_pydatetime", "to_pytimedelta"):
+        if hasattr(value, turn):
+            return value.to_pydatetime(warn=False) if turn == "to_pydatetime" else value.to_pytimedelta()
+    if kind.__module__ == "numpy":
+        if value.dtype.kind in {"M", "m"}:
+            value = value.astype("datetime64[us]" if value.dtype.kind == "M" else "timedelta64[us]")
+        listed = value.tolist()
+        return listed if type(listed) is kind else _own(listed)
+    return value
+
+
+def _check_polars(source: Any) -> None:
+    """Columns of Python objects leave polars as addresses in memory."""
+    schema = source.collect_schema() if hasattr(source, "collect_schema") else {source.name: source.dtype}
+    objects = [name for name, kind in schema.items() if "Object" in str(kind)]
+    if objects:
+        message = f"expected the columns of a polars frame to have types of its own, got: objects of Python in {', '.join(objects)}. Hand over its rows instead: frame.to_dicts()."
+        raise ConfigurationError(message)
 
 
 def _row(one: Any, names: Sequence[str], number: int, where: str) -> dict[str, Any] | Unreadable | Any:

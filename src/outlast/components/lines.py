@@ -12,13 +12,14 @@ import os
 import re
 from abc import abstractmethod
 from codecs import BOM_UTF8
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from outlast.components import csvs
 from outlast.components.csvs import TABLES, delimiter_of
 from outlast.components.packed import inner, is_damage, opened, packer
 from outlast.components.reading import broken_item, broken_source
-from outlast.components.sinks import Sink
+from outlast.components.sinks import Busy, Sink
 from outlast.components.values import json_text, row_of, tell, unfit
 from outlast.errors import ConfigurationError, PermanentFailure
 
@@ -89,8 +90,23 @@ def count(path: Path) -> int:
 # -- writing --------------------------------------------------------------------------------------------------------------------
 
 
+_held: set[Appended] = set()  # sinks with an open file
+
+
+def _let_go_in_child() -> None:
+    """A lock is held as long as any process has the file open. A child of this one must not keep it when this one is dead."""
+    for sink in [*_held]:
+        sink.close()
+
+
+if hasattr(os, "register_at_fork"):  # not every system has fork
+    os.register_at_fork(after_in_child=_let_go_in_child)
+
+
 class Appended(Sink):
     """A file that grows by a batch at a time, of which the first bytes count. It has one writer."""
+
+    _mode = 0o644  # as other programs make files: the output is its owner's to share
 
     def __init__(self, path: Path) -> None:
         self._path = path  # the file that grows
@@ -98,37 +114,89 @@ class Appended(Sink):
         self._file = -1
         self._offset = 0
         self._written = 0  # the offset after the batch that is being committed
+        self._reach = 0  # how far was ever written
 
-    def open(self, offset: int | None, *, run: str, token: int) -> None:  # noqa: ARG002 - a file is known by its name
-        self._take()
+    def claim(self) -> None:
+        if self._file < 0:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._hold(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode))
+
+    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:  # noqa: ARG002 - a file is known by its name
+        self.claim()
         try:
             size = os.fstat(self._file).st_size
             if offset is None and size:
                 raise self._not_new(size)
             if offset is not None and size < offset:
                 raise self._too_short(offset, size)
+            if not alone:
+                size = self._renew(offset or 0, token)
             self._cut(offset or 0, size)
         except BaseException:
             self.close()
             raise
 
-    def _take(self) -> None:
-        """Open the file, and be the only one who has it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def _hold(self, file: int) -> None:
+        """Have this file, and be the only one who has it."""
+        self._file = file
+        _held.add(self)
         try:
             import fcntl
-        except ImportError:  # another operating system: the lease on the run has to be enough
+        except ImportError:  # another operating system: see `_renew`
             return
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self.close()
             message = f"expected the sink {self._path} to be free, got: another process writes to it."
-            raise ConfigurationError(message) from None
+            raise Busy(message) from None
+
+    def _renew(self, size: int, token: int) -> int:
+        """
+        Go on in another file of the same name, with the first bytes of this one. Not every file system has locks that hold: whoever had this
+        one and still writes, now or in an hour, writes to what nobody reads any more, and notices it.
+        """
+        path = self._path.resolve()
+        other = path.with_name(f"{path.name}.{token}.taken")
+        old = self._file
+        try:
+            new = os.open(other, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, os.fstat(old).st_mode & 0o777)
+            self._hold(new)
+            at = 0
+            while at < size and (piece := os.pread(old, min(_PIECE, size - at), at)):
+                at += os.pwrite(new, piece, at)
+            os.fsync(new)
+            other.replace(path)
+            flush_folder(path.parent)
+        finally:
+            if self._file != old:
+                os.close(old)
+            other.unlink(missing_ok=True)
+        return size
+
+    def _look(self) -> None:
+        """The file is the one that was opened, and has what was committed and nothing else."""
+        mine = os.fstat(self._file)
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            raise self._changed("it is gone") from None
+        if not os.path.samestat(mine, there):
+            raise self._changed("another file has its name")
+        if mine.st_size < self._offset:
+            raise self._changed(f"it has {mine.st_size} bytes")
+        if mine.st_size > max(self._offset, self._reach):
+            raise self._changed(f"somebody else has written to it, {mine.st_size} bytes are there")
+
+    def _changed(self, got: str) -> PermanentFailure:
+        message = (
+            f"expected the sink {self._path} to stay as it is while the run writes to it, {self._offset} bytes, got: {got}. "
+            "Outputs of this run are missing there: put the file back, or begin a new run with another run_key."
+        )
+        return PermanentFailure(message, error_class="data_error")
 
     def _cut(self, offset: int, size: int) -> None:
-        self._offset = self._written = offset
+        self._offset = self._written = self._reach = offset
         if size > offset:
             os.ftruncate(self._file, offset)
             os.fsync(self._file)
@@ -146,9 +214,11 @@ class Appended(Sink):
         )
 
     def write(self, outputs: Sequence[Any], keys: Sequence[str]) -> int | None:  # noqa: ARG002 - a file has no keys
+        self._look()
         at = self._offset
         data = memoryview(self._batch(outputs))
         end = at + len(data)
+        self._reach = max(self._reach, end)
         while data:  # at a place of its own: writing it once more after a failed commit gives the same file
             done = os.pwrite(self._file, data, at)
             data, at = data[done:], at + done
@@ -163,10 +233,14 @@ class Appended(Sink):
     def settle(self) -> None:
         self._offset = self._written
 
+    def finish(self) -> None:
+        self._look()
+
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        file, self._file = self._file, -1
+        _held.discard(self)
+        if file >= 0:
+            os.close(file)
 
 
 class Lines(Appended):
@@ -197,8 +271,8 @@ class Rows(Lines):
         self._special = re.compile(rf'["\r\n{re.escape(self._delimiter)}]|^\ufeff')
         self._columns: list[str] | None = None
 
-    def open(self, offset: int | None, *, run: str, token: int) -> None:
-        super().open(offset, run=run, token=token)
+    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:
+        super().open(offset, run=run, token=token, alone=alone)
         if offset:
             self._columns = csvs.columns(self._path, self._delimiter)
 
@@ -238,3 +312,13 @@ def _cell(value: Any) -> str:
     if isinstance(told, str):
         return told
     return json_text(told) if isinstance(told, list | dict) else repr(told)
+
+
+def flush_folder(folder: Path) -> None:
+    """Have a name that was given to a file survive a crash."""
+    with suppress(OSError):  # not every system can
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -17,15 +17,15 @@ from __future__ import annotations
 import json
 import os
 import struct
-from contextlib import suppress
+from glob import escape
 from typing import TYPE_CHECKING, Any
 
 from outlast.components import columns
 from outlast.components.arrow import SLICE, library, python
-from outlast.components.lines import Appended
+from outlast.components.lines import Appended, flush_folder
 from outlast.components.reading import broken_source
 from outlast.components.values import row_of, tell, unfit
-from outlast.errors import ConfigurationError
+from outlast.errors import ConfigurationError, PermanentFailure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,12 +78,16 @@ def _opened(path: Path) -> Any:
 class Parquet(Appended):
     """One Parquet file, once the run is over."""
 
+    _mode = 0o600  # of the spool, which is nobody else's
+
     def __init__(self, path: Path) -> None:
         self._pa = library("a Parquet file as a sink")
         super().__init__(path.with_name(path.name + ".spool"))
         self.name = str(path)
         self._target = path
         self._run = ""
+        self._token = 0
+        self._seen: tuple[int, int, int] | None = None  # which file had the name of the target
         self._shape: Any = None  # of all rows that were taken
         self._marks: dict[
             Any, bool
@@ -93,10 +97,12 @@ class Parquet(Appended):
 
     # -- opening
 
-    def open(self, offset: int | None, *, run: str, token: int) -> None:  # noqa: ARG002 - the lock on the spool is enough
-        self._run = run
-        self._take()
+    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:
+        self._run, self._token = run, token
+        self.claim()
         try:
+            if not alone:
+                self._renew(os.fstat(self._file).st_size, token)
             self._go_on(offset)
         except BaseException:
             self.close()
@@ -104,7 +110,8 @@ class Parquet(Appended):
 
     def _go_on(self, offset: int | None) -> None:
         size = os.fstat(self._file).st_size
-        there = self._target.exists()
+        self._seen = self._state()
+        there = self._seen is not None
         if offset is None and (
             there or size > _HEAD
         ):  # a head alone is what somebody left who died before the store knew of it
@@ -223,15 +230,38 @@ class Parquet(Appended):
         return str(self._path) if self._file >= 0 and self._offset > _HEAD else None
 
     def finish(self) -> None:
+        self._look()
         offset = self._begin + self._offset - _HEAD
         if not (self._covered == offset and self._target.exists()):
-            partial = self._target.with_name(self._target.name + ".partial")
+            # Of each pass its own: one who was thought to be dead may be busy with another.
+            partial = self._target.with_name(f"{self._target.name}.{self._token}.partial")
             self._build(partial, offset)
+            self._look()
             partial.replace(self._target)
-            _flush_folder(self._target.parent)
+            self._seen = self._state()
+            flush_folder(self._target.parent)
             self._covered = offset
+        for left in self._target.parent.glob(f"{escape(self._target.name)}.*.partial"):  # of passes that died
+            left.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)  # what it had is in the file; the metadata say so, should this not happen
         self.close()
+
+    def _look(self) -> None:
+        super()._look()
+        if self._state() != self._seen:
+            message = (
+                f"expected {self._target} to be as this run has left it, got: {'another file' if self._target.exists() else 'none'}. "
+                f"What the run has made waits in {self._path}: move the other one away."
+            )
+            raise PermanentFailure(message, error_class="data_error")
+
+    def _state(self) -> tuple[int, int, int] | None:
+        """Which file has the name of the target."""
+        try:
+            there = self._target.stat()
+        except FileNotFoundError:
+            return None
+        return there.st_dev, there.st_ino, there.st_size
 
     def _build(self, partial: Path, offset: int) -> None:
         from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
@@ -292,12 +322,3 @@ class Parquet(Appended):
 
 def _why(wrong: Exception) -> str:
     return "a text that is not Unicode" if isinstance(wrong, UnicodeError) else str(wrong) or type(wrong).__name__
-
-
-def _flush_folder(folder: Path) -> None:
-    with suppress(OSError):  # not every system can
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

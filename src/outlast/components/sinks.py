@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from outlast.errors import PermanentFailure
+from outlast.errors import ConfigurationError, PermanentFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +24,10 @@ class Refused(PermanentFailure):
         self.errors = errors
 
 
+class Busy(ConfigurationError):
+    """Somebody else writes to it at this moment."""
+
+
 class Sink(ABC):
     """Takes the outputs of one batch at a time, in the writer's thread, before the batch is committed. It never tries again by itself."""
 
@@ -34,15 +38,27 @@ class Sink(ABC):
         """The output as it will be written; raises for one that cannot be."""
         return value
 
-    def open(self, offset: int | None, *, run: str, token: int) -> None:  # noqa: B027 - not every sink has something to do here
-        """Get ready; `offset` is what an earlier pass of this run has committed, `token` the number of this one's lease."""
+    def claim(self) -> None:  # noqa: B027 - not every sink has something to do here
+        """Have what only one can have, or raise `Busy`: before the lease is taken, so that nobody loses it to one who cannot write. `close` lets it go."""
+
+    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:  # noqa: B027 - as above
+        """
+        Get ready; `offset` is what an earlier pass of this run has committed, `token` the number of this one's lease. Not `alone`: who had the run
+        before has not given it back and may live, so what it writes from now on must do no harm.
+        """
 
     @abstractmethod
     def write(self, outputs: Sequence[Any], keys: Sequence[str]) -> int | None:
         """Write what `encode` made; the offset that the commit is to record. Writing the same batch once more changes nothing."""
 
-    def settle(self) -> None:  # noqa: B027 - not every sink has something to do here
-        """The batch is committed. Saying it twice changes nothing."""
+    def settle(self) -> Mapping[int, Exception] | None:
+        """
+        The batch is committed. Saying it twice changes nothing. What it could not keep after all, by place in the batch: their items have failed,
+        and are in `returned` if nobody hears of it.
+        """
+        return None
+
+    returned: Sequence[str] = ()  # keys of items, once it is open: on record, and not here
 
     def finish(self) -> None:  # noqa: B027 - not every sink has something to do here
         """The run is over, until somebody adds to it."""

@@ -35,7 +35,7 @@ from outlast.value import put
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from outlast.components.sql import Dialect, Hidden
 
@@ -52,6 +52,7 @@ _SIMPLE = frozenset({bool, int, str, bytes})
 _NATIVE = frozenset({dt.datetime, dt.date, dt.time, dt.timedelta, bytes, Decimal, UUID})
 _POSTGRES_JSON = frozenset({114, 3802})  # json and jsonb
 _MYSQL_JSON = 245
+_REFUSED = -1  # the piece of a batch that has what the table has refused
 _codec = Codec()
 
 
@@ -103,6 +104,7 @@ class Inserted(Sink):
         self._columns: dict[str, str] = {}  # whether lists or documents are values there: "array", "json" or ""
         self._settled = 0  # the number of the last batch that counts
         self._staged: list[Row] = []
+        self._keys: Sequence[str] = ()  # of the items whose rows are staged
 
     # -- the rows
 
@@ -120,7 +122,7 @@ class Inserted(Sink):
 
     # -- opening
 
-    def open(self, offset: int | None, *, run: str, token: int) -> None:
+    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:  # noqa: ARG002 - numbers of batches are enough
         self._run = run
         self._settled = max(offset or 0, token << 32)
         try:
@@ -210,46 +212,79 @@ class Inserted(Sink):
         return True
 
     def _make_good(self, cursor: Any, offset: int | None) -> None:
-        """Move the batch that was committed and not moved; throw away all others."""
+        """Move the batch that was committed and not moved; throw away all others. Rows that the table refuses by now go back to their items."""
+        self.returned = ()
         if offset is not None:
+            staged = self._found(cursor, offset)
+            told = [entry for piece, entries in staged if piece == _REFUSED for entry in entries]
+            rows = [entry for piece, entries in staged if piece != _REFUSED for entry in entries]
+            refused: dict[int, Exception] = {}
+            self._insert_all(cursor, [(tuple(row[0]), row[1]) for row in rows], refused)
+            if any(
+                len(rows[place]) < 3 for place in refused
+            ):  # staged by an earlier version, without the key of its item
+                raise next(iter(refused.values()))
+            self.returned = [key for _, key, _ in told] + [rows[place][2] for place in refused]
+            told += [[place, rows[place][2], str(error)] for place, error in refused.items()]
+            self._clear(cursor)
+            self._remember(cursor, offset, told)
+        else:
+            self._clear(cursor)
+
+    def _found(self, cursor: Any, number: int) -> list[tuple[int, Any]]:
+        """What is staged of a batch: numbers of pieces, and what is in them."""
+        mark = self._mark
+        cursor.execute(
+            f"select piece, content from {STAGE} where run = {mark} and batch = {mark} order by piece",
+            (self._run, number),
+        )
+        pairs = [
+            (row[0], row[1]) if isinstance(row, tuple | list) else (row["piece"], row["content"])
+            for row in cursor.fetchall()
+        ]
+        return [(int(piece), _codec.decode(bytes(content))) for piece, content in pairs]
+
+    def _remember(self, cursor: Any, number: int, refused: Sequence[Any]) -> None:
+        """Rows that count and are refused: until their items have failed on record somebody has to know."""
+        if refused:
             mark = self._mark
             cursor.execute(
-                f"select content from {STAGE} where run = {mark} and batch = {mark} order by piece", (self._run, offset)
+                f"insert into {STAGE} (run, batch, piece, content) values ({mark}, {mark}, {mark}, {mark})",
+                (self._run, number, _REFUSED, _codec.encode([list(entry) for entry in refused])),
             )
-            pieces = [row[0] if isinstance(row, tuple | list) else row["content"] for row in cursor.fetchall()]
-            self._put(
-                cursor, [(tuple(names), cells) for piece in pieces for names, cells in _codec.decode(bytes(piece))]
-            )
-        self._clear(cursor)
 
     # -- writing
 
-    def write(self, outputs: Sequence[Row], keys: Sequence[str]) -> int | None:  # noqa: ARG002 - rows have keys of their own
+    def write(self, outputs: Sequence[Row], keys: Sequence[str]) -> int | None:
         if not outputs:
             self._staged = []
             return self._settled
         number = self._settled + 1
         with self._transaction("could not stage a batch") as cursor:
-            if self._dialect == "postgres":
-                cursor.execute("set constraints all immediate")  # or some would be checked when it is too late
             refused: dict[int, Exception] = {}
             cursor.execute("savepoint outlast_trial")
-            with _quiet():
-                self._try(cursor, list(enumerate(outputs)), refused)
+            self._insert_all(cursor, outputs, refused)
             cursor.execute("rollback to savepoint outlast_trial")
             if refused:
                 raise Refused(refused)
-            self._unstage(cursor, number)
             mark = self._mark
+            # What was refused of batches before is on record by now.
+            cursor.execute(f"delete from {STAGE} where run = {mark} and batch <= {mark}", (self._run, number))
             cursor.executemany(
                 f"insert into {STAGE} (run, batch, piece, content) values ({mark}, {mark}, {mark}, {mark})",
-                [(self._run, number, place, piece) for place, piece in enumerate(_pieces(outputs))],
+                [(self._run, number, place, piece) for place, piece in enumerate(_pieces(outputs, keys))],
             )
-        self._staged = list(outputs)
+        self._staged, self._keys = list(outputs), keys or [""] * len(outputs)
         return number
 
+    def _insert_all(self, cursor: Any, rows: Sequence[Row], refused: dict[int, Exception]) -> None:
+        """Insert these; of those that the table refuses, remember why by their places."""
+        if self._dialect == "postgres":
+            cursor.execute("set constraints all immediate")  # or some would be checked when it is too late
+        with _quiet():
+            self._try(cursor, list(enumerate(rows)), refused)
+
     def _try(self, cursor: Any, rows: list[tuple[int, Row]], refused: dict[int, Exception]) -> None:
-        """Insert these; of those that the table refuses, remember why. The others stay until all of it is undone."""
         point = f"outlast_{len(rows)}"
         cursor.execute(f"savepoint {point}")
         try:
@@ -268,14 +303,24 @@ class Inserted(Sink):
         else:
             cursor.execute(f"release savepoint {point}")
 
-    def settle(self) -> None:
+    def settle(self) -> Mapping[int, Exception] | None:
         if not self._staged:
-            return
+            return None
         number = self._settled + 1
+        refused: dict[int, Exception] = {}
         with self._transaction(f"could not take a batch that counts, which waits in {STAGE}") as cursor:
             if self._unstage(cursor, number):  # else it was moved before, and only the answer was lost
-                self._put(cursor, self._staged)
+                self._insert_all(cursor, self._staged, refused)
+                self._remember(
+                    cursor, number, [(place, self._keys[place], str(error)) for place, error in refused.items()]
+                )
+            else:
+                told = [
+                    entry for piece, entries in self._found(cursor, number) if piece == _REFUSED for entry in entries
+                ]
+                refused = {place: PermanentFailure(why, error_class="validation_error") for place, _, why in told}
         self._settled, self._staged = number, []
+        return refused
 
     def finish(self) -> None:
         with self._transaction("could not be tidied up") as cursor:
@@ -367,7 +412,11 @@ class Inserted(Sink):
                 cursor.executemany(self._insert(columns), cells)
 
     def _unstage(self, cursor: Any, number: int) -> bool:
-        cursor.execute(f"delete from {STAGE} where run = {self._mark} and batch = {self._mark}", (self._run, number))
+        mark = self._mark
+        cursor.execute(
+            f"delete from {STAGE} where run = {mark} and batch = {mark} and piece <> {mark}",
+            (self._run, number, _REFUSED),
+        )
         return bool(cursor.rowcount > 0)
 
     def _clear(self, cursor: Any) -> None:
@@ -398,18 +447,18 @@ def _quiet() -> Iterator[None]:
         _unheard.trying.now = False
 
 
-def _pieces(rows: Sequence[Row]) -> Iterator[bytes]:
-    """The rows as they are staged, in pieces that any server takes."""
-    piece: list[Row] = []
+def _pieces(rows: Sequence[Row], keys: Sequence[str]) -> Iterator[bytes]:
+    """The rows as they are staged, with the keys of their items, in pieces that any server takes."""
+    piece: list[Any] = []
     size = 0
-    for names, cells in rows:
-        piece.append((names, cells))
+    for (names, cells), key in zip(rows, keys or [""] * len(rows), strict=True):
+        piece.append([list(names), cells, key])
         size += sum(len(cell) if isinstance(cell, str | bytes) else 32 for cell in cells)
         if size > _PIECE:
-            yield _codec.encode([[list(names), cells] for names, cells in piece])
+            yield _codec.encode(piece)
             piece, size = [], 0
     if piece:
-        yield _codec.encode([[list(names), cells] for names, cells in piece])
+        yield _codec.encode(piece)
 
 
 def _is_of_a_row(error: Exception) -> bool:

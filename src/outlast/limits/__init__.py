@@ -557,8 +557,14 @@ class Limit(Heed):
             return self._cuts
 
     def _check(self, how: str) -> None:
-        if how != "granted":
-            raise self.rejection("asked to stop" if how == "stopped" else None)
+        if how == "granted":
+            return
+        rejection = self.rejection("asked to stop" if how == "stopped" else None)
+        if how == "late" and listening():
+            from outlast.observe.events import CallRejected
+
+            emit(CallRejected(by="limit", which=self.name))
+        raise rejection
 
     def rejection(self, why: str | None = None) -> LimitExceededError:
         """What a call that gets no place raises; a new object each time."""

@@ -11,15 +11,26 @@ from __future__ import annotations
 from _thread import allocate_lock
 from contextvars import ContextVar
 
+from outlast.callables import PLAIN, awaitable, discard, name_of
+from outlast.checks import Check
 from outlast.log import heard, logger, report_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any, Protocol
 
     from outlast.observe.events import Event
 
     Hook = Callable[[Event], object]
+
+    class Standing(Protocol):
+        """Something that has a state from the moment on that it is made, such as a breaker."""
+
+        name: str
+
+        def seems(self) -> str: ...
+
 
 _hooks: tuple[tuple[Hook], ...] = ()
 _changing = allocate_lock()
@@ -28,6 +39,13 @@ captures: ContextVar[tuple[Hook, ...]] = ContextVar("outlast_captures", default=
 
 def subscribe(hook: Hook, /) -> Callable[[], None]:
     """Call the hook with every event of this process, until the function that is returned is called."""
+    check = Check()
+    if hook is None:
+        check.add("hook", "a function of an event", hook)
+    check.question(
+        "hook", hook, ("an event",), "It is called where the event happens: let it hand the event to a task."
+    )
+    check.raise_if_any()
     global _hooks  # noqa: PLW0603 - replaced, never changed, so that emit needs no lock
     subscription = (hook,)  # a place of its own: the same hook may be there twice
     with _changing:
@@ -41,6 +59,48 @@ def subscribe(hook: Hook, /) -> Callable[[], None]:
     return unsubscribe
 
 
+_standing: Any = None  # what has a state, as long as it lives
+_watchers: tuple[Callable[[Any], None], ...] = ()
+
+
+def stands(thing: Standing) -> None:
+    """Something that has a state was made: whoever keeps states hears of it."""
+    global _standing  # noqa: PLW0603 - made with the first
+    from weakref import WeakSet
+
+    with _changing:
+        if _standing is None:
+            _standing = WeakSet()
+        _standing.add(thing)
+        watchers = _watchers
+    for watcher in watchers:
+        _show(watcher, thing)
+
+
+def _show(watcher: Callable[[Any], None], thing: Standing) -> None:
+    try:
+        watcher(thing)
+    except Exception as broken:  # noqa: BLE001 - watching must not change what is watched
+        report_once(watcher, broken, "what it watches went on")
+
+
+def watch(watcher: Callable[[Any], None]) -> Callable[[], None]:
+    """Show the watcher everything that has a state, what is there now and what is made later, until what is returned is called."""
+    global _watchers  # noqa: PLW0603 - replaced, never changed
+    with _changing:
+        _watchers = (*_watchers, watcher)
+        there = [*(_standing or ())]
+    for thing in there:
+        _show(watcher, thing)
+
+    def unwatch() -> None:
+        global _watchers  # noqa: PLW0603 - as above
+        with _changing:
+            _watchers = tuple(other for other in _watchers if other is not watcher)
+
+    return unwatch
+
+
 def listening() -> bool:
     """Whether making an event is worth it."""
     return bool(_hooks or captures.get() or heard())
@@ -48,11 +108,36 @@ def listening() -> bool:
 
 def emit(event: Event) -> None:
     """Tell everybody who listens."""
-    for hook in (*captures.get(), *(hook for (hook,) in _hooks), _log):
+    told = (*captures.get(), *(hook for (hook,) in _hooks), _log)
+    broke: list[tuple[Hook, BaseException]] = []
+    for hook in told:
         try:
-            hook(event)
-        except Exception as broken:  # noqa: BLE001 - watching must not change what is watched
-            report_once(hook, broken, "the call went on")
+            answer = hook(event)
+            if answer.__class__ not in PLAIN and awaitable(answer):
+                discard(answer)
+                raise TypeError("it returned something to await")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as broken:  # noqa: BLE001 - watching must not change what is watched
+            broke.append((hook, broken))
+    for hook, raised in broke:
+        _broke(hook, raised, told)
+
+
+def _broke(hook: Hook, broken: BaseException, told: tuple[Hook, ...]) -> None:
+    """A hook has failed: said once in the log, and every time to the others, who may count it."""
+    from outlast.observe.events import HookFailed
+
+    report_once(hook, broken, "the call went on")
+    failure = HookFailed(hook=name_of(hook), error_type=type(broken).__name__)
+    for other in told:
+        if other is not hook and other is not _log:
+            try:
+                other(failure)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as worse:  # noqa: BLE001 - as above; of failures to tell a failure nothing is told
+                report_once(other, worse, "the call went on")
 
 
 def _log(event: Event) -> None:

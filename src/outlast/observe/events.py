@@ -61,7 +61,7 @@ class StepEvent(Event):
     @property
     def retries_used(self) -> int:
         """Executions after the first."""
-        return self.attempt - 1
+        return max(0, self.attempt - 1)
 
     def as_dict(self) -> dict[str, Any]:
         """With the derived numbers too."""
@@ -193,6 +193,55 @@ class StepHedge(StepEvent):
     def sentence(self) -> str:
         """The event for a person's eye."""
         return f"{self.step_id}: attempt {self.attempt} of {self.max_attempts} is slow, started once more after {self.after:.3g} s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FallbackUsed(StepEvent):
+    """
+    A fallback has answered in place of a call that failed, once for each answer; `reason` says why no further attempt was made. `attempt` is 0 if
+    nothing was called.
+    """
+
+    error_class: str
+    error_type: str
+    reason: str | None
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self.step_id}: the fallback answered after {self.error_type} ({self.error_class})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallRejected(Event):
+    """
+    Nothing was called, because a breaker or a limit turned the call away, once for each such call: `by` is ``breaker`` or ``limit``, `which` its
+    name. `step_id` is None where no guard was asked.
+    """
+
+    level: ClassVar[str] = "debug"
+
+    step_id: str | None = None
+    item_id: str | None = None
+    by: str
+    which: str
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self.step_id or 'a call'}: turned away by the {self.by} {self.which}, nothing was called"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookFailed(Event):
+    """A hook that watches events has failed with an error of this type; what it watched went on. Told to the other hooks."""
+
+    level: ClassVar[str] = "debug"
+
+    hook: str
+    error_type: str
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"the hook {self.hook} failed with {self.error_type}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -463,6 +512,9 @@ EVENTS: dict[str, type[Event]] = {
         AttemptTimeout,
         RetryBudgetExhausted,
         StepHedge,
+        FallbackUsed,
+        CallRejected,
+        HookFailed,
         Throttled,
         LimitExceeded,
         CircuitBreakerOpen,

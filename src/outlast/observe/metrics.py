@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from outlast.observe import events as told
-from outlast.observe import subscribe
+from outlast.observe import subscribe, watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
     from outlast.observe import Hook
     from outlast.observe.events import Event
@@ -70,6 +70,21 @@ HEDGES = Metric(
     ("step_name",),
     "Attempts that were slow and got a second one beside them.",
 )
+FALLBACKS = Metric(
+    "outlast_fallbacks_total",
+    ("error_class", "step_name"),
+    "Answers that a fallback gave in place of a call that failed, by what it failed with.",
+)
+REJECTED = Metric(
+    "outlast_calls_rejected_total",
+    ("by", "which", "step_name"),
+    "Calls that a breaker or a limit turned away, so that nothing was called.",
+)
+HOOKS = Metric(
+    "outlast_hook_failures_total",
+    ("hook",),
+    "Failures of hooks that watch events; what they watched went on.",
+)
 THROTTLED = Metric(
     "outlast_limit_throttled_total",
     ("limit",),
@@ -115,7 +130,7 @@ TRANSITIONS = Metric(
 STATE = Metric(
     "outlast_breaker_state",
     ("breaker", "state"),
-    "1 for the state that a circuit breaker is in, 0 for the others; from its first change on.",
+    "1 for the state that a circuit breaker is in, 0 for the others, as far as this process knows.",
     "gauge",
 )
 METRICS: Final = (
@@ -126,6 +141,9 @@ METRICS: Final = (
     TIMEOUTS,
     REFUSALS,
     HEDGES,
+    FALLBACKS,
+    REJECTED,
+    HOOKS,
     THROTTLED,
     LATE,
     ITEMS,
@@ -196,6 +214,12 @@ class Samples:
                 yield self._one(REFUSALS, event.budget)
             case told.StepHedge():
                 yield self._one(HEDGES, event.step_id)
+            case told.FallbackUsed():
+                yield self._one(FALLBACKS, event.error_class, event.step_id)
+            case told.CallRejected():
+                yield self._one(REJECTED, event.by, event.which, event.step_id or "")
+            case told.HookFailed():
+                yield self._one(HOOKS, event.hook)
             case told.Throttled():
                 yield self._one(THROTTLED, event.limit)
             case told.LimitExceeded():
@@ -219,11 +243,14 @@ class Samples:
                 reached = _REACHED[type(event)]
                 if not event.learnt:  # counted by the process that has done it
                     yield self._one(TRANSITIONS, event.breaker, reached)
-                states = [self._one(STATE, event.breaker, state, value=int(state == reached)) for state in STATES]
-                if states[0].labels["breaker"] != OTHER:  # many breakers together are in no state
-                    yield from states
+                yield from self.state(event.breaker, reached)
             case _:
                 return
+
+    def state(self, breaker: str, reached: str) -> list[Sample]:
+        """The state that a breaker is in."""
+        states = [self._one(STATE, breaker, state, value=int(state == reached)) for state in STATES]
+        return states if states[0].labels["breaker"] != OTHER else []  # many breakers together are in no state
 
     def asked(self) -> Iterator[Sample]:
         """What is asked for now: open dead letters. One that had some keeps its 0; a store that cannot be asked says nothing."""
@@ -275,6 +302,22 @@ class _Installed:
 
 
 _installed: dict[Hashable, _Installed] = {}
+
+
+def keeping(
+    samples: Samples, keep: Callable[[Iterable[Sample]], None], clean: Callable[[], None]
+) -> tuple[Hook, Callable[[], None]]:
+    """A hook that keeps what events add, and its clean-up. What has a state is kept from now on, not from its first change."""
+    unwatch = watch(lambda breaker: keep(samples.state(breaker.name, breaker.seems())))
+
+    def count(event: Event) -> None:
+        keep(samples.of(event))
+
+    def end() -> None:
+        unwatch()
+        clean()
+
+    return count, end
 
 
 def install_once(key: Hashable, make: Callable[[], tuple[Hook, Callable[[], None]]]) -> Callable[[], None]:

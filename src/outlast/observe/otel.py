@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outlast.observe.metrics import METRICS, Samples, install_once
+from outlast.observe.metrics import METRICS, Samples, install_once, keeping
 
 try:
     from opentelemetry import metrics, trace
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from outlast.observe import Hook
     from outlast.observe.events import Event
+    from outlast.observe.metrics import Sample
 
 __all__ = ["install"]
 
@@ -111,12 +112,12 @@ def _counting(provider: MeterProvider | None) -> tuple[Hook, Callable[[], None]]
         if asked.asked:
             meter.create_observable_gauge(asked.name, callbacks=[ask], description=asked.about)
 
-    def count(event: Event) -> None:
-        for sample in samples.of(event):
+    def keep(found: Iterable[Sample]) -> None:
+        for sample in found:
             name = sample.metric.name
             if name in counters:
                 counters[name].add(sample.value, sample.labels)
             else:
                 gauges[name].set(sample.value, sample.labels)
 
-    return count, installed.clear
+    return keeping(samples, keep, installed.clear)

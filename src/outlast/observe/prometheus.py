@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from outlast.observe.events import RunFinished
-from outlast.observe.metrics import METRICS, Samples, install_once
+from outlast.observe.metrics import METRICS, Samples, install_once, keeping
 
 try:
     import prometheus_client
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from outlast.observe import Hook
     from outlast.observe.events import Event
-    from outlast.observe.metrics import Metric
+    from outlast.observe.metrics import Metric, Sample
 
 __all__ = ["install"]
 
@@ -70,17 +70,22 @@ def _make(registry: CollectorRegistry) -> tuple[Hook, Callable[[], None]]:
         if isinstance(collector, _Asked):
             collector.refresh = refresh
 
-    def count(event: Event) -> None:
-        if shared and isinstance(event, RunFinished):
-            refresh()
-        for sample in samples.of(event):
+    def keep(found: Iterable[Sample]) -> None:
+        for sample in found:
             collector = made[sample.metric.name].labels(**sample.labels)
             if isinstance(collector, prometheus_client.Counter):
                 collector.inc(sample.value)
             else:
                 collector.set(sample.value)
 
-    return count, clean
+    count, end = keeping(samples, keep, clean)
+
+    def hook(event: Event) -> None:
+        if shared and isinstance(event, RunFinished):
+            refresh()
+        count(event)
+
+    return hook, end
 
 
 class _Asked(prometheus_client.Gauge):

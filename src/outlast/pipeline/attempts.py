@@ -7,6 +7,7 @@ Each attempt has a copy of the run's context: what it sets there is nobody else'
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ class Attempts:
     _base: Variables
     _dropping: bool
     _cancelling: bool
+    _virtual: bool
 
     def hold(self, journey: Traveller) -> None:
         """Let no thread begin anything before it is known whether the end of this attempt stops the run."""
@@ -53,12 +55,12 @@ class Attempts:
         if journey.falling:
             context.run(standing.set, journey)
             try:
-                answer = context.run(post.guard.fallback, journey.value, **post.kwargs)  # type: ignore[arg-type]
+                answer = context.run(post.guard.fallback, journey.value, **_lent(post))  # type: ignore[arg-type]
                 if hasattr(type(answer), "__await__"):
                     answer = await inside(context, answer)
             except BaseException as error:  # noqa: BLE001 - the item's end
                 return journey.fell_back(post, error=self._its_own(error, post))
-            return journey.fell_back(post, answer)
+            return context.run(journey.fell_back, post, answer)
         begun = context.run(journey.begin, post)
         if begun is not None:
             return self._held_up(journey, post, begun)
@@ -81,10 +83,20 @@ class Attempts:
                 with call.timer:
                     result = await inside(context, work)
         except Exception as error:  # noqa: BLE001 - told to the journey
+            if post.stage.repairs:  # which are the user's code, and may block
+                return await self._apart(context, journey.failed, post, error, began)
             return context.run(journey.failed, post, error, began)
         except BaseException as thrown:  # noqa: BLE001 - as above
             return self.thrown(journey, post, thrown, began)
+        if post.stage.repairs and not post.alone:  # an item of it may have failed
+            return await self._apart(context, journey.succeeded, post, result, began)
         return context.run(journey.succeeded, post, result, began)
+
+    async def _apart(self, context: Variables, tell: Callable[..., Next], *what: Any) -> Next:
+        """Tell the journey in a thread what became of the attempt."""
+        if self._virtual:  # in which time jumps as soon as the loop has nothing to do: nobody is held up, and nothing must seem to take long
+            return context.run(tell, *what)
+        return await asyncio.get_running_loop().run_in_executor(None, partial(context.run, tell, *what))
 
     def thrown(self, journey: Traveller, post: Post, thrown: BaseException, began: float) -> Next:
         """What is no Exception came out of an async stage: that concerns this item only, unless it is we who end the attempt."""
@@ -131,13 +143,13 @@ class Attempts:
         if journey.falling:
             context.run(standing.set, journey)
             try:
-                answer = context.run(post.guard.fallback, journey.value, **post.kwargs)  # type: ignore[arg-type]
+                answer = context.run(post.guard.fallback, journey.value, **_lent(post))  # type: ignore[arg-type]
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt):
                     raise
                 self.hold(journey)
                 return journey.fell_back(post, error=as_failure(error, post))
-            return journey.fell_back(post, answer)
+            return context.run(journey.fell_back, post, answer)
         call = journey.call
         if call is not None or post.full:
             begun = context.run(journey.begin, post)
@@ -165,6 +177,11 @@ class Attempts:
         if call is None:
             return journey.passed(post, result, began)  # type: ignore[union-attr]  # a convoy has a call
         return context.run(journey.succeeded, post, result, began)
+
+
+def _lent(post: Post) -> dict[str, Any]:
+    """What the run has opened for the stage and its fallback takes."""
+    return {name: post.kwargs[name] for name in post.stage.lent}
 
 
 def as_failure(thrown: BaseException, post: Post) -> Exception:

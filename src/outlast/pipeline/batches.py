@@ -174,7 +174,13 @@ class Convoy:
             gate.stand_for(self, [share for journey in self.journeys if (share := _share_of(journey)) is not None])
             gate.follow(self._before)
             if post.guard.cost is not None:
-                gate.estimate((self.value,), post.kwargs)
+                try:
+                    gate.estimate((self.value,), post.kwargs)
+                except Exception as error:  # noqa: BLE001 - as for one item
+                    for journey in self.journeys:
+                        journey.give_up(post.name, error)
+                        self._then(journey, Next.END)
+                    return self._apart()
         try:
             wait = gate.begin()
         except Exception as error:  # noqa: BLE001 - the end of these items at this stage
@@ -208,7 +214,7 @@ class Convoy:
             share = share or self._share(journey)
             share.reason = gate.reason
             if isinstance(error, Ended) or (share.number and share.last_error is None):
-                self._then(journey, journey.came_out(post, share.unwanted))
+                self._then(journey, journey.ended(post, share.unwanted))
             else:
                 self._then(journey, journey.over(post, share.last_error or error))
         return self._apart()
@@ -438,7 +444,7 @@ class Share(StageCall):
             return False  # halves are other calls, with other keys: what may have been done must not be done twice
         told = latest[0] != self.seen or self.timer is not None
         answer = (self._before_policy(error) if told else None) or self.guard.retry.answer(
-            error, verdict, self.number, self.world.dice.roll, self.previous
+            error, verdict, self.number, self.world.dice.roll, self.previous, circuits=True
         )
         # A call may have been cut short because the time of another item was up.
         if (answer not in _DIVISIBLE and answer != "total_timeout") or self._too_late(0.0):

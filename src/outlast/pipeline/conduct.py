@@ -9,9 +9,9 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
-from outlast.clock import Clock, Stop, here
+from outlast.clock import Clock, Stop, here, stopping
 from outlast.commons import bind
-from outlast.components import Unreadable, open_sink, open_source
+from outlast.components import Busy, Unreadable, open_sink, open_source
 from outlast.deadletters.beginnings import Unreplayable, beginning
 from outlast.errors import ConfigurationError, mark_with_result
 from outlast.log import logger
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from outlast.store.records import Checkpoint, DeadLetterRow, Lease, RunRecord
 
 _FINAL = frozenset({"completed", "partial_success", "failed", "cancelled"})  # until somebody goes on with it
+_BUSY = 2.0  # seconds for which a sink that somebody else has is waited for
 _WATCH = 0.2  # seconds between two looks of whoever watches
 
 
@@ -104,22 +105,23 @@ class Run:
         sink, self._items = open_sink(plan.sink), open_source(self._source)
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
         now = identity_of(plan, sink)
-        record, lease, before = await _aside(lambda: _opened(store, plan, None if sink is None else sink.name, now))
-        self._doubted = in_doubt(before.identity, now)
-        if before.counts.succeeded + before.counts.skipped + before.counts.dlq + before.counts.failed:
-            self._changed = changed(before.identity, now)
         try:
-            if sink is not None:
-                await _aside(lambda: _ready(sink, store, record, lease))
-            return await self._work(store, record, lease, sink)
-        except OtherKeys:
-            await _aside(lambda: _as_before(store, lease, before))
-            raise
-        except BaseException as error:
-            if self.runner is None:  # it never began: nobody has to wait for the lease to end
-                why = error_text(error)
-                await _aside(lambda: _not_begun(store, lease, record, why))
-            raise
+            record, lease, before = await _aside(lambda: _opened(store, plan, sink, now))
+            self._doubted = in_doubt(before.identity, now)
+            if before.counts.succeeded + before.counts.skipped + before.counts.dlq + before.counts.failed:
+                self._changed = changed(before.identity, now)
+            try:
+                if sink is not None:
+                    record = await _aside(lambda: _ready(sink, store, record, lease))
+                return await self._work(store, record, lease, sink)
+            except OtherKeys:
+                await _aside(lambda: _as_before(store, lease, before))
+                raise
+            except BaseException as error:
+                if self.runner is None:  # it never began: nobody has to wait for the lease to end
+                    why = error_text(error)
+                    await _aside(lambda: _not_begun(store, lease, record, why))
+                raise
         finally:
             if sink is not None:
                 sink.close()
@@ -275,8 +277,9 @@ def _share(plan: Plan) -> None:
         )
 
 
-def _opened(store: Store, plan: Plan, name: str | None, now: dict[str, Any]) -> tuple[RunRecord, Lease, RunRecord]:
-    """The run of this key, the right to work on it, and the run as it was found."""
+def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) -> tuple[RunRecord, Lease, RunRecord]:
+    """The run of this key, the right to work on it and to write to its sink, and the run as it was found."""
+    name = None if sink is None else sink.name
     key = plan.run_key or here.get().ids.new()
     record: RunRecord = persist(
         lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, identity=now), "the store"
@@ -300,6 +303,8 @@ def _opened(store: Store, plan: Plan, name: str | None, now: dict[str, Any]) -> 
             'on_change="keep" goes on with the checkpoints of the old stages, on_change="redo" without them.'
         )
         raise ConfigurationError(message)
+    if sink is not None:
+        _claimed(sink, store, record)
     lease = tenure.take(store, record)
     try:
         persist(
@@ -344,12 +349,43 @@ def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
     return valid
 
 
-def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> None:
+def _claimed(sink: Sink, store: Store, record: RunRecord) -> None:
+    """The sink comes before the lease: who cannot write must not take a run away from somebody who is only slow."""
+    clock = here.get().clock
+    until = clock.monotonic() + _BUSY
+    while True:
+        try:
+            sink.claim()
+        except Busy:
+            other = persist(lambda: store.lease_of(record.number, 0), "the store")
+            if other is not None and not tenure.certainly_dead(other.owner):
+                raise tenure.taken(record, other) from None
+            if clock.monotonic() >= until:
+                raise
+        else:
+            return
+        if clock.sleep(
+            _BUSY / 20, stopping.get()
+        ):  # one that begins has its file before its lease, and one that ends after it
+            message = "asked to stop while another process writes to the sink"
+            raise InterruptedError(message)
+
+
+def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> RunRecord:
+    """Open the sink; the run's record, which is another one if something on it is not in the sink."""
     state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
-    sink.open(state.sink_offset, run=record.id, token=lease.token)
+    alone = not lease.before or tenure.certainly_dead(lease.before)
+    sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone)
     if state.sink_offset is None and sink.name is not None:
         # From now on what stands in the file is ours, and can be told from what is on record.
         persist(lambda: store.write(lease, Batch(sink_offset=0, read=state.read)), "the store")
+    if not sink.returned:
+        return record
+    # They are done once more: the sink says then what is wrong, and their dead letters have what they came from.
+    found = persist(lambda: store.find_keys(record.number, sink.returned), "the store")
+    undone = [seq for seq, status in found.values() if status == "succeeded"]
+    persist(lambda: store.write(lease, Batch(undone=undone, read=state.read)), "the store")
+    return persist(lambda: store.run(record.id), "the store") or record
 
 
 def _tell_start(record: RunRecord, before: Counts) -> Event:
@@ -475,7 +511,7 @@ def _why(status: str, reason: str | None, runner: Runner) -> str:
             spent = runner.books.spent.get(runner.detail, 0.0)
             return f"the spend limit of {(bounds.spend_limit or {}).get(runner.detail):g} {runner.detail} is reached ({spent:g}); {said}{again}"
         case "breaker_open":
-            return f"a circuit breaker stayed open after 3 rounds of probes; {said}{again}"
+            return f"{runner.detail or 'a circuit breaker stayed open'}; {said}{again}"
         case "source_error":
             return f"the source failed with {problem}; {said}{again}"
         case "store_error":

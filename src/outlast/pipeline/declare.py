@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from outlast import presets
-from outlast.callables import kind_of, name_of
+from outlast.callables import Shape, kind_of, name_of, shape_of
 from outlast.checks import Check, Shown
 from outlast.errors import ConfigurationError, as_seconds
 from outlast.guard import Guard
@@ -17,7 +18,7 @@ from outlast.pipeline.resources import Use
 from outlast.store.codec import hints_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
     from typing import Literal, Never
 
     from outlast.policy import RetryPolicy
@@ -86,7 +87,8 @@ class Stage(Generic[P, In_contra, Out_co]):
         batch: int | None = None,
     ) -> None:
         self.fn = fn
-        self.name = str(getattr(fn, "__name__", None) or name_of(fn))
+        own = getattr(fn, "__name__", None)
+        self.name = own if isinstance(own, str) and own else name_of(fn)
         self.guard = guard
         self.concurrency = concurrency
         self.batch = batch
@@ -95,6 +97,9 @@ class Stage(Generic[P, In_contra, Out_co]):
         self.version = version
         self.is_async = is_async
         self.resources = _resources(fn)
+        shape = None if guard.fallback is None else shape_of(guard.fallback)
+        # What of them the fallback takes: it gets the item, and no more than that besides.
+        self.lent = frozenset(self.resources if shape is None else shape.fitting((), self.resources)[1])
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, item: In_contra, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -280,11 +285,15 @@ def _made(
     checkpoint = check.maybe_bool("checkpoint", checkpoint) is True
     if batch is not None:
         batch = check.integer("batch", batch, low=1, default=1)
-    if isinstance(repairs, str) or not all(callable(repair) for repair in repairs) or len(repairs) > _MOST_REPAIRS:
-        check.add(
-            "repairs", f"at most {_MOST_REPAIRS} functions of an item and an error", Shown(f"{len(repairs)} of them")
-        )
+    if isinstance(repairs, str) or not isinstance(repairs, Sequence) or len(repairs) > _MOST_REPAIRS:
+        shown = Shown(f"{len(repairs)} of them") if isinstance(repairs, Sequence) else repairs
+        check.add("repairs", f"at most {_MOST_REPAIRS} functions of an item and an error", shown)
         repairs = ()
+    for number, repair in enumerate(repairs):
+        if repair is None:
+            check.add(f"repairs[{number}]", "a function of an item and an error", repair)
+        else:
+            check.question(f"repairs[{number}]", repair, ("an item", "an error"), "It may block: it runs in a thread.")
     if guard is not None and not isinstance(guard, Guard):
         check.add("guard", "a Guard", guard)
         guard = None
@@ -326,21 +335,11 @@ def _stage_guard(
     if base.idle_timeout is not None:
         message = f"expected no idle_timeout in the guard of the stage {name_of(fn)}: it hands out one output."
         raise ConfigurationError(message)
-    made = Guard(
-        base.name,
-        retry=base.retry if retry is _UNSET else retry,
-        timeout=bound,
-        total_timeout=base.total_timeout,
-        isolation=isolation,
-        breaker=base.breaker,
-        limit=base.limit,
-        cost=base.cost,
-        retry_budget=base.retry_budget,
-        hedge=base.hedge,
-        on_open="wait",
-        retry_if=base.retry_if,
-        fallback=base.fallback,
-        idempotent=base.idempotent,
+    # `idle_timeout` is None here: it was refused above.
+    made = base.replace(
+        retry=base.retry if retry is _UNSET else retry, timeout=bound, isolation=isolation, on_open="wait"
     )
-    made._check(fn)  # noqa: SLF001 - the guard knows what it can promise for a function
+    opened = [*_resources(fn)]  # always given, by name
+    called = Shape(("item",), 1, ("item", *opened), opened, more=False, anything=False)
+    made._check(fn, called)  # noqa: SLF001 - the guard knows what it can promise for a function
     return made

@@ -260,7 +260,23 @@ class Journal:
         )
         persist(lambda: self._store.write(self._lease, batch), "the store", self._give_up)
         if self._sink is not None:
-            persist(self._sink.settle, "the sink", self._give_up)
+            late = persist(self._sink.settle, "the sink", self._give_up)
+            if late:
+                self._take_back(load, late)
+
+    def _take_back(self, load: Load, errors: Mapping[int, Exception]) -> None:
+        """These are on record as successes, and their outputs could not be kept after all."""
+        undone, letters = [load.journeys[place].seq for place in errors], len(load.letters)
+        self._fail_items(load, errors)
+        rows = [row for row in load.items if row.seq in set(undone)]
+        batch = Batch(
+            undone=undone,
+            items=rows,
+            dead_letters=load.letters[letters:],
+            read=load.read,
+            source_exhausted=load.exhausted,
+        )
+        persist(lambda: self._store.write(self._lease, batch), "the store", self._give_up)
 
     def _hand_out(self, sink: Sink, load: Load) -> int | None:
         while True:
@@ -268,6 +284,11 @@ class Journal:
                 return persist(lambda: sink.write(load.outputs, load.keys), "the sink", self._give_up)  # type: ignore[no-any-return]
             except Refused as some:
                 self._fail_items(load, some.errors)
+            except Exception:
+                self._store.beat(
+                    self._lease
+                )  # who has lost the run need not look for what is wrong with its sink: LeaseLost
+                raise
 
     def _fail_items(self, load: Load, errors: Mapping[int, Exception]) -> None:
         """Have the loop make failures of these successes; the load comes back without their outputs."""

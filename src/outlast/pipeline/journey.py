@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.call import Ended, running, standing
 from outlast.clock import stopping
+from outlast.errors import CircuitBreakerOpenError
 from outlast.model import Notes
 from outlast.pipeline.declare import Degraded, Skip, Snooze
 from outlast.pipeline.stagecalls import StageCall
@@ -104,8 +105,8 @@ class Post:
         self.native = False  # and it has left the context variables of its task as they were
         self.onward = Next.HOLD if stage.checkpoint else Next.GO  # for an item that came through
         self.alone = stage.batch is None  # items come one by one
-        # Anything but retries has to be asked before an attempt.
-        self.full = not stage.guard.plain or not self.alone
+        # Anything but retries has to be asked before an attempt; and repairs must not run in the event loop, as `attempt` knows.
+        self.full = not stage.guard.plain or not self.alone or (self.is_async and bool(stage.repairs))
         # A slot is a token: taking one out and putting it back is one step each, which needs no lock between threads.
         self.free: deque[None] = deque([None] * stage.concurrency)
         self.ready: Any = deque()  # items that wait for a slot; for a batch stage, the runner puts a `Gathering` here
@@ -154,6 +155,7 @@ class Journey:
     seen = 0  # what the flow's `latest` was when the attempt began
     repaired = numbered = 0  # repairs tried at this stage, and the attempts before the newest of them
     falling = False  # the fallback answers next
+    fallen: Exception | None = None  # for this error; for none, if it is a result that was not wanted
     first_failed: float | None = None
     throttled_at: float | None = None
     throttled = False
@@ -211,11 +213,15 @@ class Journey:
             call = self.call = StageCall(post.guard, post.name)
             call.journey, self.post = self, post
             if post.guard.cost is not None:
-                call.estimate((self.value,), post.kwargs)
+                try:
+                    call.estimate((self.value,), post.kwargs)
+                except Exception as error:  # noqa: BLE001 - what it would cost is not known, so it is not called
+                    self.give_up(post.name, error)
+                    return Next.END
         try:
             wait = call.begin()
         except Ended as end:
-            return self.came_out(post, end.result)
+            return self.ended(post, end.result)
         except Exception as error:  # noqa: BLE001 - the end of this item at this stage
             return self.over(post, error)
         if wait is None:
@@ -273,7 +279,7 @@ class Journey:
                     ),
                 )
             )
-        return self.came_out(post, result)
+        return self.ended(post, result)
 
     def passed(self, post: Post, result: Any, began: float) -> Next:
         """As `succeeded`, for a first attempt that needed no call and said nothing: nearly all of them, so in one piece."""
@@ -296,6 +302,14 @@ class Journey:
         self.at += 1
         self.value = self.input = result
         return post.onward
+
+    def ended(self, post: Post, result: Any) -> Next:
+        """The stage has its last result; if that is one that `retry_if` does not want, the fallback answers."""
+        call, fallback = self.call, post.guard.fallback
+        if fallback is None or call is None or call.reason is None or not call.world.retries:
+            return self.came_out(post, result)
+        self.falling, self.fallen = True, None
+        return Next.GO
 
     def came_out(self, post: Post, result: Any) -> Next:
         """The stage has its output."""
@@ -355,6 +369,8 @@ class Journey:
             self._failure(post, error, verdict, number, began, now, wait, notes)
             self.wait = wait
             self.why = "retry" if verdict is None or verdict.retry_after is None else "retry_after"
+            if isinstance(error, CircuitBreakerOpenError):
+                self.why = f"breaker {error.name}"
             if call.uncharged != uncharged:
                 self.why = call.at_limit("throttled")
             return Next.WAIT
@@ -397,9 +413,8 @@ class Journey:
             and self._repair(post, error)
         ):
             return Next.GO
-        if post.guard.fallback is not None:
-            self.falling = True
-            self.error = error
+        if post.guard.fallback is not None and (call is None or call.covers(error)):
+            self.falling, self.fallen = True, error
             self.stop_reason = reason
             return Next.GO
         self.give_up(post.name, error, verdict, reason)
@@ -414,10 +429,14 @@ class Journey:
                 self.rows[-1] = self.rows[-1]._replace(spent=sum_of(self.rows[-1].spent, self.notes.spent))
         stop_reason, self.stop_reason = self.stop_reason, None
         if error is None:
-            self.warn(f"the fallback of {post.name} answered after {type(self.error).__name__}")
+            after = "a result that retry_if does not want" if self.fallen is None else type(self.fallen).__name__
+            self.warn(f"the fallback of {post.name} answered after {after}")
+            self.degraded = True
+            if self.call is not None:
+                self.call.fell_back(self.fallen)
             return self.came_out(post, result)
-        if error.__context__ is None:
-            error.__context__ = self.error
+        if error.__context__ is None and error is not self.fallen:
+            error.__context__ = self.fallen
         self.give_up(post.name, error, stop_reason=stop_reason)
         return Next.END
 
@@ -433,7 +452,12 @@ class Journey:
         self.stop_reason = stop_reason
         self.error = error
         self.failed_at = stage
-        self.throttled = refusal(error, self.verdict) is not None or getattr(self.call, "reason", None) == "throttled"
+        # Neither says anything about the item: the service was asked too often, or a circuit inside of the stage was open.
+        self.throttled = (
+            refusal(error, self.verdict) is not None
+            or getattr(self.call, "reason", None) == "throttled"
+            or self.verdict.error_class == "circuit_open"
+        )
         self.reason = f"{stage}: {type(error).__name__}: {error_text(error)}"
         self.status = "failed"
 

@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,12 +73,12 @@ def take(store: Store, run: RunRecord, shard: int = 0) -> Lease:
     """
     owner, clock = f"{myself()}:{next(_tenures)}", here.get().clock
     seen: Lease | None = None
-    waited = 0.0
+    waited, left = 0.0, ""
     while True:
-        lease = persist(lambda: store.take_lease(run.number, shard, owner, TTL), "the store")
+        lease: Lease | None = persist(lambda: store.take_lease(run.number, shard, owner, TTL), "the store")
         if lease is not None:
             _alive.add(owner)
-            return lease  # type: ignore[no-any-return]
+            return replace(lease, before=lease.before or left)
         other: Lease | None = persist(lambda: store.lease_of(run.number, shard), "the store")
         if other is None:
             continue
@@ -85,12 +86,13 @@ def take(store: Store, run: RunRecord, shard: int = 0) -> Lease:
             _drop(store, other)
             continue
         if seen is not None and (other.token, other.until) != (seen.token, seen.until):
-            raise _taken(run, other)
+            raise taken(run, other)
         if other.owner.startswith(myself()):
-            raise _taken(run, other)
+            raise taken(run, other)
         if waited > other.ttl + 1:
             # It says that it is good, and nobody has renewed it for longer than it lasts: the clock by which it ends was set back since.
             persist(partial(store.drop_lease, other, unless_renewed=True), "the store")
+            left = other.owner  # which may live
             continue
         if seen is None:
             logger().warning(
@@ -112,7 +114,8 @@ def _drop(store: Store, lease: Lease) -> None:
     persist(lambda: store.drop_lease(lease), "the store")
 
 
-def _taken(run: RunRecord, lease: Lease) -> LeaseLost:
+def taken(run: RunRecord, lease: Lease) -> LeaseLost:
+    """Somebody works on this run, and how to go on."""
     host, _, rest = lease.owner.partition(":")
     return LeaseLost(
         f"run {run.run_key!r} of {run.pipeline} is being worked on by process {rest.partition(':')[0]} on {host.partition('/')[0]} "

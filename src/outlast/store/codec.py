@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from outlast.store.faults import StoreRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 VERSION = 1
 _PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -75,7 +75,7 @@ class Kept(NamedTuple):
 class Codec:
     """Encodes what an app stores. `seal` has the last word when writing and the first when reading."""
 
-    _plainly = False  # values of numpy and pandas as Python's own
+    _plainly = False  # for people: collections as lists and dicts, values of numpy and pandas as Python's own
 
     def __init__(self, seal: Seal | None = None) -> None:
         self._seal = seal
@@ -331,7 +331,7 @@ _TO: dict[type, Callable[[Any], dict[str, object]]] = {
 
 
 class _Reader:
-    """From what JSON said to values. `strict`: as they were or `Lost`. `plainly`: without numpy and pandas."""
+    """From what JSON said to values. `strict`: as they were or `Lost`. `plainly`: for people, so that JSON can say all of it again."""
 
     __slots__ = ("_known", "_plainly", "_strict")
 
@@ -346,6 +346,8 @@ class _Reader:
         if "$type" not in value:
             return {key: self.of(inner) for key, inner in value.items()}
         name, data = value["$type"], self.of(value["d"])
+        if self._plainly and name in _PLAINLY:
+            return _PLAINLY[name](data)
         if name in _MOMENTS:
             return self._moment(_MOMENTS[name].fromisoformat(data), value.get("zone"), value.get("fold", 0))
         if name in _FROM:
@@ -435,6 +437,18 @@ _FROM: dict[str, Callable[[Any], Any]] = {
     "path": Path,
     "posix_path": PurePosixPath,
     "windows_path": PureWindowsPath,
+}
+
+
+def _by_text(pairs: Iterable[Any]) -> dict[Any, Any]:
+    """Only these may be names in JSON; others are named as they look."""
+    return {key if key is None or isinstance(key, str | int | float) else str(key): value for key, value in pairs}
+
+
+_PLAINLY: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("tuple", "set", "frozenset"), list),
+    **dict.fromkeys(("dict", "ordered_dict", "counter"), _by_text),
+    "deque": lambda parts: parts[0],
 }
 
 

@@ -65,12 +65,16 @@ class Items:
             with self._database.writing(batches=True) as tx:
                 self._write(tx, lease, self._unwritten(tx, lease, batch))
         with self._keys_lock:
+            if batch.undone:
+                self._forget_keys()
             if self._keys is not None and self._keys.run == lease.run_number:
                 self._keys.add((item.seq, storable(item.key), item.status) for item in batch.items)
 
     def _write(self, tx: Transaction, lease: Lease, batch: Batch) -> None:
         run = lease.run_number
         shard = fenced(self._database, tx, lease, _SHARD)
+        if batch.undone:
+            shard = self._undo(tx, run, shard, batch.undone)
         self._insert_items(tx, run, batch.items)
         self._insert_attempts(tx, run, batch.attempts)
         checkpoints = [(run, *checkpoint) for checkpoint in batch.checkpoints]
@@ -89,6 +93,21 @@ class Items:
         if batch.events:
             self._database.lock_events(tx)
             tx.insert("outlast_events", EVENT, [event_values(self.app, event) for event in batch.events])
+
+    def _undo(self, tx: Transaction, run: int, shard: Any, seqs: Sequence[int]) -> Any:
+        """Take back successes; the shard's row without them. One that is not there, or is no success, is left alone."""
+        database = self._database
+        rows = tx.rows(
+            f"delete from outlast_items where run = ? and seq {database.among} and status = 'succeeded' returning degraded, spent",
+            *(run, database.passed(set(seqs))),
+        )
+        read, offset, exhausted, succeeded, *counts, degraded, spent, token = shard
+        left: dict[str, float] = json.loads(spent)
+        for _, one in rows:
+            _add(left, {name: -amount for name, amount in (json.loads(one) if one else {}).items()})
+        degraded -= sum(bool(row[0]) for row in rows)
+        kept = _json({name: amount for name, amount in left.items() if amount}) if rows else spent
+        return (read, offset, exhausted, succeeded - len(rows), *counts, degraded, kept, token)
 
     # Most rows have little to tell. They go without the columns that would be empty, which is twice as fast.
 

@@ -39,6 +39,7 @@ MOVES: Mapping[str, frozenset[str]] = {
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
 
 def to_us(instant: datetime) -> int:
@@ -55,8 +56,16 @@ def to_us(instant: datetime) -> int:
 
 
 def from_us(microseconds: int) -> datetime:
-    """The instant, aware and in UTC."""
-    return _EPOCH + timedelta(microseconds=microseconds)
+    """
+    The instant, aware and in UTC; one beyond the calendar is its first or last. A damaged row must not keep others from being read.
+
+    >>> from_us(10**18).isoformat()
+    '9999-12-31T23:59:59.999999+00:00'
+    """
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return _LAST if microseconds > 0 else _FIRST
 
 
 def storable(text: str) -> str:
@@ -116,7 +125,10 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write for one shard, until somebody else takes it. `token` grows with every owner; every write carries it."""
+    """
+    The right to write for one shard, until somebody else takes it. `token` grows with every owner; every write carries it. `before` is who had it
+    and did not give it back, when it is taken.
+    """
 
     run_number: int
     shard: int
@@ -124,6 +136,7 @@ class Lease:
     owner: str
     until: datetime
     ttl: float
+    before: str = ""
 
 
 class ShardState(NamedTuple):
@@ -292,7 +305,8 @@ class Batch:
     """
     What becomes true together. `read` and `sink_offset` are absolute, and only ever grow.
 
-    `resolved` ends replays: (dead letter, ``"resolved"``, None), or (dead letter, ``"open"``, what it failed with this time).
+    `resolved` ends replays: (dead letter, ``"resolved"``, None), or (dead letter, ``"open"``, what it failed with this time). `undone` are the numbers of
+    items that were on record as succeeded and are not: their outputs could not be kept. They are taken back first; `items` may have them again.
     """
 
     items: tuple[ItemRow, ...] | list[ItemRow] = ()
@@ -304,3 +318,4 @@ class Batch:
     read: int = 0
     sink_offset: int | None = None
     source_exhausted: bool = False
+    undone: tuple[int, ...] | list[int] = ()

@@ -163,6 +163,7 @@ class Runs:
         with database.writing() as tx:
             for table in ("outlast_shards", "outlast_progress"):
                 tx.execute(f"insert into {table} (run, shard) values (?, ?) on conflict do nothing", run_number, shard)
+            before = tx.row("select owner from outlast_shards where run = ? and shard = ?", run_number, shard)
             found = tx.row(
                 f"update outlast_shards set token = token + 1, owner = ?, ttl = ?, until = {database.now} + ? "
                 f"where run = ? and shard = ? and until <= {database.now} returning token, until",
@@ -175,7 +176,10 @@ class Runs:
                     "update outlast_progress set token = ?, passes = passes + 1 where run = ? and shard = ?",
                     *(found[0], run_number, shard),
                 )
-        return None if found is None else Lease(run_number, shard, found[0], storable(owner), from_us(found[1]), ttl)
+        if found is None:
+            return None
+        left = (before and before[0]) or ""
+        return Lease(run_number, shard, found[0], storable(owner), from_us(found[1]), ttl, left)
 
     def lease_of(self, run_number: int, shard: int) -> Lease | None:
         """Who may write for a shard now, and until when if no beat follows."""

@@ -1,0 +1,200 @@
+"""Files as sinks while others meddle with them: deleted, rotated, truncated, locked by a child, written by somebody who was thought to be dead."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import outlast
+from outlast.components.lines import Appended, Lines, Rows
+from outlast.components.parquet import Parquet
+from outlast.pipeline import conduct, journal, tenure
+
+
+@outlast.stage
+async def same(item):
+    return item
+
+
+def pipeline(app, stage=same):
+    return outlast.Pipeline("p", stage, app=app, failure_budget=1.0, min_success_rate=0.0, min_partial_rate=0.0)
+
+
+def contents(path):
+    if path.suffix == ".parquet":
+        return pq.read_table(path)["n"].to_pylist()
+    lines = path.read_text().splitlines()
+    return [int(line) for line in lines[1:]] if path.suffix == ".csv" else [int(line.strip('{"n:}')) for line in lines]
+
+
+HARMS = {
+    "deleted": lambda path: path.unlink(),
+    "rotated": lambda path: path.rename(f"{path}.1"),
+    "replaced": lambda path: (path.rename(f"{path}.1"), path.write_bytes(Path(f"{path}.1").read_bytes())),
+    "truncated": lambda path: os.truncate(path, 5),
+    "written to": lambda path: path.write_bytes(path.read_bytes() + b"x"),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])
+@pytest.mark.parametrize("moment", ["between batches", "at the end"])
+def test_a_file_that_is_changed_in_mid_run_fails_the_run(app, tmp_path, monkeypatch, harm, name, moment):
+    """D-21: never `completed` while outputs are gone; a resume does not say so either, until the file is back."""
+    monkeypatch.setattr(journal, "MOST_ITEMS", 20)
+    sink = tmp_path / name
+    file = sink if name != "out.parquet" else Path(f"{sink}.spool")
+    settle, finish, settled = Appended.settle, type(outlast.components.open_sink(sink)).finish, []
+
+    def settling(self):
+        settle(self)
+        settled.append(self._offset)
+        if len(settled) == 3 and moment == "between batches":
+            HARMS[harm](file)
+
+    def finishing(self):
+        if moment == "at the end" and len(settled) < 100:
+            settled.extend([0] * 100)
+            HARMS[harm](file)
+        finish(self)
+
+    monkeypatch.setattr(Appended, "settle", settling)
+    monkeypatch.setattr(type(outlast.components.open_sink(sink)), "finish", finishing)
+    rows = [{"n": n} for n in range(200)]
+    result = pipeline(app).run(rows, run_key="k", sink=sink, check=False, ordered=True)
+    assert (result.status, result.reason) == ("failed", "store_error")
+    assert f"expected the sink {file} to stay as it is while the run writes to it" in result.why
+    if harm in {"deleted", "truncated"}:
+        with pytest.raises(outlast.ConfigurationError, match="It was changed since: put it back"):
+            pipeline(app).run(rows, run_key="k", sink=sink)
+    if harm == "rotated":
+        Path(f"{file}.1").rename(file)
+    if harm not in {"deleted", "truncated"}:  # with the file at its place, what was not committed is cut off
+        assert pipeline(app).run(rows, run_key="k", sink=sink, ordered=True).status == "completed"
+        assert contents(sink) == list(range(200))
+
+
+def test_a_parquet_file_of_somebody_else_is_not_overwritten(app, tmp_path, monkeypatch):
+    """One that appears while the run works stays as it is; the rows wait in the spool."""
+    sink, finish = tmp_path / "out.parquet", Parquet.finish
+
+    def finishing(self):
+        sink.write_bytes(b"somebody's")
+        finish(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Parquet, "finish", finishing)
+        result = pipeline(app).run([{"n": 1}], run_key="k", sink=sink, check=False)
+    assert (result.status, sink.read_bytes()) == ("failed", b"somebody's")
+    assert "got: another file. What the run has made waits in" in result.why
+    sink.unlink()
+    assert pipeline(app).run([{"n": 1}], run_key="k", sink=sink).status == "completed"
+    assert contents(sink) == [1]
+
+
+def test_a_longer_line_that_was_never_committed_is_cut_off(app, tmp_path):
+    """D-15: what a resume writes may be shorter than what a crash has left behind; the file holds the outputs and nothing else."""
+    sink = tmp_path / "out.jsonl"
+    pipeline(app).run([{"n": 1}], run_key="k", sink=sink)
+    with sink.open("ab") as file:
+        file.write(b'{"n":22222222222222222222222222222222222222222222222222}\n')
+    pipeline(app).run([{"n": 1}, {"n": 2}], run_key="k", sink=sink)
+    assert sink.read_bytes() == b'{"n":1}\n{"n":2}\n'
+
+
+@pytest.mark.parametrize("kind", [Lines, Parquet])
+def test_a_forked_child_keeps_no_lock(tmp_path, kind):
+    """A stage may fork. When its process is gone, the next one has the file although the children still live."""
+    path = tmp_path / ("o.parquet" if kind is Parquet else "o.jsonl")
+    sink = kind(path)
+    sink.open(None, run="r", token=1)
+    wait, go = os.pipe()
+    here, there = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(go)
+        os.write(there, b"x")
+        os.read(wait, 1)
+        os._exit(0)
+    try:
+        os.read(here, 1)
+        sink.close()  # as if its process had died
+        next_one = kind(path)
+        next_one.open(None, run="r", token=2)
+        next_one.close()
+    finally:
+        for end in (go, wait, here, there):
+            os.close(end)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("kind", [Lines, Rows, Parquet])
+def test_a_writer_who_was_thought_to_be_dead_damages_nothing(tmp_path, monkeypatch, kind):
+    """Where locks do not hold: who takes over goes on in a file of its own, so what comes late changes nothing, and is noticed."""
+    import fcntl
+
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    path = tmp_path / {Lines: "o.jsonl", Rows: "o.csv", Parquet: "o.parquet"}[kind]
+    slow, quick = kind(path), kind(path)
+    slow.open(None, run="r", token=1)
+    end = slow.write([slow.encode({"n": 1})], [])
+    slow.settle()
+    slow.write([slow.encode({"n": 2})], [])  # and is stopped here
+    quick.open(end, run="r", token=2, alone=False)
+    os.pwrite(slow._file, b"late" * 100, slow._offset)
+    quick.write([quick.encode({"n": n}) for n in (2, 3)], [])
+    quick.settle()
+    os.pwrite(slow._file, b"later" * 100, slow._offset)
+    with pytest.raises(outlast.PermanentFailure, match=r"got: (another file has its name|it is gone)"):
+        slow.write([slow.encode({"n": 2})], [])
+    quick.finish()
+    quick.close()
+    with pytest.raises(outlast.PermanentFailure, match=r"got: (another file|it is gone)"):
+        slow.finish()
+    slow.close()
+    assert contents(path) == [1, 2, 3]
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_who_finds_the_file_taken_leaves_the_lease_alone(app, tmp_path, monkeypatch):
+    """One that is only slow goes on: the next one is refused before it has taken anything away."""
+    monkeypatch.setattr(tenure, "TTL", 0.0)
+    monkeypatch.setattr(tenure.Heart, "_beat", lambda _: None)  # as if the process stood still
+    monkeypatch.setattr(conduct, "_BUSY", 0.0)
+    begun, go = threading.Event(), threading.Event()
+    sink = tmp_path / "out.jsonl"
+
+    @outlast.stage
+    def slow(n):
+        begun.set()
+        go.wait(60)
+        return n
+
+    ends = []
+    thread = threading.Thread(target=lambda: ends.append(pipeline(app, slow).run(range(5), run_key="k", sink=sink)))
+    thread.start()
+    begun.wait(60)
+    with pytest.raises(outlast.ConfigurationError, match="to be free, got: another process writes to it"):
+        pipeline(app, slow).run(range(5), run_key="k", sink=sink)
+    go.set()
+    thread.join(60)
+    assert [end.status for end in ends] == ["completed"]
+    assert sorted(map(int, sink.read_text().split())) == list(range(5))
+
+
+@pytest.mark.parametrize("end", ["given back", "expired"])
+def test_a_file_is_renewed_only_when_nobody_knows_who_has_it(app, tmp_path, monkeypatch, end):
+    """A pass that gave back its lease leaves no doubt; after one of another machine that fell silent the file is copied."""
+    sink = tmp_path / "out.jsonl"
+    pipeline(app).run(range(3), run_key="k", sink=sink)
+    record = app.store.runs("p")[0]
+    if end == "expired":
+        app.store.take_lease(record.number, 0, "elsewhere/1:17:4711:1", 0.0)
+    before = sink.stat().st_ino
+    pipeline(app).run(range(5), run_key="k", sink=sink)
+    assert (sink.stat().st_ino == before) is (end == "given back")
+    assert sorted(map(int, sink.read_text().split())) == list(range(5))
