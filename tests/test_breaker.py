@@ -1881,6 +1881,26 @@ def test_a_rejection_may_be_retried_by_its_name():
         assert time.sleeps
 
 
+def test_who_waits_for_an_inner_circuit_waits_as_long_as_that_needs():
+    """D-6, D-22: max_retry_after bounds what a service may ask for; before the circuit's time nothing can come of an attempt."""
+    breaker = make(reset_timeout=500)
+    with virtual_time() as time:
+        trip(breaker)
+        time.advance(100)
+        with pytest.raises(CircuitBreakerOpenError) as caught:
+            breaker.call(succeed)
+        assert outlast.classify(caught.value).retry_after == caught.value.retry_after == 400
+        policy = quick(on_errors=["circuit_open"])
+        assert policy.decide(caught.value, attempt=1).delay == 401
+        assert Guard(retry=policy)(breaker(succeed))() == "fine"
+        assert time.sleeps == [401]
+        breaker.isolate("until further notice")
+        with pytest.raises(CircuitBreakerOpenError) as caught:
+            Guard(retry=quick(max_attempts=2, on_errors=["circuit_open"]))(breaker(succeed))()
+        assert time.sleeps == [401, 121]
+        assert outlast.stop_reason(caught.value) == "exhausted"
+
+
 def test_a_rejected_call_falls_back():
     """D-10: the fallback stands outside of everything."""
     breaker = make()

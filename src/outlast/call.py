@@ -202,6 +202,7 @@ class Call:
     unwanted: object = None
     unawaited: object = None  # watches over the rest of a call that nobody has awaited yet
     deadline: float | None = None
+    circuits = False  # whether an open circuit inside of an attempt is as transient as anything
     asked = False  # whether the code has asked for its idempotency key, to send it along
     around: Begun | None = None  # the call that a plain one was made in, and that it speaks for
     alone = False  # whether it has a key and a record of its own, whatever its guard
@@ -520,7 +521,9 @@ class Call:
         # The first attempt of a plain call is not timed: for all we know it has just begun.
         now = world.clock.monotonic() if self.timed or number > 1 else began
         reason = self._before_policy(error) if latest[0] != self.seen or self.timer is not None else None
-        answer = reason or self.guard.retry.answer(error, verdict, number, world.dice.roll, self.previous)
+        answer = reason or self.guard.retry.answer(
+            error, verdict, number, world.dice.roll, self.previous, circuits=self.circuits
+        )
         if not isinstance(answer, str) and (
             stopping.get() is not None or self.deadline is not None or not self.guard.plain
         ):
@@ -534,8 +537,7 @@ class Call:
         delay = answer
         self.rows.append((number, began, now - began, _text(error), verdict, delay))
         # A wait that was asked for is no step of our own backoff.
-        asked = 0.0 if verdict.retry_after is None else min(verdict.retry_after, self.guard.retry.max_retry_after)
-        self.previous = delay - asked
+        self.previous = delay if verdict.retry_after is None else delay - self.guard.retry.asked(verdict)
         self.tier = verdict.tier
         if self.heard is None:
             self.heard = listening()

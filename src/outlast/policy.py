@@ -243,13 +243,13 @@ class RetryPolicy(Value):
         reason: StopReason | None = self.refuses(error, verdict, attempt)
         if reason is not None:
             return Decision(retry=False, delay=0.0, reason=plain(reason), verdict=verdict)
-        delay = self.delay(attempt, 0.5 if roll is None else roll, verdict.retry_after, previous_delay)
+        delay = self.delay(attempt, 0.5 if roll is None else roll, None, previous_delay) + self.asked(verdict)
         if total_timeout is not None and elapsed + delay >= as_seconds(total_timeout):
             return Decision(retry=False, delay=0.0, reason="total_timeout", verdict=verdict)
         return Decision(retry=True, delay=delay, reason=None, verdict=verdict)
 
-    def refuses(self, error: Exception, verdict: Verdict, attempt: int) -> StopReason | None:
-        """Why this error, failing this attempt, is not tried again; None if it is."""
+    def refuses(self, error: Exception, verdict: Verdict, attempt: int, *, circuits: bool = False) -> StopReason | None:
+        """Why this error, failing this attempt, is not tried again; None if it is. With `circuits` an open one is as transient as anything."""
         if (
             verdict.category in self._easy
             and verdict.error_class != "circuit_open"
@@ -257,9 +257,9 @@ class RetryPolicy(Value):
         ):
             return None if attempt < self.max_attempts else "exhausted"
         try:
-            reason = _unwanted(self._on, self._skip, error, verdict)
+            reason = _unwanted(self._on, self._skip, error, verdict, circuits)
         except _Broken as broken:
-            return broken.reason(verdict)
+            return broken.reason(verdict, circuits)
         if reason is not None:
             return reason
         if attempt >= self.max_attempts:
@@ -270,21 +270,40 @@ class RetryPolicy(Value):
         return None
 
     def answer(
-        self, error: Exception, verdict: Verdict, attempt: int, roll: Callable[[], float], previous: float | None
+        self,
+        error: Exception,
+        verdict: Verdict,
+        attempt: int,
+        roll: Callable[[], float],
+        previous: float | None,
+        *,
+        circuits: bool = False,
     ) -> float | StopReason:
         """As `refuses` and `delay` in one question, for drivers: the seconds to wait, or why not. Rolls only if the roll matters."""
         category = verdict.category
         if category not in self._easy or verdict.error_class == "circuit_open" or isinstance(error, ExceptionGroup):
-            reason = self.refuses(error, verdict, attempt)
+            reason = self.refuses(error, verdict, attempt, circuits=circuits)
             if reason is not None:
                 return reason
         elif attempt >= self.max_attempts:
             return "exhausted"
         band = self._bands.get(attempt)
         if band is None or verdict.retry_after is not None:
-            return self.delay(attempt, roll(), verdict.retry_after, previous)
+            return self.delay(attempt, roll(), None, previous) + self.asked(verdict)
         low, high = band
         return low if low == high else low + roll() * (high - low)
+
+    def asked(self, verdict: Verdict) -> float:
+        """
+        The seconds that were asked for, beside our own backoff: what a service wants, up to `max_retry_after`; what an open circuit needs in
+        full, for that is no wish, and before it nothing can come of an attempt.
+        """
+        wanted = verdict.retry_after
+        if wanted is None:
+            return 0.0
+        if verdict.error_class == "circuit_open" and wanted < _UNKNOWN:
+            return wanted
+        return min(wanted, self.max_retry_after)
 
     def delay(
         self, attempt: int, roll: float, retry_after: float | None = None, previous: float | None = None
@@ -365,6 +384,7 @@ def _shown(value: object) -> str:
 
 
 _CENTURY = 100 * 365.25 * 86_400
+_UNKNOWN = 31_536_000.0  # seconds that a circuit asks for which is isolated by hand: nobody knows until when
 
 
 def _contradictions(policy: RetryPolicy, check: Check) -> None:
@@ -416,9 +436,9 @@ class _Matcher:
             word for word in rest if "." in word or word[:1].isupper() or word.upper() in errno_symbols(rest)
         )
 
-    def matches(self, error: Exception, verdict: Verdict) -> bool:
-        # An open circuit is transient, but trying again is the breaker's decision: only its own name lists it.
-        if verdict.category in self.categories and verdict.error_class != "circuit_open":
+    def matches(self, error: Exception, verdict: Verdict, circuits: bool = False) -> bool:  # noqa: FBT001, FBT002 - as below
+        # An open circuit is transient, but trying again is the breaker's decision: only its own name lists it, unless `circuits` says so.
+        if verdict.category in self.categories and (circuits or verdict.error_class != "circuit_open"):
             return True
         return self.everything or self._listed(error, verdict)
 
@@ -491,8 +511,8 @@ class _Broken(Exception):
 
     skips = False
 
-    def reason(self, verdict: Verdict) -> StopReason:
-        word = "skipped" if self.skips else _not_listed(verdict)
+    def reason(self, verdict: Verdict, circuits: bool) -> StopReason:  # noqa: FBT001 - passed down
+        word = "skipped" if self.skips else _not_listed(verdict, circuits)
         return Because(word, f"not retried: {self}.")  # type: ignore[return-value]  # it is that word
 
 
@@ -513,25 +533,36 @@ def plain(reason: StopReason) -> StopReason:
     return str(reason) if isinstance(reason, Because) else reason  # type: ignore[return-value]
 
 
-def _not_listed(verdict: Verdict) -> StopReason:
-    if verdict.error_class == "circuit_open":
+def _not_listed(verdict: Verdict, circuits: bool) -> StopReason:  # noqa: FBT001 - passed down
+    if verdict.error_class == "circuit_open" and not circuits:
         return "breaker_open"
     return "not_listed" if verdict.category == "transient" else verdict.category
 
 
-def _unwanted(on: _Matcher, skip: _Matcher, error: Exception, verdict: Verdict) -> StopReason | None:
+def _unwanted(
+    on: _Matcher,
+    skip: _Matcher,
+    error: Exception,
+    verdict: Verdict,
+    circuits: bool,  # noqa: FBT001 - passed down
+) -> StopReason | None:
     if isinstance(error, ExceptionGroup):
-        return _group_unwanted(on, skip, error)
+        return _group_unwanted(on, skip, error, circuits)
     try:
         if skip.matches(error, verdict):
             return "skipped"
     except _Broken as broken:
         broken.skips = True
         raise
-    return None if on.matches(error, verdict) else _not_listed(verdict)
+    return None if on.matches(error, verdict, circuits) else _not_listed(verdict, circuits)
 
 
-def _group_unwanted(on: _Matcher, skip: _Matcher, group: ExceptionGroup[Exception]) -> StopReason | None:
+def _group_unwanted(
+    on: _Matcher,
+    skip: _Matcher,
+    group: ExceptionGroup[Exception],
+    circuits: bool,  # noqa: FBT001 - passed down
+) -> StopReason | None:
     """A group that is not named itself is tried again only if each of its leaves would be."""
     from outlast.verdicts import classify
 
@@ -539,7 +570,7 @@ def _group_unwanted(on: _Matcher, skip: _Matcher, group: ExceptionGroup[Exceptio
         return "skipped"
     if on.names_it(group):
         return None
-    reasons = [_unwanted(on, skip, leaf, classify(leaf)) for leaf in group.exceptions]
+    reasons = [_unwanted(on, skip, leaf, classify(leaf), circuits) for leaf in group.exceptions]
     for plainest in _PLAINEST:
         if plainest in reasons:
             return plainest

@@ -20,7 +20,7 @@ import errno as errno_names
 import sys
 
 from outlast.clock import here
-from outlast.errors import ConfigurationError, PermanentFailure, TemporaryFailure, nearest
+from outlast.errors import CircuitBreakerOpenError, ConfigurationError, PermanentFailure, TemporaryFailure, nearest
 from outlast.log import logger
 from outlast.rules import (
     CARRIERS,
@@ -192,6 +192,7 @@ def lineage(error_class: str) -> tuple[str, ...]:
 
 # -- exceptions ----------------------------------------------------------------------------------------------------------
 
+LONGEST_HINT = 31_536_000.0  # seconds, a year: beyond any policy's ceiling
 _DEPTH = 12  # how far a chain is followed; real ones have five links
 _CAUSED_BY = "was caused by"
 _own: dict[str, str] = {}
@@ -282,6 +283,10 @@ def _own_word(error: BaseException, plan: _Plan) -> Verdict | None:
         return _marked(error, "transient", error.error_class or "temporary_failure", _hint(error, None))
     if isinstance(error, PermanentFailure):
         return _marked(error, "permanent", error.error_class or "permanent_failure", None)
+    if isinstance(error, CircuitBreakerOpenError):
+        # Until when it is isolated by hand nobody knows: as long as may be said.
+        wait = _attribute(error, "retry_after")
+        return plan.verdict.replace(retry_after=min(max(0.0, wait), LONGEST_HINT)) if isinstance(wait, float) else None
     return None
 
 
@@ -620,10 +625,10 @@ def _parsed(value: object) -> float | None:
         seconds = float(text.strip())
     except ValueError:
         return _until(text)
-    # "nan" and "inf" parse and mean nothing; digits beyond all floats mean long. A year is beyond any policy's ceiling.
+    # "nan" and "inf" parse and mean nothing; digits beyond all floats mean long.
     if seconds != seconds or (seconds in _INFINITE and "n" in text.lower()):  # noqa: PLR0124 - not a number
         return _garbage()
-    return min(max(0.0, seconds), 31_536_000.0)
+    return min(max(0.0, seconds), LONGEST_HINT)
 
 
 _INFINITE = (float("inf"), float("-inf"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -224,6 +225,22 @@ def test_a_shell_says_what_is_not_stored(app):
     assert "input        not stored: it is a value of type object; cannot be replayed" in shown
     assert "outlast dlq edit" in shown
     assert "payload" not in shown.replace("--payload", "")
+
+
+def test_a_shell_shows_values_that_json_has_no_words_for(app):
+    """Names that are tuples, sets, arrays: one such value must not keep people from seeing the others."""
+
+    @outlast.stage(retry=None)
+    def work(value):
+        if isinstance(value, int):
+            return {(value, 2): {3}, "array": np.ones(2)}
+        raise ValueError("no")
+
+    outlast.Pipeline("p", work, app=app).run([1, {(1, 2): {3}}], run_key="k", check=False)
+    made = {"[1, 2]": [3], "array": [1.0, 1.0]}
+    assert json.loads(shell(app, "runs", "outputs", "k")) == made
+    assert json.loads(shell(app, "runs", "items", "k", "--json"))[0]["output"] == made
+    assert json.loads(shell(app, "dlq", "list", "--json"))[0]["payload"] == {"[1, 2]": [3]}
 
 
 @pytest.mark.parametrize("how", ["dlq", "collect"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import enum
@@ -76,9 +77,22 @@ def stage(fn, name, **options):
     return outlast.stage(**options)(fn)
 
 
-def interrupted(pipeline, source):
+class Breakdown:
+    """Ends the program when so many items have come here, all of them behind their checkpoints; none goes on."""
+
+    def __init__(self, items):
+        self.left = items
+
+    async def reached(self):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        await asyncio.Event().wait()
+
+
+def interrupted(pipeline, source, **options):
     with pytest.raises(KeyboardInterrupt):
-        pipeline.run(source, run_key="k")
+        pipeline.run(source, run_key="k", **options)
 
 
 # --- replays ---
@@ -210,6 +224,27 @@ def test_the_annotation_may_be_added_before_the_replay(app):
     assert (switch.got, made) == ([Review(7)], [7])
 
 
+def test_objects_of_the_source_need_an_annotation_of_the_first_stage(app):
+    """Without it there is nothing else to begin with: the letters stay open and say why, until somebody adds it."""
+    switch = Switch()
+
+    def use(review):
+        return switch(review)
+
+    outlast.Pipeline("p", stage(use, "use"), app=app).run([Review(1)], check=False)
+    switch.down = False
+    with contextlib.suppress(outlast.RunFailed):
+        outlast.Pipeline("p", stage(use, "use"), app=app).reprocess()
+    [letter] = app.dead_letters.find()
+    with pytest.raises(
+        Unreplayable, match=r"because the input of use cannot be made again \(no annotation .* names Review\)"
+    ):
+        beginning(app.store.letter(letter.id), app.codec, {}, ["use"])
+    use.__annotations__ = {"review": Review}
+    outlast.Pipeline("p", stage(use, "use"), app=app).reprocess()
+    assert switch.got == [Review(1)]
+
+
 def test_arrays_and_timestamps_need_no_annotation(app):
     """In a letter, behind a checkpoint, and as outputs of a run without a sink; NaN too."""
     switch, made = Switch(), []
@@ -240,7 +275,7 @@ def test_arrays_and_timestamps_need_no_annotation(app):
 def test_a_resume_behind_a_checkpoint_gets_what_was_there_or_does_it_again(app, caplog):
     """With the annotation it goes on behind the checkpoint; without it begins at an earlier one, and the first pass has said so."""
     for annotated in (True, False):
-        parsed, got, broken = [], [], [True]
+        parsed, got, broken = [], [], [Breakdown(2)]
 
         async def read(number):
             return {"id": number}
@@ -251,7 +286,7 @@ def test_a_resume_behind_a_checkpoint_gets_what_was_there_or_does_it_again(app, 
 
         async def label(review, got=got, broken=broken):
             if broken:
-                raise KeyboardInterrupt
+                await broken[0].reached()
             got.append(review)
             return review.id
 
@@ -279,8 +314,9 @@ def test_a_resume_behind_a_checkpoint_gets_what_was_there_or_does_it_again(app, 
         assert len(said) == (0 if annotated else 1)
 
 
-def stopping_pipeline(app, broken, version="1", first=lambda n, _: n * 100):
-    """Three stages with a checkpoint behind the second, the last of which may end the program."""
+def stopping_pipeline(app, broken=0, version="1", first=lambda n, _: n * 100):
+    """Three stages with a checkpoint behind the second; the last ends the program when `broken` items have come there."""
+    breakdown = Breakdown(broken)
 
     @outlast.stage(version=version)
     async def one(n):
@@ -293,7 +329,7 @@ def stopping_pipeline(app, broken, version="1", first=lambda n, _: n * 100):
     @outlast.stage
     async def three(n):
         if broken:
-            raise KeyboardInterrupt
+            await breakdown.reached()
         return n
 
     return outlast.Pipeline("p", one, two, three, app=app)
@@ -301,9 +337,8 @@ def stopping_pipeline(app, broken, version="1", first=lambda n, _: n * 100):
 
 def test_a_checkpoint_is_used_for_its_own_item_only(app):
     """A source in another order: each key has its own output."""
-    with pytest.raises(KeyboardInterrupt):
-        stopping_pipeline(app, broken=True).run([1, 2, 3], run_key="k", item_key=str)
-    result = stopping_pipeline(app, broken=False).run([3, 2, 1], run_key="k", item_key=str)
+    interrupted(stopping_pipeline(app, broken=3), [1, 2, 3], item_key=str)
+    result = stopping_pipeline(app).run([3, 2, 1], run_key="k", item_key=str)
     assert {item.key: item.value for item in result.items()} == {"1": 100, "2": 200, "3": 300}
 
 
@@ -313,8 +348,8 @@ def test_redo_means_from_the_first_stage_that_changed(app):
     def tagged(_, version):
         return version
 
-    interrupted(stopping_pipeline(app, broken=True, first=tagged), [1])
-    changed = stopping_pipeline(app, broken=False, version="2", first=tagged)
+    interrupted(stopping_pipeline(app, broken=1, first=tagged), [1])
+    changed = stopping_pipeline(app, version="2", first=tagged)
     assert list(changed.run([1], run_key="k", on_change="redo").outputs()) == ["2"]
 
 
@@ -339,6 +374,21 @@ def test_an_item_that_is_nested_too_deeply_fails_alone(app, how):
     assert len([*result.errors()]) == 2
     if how == "dlq":
         assert {each.unstored for each in app.dead_letters.find()} == {"it is nested too deeply"}
+
+
+def test_an_output_that_is_nested_too_deeply_fails_alone(app, tmp_path):
+    """Whether the store keeps the outputs or a file gets them."""
+
+    @outlast.stage(retry=None)
+    def work(depth):
+        made = []
+        for _ in range(depth):
+            made = [made]
+        return made
+
+    for sink in (None, tmp_path / "out.jsonl"):
+        result = outlast.Pipeline(f"deep {sink}", work, app=app).run([1, 3000, 2], sink=sink, check=False)
+        assert (result.counts.succeeded, result.counts.dlq, result.counts.source_exhausted) == (2, 1, True)
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])

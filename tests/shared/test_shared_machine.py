@@ -347,7 +347,7 @@ def test_a_probe_that_hangs_counts_in_later_rounds_and_in_other_processes():
 
 
 def test_a_document_from_before_late_probes_were_counted_is_read():
-    """D-32: a store that an older version has written to, and writes to."""
+    """A store that an older version has written to, and writes to."""
     document = replicas.written(
         Circuit(passing=False, state=CircuitState.HALF_OPEN, era=3, probes=((7, 102.0),), issued=7)
     )

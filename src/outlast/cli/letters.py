@@ -258,6 +258,8 @@ def edit_letter(
         value = json.loads(text or "")
     except OSError as missing:
         refuse(f"expected --file to be a file that can be read, got: {file!r} ({missing.strerror}).")
+    except RecursionError:
+        refuse("expected the payload to be nested less deeply: no JSON reader would take it.")
     except ValueError as wrong:
         refuse(f"expected the payload to be JSON: {wrong}.")
     with opened(store, app) as kept:

@@ -35,9 +35,16 @@ def opened(url: str | None, app: str | None = None, *, make: bool = False) -> It
     if not make:
         present(address)
     with open_store(address, app=app or "default") as store:
-        if app is None:
-            store.app = _only_app(store)
-        yield store
+        try:
+            if app is None:
+                store.app = _only_app(store)
+            yield store
+        except ConfigurationError:
+            raise
+        except (ValueError, TypeError, OverflowError, KeyError, IndexError) as broken:
+            # A row that no program of ours writes: what is asked of the store here is what it was asked for a thousand times.
+            message = f"the store at {mask(address)} holds what cannot be read ({type(broken).__name__}): it is damaged. Restore it from a backup."
+            raise StoreError(message) from None
 
 
 def present(address: str) -> None:

@@ -106,6 +106,8 @@ if hasattr(os, "register_at_fork"):  # not every system has fork
 class Appended(Sink):
     """A file that grows by a batch at a time, of which the first bytes count. It has one writer."""
 
+    _mode = 0o644  # as other programs make files: the output is its owner's to share
+
     def __init__(self, path: Path) -> None:
         self._path = path  # the file that grows
         self.name = str(path)
@@ -117,7 +119,7 @@ class Appended(Sink):
     def claim(self) -> None:
         if self._file < 0:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._hold(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            self._hold(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode))
 
     def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:  # noqa: ARG002 - a file is known by its name
         self.claim()

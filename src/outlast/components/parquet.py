@@ -78,6 +78,8 @@ def _opened(path: Path) -> Any:
 class Parquet(Appended):
     """One Parquet file, once the run is over."""
 
+    _mode = 0o600  # of the spool, which is nobody else's
+
     def __init__(self, path: Path) -> None:
         self._pa = library("a Parquet file as a sink")
         super().__init__(path.with_name(path.name + ".spool"))

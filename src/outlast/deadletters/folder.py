@@ -11,7 +11,7 @@ import tempfile
 import threading
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from uuid import UUID
@@ -19,7 +19,7 @@ from uuid import UUID
 from outlast.clock import here
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.errors import ConfigurationError
-from outlast.redact import sanitise
+from outlast.redact import in_json, sanitise
 from outlast.shapes import StopReason
 from outlast.store.records import DeadLetterRow, LetterKind, from_us, to_us
 from outlast.verdicts import classify
@@ -87,11 +87,12 @@ class Directory:
         if path is None:
             message = f"expected the id of an entry to be a UUID, got: {entry.id!r}."
             raise ValueError(message)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(asdict(entry), indent=2, default=str, ensure_ascii=False) + "\n"
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # What cannot be written as text, such as half a character, is spelt as an escape and comes back.
+        text = in_json(json.dumps(asdict(entry), indent=2, default=str, ensure_ascii=False)) + "\n"
         handle, beside = tempfile.mkstemp(dir=self.folder, prefix=f".{path.stem}.", suffix=".tmp")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -197,6 +198,9 @@ def _lock(path: Path) -> int | None:
 def _entry(path: Path) -> DeadLetterEntry:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        message = f"expected {path.name} to hold one JSON object, got: one that is nested too deeply."
+        raise ValueError(message) from None
     except ValueError as broken:
         message = f"expected {path.name} to hold one JSON object, got: {sanitise(str(broken))}."
         raise ValueError(message) from None
@@ -295,8 +299,10 @@ def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLe
     metadata = {name: value for name, value in entry.metadata.items() if name != "outlast"}
     own = entry.metadata.get("outlast")
     created = _instant(entry.timestamp)
-    created_us = round(created * 1e6) if created > 0 else to_us(here.get().clock.now())
+    now_us = to_us(here.get().clock.now())
+    created_us = round(created * 1e6) if created > 0 else now_us
     if isinstance(own, dict):
+        _check_own(entry, own)
         payload, stage, item_key = entry.task.get("payload"), entry.task.get("stage"), entry.task.get("item_key")
         data = bytes.fromhex(payload) if isinstance(payload, str) and _is_hex(payload) else json.dumps(payload).encode()
     else:
@@ -310,7 +316,7 @@ def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLe
         seq=None,
         pipeline=entry.adapter,
         stage=str(stage or ""),
-        item_key=str(item_key),
+        item_key="" if item_key is None else str(item_key),
         kind=_KINDS.get(str(own.get("kind")), "item"),
         payload=data,
         error=sanitise(entry.error),
@@ -328,10 +334,38 @@ def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLe
     )
 
 
+def _check_own(entry: DeadLetterEntry, own: dict[str, Any]) -> None:
+    """What this program wrote, and somebody may have changed since: numbers that no letter can have break whoever reads it."""
+    wrong = [
+        f"{name} to be {wanted}, got: {sanitise(repr(own[name]), 60)}"
+        for names, wanted, fits in (
+            (("attempts", "replays"), "a number from 0 to 1,000,000,000", _counts),
+            (("first_failed_us", "last_attempt_us", "created_us"), "microseconds of an instant", _instants),
+            (("kind", "error_class", "tier"), "a text", lambda value: isinstance(value, str)),
+        )
+        for name in names
+        if own.get(name) is not None and not fits(own[name])
+    ]
+    if wrong:
+        message = f"expected {UUID(entry.id)}.json to have in metadata.outlast {'; '.join(wrong)}."
+        raise ValueError(message)
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 1_000_000_000
+
+
+def _instants(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LAST_US
+
+
+_LAST_US = to_us(datetime(9999, 12, 31, tzinfo=UTC))
+
+
 def is_json(data: bytes) -> bool:
     """Whether it is text that JSON can read; a codec may have made something else of it."""
     try:
         json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True

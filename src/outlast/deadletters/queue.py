@@ -8,9 +8,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
 
 from outlast.clock import here
-from outlast.deadletters.beginnings import begins_at
+from outlast.deadletters.beginnings import begins_at, unstored
 from outlast.deadletters.folder import Directory, as_entry, from_entry, is_json
 from outlast.deadletters.letters import DeadLetter, as_groups
 from outlast.errors import ConfigurationError
@@ -118,7 +119,11 @@ class DeadLetters:
         Replace what will be replayed. Only an open letter can be edited; the first payload stays on record, with when and why.
         """
         letter = self._row(id)
-        data = _like(letter.payload, self._codec.encode(payload))
+        try:
+            data = _like(letter.payload, self._codec.encode(payload))
+        except RecursionError:
+            message = "expected the payload to be nested less deeply: no JSON reader would take it."
+            raise ConfigurationError(message) from None
         changed = self._store().edit_letter(letter.id, data, _reason(reason), expect="open")
         if changed is None:
             now = self._row(letter.id)
@@ -271,14 +276,20 @@ class DeadLetters:
             message = f"expected {folder} to be a folder with one JSON file for each dead letter."
             raise ConfigurationError(message)
         entries, problems = Directory(folder).entries()
+        letters: list[DeadLetterRow] = []
+        for entry in entries:
+            try:
+                letters.append(from_entry(entry, self._codec.encode))
+            except RecursionError:
+                problems.append(f"expected {UUID(entry.id)}.json to hold work that is nested less deeply.")
+            except ValueError as broken:
+                problems.append(str(broken))
         if problems:
-            raise ConfigurationError(problems)
+            raise ConfigurationError([*problems, f"Nothing was taken in of {folder}: mend or remove those files."])
         added = 0
-        for start in range(0, len(entries), _PAGE):
-            added += self._store().add_letters(
-                [from_entry(entry, self._codec.encode) for entry in entries[start : start + _PAGE]]
-            )
-        return added, len(entries) - added
+        for start in range(0, len(letters), _PAGE):
+            added += self._store().add_letters(letters[start : start + _PAGE])
+        return added, len(letters) - added
 
     # -- rows and values
 
@@ -313,7 +324,7 @@ class DeadLetters:
             edited=row.original is not None,
             stop_reason=row.stop_reason,
             begins_at=begins_at(row),
-            unstored=row.metadata.get("unstored"),
+            unstored=unstored(row),
             metadata=row.metadata,
         )
 

@@ -444,7 +444,7 @@ class Share(StageCall):
             return False  # halves are other calls, with other keys: what may have been done must not be done twice
         told = latest[0] != self.seen or self.timer is not None
         answer = (self._before_policy(error) if told else None) or self.guard.retry.answer(
-            error, verdict, self.number, self.world.dice.roll, self.previous
+            error, verdict, self.number, self.world.dice.roll, self.previous, circuits=True
         )
         # A call may have been cut short because the time of another item was up.
         if (answer not in _DIVISIBLE and answer != "total_timeout") or self._too_late(0.0):

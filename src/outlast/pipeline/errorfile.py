@@ -74,7 +74,7 @@ def append_errors(path: str | Path, lines: Iterable[ErrorLine], *, reveal: bool 
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o644)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o600)
     try:
         _take_turn(file)
         waiting = iter(lines)

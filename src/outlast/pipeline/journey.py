@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.call import Ended, running, standing
 from outlast.clock import stopping
+from outlast.errors import CircuitBreakerOpenError
 from outlast.model import Notes
 from outlast.pipeline.declare import Degraded, Skip, Snooze
 from outlast.pipeline.stagecalls import StageCall
@@ -368,6 +369,8 @@ class Journey:
             self._failure(post, error, verdict, number, began, now, wait, notes)
             self.wait = wait
             self.why = "retry" if verdict is None or verdict.retry_after is None else "retry_after"
+            if isinstance(error, CircuitBreakerOpenError):
+                self.why = f"breaker {error.name}"
             if call.uncharged != uncharged:
                 self.why = call.at_limit("throttled")
             return Next.WAIT
@@ -449,7 +452,12 @@ class Journey:
         self.stop_reason = stop_reason
         self.error = error
         self.failed_at = stage
-        self.throttled = refusal(error, self.verdict) is not None or getattr(self.call, "reason", None) == "throttled"
+        # Neither says anything about the item: the service was asked too often, or a circuit inside of the stage was open.
+        self.throttled = (
+            refusal(error, self.verdict) is not None
+            or getattr(self.call, "reason", None) == "throttled"
+            or self.verdict.error_class == "circuit_open"
+        )
         self.reason = f"{stage}: {type(error).__name__}: {error_text(error)}"
         self.status = "failed"
 

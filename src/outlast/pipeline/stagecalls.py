@@ -1,6 +1,7 @@
 """
-A protected call at a stage: the flow of any call, with the three rules that are special to items. It waits for an open circuit off its slot, a
-refusal by a service behind a limit is not charged at first, and an empty retry budget defers.
+A protected call at a stage: the flow of any call, with the rules that are special to items. It waits for an open circuit off its slot, a
+refusal by a service behind a limit is not charged at first, and an empty retry budget defers. An open circuit inside of the stage's function
+is not the stage's: it fails an attempt like anything transient.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class StageCall(Call):
 
     alone = True
     journey: Journey
+    circuits = True
     uncharged = 0  # attempts that the service refused, and that do not count
     owing = False  # a retry that the budget has not granted yet
     owing_since = 0.0

@@ -57,6 +57,7 @@ class Traffic(Attempts):
     status: str | None
     reason: str | None
     error: BaseException | None
+    detail: str
     _async_posts: list[Post]
     _gatherings: list[Gathering]
     _most_tasks: int
@@ -332,6 +333,7 @@ class Traffic(Attempts):
             self._gathered(self.posts[journey.at])
         elif after is _BACK or self._dropping:
             if after is _BACK and journey.reason == "breaker_open":
+                self.detail = self.detail or _what_stays_open(self.posts[journey.at])
                 self.stop("breaker_open", drop=True)
             self.give_back(journey)
         elif after is _GO:
@@ -460,3 +462,12 @@ class Traffic(Attempts):
             self.give_back(journey)
         else:
             self._left(task)
+
+
+def _what_stays_open(post: Post) -> str:
+    breaker = post.guard.breaker
+    if breaker is None:
+        return "a circuit breaker stayed open"
+    isolated = breaker.memory.circuit.isolated
+    how = "stayed open after 3 rounds of probes" if isolated is None else f"is isolated: {isolated}"
+    return f"the circuit breaker {breaker.name} {how}"

@@ -290,14 +290,16 @@ class Report:
         return page(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page to a file, all of it or nothing."""
+        """Write the page to a file that only its owner can read, all of it or nothing."""
         import os
         from pathlib import Path
 
         target = Path(path)
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            unfinished.write_text(self.html(), encoding="utf-8")
+            handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(self.html())
             unfinished.replace(target)
         except BaseException:
             unfinished.unlink(missing_ok=True)

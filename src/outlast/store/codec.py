@@ -26,14 +26,18 @@ from enum import Enum
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from outlast.store.faults import StoreRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 VERSION = 1
 _PLAIN = frozenset({str, int, float, bool, type(None)})
+_models: WeakKeyDictionary[type, bool] = (
+    WeakKeyDictionary()
+)  # whether the JSON of a model makes it again, as far as one was tried
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -75,7 +79,7 @@ class Kept(NamedTuple):
 class Codec:
     """Encodes what an app stores. `seal` has the last word when writing and the first when reading."""
 
-    _plainly = False  # values of numpy and pandas as Python's own
+    _plainly = False  # for people: collections as lists and dicts, values of numpy and pandas as Python's own
 
     def __init__(self, seal: Seal | None = None) -> None:
         self._seal = seal
@@ -258,13 +262,15 @@ class _Writer:
     def _model(self, value: Any, kind: type[Any]) -> Any:
         fields: Any = getattr(kind, "model_fields", {})
         aliased = any(field.alias or field.validation_alias for field in fields.values())
-        if not self._whole:
-            return self._named(kind, self.of(value.model_dump(mode="json", by_alias=aliased)))
-        data = value.model_dump(mode="json", by_alias=aliased, round_trip=True)
-        try:
-            same = _same(kind.model_validate(data), value)
-        except ValueError:
-            same = False
+        data = value.model_dump(mode="json", by_alias=aliased, round_trip=self._whole)
+        same = (
+            None if self._whole else _models.get(kind)
+        )  # outputs come by the million: there one of them speaks for its class
+        if same is None:
+            try:
+                same = _models[kind] = _same(kind.model_validate(data), value)
+            except ValueError:
+                same = _models[kind] = False
         marked = self._named(kind, self.of(data))
         if not same:  # a secret is masked, a field is left out, a validator refuses what another has made
             self.parts[kind] = None
@@ -331,7 +337,7 @@ _TO: dict[type, Callable[[Any], dict[str, object]]] = {
 
 
 class _Reader:
-    """From what JSON said to values. `strict`: as they were or `Lost`. `plainly`: without numpy and pandas."""
+    """From what JSON said to values. `strict`: as they were or `Lost`. `plainly`: for people, so that JSON can say all of it again."""
 
     __slots__ = ("_known", "_plainly", "_strict")
 
@@ -346,6 +352,8 @@ class _Reader:
         if "$type" not in value:
             return {key: self.of(inner) for key, inner in value.items()}
         name, data = value["$type"], self.of(value["d"])
+        if self._plainly and name in _PLAINLY:
+            return _PLAINLY[name](data)
         if name in _MOMENTS:
             return self._moment(_MOMENTS[name].fromisoformat(data), value.get("zone"), value.get("fold", 0))
         if name in _FROM:
@@ -353,7 +361,9 @@ class _Reader:
         if name in _FOREIGN:
             return _foreign_back(name, data, plainly=self._plainly)
         kind = _known(name, self._known)
-        if self._strict and value.get("part"):
+        if value.get("part"):
+            if not self._strict:
+                return data
             message = f"the JSON of {_title(name)} does not hold all of it"
             raise Lost(message)
         if kind is None:
@@ -435,6 +445,18 @@ _FROM: dict[str, Callable[[Any], Any]] = {
     "path": Path,
     "posix_path": PurePosixPath,
     "windows_path": PureWindowsPath,
+}
+
+
+def _by_text(pairs: Iterable[Any]) -> dict[Any, Any]:
+    """Only these may be names in JSON; others are named as they look."""
+    return {key if key is None or isinstance(key, str | int | float) else str(key): value for key, value in pairs}
+
+
+_PLAINLY: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("tuple", "set", "frozenset"), list),
+    **dict.fromkeys(("dict", "ordered_dict", "counter"), _by_text),
+    "deque": lambda parts: parts[0],
 }
 
 

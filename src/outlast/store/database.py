@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from outlast.redact import sanitise
 from outlast.store.connections import Connections
 from outlast.store.faults import StoreRefused
 
@@ -151,6 +152,10 @@ class Database(ABC):
             yield
         except self.driver_error as error:
             raise self.fault(error) from None
+        except UnicodeDecodeError:
+            # The driver itself cannot say what it has read.
+            message = "the store holds what cannot be read: it is damaged. Restore it from a backup."
+            raise StoreRefused(message) from None
 
     def _disconnect(self) -> None:
         # What broke one connection broke the others: they would fail one call each.
@@ -206,7 +211,7 @@ class Database(ABC):
             if not found:
                 tx.execute("insert into outlast_schema (version) values (0)")
             # Somebody else may have done it meanwhile.
-            before = self._schema(found[0] if found else 0)
+            before = self._schema(_number(found))
             if before.newer:
                 raise self._too_new(before)
             for migration in _migrations(self.name)[before.found :]:
@@ -234,7 +239,20 @@ class Database(ABC):
                 if self.unmade(error):
                     return 0
                 raise
-        return int(found[0]) if found else 0
+        return _number(found)
+
+
+def _number(found: Any) -> int:
+    """The number of a schema, as it was read."""
+    if not found:
+        return 0
+    if not isinstance(found[0], int) or found[0] < 0:
+        message = (
+            f"expected the store's schema to be a number, got: {sanitise(repr(found[0]), 60)}. "
+            "The store is damaged, or it is not Outlast's: restore it from a backup, or use another one."
+        )
+        raise StoreRefused(message)
+    return found[0]
 
 
 class _Forbidden(Exception):

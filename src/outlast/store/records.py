@@ -39,6 +39,7 @@ MOVES: Mapping[str, frozenset[str]] = {
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
 
 def to_us(instant: datetime) -> int:
@@ -55,8 +56,16 @@ def to_us(instant: datetime) -> int:
 
 
 def from_us(microseconds: int) -> datetime:
-    """The instant, aware and in UTC."""
-    return _EPOCH + timedelta(microseconds=microseconds)
+    """
+    The instant, aware and in UTC; one beyond the calendar is its first or last. A damaged row must not keep others from being read.
+
+    >>> from_us(10**18).isoformat()
+    '9999-12-31T23:59:59.999999+00:00'
+    """
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return _LAST if microseconds > 0 else _FIRST
 
 
 def storable(text: str) -> str:
@@ -111,6 +120,7 @@ class RunRecord:
     sink: str | None
     started_at: datetime
     finished_at: datetime | None
+    identity: Mapping[str, Any] | None = None  # what makes it itself; None if it began before that was recorded
 
 
 @dataclass(frozen=True, slots=True)
