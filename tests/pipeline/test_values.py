@@ -224,6 +224,27 @@ def test_the_annotation_may_be_added_before_the_replay(app):
     assert (switch.got, made) == ([Review(7)], [7])
 
 
+def test_objects_of_the_source_need_an_annotation_of_the_first_stage(app):
+    """Without it there is nothing else to begin with: the letters stay open and say why, until somebody adds it."""
+    switch = Switch()
+
+    def use(review):
+        return switch(review)
+
+    outlast.Pipeline("p", stage(use, "use"), app=app).run([Review(1)], check=False)
+    switch.down = False
+    with contextlib.suppress(outlast.RunFailed):
+        outlast.Pipeline("p", stage(use, "use"), app=app).reprocess()
+    [letter] = app.dead_letters.find()
+    with pytest.raises(
+        Unreplayable, match=r"because the input of use cannot be made again \(no annotation .* names Review\)"
+    ):
+        beginning(app.store.letter(letter.id), app.codec, {}, ["use"])
+    use.__annotations__ = {"review": Review}
+    outlast.Pipeline("p", stage(use, "use"), app=app).reprocess()
+    assert switch.got == [Review(1)]
+
+
 def test_arrays_and_timestamps_need_no_annotation(app):
     """In a letter, behind a checkpoint, and as outputs of a run without a sink; NaN too."""
     switch, made = Switch(), []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from outlast.clock import here
-from outlast.deadletters.beginnings import begins_at
+from outlast.deadletters.beginnings import begins_at, unstored
 from outlast.deadletters.folder import Directory, as_entry, from_entry, is_json
 from outlast.deadletters.letters import DeadLetter, as_groups
 from outlast.errors import ConfigurationError
@@ -324,7 +324,7 @@ class DeadLetters:
             edited=row.original is not None,
             stop_reason=row.stop_reason,
             begins_at=begins_at(row),
-            unstored=row.metadata.get("unstored"),
+            unstored=unstored(row),
             metadata=row.metadata,
         )
 
