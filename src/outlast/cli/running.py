@@ -149,7 +149,7 @@ def resume(
     with opened(store, app) as kept:
         record = found_run(kept, wanted)
         recorded = _recorded(kept, record)
-    given = {
+    given: dict[str, Any] = {
         "target": target,
         "input": source or None,
         "delimiter": delimiter,
@@ -157,7 +157,7 @@ def resume(
         "output": sink,
         "on_change": on_change,
     }
-    command = {
+    command: dict[str, Any] = {
         **recorded,
         "run_key": record.run_key,
         **{name: value for name, value in given.items() if value is not None},
