@@ -167,8 +167,8 @@ class Accounting:
         return "failure" if failures and not self.succeeded else "partial"
 
 
-def tally(counts: Counts) -> str:
-    """How many items are where, as the beginning of a sentence."""
+def tally(counts: Counts, *, missing: bool = False) -> str:
+    """How many items are where, as the beginning of a sentence; whether those that are pending are missing in the source."""
     said = f"{counts.succeeded:,} of {counted(counts.total, 'item')} succeeded"
     if counts.skipped:
         said += f", {counts.skipped} {'was' if counts.skipped == 1 else 'were'} skipped"
@@ -178,14 +178,16 @@ def tally(counts: Counts) -> str:
         said += f", {counts.failed} failed"
     if counts.pending:
         said += f", {counts.pending} {'is' if counts.pending == 1 else 'are'} pending"
+        if missing:
+            said += " (read by an earlier pass, and not given again by the source)"
     if not counts.source_exhausted:
         said += ", the rest of the source was not read"
     return said
 
 
-def in_words(status: str, reason: str | None, counts: Counts, bounds: Bounds) -> str:
+def in_words(status: str, reason: str | None, counts: Counts, bounds: Bounds, *, missing: bool = False) -> str:
     """What a run came to that its counts alone decide about."""
-    said = tally(counts)
+    said = tally(counts, missing=missing)
     match reason or status:
         case "completed" if counts.total == 0:
             return "there were no items"

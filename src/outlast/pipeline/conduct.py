@@ -17,6 +17,7 @@ from outlast.log import logger
 from outlast.observe import emit, listening
 from outlast.pipeline import tenure
 from outlast.pipeline.accounting import Accounting, in_words, tally
+from outlast.pipeline.identity import OtherKeys, changed, identity_of, in_doubt, refusal
 from outlast.pipeline.intake import Intake
 from outlast.pipeline.journal import as_row, persist
 from outlast.pipeline.ledger import Ledger
@@ -72,6 +73,8 @@ class Run:
         self._resends: Resends | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wishes: deque[str] = deque()
+        self._doubted = False
+        self._changed: list[str] = []  # stages whose functions are written in another way than when it began
         self.runner: Runner | None = None
 
     def ask(self, wish: str) -> None:
@@ -112,14 +115,21 @@ class Run:
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
         if replays:
             await _aside(lambda: make_good(store, plan.name, plan.sink))
+        now = identity_of(plan, sink)
         try:
-            record, lease = await _aside(lambda: _opened(store, plan, sink))
+            record, lease, before = await _aside(lambda: _opened(store, plan, sink, now))
+            self._doubted = in_doubt(before.identity, now)
+            if before.counts.succeeded + before.counts.skipped + before.counts.dlq + before.counts.failed:
+                self._changed = changed(before.identity, now)
             try:
                 if sink is not None:
                     record = await _aside(lambda: _ready(sink, store, record, lease))
                 if replays:
                     self._origins = Origins(store, record, plan.bounds, elsewhere=sink is not None)
                 return await self._work(store, record, lease, sink)
+            except OtherKeys:
+                await _aside(lambda: _as_before(store, lease, before))
+                raise
             except BaseException as error:
                 if self.runner is None:  # it never began: nobody has to wait for the lease to end
                     why = error_text(error)
@@ -160,7 +170,14 @@ class Run:
             if resends is not None:
                 resends.beside(runner)
                 return resends
-            return Intake(self._items, plan.item_key, stages=plan.stages, aside=runner.aside, **options)
+            return Intake(
+                self._items,
+                plan.item_key,
+                stages=plan.stages,
+                aside=runner.aside,
+                doubted=self._doubted,
+                **options,
+            )
 
         self.runner = runner = Runner(
             plan, store, record, lease, books, sink, intake, lambda runner: Ledger(runner, codec, self._deliver)
@@ -181,6 +198,8 @@ class Run:
             cancelled = interruption
         if watcher is not None:
             watcher.cancel()
+        if isinstance(runner.error, OtherKeys):  # nothing was begun
+            raise runner.error
         if resends is not None and runner.status != "lost":
             await _aside(lambda: _set_free(store, lease, record))
         result = runner.result = self._result(runner, types)
@@ -239,7 +258,7 @@ class Run:
         )
 
     def _why(self, status: str, reason: str | None, runner: Runner) -> str:
-        said = _why(status, reason, runner) + _whereabouts(runner.sink)
+        said = _why(status, reason, runner) + _whereabouts(runner.sink) + _what_changed(self._changed)
         if self._resends is None:
             return said
         note = self._resends.note if status in FINAL else ""
@@ -281,12 +300,12 @@ def _share(plan: Plan) -> None:
         )
 
 
-def _opened(store: Store, plan: Plan, sink: Sink | None) -> tuple[RunRecord, Lease]:
-    """The run of this key, and the right to work on it and to write to its sink."""
+def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) -> tuple[RunRecord, Lease, RunRecord]:
+    """The run of this key, the right to work on it and to write to its sink, and the run as it was found."""
     name = None if sink is None else sink.name
     key, at = plan.run_key or here.get().ids.new(), address_of(plan.sink)
     record: RunRecord = persist(
-        lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, sink_at=at),
+        lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, sink_at=at, identity=now),
         "the store",
     )
     if record.kind != plan.kind:
@@ -303,8 +322,10 @@ def _opened(store: Store, plan: Plan, sink: Sink | None) -> tuple[RunRecord, Lea
             "What it has finished is there: give the same sink, or another run_key."
         )
         raise ConfigurationError(message)
-    changed = [mark[:2] for mark in _plain(record)] != [mark[:2] for mark in _marks(plan)]
-    if changed and plan.on_change == "stop":
+    if record.passes and plan.kind == "run" and (problem := refusal(record.identity, now, key)) is not None:
+        raise ConfigurationError(problem)
+    others = [mark[:2] for mark in _plain(record)] != [mark[:2] for mark in _marks(plan)]
+    if others and plan.on_change == "stop":
         old, new = (", ".join(f"{n} {v}" for n, v, _ in marks) for marks in (_plain(record), _marks(plan)))
         message = (
             f"the stages have changed since the run {key!r} of {plan.name} began ({old}; now {new}). Finished items stay as they are: "
@@ -321,6 +342,8 @@ def _opened(store: Store, plan: Plan, sink: Sink | None) -> tuple[RunRecord, Lea
                 record.id,
                 status="running",
                 expect=("running", "paused", "interrupted", "completed", "partial_success", "failed"),
+                # What has changed is told once; keys are judged by what is on record, whatever function gives them.
+                identity=now if record.identity is None else {**record.identity, "code": now["code"]},
             ),
             "the store",
         )
@@ -330,7 +353,7 @@ def _opened(store: Store, plan: Plan, sink: Sink | None) -> tuple[RunRecord, Lea
     except BaseException:
         let_go(store, lease)
         raise
-    return again or record, lease
+    return again or record, lease, record
 
 
 def _plain(record: RunRecord) -> list[tuple[str, str, bool]]:
@@ -436,15 +459,26 @@ def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
     let_go(store, lease)
 
 
+def _as_before(store: Store, lease: Lease, before: RunRecord) -> None:
+    """It was refused: the run is what it was."""
+    status = "interrupted" if before.status == "running" else before.status
+    try:
+        store.set_run(lease, before.id, status=status, reason=before.reason, why=before.why, expect=("running",))
+    except Exception as error:  # noqa: BLE001 - why it was refused is raised
+        logger().warning("the end of the run could not be written: %s", error_text(error))
+    let_go(store, lease)
+
+
 def _why(status: str, reason: str | None, runner: Runner) -> str:
     """What the run came to, in a sentence or two."""
     counts, bounds = runner.books.counts(), runner.books.bounds
-    said = tally(counts)
+    missing = counts.source_exhausted and runner.status is None and runner.reason is None
+    said = tally(counts, missing=missing)
     again = f"; run it again with run_key={runner.record.run_key!r} to go on"
     problem = "" if runner.error is None else f"{type(runner.error).__name__}: {error_text(runner.error)}"
     match reason or status:
         case "completed" | "partial_success" | "low_success_rate":
-            return in_words(status, reason, counts, bounds)
+            return in_words(status, reason, counts, bounds, missing=missing)
         case "failure_budget_exceeded" if runner.error is not None:
             return f"{error_text(runner.error)} {said}"
         case "failure_budget_exceeded":
@@ -476,6 +510,15 @@ def _why(status: str, reason: str | None, runner: Runner) -> str:
             return f"cancelled: {said}"
         case _:
             return f"interrupted: {said}{again}"
+
+
+def _what_changed(stages: list[str]) -> str:
+    if not stages:
+        return ""
+    has = "has" if len(stages) == 1 else "have"
+    said = f"the code of {', '.join(stages)} {has} changed since, and what is finished keeps its outputs: say version= to tell the old from the new"
+    logger().warning("%s", said)
+    return f"; {said}"
 
 
 def _whereabouts(sink: Sink | None) -> str:
