@@ -18,6 +18,7 @@ from outlast.log import logger
 from outlast.observe import emit, listening
 from outlast.pipeline import tenure
 from outlast.pipeline.accounting import Accounting
+from outlast.pipeline.identity import OtherKeys, changed, identity_of, in_doubt, refusal
 from outlast.pipeline.intake import Intake
 from outlast.pipeline.journal import as_row, persist
 from outlast.pipeline.ledger import Ledger
@@ -65,6 +66,8 @@ class Run:
         self._items: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wishes: deque[str] = deque()
+        self._doubted = False
+        self._changed: list[str] = []  # stages whose functions are written in another way than when it began
         self.runner: Runner | None = None
 
     def ask(self, wish: str) -> None:
@@ -101,12 +104,19 @@ class Run:
         _share(plan)
         sink, self._items = open_sink(plan.sink), open_source(self._source)
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
+        now = identity_of(plan, sink)
         try:
-            record, lease = await _aside(lambda: _opened(store, plan, sink))
+            record, lease, before = await _aside(lambda: _opened(store, plan, sink, now))
+            self._doubted = in_doubt(before.identity, now)
+            if before.counts.succeeded + before.counts.skipped + before.counts.dlq + before.counts.failed:
+                self._changed = changed(before.identity, now)
             try:
                 if sink is not None:
                     record = await _aside(lambda: _ready(sink, store, record, lease))
                 return await self._work(store, record, lease, sink)
+            except OtherKeys:
+                await _aside(lambda: _as_before(store, lease, before))
+                raise
             except BaseException as error:
                 if self.runner is None:  # it never began: nobody has to wait for the lease to end
                     why = error_text(error)
@@ -142,6 +152,7 @@ class Run:
                 valid=valid,
                 decode=lambda data, _: codec.bring_back(data, types),
                 aside=runner.aside,
+                doubted=self._doubted,
                 admit=self._admit(codec, types) if plan.kind == "replay" else None,
             )
 
@@ -164,6 +175,8 @@ class Run:
             cancelled = interruption
         if watcher is not None:
             watcher.cancel()
+        if isinstance(runner.error, OtherKeys):  # nothing was begun
+            raise runner.error
         result = runner.result = self._result(runner, types)
         await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
         if cancelled is None and runner.reason != "store_error":
@@ -218,7 +231,7 @@ class Run:
             status=cast("Any", status),
             outcome=books.outcome(),
             reason=reason,
-            why=_why(status, reason, runner) + _whereabouts(runner.sink),
+            why=_why(status, reason, runner) + _whereabouts(runner.sink) + _what_changed(self._changed),
             counts=books.counts(),
             spent=dict(books.spent),
             error=runner.error,
@@ -264,12 +277,12 @@ def _share(plan: Plan) -> None:
         )
 
 
-def _opened(store: Store, plan: Plan, sink: Sink | None) -> tuple[RunRecord, Lease]:
-    """The run of this key, and the right to work on it and to write to its sink."""
+def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) -> tuple[RunRecord, Lease, RunRecord]:
+    """The run of this key, the right to work on it and to write to its sink, and the run as it was found."""
     name = None if sink is None else sink.name
     key = plan.run_key or here.get().ids.new()
     record: RunRecord = persist(
-        lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name), "the store"
+        lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, identity=now), "the store"
     )
     if record.status == "cancelled":
         message = f"the run {key!r} of {plan.name} was cancelled: begin another one with another run_key."
@@ -280,8 +293,10 @@ def _opened(store: Store, plan: Plan, sink: Sink | None) -> tuple[RunRecord, Lea
             "What it has finished is there: give the same sink, or another run_key."
         )
         raise ConfigurationError(message)
-    changed = [mark[:2] for mark in _plain(record)] != [mark[:2] for mark in _marks(plan)]
-    if changed and plan.on_change == "stop":
+    if record.passes and plan.kind == "run" and (problem := refusal(record.identity, now, key)) is not None:
+        raise ConfigurationError(problem)
+    others = [mark[:2] for mark in _plain(record)] != [mark[:2] for mark in _marks(plan)]
+    if others and plan.on_change == "stop":
         old, new = (", ".join(f"{n} {v}" for n, v, _ in marks) for marks in (_plain(record), _marks(plan)))
         message = (
             f"the stages have changed since the run {key!r} of {plan.name} began ({old}; now {new}). Finished items stay as they are: "
@@ -298,6 +313,8 @@ def _opened(store: Store, plan: Plan, sink: Sink | None) -> tuple[RunRecord, Lea
                 record.id,
                 status="running",
                 expect=("running", "paused", "interrupted", "completed", "partial_success", "failed"),
+                # What has changed is told once; keys are judged by what is on record, whatever function gives them.
+                identity=now if record.identity is None else {**record.identity, "code": now["code"]},
             ),
             "the store",
         )
@@ -305,7 +322,7 @@ def _opened(store: Store, plan: Plan, sink: Sink | None) -> tuple[RunRecord, Lea
     except BaseException:
         _let_go(store, lease)
         raise
-    return again or record, lease
+    return again or record, lease, record
 
 
 def _plain(record: RunRecord) -> list[tuple[str, str, bool]]:
@@ -433,6 +450,16 @@ def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
     _let_go(store, lease)
 
 
+def _as_before(store: Store, lease: Lease, before: RunRecord) -> None:
+    """It was refused: the run is what it was."""
+    status = "interrupted" if before.status == "running" else before.status
+    try:
+        store.set_run(lease, before.id, status=status, reason=before.reason, why=before.why, expect=("running",))
+    except Exception as error:  # noqa: BLE001 - why it was refused is raised
+        logger().warning("the end of the run could not be written: %s", error_text(error))
+    _let_go(store, lease)
+
+
 def _let_go(store: Store, lease: Lease) -> None:
     tenure.ended(lease)
     try:
@@ -453,6 +480,8 @@ def _why(status: str, reason: str | None, runner: Runner) -> str:
         said += f", {counts.failed} failed"
     if counts.pending:
         said += f", {counts.pending} {'is' if counts.pending == 1 else 'are'} pending"
+        if counts.source_exhausted and runner.status is None and runner.reason is None:
+            said += " (read by an earlier pass, and not given again by the source)"
     if not counts.source_exhausted:
         said += ", the rest of the source was not read"
     again = f"; run it again with run_key={runner.record.run_key!r} to go on"
@@ -499,6 +528,15 @@ def _why(status: str, reason: str | None, runner: Runner) -> str:
             return f"cancelled: {said}"
         case _:
             return f"interrupted: {said}{again}"
+
+
+def _what_changed(stages: list[str]) -> str:
+    if not stages:
+        return ""
+    has = "has" if len(stages) == 1 else "have"
+    said = f"the code of {', '.join(stages)} {has} changed since, and what is finished keeps its outputs: say version= to tell the old from the new"
+    logger().warning("%s", said)
+    return f"; {said}"
 
 
 def _whereabouts(sink: Sink | None) -> str:

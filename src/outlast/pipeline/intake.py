@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.components import Unreadable
 from outlast.log import logger
+from outlast.pipeline.identity import other_keys
 from outlast.pipeline.journal import BATCH_BYTES, rough
 from outlast.pipeline.journey import Journey
 from outlast.pipeline.keys import Keys
@@ -50,6 +51,7 @@ class Intake:
         decode: Callable[[bytes, int], Any],
         aside: Callable[[Callable[[], Any]], Awaitable[Any]],
         admit: Callable[[Journey], None] | None = None,
+        doubted: bool = False,
     ) -> None:
         self._items = source
         self._more: AsyncIterator[Any] | None = None
@@ -68,6 +70,7 @@ class Intake:
         self._decode = decode
         self._aside = aside
         self._admit = admit
+        self._doubted = doubted  # whether the keys may be others than those on record, for the same items
         self._lost: set[str] = set()  # stages whose checkpoints cannot be used
         self._broken: Exception | None = None
         self.exhausted = False
@@ -187,6 +190,10 @@ class Intake:
         # What did not end at this place may have ended at another one.
         doubtful = [key for offset, key in enumerate(keys) if there.get(first + offset) != key]
         elsewhere = await self._aside(lambda: store.find_keys(run, doubtful)) if doubtful else {}
+        if self._doubted and (there or elsewhere):
+            if len(doubtful) == len(keys) and not elsewhere:
+                raise other_keys(self._run.run_key, len(keys))
+            self._doubted = False
         if not self._shuffled and (elsewhere or any(there.get(first + n, key) != key for n, key in enumerate(keys))):
             self._shuffled = True
             await self._find_free(first)

@@ -17,6 +17,7 @@ from outlast.clock import Stop, here, stopping
 from outlast.components import Refused
 from outlast.errors import LeaseLost
 from outlast.log import logger
+from outlast.observe import rarely
 from outlast.policy import RetryPolicy
 from outlast.redact import error_text
 from outlast.store.records import Batch, EventRow, to_us
@@ -366,10 +367,12 @@ def persist(do: Callable[[], Any], what: str, give_up: Stop | None = None) -> An
             delay = _AGAIN.delay(min(number, 20), dice.roll())
             if classify(error).category == "permanent" or now + delay - since > PATIENCE:
                 raise
-            if number == 1:
+            if number == 1 and (before := rarely(("waits", id(give_up), what))) is not None:
                 text = error_text(error)
                 logger().warning(
-                    "%s cannot be used, the run waits for it: %s", what, text, extra={"outlast_waits": what}
+                    "%s cannot be used, the run waits for it: %s%s",
+                    *(what, text, f" ({before:,} more times before)" if before else ""),
+                    extra={"outlast_waits": what},
                 )
         if clock.sleep(delay, give_up):
             message = f"asked to stop while {what} could not be used"

@@ -120,6 +120,7 @@ class RunRecord:
     sink: str | None
     started_at: datetime
     finished_at: datetime | None
+    identity: Mapping[str, Any] | None = None  # what makes it itself; None if it began before that was recorded
 
 
 @dataclass(frozen=True, slots=True)

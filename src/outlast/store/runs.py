@@ -19,13 +19,13 @@ from outlast.errors import LeaseLost
 from outlast.store.records import ENDED, Lease, RunCounts, RunRecord, ShardState, StageMark, from_us, storable, to_us
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from outlast.store.database import Database, Transaction
     from outlast.store.records import RunKind, RunStatus, Wish
 
-_RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished"
+_RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished, identity"
 _SHARD = "run, passes, read, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
 _LEASED = "run = ? and shard = ? and token = ?"
 
@@ -45,6 +45,7 @@ class Runs:
         stages: Sequence[StageMark],
         kind: RunKind = "run",
         sink: str | None = None,
+        identity: Mapping[str, Any] | None = None,
     ) -> RunRecord:
         """The run of this key: a new one, or the one that is there, as it is."""
         world = here.get()
@@ -57,11 +58,12 @@ class Runs:
             _stages(stages),
             sink,
             to_us(world.clock.now()),
+            _identity(identity),
         )
         with self._database.writing() as tx:
             tx.execute(
-                "insert into outlast_runs (id, app, pipeline, run_key, kind, stages, sink, started, status, why) "
-                "values (?, ?, ?, ?, ?, ?, ?, ?, 'running', '') on conflict (app, pipeline, run_key) do nothing",
+                "insert into outlast_runs (id, app, pipeline, run_key, kind, stages, sink, started, identity, status, why) "
+                "values (?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', '') on conflict (app, pipeline, run_key) do nothing",
                 *row,
             )
             return self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, storable(run_key))[0]
@@ -105,11 +107,13 @@ class Runs:
         why: str = "",
         expect: Sequence[RunStatus],
         stages: Sequence[StageMark] | None = None,
+        identity: Mapping[str, Any] | None = None,
     ) -> bool:
         """
         Move a run to another status, if it is in one of those expected; whether it was. `LeaseLost` if the lease is not the newest.
 
-        A run that ends gets the time of its end, and one that goes on again loses it and what was wanted of it. `stages` replaces its stages.
+        A run that ends gets the time of its end, and one that goes on again loses it and what was wanted of it. `stages` replaces its stages, `identity`
+        what makes it itself.
         """
         finished = to_us(here.get().clock.now()) if status in ENDED else None
         sets = "status = ?, reason = ?, why = ?, finished = ?"
@@ -119,6 +123,9 @@ class Runs:
         if stages is not None:
             sets += ", stages = ?"
             values.append(_stages(stages))
+        if identity is not None:
+            sets += ", identity = ?"
+            values.append(_identity(identity))
         with self._database.writing() as tx:
             if lease is not None:
                 fenced(self._database, tx, lease)
@@ -245,6 +252,10 @@ def _stages(stages: Sequence[StageMark]) -> str:
     return json.dumps([[mark.name, mark.version, mark.checkpoint] for mark in stages])
 
 
+def _identity(identity: Mapping[str, Any] | None) -> str | None:
+    return None if identity is None else storable(json.dumps(identity, ensure_ascii=False))
+
+
 def _record(row: Any, shards: list[Any]) -> RunRecord:
     passes, read, exhausted, *counts, spent = zip(*shards, strict=True) if shards else ((),) * 9
     added: dict[str, float] = {}
@@ -269,6 +280,7 @@ def _record(row: Any, shards: list[Any]) -> RunRecord:
         source_exhausted=bool(shards) and all(exhausted),
         spent=added,
         passes=max(passes, default=0),
+        identity=None if row[13] is None else json.loads(row[13]),
     )
 
 
