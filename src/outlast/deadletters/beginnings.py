@@ -130,6 +130,9 @@ def beginning(
         except (Lost, StoreRefused) as error:
             problems.append(f"{what} cannot be made again ({error})")
             continue
+        except Exception as error:  # noqa: BLE001 - the app's own codec, or a hand in the store: it concerns this letter only
+            problems.append(f"{what} cannot be read ({type(error).__name__})")
+            continue
         if isinstance(value, dict) and value.keys() == {_PLACEHOLDER}:
             problems.append(f"{what} was not stored")
             continue
