@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import logging
 import re
 import signal
 import sqlite3
@@ -14,9 +16,11 @@ from collections import Counter
 from contextlib import closing, contextmanager
 
 import pytest
+from rich.console import Console
 
 import outlast
 from outlast.components import expected_items
+from outlast.display import watch as watching
 from outlast.display.snapshot import (
     BreakerLine,
     BudgetLine,
@@ -450,6 +454,73 @@ def test_what_stages_print_goes_where_it_went(tmp_path):
     screen = terminal.screen()
     assert screen[0] == "before"
     assert "after" in screen
+
+
+TALKATIVE = """
+import logging, sys, threading
+import outlast
+from outlast.display import watch
+
+logging.basicConfig(level="WARNING", format="logged %(message)s")  # holds the stream as it is now
+frames, show = threading.Semaphore(0), watch.Terminal.show
+def counted(self, now):
+    show(self, now)
+    frames.release()
+watch.Terminal.show = counted
+
+@outlast.stage(concurrency=1)
+def speak(number):
+    frames.acquire(timeout=20)
+    logging.getLogger("mine").warning("line %d", number)
+    frames.acquire(timeout=20)
+    print("printed line", number)
+    return number
+
+outlast.Pipeline("talk", speak).run(range(3), run_key="today", progress=True)
+logging.getLogger("mine").warning("after")
+assert logging.root.handlers[0].stream is sys.stderr is sys.__stderr__
+"""
+
+
+def test_what_is_logged_and_printed_stands_above_the_picture(tmp_path):
+    """S3-05: each line once and whole, also of a handler that was there before; afterwards everything goes where it went."""
+    (tmp_path / "talk.py").write_text(TALKATIVE)
+    with Terminal("talk.py", folder=tmp_path, height=40) as terminal:
+        assert terminal.finish() == 0
+    last = [row for row in terminal.screen() if row]
+    assert last[:6] == [f"{how} line {number}" for number in range(3) for how in ("logged", "printed")]
+    assert last[6].startswith("talk  today")
+    assert last[-1] == "logged after"
+    assert sum(row.startswith("talk  today") for row in last) == 1
+
+
+def test_a_picture_that_breaks_gives_the_streams_back(app, monkeypatch):
+    """S3-06: who logs and prints afterwards is heard."""
+    handler = logging.StreamHandler(sys.stderr)
+    logging.getLogger("mine").addHandler(handler)
+    before = (sys.stdout, sys.stderr)
+    screen = watching.Terminal(console=Console(file=io.StringIO(), force_terminal=True))
+    redirected = []
+
+    def broken(now):
+        redirected.append(handler.stream is not before[1])
+        raise OSError("gone")
+
+    monkeypatch.setattr(screen, "show", broken)
+    screen.every = 0.001
+
+    @outlast.stage
+    def wait(item):
+        while not redirected:
+            threading.Event().wait(0.001)
+        return item
+
+    try:
+        with Watch(screen) as watch:
+            outlast.Pipeline("p", wait, app=app).run(range(3), watch=watch)
+        assert (redirected, handler.stream, sys.stdout, sys.stderr) == ([True], before[1], *before)
+    finally:
+        logging.getLogger("mine").removeHandler(handler)
 
 
 def test_ctrl_c_is_answered_in_the_picture_and_a_second_one_ends_it(tmp_path):
