@@ -25,7 +25,7 @@ import pytest
 from hypothesis import given, settings
 
 import outlast
-from outlast.components import open_source
+from outlast.components import open_sink, open_source
 from outlast.components.lines import Lines, Rows
 from outlast.components.parquet import Parquet
 from outlast.components.values import tell
@@ -311,3 +311,54 @@ def _text(value):
     if isinstance(value, list | dict):
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     return "" if value is None else value if isinstance(value, str) else repr(value)
+
+
+def _kept(value):
+    """What a table of SQLite has for a value as it was told."""
+    if isinstance(value, list | dict):
+        return json.dumps(tell(value), separators=(",", ":"), ensure_ascii=False)
+    if isinstance(value, dt.datetime):
+        return value.isoformat(" ")
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    return str(value) if isinstance(value, Decimal) else value
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.fixed_dictionaries({"a": VALUES, "b": VALUES}), max_size=5), min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_a_table_has_exactly_what_was_taken(tmp_path_factory, batches, crash):
+    """D-26: moved at once, or staged and moved by the next pass: the same values, once each, in their order."""
+    path = tmp_path_factory.getbasetemp() / f"{uuid.uuid4()}.db"
+    with sqlite3.connect(path) as database:
+        database.execute("create table t (a, b)")
+    database.close()
+    end, taken = None, []
+    for number, batch in enumerate(batches):
+        sink = open_sink(outlast.Table(f"sqlite:///{path}", "t"))
+        sink.open(end, run="r", token=number + 1)
+        rows = []
+        for row in batch:
+            try:
+                rows.append(sink.encode(row))
+                taken.append(row)
+            except outlast.PermanentFailure:
+                pass
+        end = sink.write(rows, [str(place) for place in range(len(rows))])
+        if not crash:
+            assert not sink.settle()
+        sink.close()
+    last = open_sink(outlast.Table(f"sqlite:///{path}", "t"))
+    last.open(end, run="r", token=99)
+    last.finish()
+    last.close()
+    assert not last.returned
+    with sqlite3.connect(path) as database:
+        found = database.execute("select a, b from t order by rowid").fetchall()
+    database.close()
+    assert found == [(_kept(row["a"]), _kept(row["b"])) for row in taken]
+    path.unlink()

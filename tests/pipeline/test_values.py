@@ -162,6 +162,9 @@ def test_placeholders_of_older_letters_are_never_handed_out():
 @pytest.mark.parametrize("metadata", [{"begins": 5}, {"earlier": "x"}, {"earlier": {}}, {"source": "é"}, {"source": 7}])
 def test_a_letter_that_somebody_has_written_by_hand_stops_nobody(metadata):
     """What it says of its input may be anything."""
+    for broken in (b"", b'{"v":1,"d":{"$type":"datetime","d":"soon"}}', b'{"v":1,"d":{"$type":"ndarray","d":"AAAA"}}'):
+        with pytest.raises(Unreplayable, match="cannot be replayed, because the input of work cannot be"):
+            beginning(row(stage="work", payload=broken), Codec(), {}, ["work"])
     lost = Codec().encode(Review(1))
     with pytest.raises(Unreplayable, match="cannot be replayed, because"):
         beginning(row(stage="work", payload=lost, metadata=metadata), Codec(), {}, ["work"])
@@ -222,6 +225,27 @@ def test_the_annotation_may_be_added_before_the_replay(app):
     use.__annotations__ = {"review": Review}
     outlast.Pipeline("p", stage(make, "make"), stage(use, "use"), app=app).reprocess()
     assert (switch.got, made) == ([Review(7)], [7])
+
+
+def test_objects_of_the_source_need_an_annotation_of_the_first_stage(app):
+    """Without it there is nothing else to begin with: the letters stay open and say why, until somebody adds it."""
+    switch = Switch()
+
+    def use(review):
+        return switch(review)
+
+    outlast.Pipeline("p", stage(use, "use"), app=app).run([Review(1)], check=False)
+    switch.down = False
+    with contextlib.suppress(outlast.RunFailed):
+        outlast.Pipeline("p", stage(use, "use"), app=app).reprocess()
+    [letter] = app.dead_letters.find()
+    with pytest.raises(
+        Unreplayable, match=r"because the input of use cannot be made again \(no annotation .* names Review\)"
+    ):
+        beginning(app.store.letter(letter.id), app.codec, {}, ["use"])
+    use.__annotations__ = {"review": Review}
+    outlast.Pipeline("p", stage(use, "use"), app=app).reprocess()
+    assert switch.got == [Review(1)]
 
 
 def test_arrays_and_timestamps_need_no_annotation(app):

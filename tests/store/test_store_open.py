@@ -270,13 +270,16 @@ def test_a_store_from_before_waits_were_on_record_is_brought_up_to_date(fresh, m
     """S3-22: what was there has no waits, and what comes now has."""
     known = database._migrations
     monkeypatch.setattr(database, "_migrations", lambda name: known(name)[:1])
-    with open_store(fresh) as store:
-        run, lease = started(store)
-        old = (run.number, 0, 0, 1, 1, "success", 1, 1)
-        with store._database.writing() as tx:
-            tx.insert("outlast_attempts", "run, seq, stage, pass, number, outcome, started, took", [old])
+    with open_store(fresh) as store, store._database.writing() as tx:
+        row = ("r", store.app, "reviews", "today", "run", "running", "", "[]", 1)
+        tx.insert("outlast_runs", "id, app, pipeline, run_key, kind, status, why, stages, started", [row])
+        number = tx.row("select number from outlast_runs")[0]
+        old = (number, 0, 0, 1, 1, "success", 1, 1)
+        tx.insert("outlast_attempts", "run, seq, stage, pass, number, outcome, started, took", [old])
     monkeypatch.setattr(database, "_migrations", known)
     with open_store(fresh) as store:
+        run, lease = started(store)
+        assert (run.number, run.identity) == (number, None)
         store.write(lease, Batch(attempts=[attempt(1, waits={"retry": 7})], items=[item(1, waits={"snooze": 8})]))
         assert [row.waits for row in store.attempts(run.number)] == [None, {"retry": 7}]
         assert [row.waits for row in store.items(run.number)] == [{"snooze": 8}]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 EXACT = 1 << 53  # up to here a fraction holds every whole number
 _MOST = 76  # digits of an exact number
@@ -120,7 +120,7 @@ def join(old: Any, new: Any, where: str = "") -> Any:
     if _kind(old) == _kind(new) == "list":
         return ("list", join(old[1], new[1], where))
     if _kind(old) == _kind(new) == "struct":
-        fields = dict(old[1])
+        fields: dict[str, Any] = dict(cast("Any", old)[1])
         for name, shape in new[1]:
             fields[name] = join(fields.get(name), shape, f"{where}.{name}" if where else name)
         return ("struct", tuple(fields.items()))

@@ -103,6 +103,7 @@ class _Records:
         self._name = name
         self._lines = lines
         self._delimiter = delimiter
+        self._between = f'"{delimiter}"'
         self._encoding = encoding
         self._ahead: deque[str] = deque()  # lines that were looked at in vain: they are read strictly
         self._read = 0  # lines taken so far
@@ -148,6 +149,13 @@ class _Records:
                 if not line.isascii() and _MARKED.search(line):
                     return self._undecodable()
                 return bare.split(self._delimiter)
+            bare = line.rstrip("\r\n")
+            if (
+                bare[0] == bare[-1] == '"' and line.isascii()
+            ):  # all cells in quotes and none inside: most files with quotes
+                cells = bare[1:-1].split(self._between)
+                if len(cells) == self._wide and bare.count('"') == 2 * self._wide:
+                    return cells
             return self._quoted(line, strict=strict)
 
     def _line(self) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
 _PLAIN = frozenset({type(None), bool, int, float, str})
+_TEXT = frozenset({str})
 _MISSING = frozenset({"NAType", "NaTType"})  # what pandas has for missing
 NOTHING: frozenset[type] = frozenset()
 _NANOSECONDS = "nanoseconds, for which there is no place here: round them to microseconds"
@@ -50,10 +51,14 @@ def tell(value: Any, native: Container[type] = NOTHING) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
-    if kind is list:
-        return value if _PLAIN.issuperset(map(type, value)) else [tell(each, native) for each in value]
-    if kind is dict and _PLAIN.issuperset(map(type, value.values())) and {str}.issuperset(map(type, value)):
-        return value
+    if kind is list:  # in most cases there is nothing to do, and this is asked of every output
+        if _PLAIN.issuperset(map(type, value)):
+            return value
+        return [each if type(each) in _PLAIN else tell(each, native) for each in value]
+    if kind is dict and _TEXT.issuperset(map(type, value)):
+        if _PLAIN.issuperset(map(type, value.values())):
+            return value
+        return {name: each if type(each) in _PLAIN else tell(each, native) for name, each in value.items()}
     if isinstance(value, Mapping):
         return _named(value.items(), lambda each: tell(each, native))
     return _tell_object(value, kind, native)
@@ -94,7 +99,8 @@ def _tell_object(value: Any, kind: type, native: Container[type]) -> Any:
 
 def _tell_time(value: Any, native: Container[type]) -> Any:
     """Dates, times, instants and durations, also pandas' own, which know nanoseconds."""
-    kind = next(base for base in (dt.datetime, dt.date, dt.time, dt.timedelta) if isinstance(value, base))
+    kinds: tuple[type, ...] = (dt.datetime, dt.date, dt.time, dt.timedelta)
+    kind = next(base for base in kinds if base in type(value).__mro__)
     if kind not in native:
         return value.total_seconds() if kind is dt.timedelta else value.isoformat()
     if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
@@ -142,7 +148,7 @@ def row_of(value: Any, where: str) -> Mapping[str, Any]:
     if not row:
         raise unfit(where, "it has no columns")
     try:
-        return row if {str}.issuperset(map(type, row)) else _named(row.items(), lambda each: each)
+        return row if _TEXT.issuperset(map(type, row)) else _named(row.items(), lambda each: each)
     except TypeError as wrong:
         raise unfit(where, str(wrong)) from None
 
@@ -160,14 +166,14 @@ def fields_of(value: Any) -> Any:
 def _told_fields(value: Any, fields: dict[str, Any], native: Container[type]) -> dict[str, Any]:
     """Fields of a model may have types that only the model knows how to write."""
     told: dict[str, Any] = {}
-    own: dict[str, Any] | None = None
+    own: dict[str, Any] = {}
     for name, each in fields.items():
         try:
             told[name] = tell(each, native)
         except TypeError:
             if not hasattr(value, "model_dump"):
                 raise
-            own = value.model_dump(mode="json") if own is None else own
+            own = own or value.model_dump(mode="json")
             told[name] = tell(own[name], native)
     return told
 

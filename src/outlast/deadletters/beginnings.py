@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.errors import PermanentFailure
+from outlast.redact import sanitise
 from outlast.store.codec import Lost
 from outlast.store.faults import StoreRefused
 
@@ -111,7 +112,10 @@ def beginning(
     *,
     from_start: bool = False,
 ) -> Beginning:
-    """Where a replay of the letter begins in a pipeline with these stages; `Unreplayable` if nowhere."""
+    """
+    Where a replay of the letter begins in a pipeline with these stages; `Unreplayable` if nowhere. A letter of a stage that is no more, or of
+    none, begins at the start.
+    """
     problems: list[str] = []
     try:
         candidates = [*_candidates(letter, from_start=from_start)]
@@ -122,12 +126,17 @@ def beginning(
             problems.append(f"{what} was not stored ({data})")
             continue
         if name is not None and name not in stages:
-            message = f"the pipeline has no stage {name!r} any more: replay it with from_start=True"
-            raise Unreplayable([message])
+            if "source" in letter.metadata:
+                problems.append(f"the pipeline has no stage {name!r} any more")
+                continue
+            name = None  # noqa: PLW2901 - where no source is kept beside it, the input is what the source gave
         try:
             value = codec.bring_back(data, known)
         except (Lost, StoreRefused) as error:
             problems.append(f"{what} cannot be made again ({error})")
+            continue
+        except Exception as error:  # noqa: BLE001 - the app's own codec, or a hand in the store: it concerns this letter only
+            problems.append(f"{what} cannot be read ({type(error).__name__})")
             continue
         if isinstance(value, dict) and value.keys() == {_PLACEHOLDER}:
             problems.append(f"{what} was not stored")
@@ -141,12 +150,12 @@ def _candidates(letter: DeadLetterRow, *, from_start: bool) -> Iterator[tuple[st
     metadata, edited = letter.metadata, letter.original is not None
     begins = metadata.get("begins", letter.stage)
     own = None if letter.stage == SOURCE else letter.stage
-    unstored = str(metadata.get("unstored") or "")
+    missing = unstored(letter) or ""
     of_source = "what the source gave"
     if not from_start or "source" not in metadata:
         if begins is None:
             # Whoever edits such a letter gives it the input of its stage.
-            yield (f"the input of {letter.stage}", own, letter.payload if edited else unstored)
+            yield (f"the input of {letter.stage}", own, letter.payload if edited else missing)
         else:
             where = of_source if begins == SOURCE else f"the input of {begins}"
             yield where, None if begins == SOURCE else begins, letter.payload
@@ -161,7 +170,15 @@ def _candidates(letter: DeadLetterRow, *, from_start: bool) -> Iterator[tuple[st
 def begins_at(letter: DeadLetterRow) -> str | None:
     """The stage at which a replay begins, as far as that is known without the pipeline's code; None if nowhere."""
     begins = letter.metadata.get("begins", letter.stage)
-    return letter.stage if begins is None and letter.original is not None else begins
+    if begins is None:
+        return None if letter.original is None else letter.stage
+    return str(begins)
+
+
+def unstored(letter: DeadLetterRow) -> str | None:
+    """Why the input of the letter's stage is not stored; None if it is."""
+    why = letter.metadata.get("unstored")
+    return None if why is None else sanitise(str(why))
 
 
 def source_of(letter: DeadLetterRow) -> bytes | None:

@@ -2,7 +2,8 @@
 Runs over items: stages, pipelines, and what a run came to.
 
     declare     what users write: stage, use, Skip, Snooze, Degraded
-    pipelines   Pipeline, the door; home: where runs are kept; conduct: a run from its first line in the store to its last
+    pipelines   Pipeline; doors: how sync code works on a run, and signals; home: where runs are kept
+    conduct     a run from its first line in the store to its last; identity: what makes it itself, pure
     runner      the driver; traffic: slots, tasks, threads (crew), waits; attempts: one at a time; journey: one item's way, pure (stagecalls);
                 batches: who goes through one call together, and what it means for each, pure
     intake      from a source to items with something left to do; keys

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.components import Unreadable
 from outlast.log import logger
+from outlast.pipeline.identity import other_keys
 from outlast.pipeline.journal import BATCH_BYTES, rough
 from outlast.pipeline.journey import Journey
 from outlast.pipeline.keys import Keys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
     from outlast.pipeline.declare import Stage
+    from outlast.pipeline.journal import Load
     from outlast.store import Store
     from outlast.store.records import Checkpoint, RunRecord
 
@@ -49,7 +51,7 @@ class Intake:
         valid: Callable[[Any], bool],
         decode: Callable[[bytes, int], Any],
         aside: Callable[[Callable[[], Any]], Awaitable[Any]],
-        admit: Callable[[Journey], None] | None = None,
+        doubted: bool = False,
     ) -> None:
         self._items = source
         self._more: AsyncIterator[Any] | None = None
@@ -67,7 +69,7 @@ class Intake:
         self._valid = valid
         self._decode = decode
         self._aside = aside
-        self._admit = admit
+        self._doubted = doubted  # whether the keys may be others than those on record, for the same items
         self._lost: set[str] = set()  # stages whose checkpoints cannot be used
         self._broken: Exception | None = None
         self.exhausted = False
@@ -117,10 +119,10 @@ class Intake:
             ]
         else:
             left = await self._unfinished(first, keys, items)
-        if self._admit is not None:
-            for journey in left:
-                self._admit(journey)
         return left
+
+    def recorded(self, load: Load) -> None:
+        """The ends of these items are on record."""
 
     def _slice(self, most: int) -> list[Any]:
         items: list[Any] = []
@@ -187,6 +189,10 @@ class Intake:
         # What did not end at this place may have ended at another one.
         doubtful = [key for offset, key in enumerate(keys) if there.get(first + offset) != key]
         elsewhere = await self._aside(lambda: store.find_keys(run, doubtful)) if doubtful else {}
+        if self._doubted and (there or elsewhere):
+            if len(doubtful) == len(keys) and not elsewhere:
+                raise other_keys(self._run.run_key, len(keys))
+            self._doubted = False
         if not self._shuffled and (elsewhere or any(there.get(first + n, key) != key for n, key in enumerate(keys))):
             self._shuffled = True
             await self._find_free(first)

@@ -26,6 +26,7 @@ from enum import Enum
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from outlast.store.faults import StoreRefused
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _PLAIN = frozenset({str, int, float, bool, type(None)})
+_models: WeakKeyDictionary[type, bool] = (
+    WeakKeyDictionary()
+)  # whether the JSON of a model makes it again, as far as one was tried
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -150,7 +154,11 @@ def types_in(*annotations: Any) -> dict[str, type]:
 
 def hints_of(owner: Any, names: Mapping[str, Any], local: Mapping[str, Any] | None = None) -> Iterator[Any]:
     """What the annotations of a function or a class mean, without those that only a type checker can follow."""
-    for each in inspect.get_annotations(owner).values() if callable(owner) else ():
+    try:
+        written = inspect.get_annotations(owner)
+    except Exception:  # noqa: BLE001 - not an owner of annotations, or one whose annotations are worked out when they are asked for
+        return
+    for each in written.values():
         try:
             one: Any = SimpleNamespace(__annotations__={"it": each})
             yield typing.get_type_hints(one, dict(names), dict(local or {}))["it"]
@@ -258,13 +266,15 @@ class _Writer:
     def _model(self, value: Any, kind: type[Any]) -> Any:
         fields: Any = getattr(kind, "model_fields", {})
         aliased = any(field.alias or field.validation_alias for field in fields.values())
-        if not self._whole:
-            return self._named(kind, self.of(value.model_dump(mode="json", by_alias=aliased)))
-        data = value.model_dump(mode="json", by_alias=aliased, round_trip=True)
-        try:
-            same = _same(kind.model_validate(data), value)
-        except ValueError:
-            same = False
+        data = value.model_dump(mode="json", by_alias=aliased, round_trip=self._whole)
+        same = (
+            None if self._whole else _models.get(kind)
+        )  # outputs come by the million: there one of them speaks for its class
+        if same is None:
+            try:
+                same = _models[kind] = _same(kind.model_validate(data), value)
+            except ValueError:
+                same = _models[kind] = False
         marked = self._named(kind, self.of(data))
         if not same:  # a secret is masked, a field is left out, a validator refuses what another has made
             self.parts[kind] = None
@@ -355,7 +365,9 @@ class _Reader:
         if name in _FOREIGN:
             return _foreign_back(name, data, plainly=self._plainly)
         kind = _known(name, self._known)
-        if self._strict and value.get("part"):
+        if value.get("part"):
+            if not self._strict:
+                return data
             message = f"the JSON of {_title(name)} does not hold all of it"
             raise Lost(message)
         if kind is None:

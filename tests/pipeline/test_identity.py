@@ -1,0 +1,202 @@
+"""What makes a run itself, and what is told or refused when it goes on as another one."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+import outlast
+from outlast.pipeline.identity import body_of
+from stores import sql
+
+ROWS = [{"id": n, "other": f"o{n}"} for n in range(3)]
+
+
+@outlast.stage
+def passing(row):
+    return row
+
+
+def count(path):
+    return len(Path(path).read_text().splitlines())
+
+
+KEYS = {
+    "content": None,
+    "field": "id",
+    "other field": "other",
+    "function": lambda row: str(row["id"]),
+    "function of the same": lambda row: f"{row['id']}",
+    "function of another": lambda row: row["other"],
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "refused"),
+    [
+        ("content", "field", "the content of an item, got: 'id'"),
+        ("field", "content", "'id', got: the content of an item"),
+        ("field", "other field", "'id', got: 'other'"),
+        ("field", "field", None),
+        ("field", "function", None),
+        ("field", "function of another", "got: none of them for the first 3 items"),
+        ("function", "field", None),
+        ("function", "other field", "got: none of them"),
+        ("function", "function of the same", None),
+        ("function", "function of another", "got: none of them"),
+        ("function", "content", "got: none of them"),
+    ],
+)
+def test_another_item_key_is_refused_and_a_function_is_judged_by_its_keys(app, tmp_path, first, then, refused):
+    """D-24, user B5: nothing is done again or written twice; the run stays what it was, and the message says the way out."""
+    sink = tmp_path / "out.jsonl"
+    pipeline = outlast.Pipeline("p", passing, app=app)
+    result = pipeline.run(ROWS, run_key="k", item_key=KEYS[first], sink=sink)
+    if refused is None:
+        assert pipeline.run(ROWS, run_key="k", item_key=KEYS[then], sink=sink).counts.succeeded == 3
+    else:
+        with pytest.raises(outlast.ConfigurationError, match=refused) as raised:
+            pipeline.run(ROWS, run_key="k", item_key=KEYS[then], sink=sink)
+        assert "give the same item_key, or another run_key" in str(raised.value)
+        record = app.store.run(result.id)
+        assert (record.status, record.why, record.counts.succeeded) == ("completed", result.why, 3)
+        assert app.store.lease_of(record.number, 0) is None
+        again = pipeline.run([*ROWS, {"id": 3, "other": "o3"}], run_key="k", item_key=KEYS[first], sink=sink)
+        assert again.counts.succeeded == 4
+    assert count(sink) == (3 if refused is None else 4)
+
+
+def test_a_function_that_stays_the_same_may_meet_only_new_items(app):
+    """D-24: a source that has nothing of what it had is no reason to doubt the keys; with another function it is."""
+    pipeline = outlast.Pipeline("p", passing, app=app)
+    key = KEYS["function"]
+    pipeline.run(ROWS, run_key="k", item_key=key)
+    result = pipeline.run([{"id": 7, "other": "o7"}], run_key="k", item_key=key)
+    assert result.counts.succeeded == 4
+    with pytest.raises(outlast.ConfigurationError, match="none of them for the first 1 items"):
+        pipeline.run([{"id": 8, "other": "o8"}], run_key="k", item_key=KEYS["function of the same"])
+
+
+def test_a_callable_sink_and_the_store_are_different_places(app):
+    """D-24: outputs that went to a function are not in the store, and the other way round."""
+    pipeline = outlast.Pipeline("p", passing, app=app)
+    pipeline.run(ROWS, run_key="k", sink=lambda _: None)
+    with pytest.raises(outlast.ConfigurationError, match="a callable, got: the store"):
+        pipeline.run(ROWS, run_key="k")
+    pipeline.run(ROWS, run_key="other")
+    with pytest.raises(outlast.ConfigurationError, match="the store, got: a callable"):
+        pipeline.run(ROWS, run_key="other", sink=lambda _: None)
+
+
+def test_protection_is_no_part_of_a_run(app, tmp_path):
+    """D-24: retries, guards, timeouts, concurrency and budgets may change; so may comments, layout and decorators."""
+
+    def made(**options):
+        def work(row):
+            return row
+
+        return outlast.stage(**options)(work)
+
+    sink = tmp_path / "out.jsonl"
+    outlast.Pipeline("p", made(), app=app).run(ROWS, run_key="k", sink=sink)
+    other = made(retry=outlast.RetryPolicy(max_attempts=7), timeout=30, concurrency=3)
+    result = outlast.Pipeline("p", other, app=app, failure_budget=0.5).run(ROWS, run_key="k", sink=sink)
+    assert result.why == "3 of 3 items succeeded"
+
+
+def test_a_changed_body_is_told_once(app, caplog):
+    """D-24, user F5: finished items keep their outputs; version= decides; the sentence says so, in the next pass only."""
+
+    def first():
+        @outlast.stage
+        def label(row):
+            return row["id"]
+
+        return label
+
+    def second():
+        @outlast.stage
+        def label(row):
+            """Mended."""
+            return -row["id"]
+
+        return label
+
+    outlast.Pipeline("p", first(), app=app).run(ROWS, run_key="k")
+    with caplog.at_level(logging.WARNING, "outlast"):
+        result = outlast.Pipeline("p", second(), app=app).run(ROWS, run_key="k")
+    said = "the code of label has changed since, and what is finished keeps its outputs: say version="
+    assert said in result.why
+    assert [said in record.getMessage() for record in caplog.records] == [True]
+    assert list(result.outputs()) == [0, 1, 2]
+    assert outlast.Pipeline("p", second(), app=app).run(ROWS, run_key="k").why == "3 of 3 items succeeded"
+    assert "changed" not in outlast.Pipeline("q", second(), app=app).run(ROWS, run_key="k").why
+
+
+def test_a_run_from_before_this_was_recorded_is_accepted_and_recorded_now(app):
+    """D-24: what it was begun with is not known; from then on it is."""
+    pipeline = outlast.Pipeline("p", passing, app=app)
+    pipeline.run(ROWS, run_key="k", item_key="id")
+    sql(app.store, "update outlast_runs set identity = null")
+    pipeline.run(ROWS, run_key="k", item_key="id")
+    with pytest.raises(outlast.ConfigurationError, match="'id', got: 'other'"):
+        pipeline.run(ROWS, run_key="k", item_key="other")
+
+
+def test_items_that_share_a_key_are_told_apart_by_their_order(app):
+    """user B5: `1`, `1#2`; a resume knows them as long as they come in the same order."""
+    pipeline = outlast.Pipeline("p", passing, app=app)
+    rows = [{"id": 1, "v": "a"}, {"id": 1, "v": "b"}]
+    result = pipeline.run(rows, run_key="k", item_key="id")
+    assert [(item.key, item.value["v"]) for item in result.items()] == [("1", "a"), ("1#2", "b")]
+    assert pipeline.run([*rows, {"id": 1, "v": "c"}], run_key="k", item_key="id").counts.succeeded == 3
+
+
+def test_items_that_the_source_does_not_give_again_are_called_so(app):
+    """user 3.9: pending, and why."""
+    runners = []
+
+    @outlast.stage(concurrency=1)
+    async def work(item):
+        if item == 4 and len(runners) == 1:
+            runners[0].end("interrupted")
+        return item
+
+    def watch(runner):
+        if runner not in runners:
+            runners.append(runner)
+
+    pipeline = outlast.Pipeline("p", work, app=app, min_success_rate=0.0)
+    pipeline.run(range(200), run_key="k", watch=watch, check=False)
+    result = pipeline.run(range(50), run_key="k", watch=watch)
+    assert (result.counts.succeeded, result.counts.pending) == (50, 150)
+    assert "150 are pending (read by an earlier pass, and not given again by the source)" in result.why
+
+
+def test_a_body_is_what_is_written_in_it():
+    """Not comments, layout, docstring and decorators; but what it encloses, and what a partial adds."""
+
+    def one(x):
+        # a comment
+        return x + 1
+
+    def same():
+        def one(x):
+            return x + 1
+
+        return one
+
+    def scaled(by):
+        return lambda x: x * by
+
+    assert body_of(one) == body_of(same())
+    assert body_of(scaled(2)) != body_of(scaled(3))
+    assert body_of(functools.partial(pow, 2)) is None
+    assert body_of(functools.partial(one, 2)) != body_of(functools.partial(one, 3)) != body_of(one)
+    assert body_of(functools.wraps(one)(lambda *args: -one(*args))) == body_of(one)
+    assert body_of(json.loads) is not None
+    assert body_of(eval(compile("lambda x: x", "nowhere", "eval"))) is not None
