@@ -445,7 +445,7 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
         store.add_events(rows)
 
     try:
-        if result.status in _FINAL and result.reason != "store_error":
+        if result.status in FINAL and result.reason != "store_error":
             persist(write, "the store")  # whoever gets this result must find it there, too
         else:  # the store was waited for, or somebody waits for us to end
             write()
