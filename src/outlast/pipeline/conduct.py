@@ -14,7 +14,7 @@ from outlast.commons import bind
 from outlast.components import Busy, Unreadable, open_sink, open_source
 from outlast.deadletters.beginnings import Unreplayable, beginning
 from outlast.errors import ConfigurationError, mark_with_result
-from outlast.log import logger
+from outlast.log import warn
 from outlast.observe import emit, listening
 from outlast.pipeline import tenure
 from outlast.pipeline.accounting import Accounting
@@ -436,7 +436,7 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
         store.set_run(lease, record.id, status=result.status, reason=result.reason, why=result.why, expect=("running",))
         store.add_events([as_row(event) for event in told])
     except Exception as error:  # noqa: BLE001 - all items are on record; only the run's own line is not
-        logger().warning("the end of the run could not be written: %s", error_text(error))
+        warn("the end of the run could not be written: %s", error_text(error))
         if classify(error).category == "permanent":
             return
     _let_go(store, lease)
@@ -446,7 +446,7 @@ def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
     try:
         store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}", expect=("running",))
     except Exception as error:  # noqa: BLE001 - what kept it from beginning is raised
-        logger().warning("the end of the run could not be written: %s", error_text(error))
+        warn("the end of the run could not be written: %s", error_text(error))
     _let_go(store, lease)
 
 
@@ -456,7 +456,7 @@ def _as_before(store: Store, lease: Lease, before: RunRecord) -> None:
     try:
         store.set_run(lease, before.id, status=status, reason=before.reason, why=before.why, expect=("running",))
     except Exception as error:  # noqa: BLE001 - why it was refused is raised
-        logger().warning("the end of the run could not be written: %s", error_text(error))
+        warn("the end of the run could not be written: %s", error_text(error))
     _let_go(store, lease)
 
 
@@ -465,7 +465,7 @@ def _let_go(store: Store, lease: Lease) -> None:
     try:
         store.drop_lease(lease)
     except Exception as error:  # noqa: BLE001 - it ends by itself
-        logger().warning("the lease could not be given back: %s", error_text(error))
+        warn("the lease could not be given back: %s", error_text(error))
 
 
 def _why(status: str, reason: str | None, runner: Runner) -> str:
@@ -535,7 +535,7 @@ def _what_changed(stages: list[str]) -> str:
         return ""
     has = "has" if len(stages) == 1 else "have"
     said = f"the code of {', '.join(stages)} {has} changed since, and what is finished keeps its outputs: say version= to tell the old from the new"
-    logger().warning("%s", said)
+    warn("%s", said)
     return f"; {said}"
 
 

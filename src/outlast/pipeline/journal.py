@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.clock import Stop, here, stopping
 from outlast.components import Refused
 from outlast.errors import LeaseLost
-from outlast.log import logger
+from outlast.log import warn
 from outlast.policy import RetryPolicy
 from outlast.redact import error_text
 from outlast.store.records import Batch, EventRow, to_us
@@ -368,9 +368,7 @@ def persist(do: Callable[[], Any], what: str, give_up: Stop | None = None) -> An
                 raise
             if number == 1:
                 text = error_text(error)
-                logger().warning(
-                    "%s cannot be used, the run waits for it: %s", what, text, extra={"outlast_waits": what}
-                )
+                warn("%s cannot be used, the run waits for it: %s", what, text, extra={"outlast_waits": what})
         if clock.sleep(delay, give_up):
             message = f"asked to stop while {what} could not be used"
             raise InterruptedError(message)
