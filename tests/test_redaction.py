@@ -660,3 +660,64 @@ def test_a_value_given_for_a_secret_is_not_repeated():
     with pytest.raises(ConfigurationError) as caught:
         Secret.env("SHOP_KEY_THAT_IS_NOT_SET").reveal()
     assert "SHOP_KEY_THAT_IS_NOT_SET" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bad settings: token=SecretStr('Zaq1xsw2cde3')",
+        "client refused: Client(api_key=pydantic.SecretStr('Zaq1xsw2cde3'), url='http://x')",
+        "users:\n- user:\n    client-key-data: Zaq1xsw2cde3LS0t",
+        "command failed: mysql -h db -u root -pZaq1xsw2cde3 shop",
+        "mysqldump --single-transaction -pZaq1xsw2cde3 exited with 2",
+        "sshpass -p Zaq1xsw2cde3 ssh host",
+        "401 for dop_v1_Zaq1xsw2cde3Zaq1xsw2cde3Zaq1xsw2",
+        "the secret key Zaq1xsw2cde3456789012345678901 was refused",
+        "secret key 0123456789abcdef0123456789Zaq1xsw2cde3",
+        "Das Passwort lautet Zaq1xsw2cde3.",
+        "Kennwort: Zaq1xsw2cde3",
+        "la contraseña es Zaq1xsw2cde3",
+        '{"contraseña": "Zaq1xsw2cde3"}',
+        "mot de passe : Zaq1xsw2cde3",
+        "Mot de passe=Zaq1xsw2cde3",
+        "senha=Zaq1xsw2cde3",
+        "用户密码\uff1aZaq1xsw2cde3",
+        "密码是 Zaq1xsw2cde3",
+        "パスワード: Zaq1xsw2cde3",
+        "пароль: Zaq1xsw2cde3",
+        "<passwort>Zaq1xsw2cde3</passwort>",
+    ],
+)
+def test_what_was_not_masked_is(text):
+    """Shapes that a review found unmasked: calls as values, cluster files, options glued to their value, other languages."""
+    assert "xsw2cde" not in sanitise(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["your one-time code is 482913", "OTP: 482 913", "verification code: 48291347", "2FA code 482913", "otp=482913"],
+)
+def test_a_one_time_code_is_masked(text):
+    """A code that opens a door is a secret for as long as it is good."""
+    assert "482" not in sanitise(text)
+    assert sanitise(text).endswith("***")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "error code 1045 from mysql -h db -P 3306",
+        "security code 12 of 300",
+        "Das Passwort ist falsch",
+        "la contraseña es incorrecta",
+        "mysql -u root shop: connection refused",
+        "the data key is missing",
+        "exit code: 137",
+        "token=expired",
+        "HTTP verification failed: status code 503",
+        "mot de passe incorrect",
+    ],
+)
+def test_ordinary_text_is_left_alone(text):
+    """What is masked in vain cannot be read when it is needed."""
+    assert sanitise(text) == text

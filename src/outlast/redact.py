@@ -250,13 +250,22 @@ def _masked_url(found: re.Match[str]) -> str:
 
 _PAIR = re.compile(
     r"(?<![\w.\-])([\w.\-]{1,200}+)"
-    r"(?:[\"'\\]{0,4}+\s{0,4}+(?:=>|[=:]|%3[DdAa])\s{0,4}+|[\"']\s{0,4}+,\s{0,4}+(?=[bB]?[\"'(\[])|(?<=\w)\s{1,4}+(?=\Z))"
+    r"(?:[\"'\\]{0,4}+\s{0,4}+(?:=>|[=:\uff1a]|%3[DdAa])\s{0,4}+|[\"']\s{0,4}+,\s{0,4}+(?=[bB]?[\"'(\[])|(?<=\w)\s{1,4}+(?=\Z))"
 )
 _OPTION = re.compile(r"(?<!\S)(--?[\w\-]{1,80}+)[ =]{1,4}+(?=\S)")
 _SQL = re.compile(
     r"\b(password)\b(?=[^=\n]{1,80}=)[^=\n]{1,80}+=\s{0,4}+|\bidentified\s{1,4}+by\s{1,4}+(password\s{1,4}+)?+",
     re.IGNORECASE,
 )
+# Several words that are one, in languages that write it so.
+_WORDS = re.compile(
+    r"\b(?:mots?\s{1,2}+de\s{1,2}+passe|mật\s{1,2}+khẩu)[\"']?\s{0,4}+(?:[=:\uff1a]|est\b|là\b)\s{0,4}+()",
+    re.IGNORECASE,
+)
+_MYSQL = re.compile(
+    r"(\b(?:mysql|mariadb)[\w\-]{0,24}+(?:\s{1,4}+(?!-p)\S{1,256}+){0,16}+\s{1,4}+-p|\bsshpass\s{1,4}+-p\s{0,4}+)(?!\s)\S{1,256}+"
+)
+_CALL = re.compile(r"[A-Za-z_][\w.]{0,80}+\(")  # a value that shows itself as the call that makes it: SecretStr('...')
 _TAG = re.compile(r"<([\w.\-:]{1,80}+)>([^<]{1,4096}+)</")
 _QUOTE = re.compile(r"[bBrRuUfF]?(\\*+)([\"'])")
 _BARE = re.compile(r"(?:[^\s&;,)}\]<>\"']|,(?=[^\s]))*+")
@@ -265,7 +274,12 @@ _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 _SECRET = frozenset(
     "password passwords passwd passphrase passphrases passcode pwd secret secrets token credential credentials jwt sid sessionid apikey "
-    "cookie authorization bearer".split()
+    "cookie authorization bearer "
+    # as others say it
+    "passwort passwoerter kennwort contrasena motdepasse senha wachtwoord losenord heslo salasana adgangskode passord jelszo sifre otp totp".split()
+)
+_FOREIGN = re.compile(
+    "contraseña|lösenord|hasło|jelszó|şifre|парол[ьяюе]|密码|密碼|口令|パスワード|暗証番号|비밀번호|รหัสผ่าน|גיסמה|סיסמה|كلمة.?المرور"
 )
 _SECRET_LAST = frozenset(
     "auth key keys sig signature pass".split()
@@ -297,9 +311,13 @@ _SCHEMES = frozenset("bearer basic digest negotiate token apikey aws4-hmac-sha25
 
 def _telling(word: str) -> bool:
     """Whether a value after this word is likely to be a secret."""
+    if not word.isascii() and _FOREIGN.search(word.lower()):
+        return True
     parts: list[str] = [part.lower() for part in _PARTS.findall(word)]
     if not parts or parts[-1] in _HARMLESS_LAST:
         return False
+    if parts[-2:] == ["key", "data"]:  # of a configuration for Kubernetes
+        return True
     if _SECRET.intersection(parts):
         return True
     last = parts[-1]
@@ -311,9 +329,10 @@ def _telling(word: str) -> bool:
 
 
 def _mask_pairs(text: str) -> str:
-    for pattern in (_PAIR, _OPTION, _SQL):
+    text = _CODE.sub(rf"\1{MASK}", text)
+    for pattern in (_PAIR, _OPTION, _SQL, _WORDS):
         text = _mask_values(text, pattern)
-    return text
+    return _MYSQL.sub(rf"\1{MASK}", text)
 
 
 def _mask_values(text: str, pattern: re.Pattern[str]) -> str:
@@ -345,6 +364,9 @@ def _value_end(text: str, start: int, *, whole_line: bool, encoded: bool) -> int
         return len(text) if end < 0 else end
     if text[start : start + 1] in tuple("([{"):
         return _bracket_end(text, start)
+    call = _CALL.match(text, start)
+    if call is not None:
+        return _bracket_end(text, call.end() - 1)
     bare = _BARE.match(text, start)
     end = start if bare is None else bare.end()
     if text[start:end].lower() in _SCHEMES:  # the scheme is not the secret, what follows it is
@@ -387,14 +409,23 @@ def _mask_tags(text: str) -> str:
 # -- secrets in sentences --------------------------------------------------------------------------------------------------
 
 _PHRASE = re.compile(
-    r"\b(password|passwd|passphrase|secret|token|api[ _-]key|credentials?|bearer|basic|digest|negotiate)"
-    r"(\s{1,4}+(?:(?:is|was|provided|given|supplied|used)\b\s{0,4}+:?\s{0,4}+)?+[\"']?)([^\s\"']{1,2048}+)",
+    r"\b(password|passwd|passphrase|(?:secret|access|private|signing|encryption|api)[ _-]key|secret|token|credentials?|bearer|basic|digest|negotiate|"
+    r"passwort|kennwort|contraseña|contrasena|senha|wachtwoord|lösenord|heslo|hasło|пароль|密码|密碼|パスワード|비밀번호)"
+    r"((?:\s{1,4}+|(?<=[^\x00-\x7f])\s{0,4}+(?=[是は]))(?:(?:is|was|provided|given|supplied|used|ist|lautet|war|es|è|é|het|на|是|は)(?![a-zß-ÿ])\s{0,4}+:?\s{0,4}+)?+[\"']?)"
+    r"([^\s\"']{1,2048}+)",
     re.IGNORECASE,
 )
 _ORDINARY = frozenset(
     "a again an and are at authentication be by can cannot change changed could did does expected expired failed field file for from has have if in "
     "incorrect into invalid is it limit may missing mismatch must no not of on or please policy prompt protected provided rejected required "
     "reset should than that the to too usage via was were when which will with wrong".split()
+)
+
+
+_CODE = re.compile(
+    r"\b((?:(?:one[- ]?time|verification|security|login|sign[- ]in|confirmation|authentication|2fa|mfa|sms|otp)[ -](?:pass)?(?:code|word|pin)|otp|totp|passcode)"
+    r"(?:\s{1,4}+(?:is|was|for\s\S{1,64}+\sis))?+\s{0,4}+[:=]?\s{0,4}+)\d(?:[ -]?\d){3,9}+(?!\d)",
+    re.IGNORECASE,
 )
 
 
@@ -405,8 +436,11 @@ def _mask_phrases(text: str) -> str:
 def _masked_phrase(found: re.Match[str]) -> str:
     word, between, value = found.groups()
     core = value.strip(".,:;!?()[]{}")
-    ordinary = core.lower() in _ORDINARY or (not word.lower().startswith("pass") and not _looks_secret(core))
+    ordinary = core.lower() in _ORDINARY or (word.lower() not in _PASSWORDS and not _looks_secret(core))
     return found.group(0) if not core or ordinary else f"{word}{between}{MASK}"
+
+
+_PASSWORDS = frozenset("password passwd passphrase".split())  # whatever follows them, that is no ordinary word
 
 
 def _looks_secret(value: str) -> bool:
@@ -421,7 +455,7 @@ def _looks_secret(value: str) -> bool:
 _SHAPES = re.compile(
     r"(?<![A-Za-z0-9])(?:"
     r"(?:sk|pk|rk)[-_][\w\-]{14,}+|gh[pousr]_\w{16,}+|github_pat_\w{16,}+|glpat-[\w\-]{16,}+|xox[abeoprs]-[\w\-]{10,}+|hf_\w{16,}+|"
-    r"npm_\w{16,}+|pypi-[\w\-]{16,}+|dckr_[a-z]{3}_[\w\-]{16,}+|SG\.[\w\-]{10,}+\.[\w\-]{10,}+|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}+|"
+    r"npm_\w{16,}+|do[opr]_v1_\w{16,}+|shp(?:at|ca|pa|ss)_\w{16,}+|pypi-[\w\-]{16,}+|dckr_[a-z]{3}_[\w\-]{16,}+|SG\.[\w\-]{10,}+\.[\w\-]{10,}+|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}+|"
     r"AIza[\w\-]{20,}+|ya29\.[\w\-]{10,}+|eyJ[\w\-]{5,}+\.[\w\-]{5,}+(?:\.[\w\-]*+)?+)"
 )
 _LONG = re.compile(r"(?<![A-Za-z0-9+/=_\-])[A-Za-z0-9+/=_\-]{32,}+")

@@ -5,7 +5,7 @@ Facts come first, the policy afterwards. The facts, in the order in which they a
 
     1. the caller's own word: TemporaryFailure, PermanentFailure, `register`
     2. a code that the error's own library or protocol gives: MySQL, AWS, Azure, gRPC, MongoDB, model APIs; SQLAlchemy's original
-    3. an HTTP status of 400 and more on the exception or its response
+    3. an HTTP status of 400 and more on the exception or its response; `code` is one only where there was an answer
     4. a SQLSTATE, an errno, a SQLite result code
     5. the type, along its MRO, by dotted name; nothing is imported for it
     6. what it was caused by: __cause__, unsuppressed __context__, a wrapped exception; it decides about unknown errors
@@ -25,6 +25,7 @@ from outlast.log import logger
 from outlast.rules import (
     CARRIERS,
     CATEGORIES,
+    CODE_IS_STATUS,
     CODES,
     ERRNOS,
     ERROR_CLASSES,
@@ -204,6 +205,7 @@ class _Plan:
     __slots__ = (
         "carries",
         "category",
+        "code_counts",
         "has_errno",
         "names",
         "own",
@@ -222,6 +224,7 @@ class _Plan:
         self.rule = next((name for name in lines if name in TYPES), None)
         self.has_errno = issubclass(cls, OSError) and not NOT_AN_ERRNO.intersection(lines)
         self.status_counts = not NOT_A_STATUS.intersection(lines)
+        self.code_counts = bool(CODE_IS_STATUS.intersection(lines))
         attributes = (
             "status",
             "status_code",
@@ -388,7 +391,10 @@ def _by_status(error: BaseException, plan: _Plan) -> Verdict | None:
         status = _item(metadata, "HTTPStatusCode")
         if isinstance(status, int) and 400 <= status <= 599:
             return _of_status(status, _asked(_item(metadata, "HTTPHeaders")))
-    for holder, names in ((error, ("status_code", "status", "code")), (response, ("status_code", "status"))):
+    # An integer `code` may be anything: an exit code, a constant of the library. A status it is where there was an answer to have one.
+    answered = plan.code_counts or response is not None or _attribute(error, "headers") is not None
+    own = ("status_code", "status", "code") if answered else ("status_code", "status")
+    for holder, names in ((error, own), (response, ("status_code", "status"))):
         for name in names if holder is not None else ():
             status = _attribute(holder, name)
             if isinstance(status, int) and not isinstance(status, bool) and 400 <= status <= 599:

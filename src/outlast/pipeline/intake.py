@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
     from outlast.pipeline.declare import Stage
+    from outlast.pipeline.journal import Load
     from outlast.store import Store
     from outlast.store.records import Checkpoint, RunRecord
 
@@ -50,7 +51,6 @@ class Intake:
         valid: Callable[[Any], bool],
         decode: Callable[[bytes, int], Any],
         aside: Callable[[Callable[[], Any]], Awaitable[Any]],
-        admit: Callable[[Journey], None] | None = None,
         doubted: bool = False,
     ) -> None:
         self._items = source
@@ -69,7 +69,6 @@ class Intake:
         self._valid = valid
         self._decode = decode
         self._aside = aside
-        self._admit = admit
         self._doubted = doubted  # whether the keys may be others than those on record, for the same items
         self._lost: set[str] = set()  # stages whose checkpoints cannot be used
         self._broken: Exception | None = None
@@ -120,10 +119,10 @@ class Intake:
             ]
         else:
             left = await self._unfinished(first, keys, items)
-        if self._admit is not None:
-            for journey in left:
-                self._admit(journey)
         return left
+
+    def recorded(self, load: Load) -> None:
+        """The ends of these items are on record."""
 
     def _slice(self, most: int) -> list[Any]:
         items: list[Any] = []

@@ -162,6 +162,8 @@ class Journey:
     throttled_at: float | None = None
     throttled = False
     letter: Any = None  # the dead letter that is replayed
+    origin: Any = None  # the run that it comes from, if its output comes home to it
+    untried: str | None = None  # why the letter cannot be replayed
     output: Any = None
     before: Any = None  # the input of the stage whose checkpoint is being recorded
     saved: tuple[int, bytes] | None = None  # its last checkpoint: the stage that goes on from there, and what it gets

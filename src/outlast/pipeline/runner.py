@@ -160,6 +160,7 @@ class Runner(Traffic):
             self._safely(self._review),
         )
         self.journal: Journal
+        self.heart: Heart
 
     # -- from the beginning to the end ------------------------------------------------------------------------------------------
 
@@ -185,7 +186,7 @@ class Runner(Traffic):
             refused=self.ledger.refused,
             broken=self._journal_broke,
         )
-        heart = Heart(
+        self.heart = heart = Heart(
             self.store,
             self.lease,
             lost=lambda error: _unless_closed(soon, self.lose, error),
@@ -479,6 +480,7 @@ class Runner(Traffic):
 
     def _committed(self, load: Load) -> None:
         self.ledger.committed(load)
+        self.intake.recorded(load)
         self._review()
         now = self.bearings.monotonic()
         for journey in load.held:
