@@ -13,7 +13,7 @@ from outlast.clock import Clock, Stop, here
 from outlast.commons import bind
 from outlast.components import open_sink, open_source
 from outlast.errors import ConfigurationError, mark_with_result
-from outlast.log import logger
+from outlast.log import warn
 from outlast.observe import emit, listening
 from outlast.pipeline import tenure
 from outlast.pipeline.accounting import Accounting, in_words, tally
@@ -391,7 +391,7 @@ def _set_free(store: Store, lease: Lease, record: RunRecord) -> None:
     try:
         persist(lambda: store.free_letters(lease, record.id, "its replay has ended before its turn"), "the store")
     except Exception as error:  # noqa: BLE001 - whoever replays next opens them
-        logger().warning("letters of the replay could not be opened again: %s", error_text(error))
+        warn("letters of the replay could not be opened again: %s", error_text(error))
 
 
 def _tell_start(record: RunRecord, before: Counts) -> Event:
@@ -438,11 +438,19 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
             emit(event)
     if lost:
         return
-    try:
+    rows = [as_row(event) for event in told]
+
+    def write() -> None:  # once more changes nothing
         store.set_run(lease, record.id, status=result.status, reason=result.reason, why=result.why, expect=("running",))
-        store.add_events([as_row(event) for event in told])
+        store.add_events(rows)
+
+    try:
+        if result.status in FINAL and result.reason != "store_error":
+            persist(write, "the store")  # whoever gets this result must find it there, too
+        else:  # the store was waited for, or somebody waits for us to end
+            write()
     except Exception as error:  # noqa: BLE001 - all items are on record; only the run's own line is not
-        logger().warning("the end of the run could not be written: %s", error_text(error))
+        warn("the end of the run could not be written: %s", error_text(error))
         if classify(error).category == "permanent":
             return
     let_go(store, lease)
@@ -455,7 +463,7 @@ def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
             return
         store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}", expect=("running",))
     except Exception as error:  # noqa: BLE001 - what kept it from beginning is raised
-        logger().warning("the end of the run could not be written: %s", error_text(error))
+        warn("the end of the run could not be written: %s", error_text(error))
     let_go(store, lease)
 
 
@@ -465,7 +473,7 @@ def _as_before(store: Store, lease: Lease, before: RunRecord) -> None:
     try:
         store.set_run(lease, before.id, status=status, reason=before.reason, why=before.why, expect=("running",))
     except Exception as error:  # noqa: BLE001 - why it was refused is raised
-        logger().warning("the end of the run could not be written: %s", error_text(error))
+        warn("the end of the run could not be written: %s", error_text(error))
     let_go(store, lease)
 
 
@@ -517,7 +525,7 @@ def _what_changed(stages: list[str]) -> str:
         return ""
     has = "has" if len(stages) == 1 else "have"
     said = f"the code of {', '.join(stages)} {has} changed since, and what is finished keeps its outputs: say version= to tell the old from the new"
-    logger().warning("%s", said)
+    warn("%s", said)
     return f"; {said}"
 
 

@@ -15,7 +15,7 @@ from outlast.clock import here
 from outlast.commons import Unreachable
 from outlast.deadletters import DeadLetters
 from outlast.errors import ConfigurationError, nearest
-from outlast.log import logger
+from outlast.log import warn
 from outlast.observe.metrics import count_letters_of
 from outlast.pipeline.tenure import certainly_dead
 from outlast.redact import error_text, mask
@@ -149,7 +149,7 @@ def _harmless(consequence: str) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        logger().warning("%s: %s", consequence, error_text(error))
+        warn("%s: %s", consequence, error_text(error))
 
 
 class HomeCommons:

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from outlast.components import Unreadable
-from outlast.log import logger
+from outlast.log import warn
 from outlast.pipeline.identity import other_keys
 from outlast.pipeline.journal import BATCH_BYTES, rough
 from outlast.pipeline.journey import Journey
@@ -98,7 +98,7 @@ class Intake:
             elif hasattr(source, "close"):
                 source.close()
         except Exception as error:  # noqa: BLE001 - everything that was read is taken care of
-            logger().warning("the source could not be closed: %s", type(error).__name__)
+            warn("the source could not be closed: %s", type(error).__name__)
 
     async def chunk(self, most: int) -> list[Journey]:
         """Some of the next items, at most so many; none left to do among them if the list is empty."""
@@ -254,7 +254,7 @@ class Intake:
             stage = self._stages[found.stage].name
             if stage not in self._lost:
                 self._lost.add(stage)
-                logger().warning("the checkpoints of %s are not used: %s; its items begin earlier", stage, lost)
+                warn("the checkpoints of %s are not used: %s; its items begin earlier", stage, lost)
             return False
         journey.at = found.stage + 1
         journey.saved = (journey.at, found.output)

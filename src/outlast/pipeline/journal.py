@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.clock import Stop, here, stopping
 from outlast.components import Refused
 from outlast.errors import LeaseLost
-from outlast.log import logger
+from outlast.log import warn
 from outlast.observe import rarely
 from outlast.policy import RetryPolicy
 from outlast.redact import error_text
@@ -416,7 +416,7 @@ def persist(do: Callable[[], Any], what: str, give_up: Stop | None = None) -> An
                 raise
             if number == 1 and (before := rarely(("waits", id(give_up), what))) is not None:
                 text = error_text(error)
-                logger().warning(
+                warn(
                     "%s cannot be used, the run waits for it: %s%s",
                     *(what, text, f" ({before:,} more times before)" if before else ""),
                     extra={"outlast_waits": what},

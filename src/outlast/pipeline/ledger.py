@@ -12,7 +12,7 @@ from outlast.clock import here
 from outlast.deadletters import fingerprint
 from outlast.deadletters.beginnings import SOURCE, inputs
 from outlast.errors import FailureBudgetExceeded, PermanentFailure
-from outlast.log import logger
+from outlast.log import logger, warn
 from outlast.observe import emit, listening
 from outlast.pipeline.errorfile import as_json
 from outlast.pipeline.journal import LARGE, rough
@@ -393,7 +393,7 @@ class Ledger:
         if (stage, kind) not in self._warned:
             self._warned.add((stage, kind))
             journey.warn(message)
-            logger().warning("%s of %s: %s", stage, self._runner.plan.name, message)
+            warn("%s of %s: %s", stage, self._runner.plan.name, message)
 
     def _particulars(self, journey: Journey, letter: tuple[str, Inputs] | None) -> bytes:
         """Each error of its own, and the input as the source gave it, or the dead letter that has it."""
@@ -613,6 +613,6 @@ def _result(journey: Journey, status: Any) -> ItemResult[Any]:
 def _loud() -> bool:
     """Whether anybody wants to hear of each item that succeeds: there may be millions."""
     from outlast import observe
-    from outlast.log import heard, logger
+    from outlast.log import heard
 
     return bool(observe._hooks or observe.captures.get() or (heard() and logger().isEnabledFor(10)))  # noqa: SLF001 - one bus

@@ -29,7 +29,7 @@ from outlast.clock import here, stopping
 from outlast.components import Busy, Table, Unreadable, open_sink
 from outlast.deadletters.beginnings import beginning
 from outlast.errors import ConfigurationError, LeaseLost, PermanentFailure
-from outlast.log import logger
+from outlast.log import warn
 from outlast.pipeline import tenure
 from outlast.pipeline.accounting import Accounting, in_words, tally
 from outlast.pipeline.intake import Intake
@@ -407,7 +407,7 @@ def let_go(store: Store, lease: Lease) -> None:
     try:
         store.drop_lease(lease)
     except Exception as error:  # noqa: BLE001 - it ends by itself
-        logger().warning("the lease could not be given back: %s", error_text(error))
+        warn("the lease could not be given back: %s", error_text(error))
 
 
 def make_good(store: Store, pipeline: str, given: object = None) -> None:
@@ -423,7 +423,7 @@ def make_good(store: Store, pipeline: str, given: object = None) -> None:
         try:
             _make_good(store, record, given)
         except (LeaseLost, Gone, ConfigurationError) as error:
-            logger().warning(
+            warn(
                 "the sink of run %s of %s, which a replay has left unfinished, stays so: %s",
                 *(record.run_key, pipeline, error_text(error)),
             )

@@ -219,9 +219,9 @@ class Runner(Traffic):
             try:
                 await self.resources.close()
             except Exception as error:  # noqa: BLE001 - the work is done and on record
-                from outlast.log import logger
+                from outlast.log import warn
 
-                logger().warning("a resource could not be closed: %s", type(error).__name__)
+                warn("a resource could not be closed: %s", type(error).__name__)
 
     async def _settle(self) -> None:
         """Wait until everything that is finished is on record."""

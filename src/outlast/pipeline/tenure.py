@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from outlast.clock import here, stopping
 from outlast.errors import LeaseLost
-from outlast.log import logger
+from outlast.log import warn
 from outlast.pipeline.journal import persist
 from outlast.redact import error_text
 from outlast.verdicts import classify
@@ -98,9 +98,7 @@ def take(store: Store, run: RunRecord, shard: int = 0, *, counted: bool = True) 
             left = other.owner  # which may live
             continue
         if seen is None:
-            logger().warning(
-                "run %s of %s is held by %s; waiting to see whether it lives", run.run_key, run.pipeline, other.owner
-            )
+            warn("run %s of %s is held by %s; waiting to see whether it lives", run.run_key, run.pipeline, other.owner)
         seen = other
         if clock.sleep(1.0, stopping.get()):
             message = "asked to stop while waiting to see whether another process lives"
@@ -165,7 +163,7 @@ class Heart:
                     return
                 except Exception as error:  # noqa: BLE001 - the writer notices too, and decides
                     if classify(error).category == "permanent":
-                        logger().warning("the lease could not be renewed: %s", error_text(error))
+                        warn("the lease could not be renewed: %s", error_text(error))
                     continue
                 if own:
                     self._lease = renewed
