@@ -438,9 +438,17 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
             emit(event)
     if lost:
         return
-    try:
+    rows = [as_row(event) for event in told]
+
+    def write() -> None:  # once more changes nothing
         store.set_run(lease, record.id, status=result.status, reason=result.reason, why=result.why, expect=("running",))
-        store.add_events([as_row(event) for event in told])
+        store.add_events(rows)
+
+    try:
+        if result.status in FINAL and result.reason != "store_error":
+            persist(write, "the store")  # whoever gets this result must find it there, too
+        else:  # the store was waited for, or somebody waits for us to end
+            write()
     except Exception as error:  # noqa: BLE001 - all items are on record; only the run's own line is not
         warn("the end of the run could not be written: %s", error_text(error))
         if classify(error).category == "permanent":
