@@ -12,7 +12,8 @@ from outlast.store.records import AttemptRow, Batch, DeadLetterRow, ItemRow, Sta
 START = 1_800_000_000_000_000  # microseconds: in January 2027
 STAGES = (StageMark("parse"), StageMark("label", "2", checkpoint=True))
 TABLES = tuple(
-    f"outlast_{name}" for name in "runs shards progress items attempts checkpoints dead_letters events states".split()
+    f"outlast_{name}"
+    for name in "runs shards progress items attempts checkpoints dead_letters replays events states".split()
 )
 _numbers = count(1)
 

@@ -436,7 +436,10 @@ def test_event_of_a_permanent_error():
     with watched() as (_, events), pytest.raises(KeyError):
         Guard("fetch", retry=presets.tiered).call(Service(KeyError("id")))
     (event,) = events
-    assert (event.name, event.level) == ("step_error_permanent", "error")
+    assert (event.name, event.level) == (
+        "step_error_permanent",
+        "debug",
+    )  # it reaches its caller, and nothing was retried
     assert (event.tier, event.retries_used, event.max_retries, event.error) == ("data", 0, 0, "'id'")
 
 
@@ -452,8 +455,8 @@ def test_events_are_numbered_and_timed_in_order():
 
 
 def test_events_go_to_the_log(caplog):
-    """S0-34, S0-35, S2-28, S4-07, C-23: one line each: retry a warning, the end an error, success an info; fields in extra."""
-    with virtual_time(), caplog.at_level(logging.INFO, "outlast"):
+    """S0-34, S0-35, S2-28, S4-07, C-23, D-27: one line each: retry a warning, the end of retries an error, success an info, an error that reaches its caller at once a detail; fields in extra."""
+    with virtual_time(), caplog.at_level(logging.DEBUG, "outlast"):
         Guard("fetch", retry=EXACT).call(down(1))
         with pytest.raises(ValueError, match="bad"):
             Guard("parse").call(Service(ValueError("bad")))
@@ -462,7 +465,7 @@ def test_events_go_to_the_log(caplog):
     assert [(r.levelname, r.event, r.step_id, r.attempt) for r in caplog.records] == [
         ("WARNING", "step_retry_attempt", "fetch", 1),
         ("INFO", "step_success", "fetch", 2),
-        ("ERROR", "step_error_permanent", "parse", 1),
+        ("DEBUG", "step_error_permanent", "parse", 1),
         ("WARNING", "step_retry_attempt", "push", 1),
         ("ERROR", "step_retry_exhausted", "push", 2),
     ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
+import functools
+import os
 import subprocess
 import sys
 import threading
@@ -10,9 +13,9 @@ import threading
 import pytest
 
 import outlast
-from outlast import ConfigurationError, Guard, RetryPolicy, isolate
+from outlast import AttemptTimeoutError, ConfigurationError, Guard, RetryPolicy, isolate
 from outlast.clock import Clock, Dice, Ids, World, here
-from outlast.testing import capture_events, virtual_time
+from outlast.testing import capture_events, disabled, virtual_time
 
 QUICK = RetryPolicy(initial_delay=1, jitter=0)
 color = contextvars.ContextVar("color", default="unset")
@@ -427,3 +430,96 @@ def test_abandoned_threads_are_bounded(monkeypatch):
             if thread.name.startswith("outlast-"):
                 thread.join(20)
     assert Guard(retry=None, timeout=20, isolation="thread").call(int) == 0
+
+
+# --- blocking code awaited ---
+
+
+def _number() -> tuple[int, bool]:
+    return os.getpid(), threading.current_thread() is threading.main_thread()
+
+
+@pytest.mark.parametrize("runner", ["asyncio", "trio"])
+def test_blocking_code_is_awaited_in_a_thread(runner):
+    """The loop goes on meanwhile, attempts and waits are as ever, and a timeout is left on time."""
+    import trio
+
+    seen, ticks, gate = [], [], threading.Event()
+
+    def load(item):
+        seen.append(threading.current_thread())
+        assert gate.wait(20)
+        if len(seen) == 1:
+            raise ConnectionResetError
+        return item, outlast.current().attempt
+
+    guard = Guard(retry=RetryPolicy(initial_delay=0), timeout=30, isolation="thread")
+
+    async def main():
+        async def tick():
+            ticks.append(1)
+            gate.set()
+
+        if runner == "trio":
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(tick)
+                return await guard.acall(load, "a")
+        task = asyncio.create_task(tick())
+        try:
+            return await guard.acall(load, "a")
+        finally:
+            await task
+
+    assert (trio.run(main) if runner == "trio" else asyncio.run(main())) == ("a", 2)
+    assert ticks == [1]
+    assert threading.main_thread() not in seen
+
+
+def test_blocking_code_is_awaited_in_a_process():
+    """Another process, and its result."""
+    pid, main = asyncio.run(Guard(timeout=60, isolation="process").acall(_number))
+    assert pid != os.getpid()
+    assert main
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_awaited_blocking_code_that_hangs_is_left_on_time_or_at_a_cancellation(kind):
+    """D-9: the caller goes on; a thread is abandoned and counted, a process is dead; the place at the limit is free."""
+    limit, hanging = outlast.Limit(f"awaited {kind}", concurrency=1), threading.Event()
+    hang = functools.partial(_hang, None if kind == "process" else hanging)
+
+    async def main():
+        late = await Guard(retry=None, timeout=0.05, isolation=kind, limit=limit).aoutcome(hang)
+        assert isinstance(late.error, AttemptTimeoutError)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(Guard(isolation=kind, limit=limit).acall(hang), 0.05)
+        assert (limit.under_way, limit.waiting) == (0, 0)
+
+    asyncio.run(main())
+    hanging.set()
+
+
+def _hang(event: threading.Event | None) -> None:
+    (event or threading.Event()).wait(60)
+
+
+def test_a_sync_function_without_isolation_is_refused_by_acall_with_the_way_out():
+    """It has held up the loop already: that is said, once, and not tried again; its place is free."""
+    calls, limit = [], outlast.Limit("refused by acall", concurrency=1)
+    guard = Guard(limit=limit, fallback=lambda: "not asked")
+
+    async def inner():
+        return "awaited"
+
+    async def main():
+        for door in (guard.acall, guard.aoutcome):
+            with pytest.raises(
+                ConfigurationError, match=r'give the guard isolation="thread" to await it, or use `call`'
+            ):
+                await door(lambda: calls.append(1))
+        assert await guard.acall(lambda: inner()) == "awaited"  # noqa: PLW0108 - a sync function that gives something to await
+
+    asyncio.run(main())
+    assert (len(calls), limit.under_way) == (2, 0)
+    with disabled():
+        assert asyncio.run(Guard(isolation="thread").acall(lambda: 5)) == 5

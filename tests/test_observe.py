@@ -657,7 +657,7 @@ def test_every_event_is_a_record_with_its_fields(records):
         ("step_retry_attempt", "WARNING"),
         ("step_retry_attempt", "WARNING"),
         ("step_success", "INFO"),
-        ("step_error_permanent", "ERROR"),
+        ("step_error_permanent", "DEBUG"),
         ("circuit_breaker_open", "WARNING"),
     ]
     for event, record in zip(events, records, strict=True):
@@ -672,7 +672,7 @@ def test_a_record_can_be_formatted_by_anybody(records):
         Guard("shop").call(failing(ValueError("100 %s %(x)s {}")))
     formatter = logging.Formatter("%(name)s %(levelname)s %(event)s %(attempt)d %(message)s")
     line = formatter.format(records[0])
-    assert line.startswith("outlast ERROR step_error_permanent 1 shop: attempt 1 of 3 failed with ValueError")
+    assert line.startswith("outlast DEBUG step_error_permanent 1 shop: attempt 1 of 3 failed with ValueError")
     assert "100 %s %(x)s {}" in line
 
 

@@ -180,6 +180,7 @@ def test_llm_is_patient_with_rate_limits_and_overload():
     assert milliseconds(presets.llm)[-1] == (16_000, 12_000, 20_000)
     assert milliseconds(presets.llm, attempts=9)[-1] == (60_000, 45_000, 60_000)
     assert reasons(presets.llm, HttpError(429), HttpError(529), TimeoutError()) == [None, None, None]
+    assert reasons(presets.llm, HttpError(408), HttpError(409)) == [None, None]  # D-31
     assert reasons(presets.llm, HttpError(400), HttpError(401), HttpError(402)) == ["permanent"] * 3
 
 

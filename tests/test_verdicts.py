@@ -492,13 +492,32 @@ def test_status(status, error_class):
         assert classify(form).status == status
 
 
-@pytest.mark.parametrize("attribute", ["status", "status_code", "code"])
+@pytest.mark.parametrize("attribute", ["status", "status_code"])
 def test_a_status_is_found_where_clients_put_it(attribute):
-    """C-08: on the exception as status, status_code or code, or on its response."""
+    """C-08: on the exception as status or status_code, or on its response."""
     check(library("some.client", "ApiError", **{attribute: 503})(), "unavailable")
-    if attribute != "code":
-        response = SimpleNamespace(**{attribute: 503}, headers={})
-        check(library("some.client", "ApiError", response=response)(), "unavailable")
+    response = SimpleNamespace(**{attribute: 503}, headers={})
+    check(library("some.client", "ApiError", response=response)(), "unavailable")
+
+
+def test_a_code_is_a_status_only_where_there_was_an_answer():
+    """D-29: with a response or headers beside it, or in a library that is known for it; elsewhere it is any number."""
+    check(library("os_brick.exception", "VolumeDeviceNotFound", code=500)(), "unknown")
+    check(library("some.tool", "Exit", ConnectionResetError, code=404)(), "connection_reset")
+    by_hand = library("some.client", "ApiError")()
+    by_hand.code = 503
+    check(by_hand, "unknown")
+    for beside in ({"headers": {}}, {"response": SimpleNamespace()}):
+        check(library("some.client", "ApiError", code=503, **beside)(), "unavailable")
+    for module, name in (
+        ("google.api_core.exceptions", "GoogleAPICallError"),
+        ("tornado.httpclient", "HTTPClientError"),
+        ("werkzeug.exceptions", "HTTPException"),
+        ("aiohttp.client_exceptions", "ClientResponseError"),
+    ):
+        known = library(module, name)
+        check(type("Unavailable", (known,), {"code": 503, "__module__": "mine"})(), "unavailable")
+    check(urllib.error.HTTPError("http://x", 503, "down", None, None), "unavailable")
 
 
 def test_a_status_says_more_than_the_type_and_the_code():

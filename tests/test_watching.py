@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import logging
 import re
 import signal
 import sqlite3
@@ -14,9 +16,11 @@ from collections import Counter
 from contextlib import closing, contextmanager
 
 import pytest
+from rich.console import Console
 
 import outlast
 from outlast.components import expected_items
+from outlast.display import watch as watching
 from outlast.display.snapshot import (
     BreakerLine,
     BudgetLine,
@@ -268,15 +272,14 @@ def test_a_replay_begins_where_it_failed(app):
             views.append(View(runner))
 
     app.dead_letters.replay(pipeline="p", canary=2, watch=watch)
-    canary, rest = (view.look() for view in views)
-    assert (canary.expected, canary.finished, canary.before) == (2, 2, 0)
-    assert (rest.expected, rest.finished, rest.before) == (5, 5, 2)
-    assert [(stage.name, stage.done) for stage in rest.stages] == [("parse", 0), ("label", 3)]
-    assert [(edge.start, edge.end, edge.count) for edge in rest.edges] == [
+    (whole,) = (view.look() for view in views)  # the canaries are the first of its items
+    assert (whole.expected, whole.finished, whole.before) == (5, 5, 0)
+    assert [(stage.name, stage.done) for stage in whole.stages] == [("parse", 0), ("label", 5)]
+    assert [(edge.start, edge.end, edge.count) for edge in whole.edges] == [
         ("source", "parse", 0),
         ("parse", "label", 0),
-        ("label", "the store", 3),
-        ("source", "label", 3),
+        ("label", "the store", 5),
+        ("source", "label", 5),
     ]
 
 
@@ -451,6 +454,73 @@ def test_what_stages_print_goes_where_it_went(tmp_path):
     screen = terminal.screen()
     assert screen[0] == "before"
     assert "after" in screen
+
+
+TALKATIVE = """
+import logging, sys, threading
+import outlast
+from outlast.display import watch
+
+logging.basicConfig(level="WARNING", format="logged %(message)s")  # holds the stream as it is now
+frames, show = threading.Semaphore(0), watch.Terminal.show
+def counted(self, now):
+    show(self, now)
+    frames.release()
+watch.Terminal.show = counted
+
+@outlast.stage(concurrency=1)
+def speak(number):
+    frames.acquire(timeout=20)
+    logging.getLogger("mine").warning("line %d", number)
+    frames.acquire(timeout=20)
+    print("printed line", number)
+    return number
+
+outlast.Pipeline("talk", speak).run(range(3), run_key="today", progress=True)
+logging.getLogger("mine").warning("after")
+assert logging.root.handlers[0].stream is sys.stderr is sys.__stderr__
+"""
+
+
+def test_what_is_logged_and_printed_stands_above_the_picture(tmp_path):
+    """S3-05: each line once and whole, also of a handler that was there before; afterwards everything goes where it went."""
+    (tmp_path / "talk.py").write_text(TALKATIVE)
+    with Terminal("talk.py", folder=tmp_path, height=40) as terminal:
+        assert terminal.finish() == 0
+    last = [row for row in terminal.screen() if row]
+    assert last[:6] == [f"{how} line {number}" for number in range(3) for how in ("logged", "printed")]
+    assert last[6].startswith("talk  today")
+    assert last[-1] == "logged after"
+    assert sum(row.startswith("talk  today") for row in last) == 1
+
+
+def test_a_picture_that_breaks_gives_the_streams_back(app, monkeypatch):
+    """S3-06: who logs and prints afterwards is heard."""
+    handler = logging.StreamHandler(sys.stderr)
+    logging.getLogger("mine").addHandler(handler)
+    before = (sys.stdout, sys.stderr)
+    screen = watching.Terminal(console=Console(file=io.StringIO(), force_terminal=True))
+    redirected = []
+
+    def broken(now):
+        redirected.append(handler.stream is not before[1])
+        raise OSError("gone")
+
+    monkeypatch.setattr(screen, "show", broken)
+    screen.every = 0.001
+
+    @outlast.stage
+    def wait(item):
+        while not redirected:
+            threading.Event().wait(0.001)
+        return item
+
+    try:
+        with Watch(screen) as watch:
+            outlast.Pipeline("p", wait, app=app).run(range(3), watch=watch)
+        assert (redirected, handler.stream, sys.stdout, sys.stderr) == ([True], before[1], *before)
+    finally:
+        logging.getLogger("mine").removeHandler(handler)
 
 
 def test_ctrl_c_is_answered_in_the_picture_and_a_second_one_ends_it(tmp_path):

@@ -41,6 +41,11 @@ class Secret:
             raise ConfigurationError(message)
         return cls(name)
 
+    @property
+    def variable(self) -> str:
+        """The environment variable that it is in."""
+        return self._name
+
     def reveal(self) -> str:
         """Its value, for the one place that needs it."""
         value = os.environ.get(self._name)

@@ -271,7 +271,7 @@ class Call:
                         if breaker is not None and guard.on_open == "fail" and breaker.open_beyond(0.0):
                             self._rejected(breaker)  # not even worth standing in line
                         self.turn = limit.line_up(self.cost)
-                        self.held_up = True
+                        self.held_up, self.asking = True, False
                         return 0.0
                 if breaker is not None:
                     self.ticket = ticket = breaker.era()
@@ -479,6 +479,10 @@ class Call:
 
     # -- after an attempt
 
+    def roll(self) -> float:
+        """What chance says about the next wait."""
+        return self.world.dice.roll()
+
     def failed(self, error: Exception) -> float | None:
         """An attempt raised: the seconds until the next one, or None, and then the error is to be raised as it is."""
         if self.quick:
@@ -498,7 +502,7 @@ class Call:
                 and (band := policy._bands.get(number)) is not None  # noqa: SLF001 - as above
             ):
                 low, high = band
-                delay = low if low == high else low + self.world.dice.roll() * (high - low)
+                delay = low if low == high else low + self.roll() * (high - low)
                 began = self.attempt_began
                 duration = self.world.clock.monotonic() - began if number > 1 else 0.0
                 try:
@@ -522,7 +526,7 @@ class Call:
         now = world.clock.monotonic() if self.timed or number > 1 else began
         reason = self._before_policy(error) if latest[0] != self.seen or self.timer is not None else None
         answer = reason or self.guard.retry.answer(
-            error, verdict, number, world.dice.roll, self.previous, circuits=self.circuits
+            error, verdict, number, self.roll, self.previous, circuits=self.circuits
         )
         if not isinstance(answer, str) and (
             stopping.get() is not None or self.deadline is not None or not self.guard.plain
@@ -617,7 +621,7 @@ class Call:
     def _another(self, result: object) -> float | None:
         """A result that `retry_if` does not want: the delay until another attempt, or None, and then it is returned as it is."""
         policy, now = self.guard.retry, self.world.clock.monotonic()
-        delay = policy.delay(self.number, self.world.dice.roll(), None, self.previous)
+        delay = policy.delay(self.number, self.roll(), None, self.previous)
         reason: StopReason | None = (
             "exhausted" if self.number >= policy.max_attempts else self._after_policy(now, delay)
         )

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from _weakref import ref
 from contextvars import copy_context
+from functools import partial
 from types import coroutine
 
 from outlast.call import Call, Ended, latest, made, running
 from outlast.callables import PLAIN, awaitable
-from outlast.clock import here, in_trio, stopping
+from outlast.clock import Clock, Signal, here, in_trio, stopping
 from outlast.errors import AttemptTimeoutError, ConfigurationError, TotalTimeoutError
 
 TYPE_CHECKING = False
@@ -244,6 +245,7 @@ async def arun(
     if begun:
         call.unawaited = None
     hedged = call.guard.hedge is not None and call.world.retries
+    isolated = call.guard.isolation is not None
     try:
         if call.guard.cost is not None and call.cost is None:
             call.estimate(args, kwargs, fn)
@@ -258,9 +260,11 @@ async def arun(
                 call.attempt_began = clock.monotonic()
             elif (delay := call.begin()) is not None:
                 continue
-            limit = None if plain else call.limit()
+            limit = None if plain or isolated else call.limit()  # what is isolated is left on time by itself
             try:
-                if hedged:
+                if isolated and first is None:
+                    first = _isolated(call, fn, args, kwargs)
+                elif hedged:
                     first = _hedged(call, fn, args, kwargs)
                 elif first is None:
                     if call.number == 1 or (clean is not None and same(copy_context(), clean)):
@@ -294,6 +298,61 @@ async def arun(
         call.last_error = call.unwanted = None  # whoever still holds the call holds nothing of its attempts
         if not quick:
             call.over()
+
+
+async def _isolated(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An attempt of blocking code for a caller in an event loop, which goes on meanwhile."""
+    if not call.world.retries:
+        result = fn(*args, **kwargs)
+    else:
+        work = partial(copy_context().run, ISOLATED[call.guard.isolation or "thread"], call, fn, args, kwargs)
+        result = await _aside(call, work)
+    return await result if awaitable(result) else result
+
+
+async def _aside(call: Call, work: Callable[[], Any]) -> Any:
+    """What comes of the work, in a thread that waits for it; if nobody waits here any more, it is given up there."""
+    from threading import Thread
+
+    signal, came = Signal(), _Came()
+
+    def wait() -> None:
+        try:
+            came.result = work()
+        except BaseException as error:  # noqa: BLE001 - handed to the caller
+            came.error = error
+        signal.set()
+
+    before = call.thread
+    Thread(target=wait, daemon=True, name="outlast-await").start()
+    try:
+        while not came.over:  # a signal of trio's may be set by its own end
+            await Clock.wait_signal(call.world.clock, signal, None)
+    except BaseException:
+        if call.thread is not None and call.thread is not before:
+            call.thread.abandon()
+        raise
+    return came.out()
+
+
+class _Came:
+    """What came of work in another thread."""
+
+    result: Any = None
+    error: BaseException | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.error is not None or "result" in self.__dict__
+
+    def out(self) -> Any:
+        error, self.error = self.error, None
+        if error is None:
+            return self.result
+        try:
+            raise error
+        finally:
+            del error
 
 
 async def _hedged(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

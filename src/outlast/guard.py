@@ -281,14 +281,37 @@ class Guard:
             raise ConfigurationError(message)
 
     def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call fn under this guard."""
+        """Call fn under this guard. For a coroutine function, as calling that does, it gives something to await; `acall` awaits it."""
         return _drive(_new_call(self, fn), fn, args, kwargs, is_async=self._check(fn))  # type: ignore[no-any-return]
 
-    async def acall(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Await fn under this guard."""
-        self._check_async(fn)
+    if TYPE_CHECKING:
+
+        @overload
+        async def acall(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+        @overload
+        async def acall(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    async def acall(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """
+        Await fn under this guard. Blocking code is taken with `isolation`: it runs there, and the event loop goes on meanwhile.
+        """
+        try:
+            return await _adrive(_new_call(self, fn), self._awaited(fn), args, kwargs)
+        except _NotAResult as wrong:
+            raise ConfigurationError(str(wrong)) from None
+
+    def _awaited(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """What `acall` calls: fn, if it is a coroutine function or is isolated; anything else must give something to await."""
         self._check_shapes(fn)
-        return await _adrive(_new_call(self, fn), fn, args, kwargs)  # type: ignore[no-any-return]
+        if is_async(fn):
+            self._check_async(fn)
+        elif self.isolation is None:
+            return _only_awaitables(fn)
+        elif self.isolation == "process":
+            from outlast.processes import check
+
+            check(fn)
+        return fn
 
     def outcome(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
         """Call fn under this guard and return how it ended instead of raising."""
@@ -309,14 +332,22 @@ class Guard:
             return _outcome(call, error=error)
         return _outcome(call, value=value)
 
-    async def aoutcome(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
-        """Await fn under this guard and return how it ended instead of raising."""
-        self._check_async(fn)
-        self._check_shapes(fn)
+    if TYPE_CHECKING:
+
+        @overload
+        async def aoutcome(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]: ...
+        @overload
+        async def aoutcome(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]: ...
+
+    async def aoutcome(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Outcome[Any]:
+        """As `acall`, and return how it ended instead of raising."""
+        work = self._awaited(fn)
         call = _new_call(self, fn)
         call.recorded = True
         try:
-            value = await _adrive(call, fn, args, kwargs)
+            value = await _adrive(call, work, args, kwargs)
+        except _NotAResult as wrong:
+            raise ConfigurationError(str(wrong)) from None
         except Exception as error:  # noqa: BLE001 - returned
             return _outcome(call, error=error)
         return _outcome(call, value=value)
@@ -385,6 +416,20 @@ def _scripted(call: Call, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 class _NotAResult(BaseException):
     """A function whose outcome was wanted handed out something to await; no attempt could mend that."""
+
+
+def _only_awaitables(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        result = fn(*args, **kwargs)
+        if result.__class__ in PLAIN or not awaitable(result):
+            raise _NotAResult(
+                f"expected something to await from {name_of(fn)}, got: a result. It is a sync function, and has held up the event loop: give the "
+                'guard isolation="thread" to await it, or use `call`.'
+            )
+        return result
+
+    dress(attempt, fn)
+    return attempt
 
 
 def _only_results(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -64,6 +64,10 @@ class ThreadAttempt:
         """Whether it has not come back yet."""
         return not self._done.is_set()
 
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        self.given_up = True
+
     def result(self, clock: Clock, seconds: float | None) -> Any:
         """What the call returned or raised; TimeoutError if it has not come back in time, and then its outcome is discarded."""
         try:

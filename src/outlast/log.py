@@ -9,6 +9,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
+    from typing import Any
 
 _logger: logging.Logger | None = None
 _silent: type | None = None  # logging.NullHandler, once logging is there
@@ -35,6 +36,20 @@ def _harmless(record: logging.LogRecord) -> bool:
     if isinstance(record.args, tuple):
         record.args = tuple(harmless(value) if isinstance(value, str) else value for value in record.args)
     return True
+
+
+def warn(message: str, *args: object, **more: Any) -> None:
+    """A warning about work that goes on, whatever a handler of the application's makes of it."""
+    _say("warning", message, *args, **more)
+
+
+def _say(level: str, message: str, *args: object, **more: Any) -> None:
+    try:
+        getattr(logger(), level)(message, *args, **more)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - what is told must not be ended by telling it
+        return
 
 
 def heard() -> bool:
@@ -68,4 +83,4 @@ def report_once(hook: object, broken: BaseException, consequence: str) -> None:
     except TypeError:
         _reported[key] = hook
     name = getattr(hook, "__qualname__", type(hook).__name__)
-    logger().error("%s failed with %s; %s", name, type(broken).__name__, consequence)
+    _say("error", "%s failed with %s; %s", name, type(broken).__name__, consequence)

@@ -9,8 +9,9 @@ from outlast.policy import RetryPolicy
 #: What a bare ``@retry`` does: 3 attempts, 1 s doubling to 30 s, ±25 %, transient errors.
 default = RetryPolicy()
 
-#: Model APIs: rate limits need more attempts and more patience than anything else, and 529 is their way to say "overloaded".
-llm = RetryPolicy(max_attempts=6, initial_delay=1.0, max_delay=60.0, on_errors=("transient", "5xx"))
+#: Model APIs: rate limits need more attempts and more patience than anything else, 529 is their way to say "overloaded", and what they say with 408
+#: (no request in time) and 409 (a conflict of locks) passes too, as their own clients know.
+llm = RetryPolicy(max_attempts=6, initial_delay=1.0, max_delay=60.0, on_errors=("transient", "5xx", 408, 409))
 
 #: Databases: a pool or a failover recovers within 5 to 10 seconds; a deadlock at once.
 database = RetryPolicy(max_attempts=6, initial_delay=0.2, max_delay=10.0, on_errors=("database", "network", "timeout"))

@@ -396,6 +396,7 @@ class ProcessAttempt:
             raise ConfigurationError(message)
         check(fn)
         self.timed_out = False
+        self._unwanted = False
         self._name = name_of(fn)
         self._worker: _Worker | None = None
         inner: Any = fn
@@ -419,6 +420,13 @@ class ProcessAttempt:
     def running(self) -> bool:
         """Whether something of it still runs. Not after a result, an error or a timeout, unless the system could not kill it."""
         return self._worker is not None and not self._worker.ended()
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more: it is killed. For another thread than the one that waits."""
+        self._unwanted = True
+        worker = self._worker
+        if worker is not None:
+            worker.end()
 
     def start(self, seconds: float | None = None) -> bool:
         """Have a worker that knows the function; False if that took longer, and then there will be none."""
@@ -456,6 +464,9 @@ class ProcessAttempt:
             raise TimeoutError
         worker = self._worker
         assert worker is not None  # noqa: S101 - started
+        if self._unwanted:
+            self._drop()
+            raise TimeoutError
         try:
             self._send(CALL, self._call, max(_STARTING, 1.0))
             answer = _Answer(worker)

@@ -552,6 +552,16 @@ SHARPER = frozenset({"connection_refused", "connection_reset", "dns_error", "tim
 
 # Types whose `code`, `status` or `errno` is not what it seems.
 NOT_A_STATUS = frozenset({"aiohttp.http_exceptions.HttpProcessingError", "pymongo.errors.PyMongoError"})
+# Types whose integer `code` is an HTTP status even if the exception carries neither a response nor headers. Elsewhere it may be anything.
+CODE_IS_STATUS = frozenset(
+    {
+        "aiohttp.client_exceptions.ClientResponseError",
+        "google.api_core.exceptions.GoogleAPICallError",
+        "tornado.httpclient.HTTPClientError",
+        "urllib.error.HTTPError",
+        "werkzeug.exceptions.HTTPException",
+    }
+)
 NOT_AN_ERRNO = frozenset(
     {"ssl.SSLError", "socket.gaierror", "socket.herror", "aiohttp.client_exceptions.ClientConnectorDNSError"}
 )

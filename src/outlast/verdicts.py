@@ -5,7 +5,7 @@ Facts come first, the policy afterwards. The facts, in the order in which they a
 
     1. the caller's own word: TemporaryFailure, PermanentFailure, `register`
     2. a code that the error's own library or protocol gives: MySQL, AWS, Azure, gRPC, MongoDB, model APIs; SQLAlchemy's original
-    3. an HTTP status of 400 and more on the exception or its response
+    3. an HTTP status of 400 and more on the exception or its response; `code` is one only where there was an answer
     4. a SQLSTATE, an errno, a SQLite result code
     5. the type, along its MRO, by dotted name; nothing is imported for it
     6. what it was caused by: __cause__, unsuppressed __context__, a wrapped exception; it decides about unknown errors
@@ -25,6 +25,7 @@ from outlast.log import logger
 from outlast.rules import (
     CARRIERS,
     CATEGORIES,
+    CODE_IS_STATUS,
     CODES,
     ERRNOS,
     ERROR_CLASSES,
@@ -131,8 +132,10 @@ def refusal(error: BaseException | None, verdict: Verdict | None = None) -> floa
     if not isinstance(error, Exception):
         return None
     verdict = verdict or classify(error)
-    if verdict.error_class == "rate_limited" or (
-        verdict.error_class == "unavailable" and verdict.retry_after is not None
+    if (
+        verdict.error_class == "rate_limited"
+        or verdict.status == _OVERLOADED
+        or (verdict.error_class == "unavailable" and verdict.retry_after is not None)
     ):
         return verdict.retry_after or 0.0
     return None
@@ -147,7 +150,9 @@ def surely_undone(error: Exception, verdict: Verdict) -> bool:
     # What merely happened before (an implicit context) may have been handled, and something else sent since; only libraries' wrappers
     # are known to mean it.
     meant = error.__cause__ is not None or _dotted(type(error)) in WRAPPERS or _CAUSED_BY not in verdict.why
-    if meant and (verdict.error_class in UNDONE or refusal(error, verdict) is not None):
+    # That a 529 is heeded does not prove that it was sent before anything was done.
+    refused = verdict.error_class != "server_error_other" and refusal(error, verdict) is not None
+    if meant and (verdict.error_class in UNDONE or refused):
         return True
     link: BaseException | None = error
     for _ in range(_DEPTH):
@@ -191,6 +196,7 @@ def lineage(error_class: str) -> tuple[str, ...]:
 
 # -- exceptions ----------------------------------------------------------------------------------------------------------
 
+_OVERLOADED = 529  # what services of models say instead of 429 when all of them together are too many
 LONGEST_HINT = 31_536_000.0  # seconds, a year: beyond any policy's ceiling
 _DEPTH = 12  # how far a chain is followed; real ones have five links
 _CAUSED_BY = "was caused by"
@@ -204,6 +210,7 @@ class _Plan:
     __slots__ = (
         "carries",
         "category",
+        "code_counts",
         "has_errno",
         "names",
         "own",
@@ -222,6 +229,7 @@ class _Plan:
         self.rule = next((name for name in lines if name in TYPES), None)
         self.has_errno = issubclass(cls, OSError) and not NOT_AN_ERRNO.intersection(lines)
         self.status_counts = not NOT_A_STATUS.intersection(lines)
+        self.code_counts = bool(CODE_IS_STATUS.intersection(lines))
         attributes = (
             "status",
             "status_code",
@@ -388,7 +396,10 @@ def _by_status(error: BaseException, plan: _Plan) -> Verdict | None:
         status = _item(metadata, "HTTPStatusCode")
         if isinstance(status, int) and 400 <= status <= 599:
             return _of_status(status, _asked(_item(metadata, "HTTPHeaders")))
-    for holder, names in ((error, ("status_code", "status", "code")), (response, ("status_code", "status"))):
+    # An integer `code` may be anything: an exit code, a constant of the library. A status it is where there was an answer to have one.
+    answered = plan.code_counts or response is not None or _attribute(error, "headers") is not None
+    own = ("status_code", "status", "code") if answered else ("status_code", "status")
+    for holder, names in ((error, own), (response, ("status_code", "status"))):
         for name in names if holder is not None else ():
             status = _attribute(holder, name)
             if isinstance(status, int) and not isinstance(status, bool) and 400 <= status <= 599:

@@ -161,6 +161,20 @@ def test_json_lines_that_are_too_deep_or_no_text_are_dead_letters(app, tmp_path)
         list(open_source(path))
 
 
+def test_a_line_with_two_values_of_one_name_is_a_dead_letter(tmp_path):
+    """D-26: as two columns of one name are; at any depth. The first line may have a byte order mark."""
+    path = tmp_path / "in.jsonl"
+    path.write_text(
+        '\ufeff{"a": 1}\n{"a": 1, "a": 2}\n[{"b": {"c": 1, "d": 2, "c": 1}}]\n{"a": {"a": 3}}\n', encoding="utf-8"
+    )
+    items = list(open_source(path))
+    assert [items[0], items[3]] == [{"a": 1}, {"a": {"a": 3}}]
+    assert [str(item.error) for item in items[1:3]] == [
+        "in.jsonl line 2: two values have the name 'a'",
+        "in.jsonl line 3: two values have the name 'c'",
+    ]
+
+
 @pytest.mark.parametrize(
     "text", [json.dumps([{"id": 1}, {"id": 2}]), json.dumps([1, 2], indent=2), "\ufeff [1]\n[2]\n"]
 )

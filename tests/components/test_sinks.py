@@ -381,6 +381,31 @@ def test_a_file_that_is_not_ours_is_not_touched(app, tmp_path):
     one.close()
 
 
+def test_a_spool_of_an_earlier_version_becomes_a_file(tmp_path):
+    """Its batches do not say what they are like: columns that it let grow still fit, and nothing that comes later is changed."""
+    frames = b""
+    for rows in ([{"n": 1, "id": 2**60 + 1}], [{"n": 0.5, "id": 2, "late": "x"}]):
+        buffer = pa.BufferOutputStream()
+        batch = pa.RecordBatch.from_pylist(rows)
+        with pa.ipc.new_stream(buffer, batch.schema) as stream:
+            stream.write_batch(batch)
+        data = bytes(buffer.getvalue())
+        frames += len(data).to_bytes(8, "little") + data
+    (tmp_path / "o.parquet.spool").write_bytes(b"OUTLAST1" + bytes(8) + frames)
+    sink = Parquet(tmp_path / "o.parquet")
+    sink.open(len(frames), run="r", token=2)
+    with pytest.raises(outlast.PermanentFailure, match="the column id would have whole numbers above"):
+        sink.encode({"id": 0.5})
+    sink.write([sink.encode({"n": 3, "id": 4})], [])
+    sink.settle()
+    sink.finish()
+    assert pq.read_table(tmp_path / "o.parquet").to_pylist() == [
+        {"n": 1.0, "id": 2**60 + 1, "late": None},
+        {"n": 0.5, "id": 2, "late": "x"},
+        {"n": 3.0, "id": 4, "late": None},
+    ]
+
+
 def test_row_groups_are_large_however_small_the_batches_were(app, tmp_path, monkeypatch):
     """A file of a thousand tiny row groups would be slow to read for ever."""
     monkeypatch.setattr(journal, "MOST_ITEMS", 20)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import pickle
 import signal
 import sys
 import threading
+from collections import Counter
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -510,6 +513,39 @@ def test_map_takes_an_exit_as_that_items_failure():
         asyncio.run(cut_short())
 
 
+@pytest.mark.parametrize("thrown", [SystemExit, ValueError, asyncio.CancelledError])
+def test_neither_a_log_handler_nor_a_hook_ends_a_run(sqlite_app, thrown):
+    """breaker, low: whatever they raise, also where a run warns of something itself."""
+
+    class Hostile(logging.Handler):
+        def handle(self, record):
+            raise thrown
+
+    def hook(event):
+        raise thrown
+
+    @contextmanager
+    def opened():
+        yield 1
+        raise ValueError("it cannot be closed")
+
+    @outlast.stage(retry=ONCE)
+    def work(item, resource=outlast.use(opened)):
+        if item == 2:
+            raise ValueError("two")
+        return item
+
+    log, handler = logging.getLogger("outlast"), Hostile()
+    log.addHandler(handler)
+    forget = outlast.observe.subscribe(hook)
+    try:
+        result = outlast.Pipeline("p", work, app=sqlite_app, failure_budget=1).run(range(5))
+    finally:
+        forget()
+        log.removeHandler(handler)
+    assert (result.counts.succeeded, result.counts.dlq) == (4, 1)
+
+
 # --- stop means stop ---
 
 
@@ -610,6 +646,50 @@ def test_a_stop_in_the_order_of_the_source(app, sync):
     assert (result.reason, out[:3], result.counts.dlq) == ("item_error", [0, 1, 2], 1)
     assert out[3:] in ([], [4])  # which may have been running
     assert len(began) <= 6
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+def test_a_snooze_ends_7_days_after_the_first_one(sqlite_app, sync, batch):
+    """D-31, user F16: then the item is a dead letter that says so; every stage has its own 7 days, and others are not held up."""
+    tried = Counter()
+
+    def one(item):
+        tried[item] += 1
+        if item == 0 or (item == 1 and tried[item] < 150):
+            raise outlast.Snooze(3600)
+        return item
+
+    def listed(item):
+        try:
+            return one(item)
+        except outlast.Snooze as snooze:
+            return snooze
+
+    def many(items):
+        return [listed(item) for item in items]
+
+    async def soon(item):
+        return many(item) if batch else one(item)
+
+    def first(item):
+        if item == 0 and not before:
+            before.append(item)
+            raise outlast.Snooze(6 * 86400)
+        return item
+
+    before = []
+    stages = outlast.stage(first), outlast.stage(batch=batch)((many if batch else one) if sync else soon)
+    with virtual_time() as time:
+        result = outlast.Pipeline("p", *stages, app=sqlite_app, failure_budget=1).run(
+            range(2), item_key=str, check=False
+        )
+    assert (result.counts.succeeded, result.counts.dlq) == (1, 1)
+    (letter,) = sqlite_app.dead_letters.find()
+    assert (letter.item_key, letter.error_class) == ("0", "permanent_failure")
+    assert "to come within 7 days of its first Snooze" in letter.error
+    assert (tried[0] in {168, 169}, tried[1]) == (True, 150)  # items of a batch wait a moment for each other
+    assert 12.9 * 86400 <= time.now < 13 * 86400 + 60
 
 
 # --- on record ---

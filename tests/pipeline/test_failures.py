@@ -13,6 +13,7 @@ import outlast
 from outlast import report
 from outlast.cli import app as command_line
 from outlast.deadletters.folder import as_entry, from_entry
+from outlast.testing import run as trial
 
 QUICK = {"max_attempts": 2, "initial_delay": 0.001}
 
@@ -105,6 +106,23 @@ def test_an_attempt_that_still_runs_is_why_there_was_no_other(app):
         assert [letter.stop_reason for letter in app.dead_letters.find()] == ["still_running"]
     finally:
         end.set()
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_what_ends_a_wait_is_on_record_too(batch):
+    """No turn at a limit within its time, and a retry budget that stays empty; the attempts before say nothing of it."""
+    options = {} if batch is None else {"batch": batch}
+    limit = outlast.Limit("vendor", rates={"calls": outlast.Rate(1, per=100)}, max_wait=30)
+    throttled = outlast.stage(guard=outlast.Guard("g", retry=policy(), limit=limit), **options)(lambda found: found)
+    result = trial(outlast.Pipeline("p", throttled), range(4 if batch else 2))
+    reasons = [item.stop_reason for item in result.items()]
+    assert sorted(map(str, reasons)) == ["None"] * (batch or 1) + ["throttled"] * (batch or 1)
+
+    budget = outlast.RetryBudget("b", ratio=0.0001, reserve=1)
+    patient = outlast.RetryPolicy(max_attempts=9, initial_delay=1, jitter=0)
+    broke = outlast.stage(guard=outlast.Guard("g", retry=patient, retry_budget=budget), **options)(RESET)
+    result = trial(outlast.Pipeline("p", broke), range(batch or 1))
+    assert {item.stop_reason for item in result.items()} == {"retry_budget"}
 
 
 def test_items_that_did_not_fail_have_no_stop_reason(app):

@@ -120,10 +120,11 @@ def test_an_error_that_is_not_retried_fails_at_once_and_one_attempt_means_one(sy
         calls.append(item)
         raise (KeyError if item == "bad" else ConnectionResetError)("x")
 
-    trial(outlast.Pipeline("p", made(work, sync=sync)), ["bad"])
+    refused = trial(outlast.Pipeline("p", made(work, sync=sync)), ["bad"])
     assert calls == ["bad"]
-    trial(outlast.Pipeline("p", made(work, sync=sync, retry=outlast.RetryPolicy(max_attempts=1))), ["once"])
+    once = trial(outlast.Pipeline("p", made(work, sync=sync, retry=outlast.RetryPolicy(max_attempts=1))), ["once"])
     assert calls == ["bad", "once"]
+    assert [item.stop_reason for result in (refused, once) for item in result.items()] == ["permanent", "exhausted"]
 
 
 @both

@@ -162,6 +162,9 @@ def test_placeholders_of_older_letters_are_never_handed_out():
 @pytest.mark.parametrize("metadata", [{"begins": 5}, {"earlier": "x"}, {"earlier": {}}, {"source": "é"}, {"source": 7}])
 def test_a_letter_that_somebody_has_written_by_hand_stops_nobody(metadata):
     """What it says of its input may be anything."""
+    for broken in (b"", b'{"v":1,"d":{"$type":"datetime","d":"soon"}}', b'{"v":1,"d":{"$type":"ndarray","d":"AAAA"}}'):
+        with pytest.raises(Unreplayable, match="cannot be replayed, because the input of work cannot be"):
+            beginning(row(stage="work", payload=broken), Codec(), {}, ["work"])
     lost = Codec().encode(Review(1))
     with pytest.raises(Unreplayable, match="cannot be replayed, because"):
         beginning(row(stage="work", payload=lost, metadata=metadata), Codec(), {}, ["work"])

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 import outlast
+from outlast.clock import roll_for
 from outlast.testing import run as trial
 from outlast.testing import virtual_time
 
@@ -215,3 +216,50 @@ def test_waits_come_back_from_both_databases_as_they_were(app):
     with virtual_time():
         result = outlast.Pipeline("p", work, app=app).run(range(2))
     assert app.store.attempts(result._number, 1)[0].waits == {f"limit {name}": 10_000_000}
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "guarded", "batch"])
+def test_the_waits_of_a_run_follow_from_its_id(app, kind):
+    """C-06, S0-31, S0-32: run id, stage, item and attempt decide each of them; so a run can be worked out again, and its items still spread."""
+    policy = outlast.RetryPolicy(max_attempts=4, initial_delay=1.0, jitter=0.5, on_errors=["all"])
+    options = {"guard": outlast.Guard("g", retry=policy, timeout=60 if kind == "guarded" else None)}
+
+    def fetch(item):
+        raise TimeoutError(f"no {item}")
+
+    async def fetch_later(item):
+        return fetch(item)
+
+    work = fetch_later if kind != "sync" else fetch
+    work.__name__ = work.__qualname__ = "fetch"
+    stage = outlast.stage(**options | ({"batch": 1} if kind == "batch" else {}))(work)
+    with virtual_time():
+        result = outlast.Pipeline("p", stage, app=app, failure_budget=1.0, min_success_rate=0.0).run(
+            ["a", "b", "c"], item_key=str, check=False
+        )
+    run = app.store.run(result.id)
+    found = {(row.seq, row.number): row.delay_us for row in app.store.attempts(run.number) if row.outcome == "retrying"}
+    wanted = {
+        (seq, number): round(policy.delay(number, roll_for(result.id, "fetch", key, number)) * 1e6)
+        for seq, key in enumerate("abc")
+        for number in (1, 2, 3)
+    }
+    assert found == pytest.approx(wanted, abs=1)
+    assert len({delay for (_, number), delay in found.items() if number == 1}) == 3
+
+
+def test_a_seed_decides_the_ids_of_a_run_and_so_its_waits():
+    """C-06, S0-32: two runs with one seed wait alike, another seed is another run."""
+
+    @outlast.stage(retry=outlast.RetryPolicy(max_attempts=3, jitter=0.5, on_errors=["all"]))
+    async def fetch(item):
+        raise TimeoutError(f"no {item}")
+
+    def played(seed):
+        pipeline = outlast.Pipeline("p", fetch, failure_budget=1.0, min_success_rate=0.0)
+        result = trial(pipeline, ["a", "b"], item_key=str, seed=seed)
+        return result.id, [row.delay_us for seq in (0, 1) for row in result._store().attempts(result._number, seq)]
+
+    assert played(7) == played(7)
+    assert played(7)[0] != played(8)[0]
+    assert played(7)[1] != played(8)[1]

@@ -119,6 +119,16 @@ def test_the_dead_letters_of_an_old_store_are_replayed(app):
     assert Counter(letter.status for letter in letters) == {"resolved": 6, "archived": 1}
 
 
+def test_what_an_old_store_could_not_keep_is_made_again_or_refused(app):
+    """D-23: a letter with a placeholder begins at its source, and one without any is refused; no stage ever sees the placeholder."""
+    seen = []
+    result = pipelines.pictures(app, seen).reprocess()
+    assert (result.status, seen, list(result.outputs())) == ("completed", [("measure", "Picture")], [10])
+    result = pipelines.things(app, seen).reprocess()
+    assert (result.counts.succeeded, seen) == (0, [("measure", "Picture")])
+    assert [letter.status for letter in app.dead_letters.find(pipeline="things", status=None)] == ["open"]
+
+
 # -- while others have it open ---------------------------------------------------------------------------------------------
 
 # What a program of schema 2 writes, column by column; it knows nothing of what came later.

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from outlast import classify
+from outlast.errors import LeaseLost
 from outlast.store import StoreRefused, StoreUnavailable
-from outlast.store.records import Batch, Checkpoint, EventRow, RunCounts
+from outlast.store.records import Batch, Checkpoint, EventRow, Homecoming, Mended, RunCounts, Settled
 from stores import START, Plan, attempt, batch, contents, counts, item, letter, sql, started
 
 EVERYTHING = {
@@ -29,7 +30,11 @@ EVERYTHING = {
     ],
     "checkpoints": [Checkpoint(9, "key-9", 1, "2", b"\x00made")],
     "dead_letters": [letter(2)],
-    "resolved": [(letter(77).id, "resolved", None), (letter(78).id, "open", "again")],
+    "resolved": [
+        Settled(letter(77).id, "resolved", seq=0),
+        Settled(letter(78).id, "open", "again", seq=2),
+        Settled(letter(79).id, "open", None, "its sink is gone", seq=3),
+    ],
     "events": [EventRow("e" * 32, "run_started", START, None, {"total": 5})],
     "read": 10,
     "sink_offset": 1234,
@@ -37,10 +42,19 @@ EVERYTHING = {
 }
 
 
+def said(standing, before, after, exhausted):
+    return standing._replace(why=f"{before.succeeded} and now {after.succeeded} of {after.total}, {exhausted}")
+
+
 def prepared(store):
+    """A replay, its lease, and a batch of it that brings an item home to another run."""
     run, lease = started(store)
-    store.add_letters([letter(77, status="replaying"), letter(78, status="replaying")])
-    return run, lease, Batch(**EVERYTHING)
+    _, held = started(store, "yesterday", owner="second")
+    store.write(held, Batch(items=[item(0), item(5, "dlq", reason="boom")], read=6, sink_offset=10))
+    store.add_letters([letter(number, status="replaying", claimed_by=run.id) for number in (77, 78, 79)])
+    mended = [Mended(5, 0, "succeeded", degraded=True, reason=None, warnings=("late",), output=b"home")]
+    coming = Homecoming(lease=held, items=mended, sink_offset=30, judge=said)
+    return run, lease, Batch(**EVERYTHING, homes=[coming])
 
 
 def test_a_batch_comes_back_as_it_was(store):
@@ -57,11 +71,43 @@ def test_a_batch_comes_back_as_it_was(store):
     resolved, reopened = store.letter(letter(77).id), store.letter(letter(78).id)
     assert (resolved.status, resolved.replays, resolved.error) == ("resolved", 0, letter(77).error)
     assert (reopened.status, reopened.replays, reopened.error) == ("open", 1, "again")
+    untried = store.letter(letter(79).id)
+    assert (untried.status, untried.replays, untried.error, untried.reason) == (
+        *("open", 0, letter(79).error),
+        "its sink is gone",
+    )
+    home = store.find_run("reviews", "yesterday")
+    assert (home.counts, home.why) == (
+        RunCounts(total=6, succeeded=2, degraded=1),
+        "1 and now 2 of 6, False",
+    )
+    assert store.shard_state(home.number, 0).sink_offset == 30
+    assert [(row.seq, row.status, row.output) for row in store.items(home.number)] == [
+        (0, "succeeded", None),
+        (5, "succeeded", b"home"),
+    ]
     assert list(store.outputs(run.number)) == [b"\x00\xff"]
     found = store.run(run.id)
     assert found.counts == RunCounts(total=10, succeeded=2, skipped=1, dlq=1, failed=1, degraded=1)
     assert found.spent == {"usd": 0.5}
     assert found.source_exhausted
+
+
+@pytest.mark.parametrize("loss", ["released", "claimed by another", "home", "own"])
+def test_a_replay_that_has_lost_a_letter_or_a_lease_writes_nothing(store, loss):
+    """C-14, C-22: neither its item nor what comes home, nor a letter, if somebody else may have done one of them."""
+    run, lease, full = prepared(store)
+    if loss == "released":
+        store.move_letters([letter(77).id], from_="replaying", to="open")
+    elif loss == "claimed by another":
+        sql(store, "update outlast_dead_letters set claimed_by = 'another' where id = ?", letter(78).id)
+    else:
+        store.drop_lease(full.homes[0].lease if loss == "home" else lease)
+    before = contents(store)
+    with pytest.raises(LeaseLost):
+        store.write(lease, full)
+    assert contents(store) == before
+    assert run.counts.total == 0
 
 
 def test_a_success_can_be_taken_back(store):

@@ -82,7 +82,7 @@ def test_the_newest_change_comes_first(store):
         assert ids(store.letters(limit=5, after=first[-1])) == [4, 3]
         assert ids(store.letters(older_than_days=1.5)) == [4, 3]
         assert ids(store.letters(older_than_days=0)) == [2, 4, 3]
-        assert [id_ for id_, _ in store.letter_owners(older_than_days=2.5)] == [letter(3).id]
+        assert [id_ for id_, _, _ in store.letter_owners(older_than_days=2.5)] == [letter(3).id]
 
 
 def test_pages_are_complete_and_stable_while_letters_are_added(store):

@@ -107,7 +107,8 @@ async def awaited() -> None:
     async for attempt in llm.attempts():
         with attempt:
             assert_type(await apush([1]), int)
-    await llm.acall(apush, ["1"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    assert_type(await llm.acall(len, "x"), int)  # blocking code, with isolation
+    await llm.acall(apush, ["1"])  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 class Client:

@@ -55,7 +55,18 @@ Canary = Annotated[
 ]
 Output = Annotated[
     str | None,
-    typer.Option("--output", metavar="FILE", help="A new file for the outputs. Default: the store keeps them."),
+    typer.Option(
+        "--output",
+        metavar="FILE",
+        help="A new file for all outputs. Default: the sink of the run that each letter comes from.",
+        show_default=False,
+    ),
+]
+RunKey = Annotated[
+    str | None,
+    typer.Option(
+        "--run-key", metavar="KEY", help="The replay's name; the same one goes on with it. Default: a new one."
+    ),
 ]
 FromStart = Annotated[bool, typer.Option("--from-start", help="From the first stage instead of the one that failed.")]
 Target = Annotated[
@@ -285,21 +296,27 @@ def replay_letters(
     canary: Canary = None,
     from_start: FromStart = False,
     output: Output = None,
+    run_key: RunKey = None,
     target: Target = None,
     progress: Progress = None,
     store: StoreUrl = None,
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Do the work of dead letters again, from the stage that failed. Nothing is lost if it fails again or is interrupted."""
+    """
+    Do the work of dead letters again, from the stage that failed; outputs go to the sink of the run they come from, unless --output names
+    another. Nothing is lost if it fails again or is interrupted.
+    """
     from outlast.cli.running import replay
 
-    _meant(ids, where)
     with opened(store, app) as kept:
+        before = None if run_key is None else next(iter(kept.find_replays(run_key, where.get("pipeline"))), None)
+        if before is None:
+            _meant(ids, where)
         letters = dead_letters(kept)
         known = None if not ids else [_resolved(letters, letter_id) for letter_id in ids]
         where = _named(kept, where)
-        owner = where.pop("pipeline", None) or _owner(letters, known, where)
+        owner = where.pop("pipeline", None) or (_owner(letters, known, where) if before is None else before.pipeline)
     replay(
         target,
         store=store,
@@ -310,6 +327,7 @@ def replay_letters(
         canary=canary,
         from_start=from_start,
         sink=output,
+        run_key=run_key,
         progress=progress,
         **where,
     )
@@ -326,6 +344,7 @@ def reprocess_letters(
     canary: Canary = None,
     from_start: FromStart = False,
     output: Output = None,
+    run_key: RunKey = None,
     progress: Progress = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -344,6 +363,7 @@ def reprocess_letters(
         canary=canary,
         from_start=from_start,
         sink=output,
+        run_key=run_key,
         progress=progress,
         **where,
     )

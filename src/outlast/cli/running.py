@@ -162,14 +162,14 @@ def resume(
         "run_key": record.run_key,
         **{name: value for name, value in given.items() if value is not None},
     }
-    missing = [f"--{name}" for name in ("target", "input") if not command.get(name)]
-    if record.kind == "replay":
-        refuse(
-            f"{record.run_key} is a replay: its dead letters are open again. Send them once more: outlast dlq replay --pipeline {record.pipeline}"
-        )
+    replays = record.kind == "replay"
+    if replays and (source is not None or on_change is not None):
+        refuse(f"{record.run_key} is a replay of dead letters: --input and --on-change mean nothing for it.")
+    wanted_too = ("target",) if replays else ("target", "input")
+    missing = [f"--{name}" for name in wanted_too if not command.get(name)]
     if missing:
         refuse(
-            f"{record.run_key} of {record.pipeline} was not started by `outlast run`: name {' and '.join(missing)} too, or start its program again."
+            f"{record.run_key} of {record.pipeline} was not started by a command: name {' and '.join(missing)} too, or start its program again."
         )
     folder = command.get("folder")
     if folder and folder != str(Path.cwd()) and not given["target"]:
@@ -178,6 +178,20 @@ def resume(
                 f"expected the folder in which the run was started to be there: {folder}. Name --target, --input and --output."
             )
         os.chdir(folder)
+    if replays:
+        which = {**command.get("replay", {}), "run_key": record.run_key}
+        replay(
+            command["target"],
+            store=store,
+            app=app,
+            owner=record.pipeline,
+            as_json=as_json,
+            progress=progress,
+            sink=command.get("output"),
+            strict=strict,
+            **which,
+        )
+        return
     problems = _wrong_input(command) + _wrong_output(command.get("output"))
     pipeline = _loaded(command["target"], store, problems)
     if pipeline is not None and pipeline.name != record.pipeline:
@@ -196,9 +210,11 @@ def replay(
     app: str | None = None,
     progress: bool | None = None,
     sink: str | None = None,
+    strict: bool = False,
+    run_key: str | None = None,
     **which: Any,
 ) -> None:
-    """Replay dead letters with the pipeline's own code."""
+    """Replay dead letters with the pipeline's own code; the same key goes on with the same replay."""
     from outlast.cli.watch import watching, way_to_show
 
     if target is None:
@@ -210,12 +226,20 @@ def replay(
     problems += _wrong_output(sink)
     if problems or pipeline is None:
         refuse(*problems)
+    command = {"target": target, "output": sink, "folder": str(Path.cwd()), "replay": which}
+
+    def started(runner: Runner) -> None:
+        _record(runner.store, runner.record.id, command | {"run_key": runner.record.run_key})
+
     how = None if as_json else way_to_show(wanted=progress)
-    with _waits_said(), watching(how) as watch:
+    with _waits_said(), watching(how, started=started) as watch:
         result, signalled = _ended(
-            lambda: pipeline.app.dead_letters.replay(pipeline=pipeline.name, sink=sink, watch=watch, **which)
+            lambda: pipeline.app.dead_letters.replay(
+                pipeline=pipeline.name, sink=sink, run_key=run_key, check=False, watch=watch, **which
+            )
         )
-    _tell(pipeline, result, resume=None, strict=False, as_json=as_json, signalled=signalled)
+    again = shlex.join(["outlast", "resume", result.run_key, *(("--store", mask(store)) if store else ())])
+    _tell(pipeline, result, resume=again, strict=strict, as_json=as_json, signalled=signalled)
 
 
 # --- before it starts -----------------------------------------------------------------------------------------------------

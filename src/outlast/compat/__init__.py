@@ -15,6 +15,7 @@ from outlast.compat.letters import DeadLetterQueue as DeadLetterQueue
 from outlast.compat.letters import get_dlq_samples as get_dlq_samples
 from outlast.compat.letters import move_to_dlq as move_to_dlq
 from outlast.compat.letters import reprocess_dlq as reprocess_dlq
+from outlast.compat.levels import as_loud
 from outlast.compat.pipelines import Pipeline as Pipeline
 from outlast.compat.pipelines import PipelineConfig as PipelineConfig
 from outlast.compat.pipelines import PipelineResult as PipelineResult
@@ -86,7 +87,8 @@ async def retry_with_backoff(
         cap="before_jitter",
         on_errors=retryable_exceptions,
     )
-    return await guard.Guard(retry=settings).acall(func, *args, **kwargs)
+    with as_loud():
+        return await guard.Guard(retry=settings).acall(func, *args, **kwargs)
 
 
 def is_retryable_error(error: Exception, http_status: int | None = None) -> tuple[bool, str]:
@@ -115,7 +117,8 @@ def execute_with_tiered_retry(func: Callable[[], T], retry_limits: Mapping[str, 
     settings = policy.RetryPolicy(
         initial_delay=backoff_base, max_delay=None, jitter=0.0, retry_limits=dict(retry_limits)
     )
-    return guard.Guard(retry=settings).call(func)
+    with as_loud():
+        return guard.Guard(retry=settings).call(func)
 
 
 def apply_with_retry(sample: Any, stage: Stage[..., Any, Any]) -> Any:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from outlast import pipeline, policy
 from outlast.checks import Check, Shown
 from outlast.clock import here
+from outlast.compat.levels import as_loud
 from outlast.errors import ConfigurationError, nearest
 from outlast.rows.steps import as_step, row_stage
 
@@ -184,13 +185,14 @@ class Pipeline:
         clock = here.get().clock
         began = clock.monotonic()
         # A row is begun when the one before it has ended, retries and all: with `stop_on_error` the first that fails is the last one.
-        run: RunResult[Any] = self._pipeline.run_in_turn(
-            rows,
-            sink=out.extend,
-            ordered=True,
-            on_item_error="stop" if self.config.stop_on_error else "collect",
-            window=1,
-        )
+        with as_loud():
+            run: RunResult[Any] = self._pipeline.run_in_turn(
+                rows,
+                sink=out.extend,
+                ordered=True,
+                on_item_error="stop" if self.config.stop_on_error else "collect",
+                window=1,
+            )
         took = clock.monotonic() - began
         ends = list(run.items())
         error_rows = _error_rows(run, rows)

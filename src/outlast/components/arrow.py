@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from outlast.components.reading import Unreadable
 
 SLICE = 1000  # rows that become Python values at a time
-_PART = 10_000  # rows of a LazyFrame that are collected at a time
+_PART = 10_000  # rows of a frame that become Arrow data at a time
 _UNNAMED = "__index_level_"  # the column as which a file of pandas has an index without a name
 
 
@@ -161,11 +161,11 @@ def _pandas(source: Any) -> Iterator[list[Any]]:
     The rows of a frame, or the values of a series. Columns of objects may hold anything, and are not for Arrow, which would make one type of
     them or give up: each value comes as it is.
     """
-    for start in range(0, len(source), SLICE):
-        part = source.iloc[start : start + SLICE]
+    for start in range(0, len(source), _PART):
+        part = source.iloc[start : start + _PART]
         if not hasattr(part, "columns"):
-            [values] = _together({"": part}, len(part), start)
-            yield [value[""] if isinstance(value, dict) else value for value in values]
+            for values in _together({"": part}, len(part), start):
+                yield [value[""] if isinstance(value, dict) else value for value in values]
             continue
         _distinct([str(name) for name in part.columns])
         columns = {str(name): part.iloc[:, place] for place, name in enumerate(part.columns)}
@@ -195,13 +195,17 @@ def _together(columns: dict[str, Any], count: int, before: int) -> Iterator[list
     if not arrays:
         yield [{name: (values or [])[place] for name, values in own.items()} for place in range(count)]
         return
-    [rows] = python(pa.record_batch(list(arrays.values()), names=list(arrays)), before)
-    for place, row in enumerate(rows):
-        if isinstance(row, dict):
-            for name, values in own.items():
-                value = row.pop(name, None)
-                row[name] = value if values is None else values[place]
-    yield rows
+    loose = len(arrays) < len(columns)
+    done = 0
+    for rows in python(pa.record_batch(list(arrays.values()), names=list(arrays)), before):
+        if loose:
+            for place, row in enumerate(rows, done):
+                if isinstance(row, dict):
+                    for name, values in own.items():  # all of them, so that columns keep their order
+                        value = row.pop(name, None)
+                        row[name] = value if values is None else values[place]
+        done += len(rows)
+        yield rows
 
 
 def _own_values(column: Any) -> list[Any] | None:
@@ -215,6 +219,8 @@ def _own_values(column: Any) -> list[Any] | None:
 def _own(value: Any) -> Any:
     """A value in a column of objects, as Python has it: what pandas calls missing is None, and what only numpy and pandas have is Python's."""
     kind = type(value)
+    if kind is str or kind is int:
+        return value
     if kind is float:
         return None if value != value else value  # noqa: PLR0124 - NaN is the one that is not itself
     if kind is dict:

@@ -69,10 +69,22 @@ def _json_lines(path: Path) -> Iterator[Any]:
                 raise ConfigurationError(message)
             begun = True
             try:
-                yield json.loads(line)
+                yield _from_json(line.removeprefix(BOM_UTF8).decode(errors="surrogatepass"))
             except (ValueError, RecursionError) as wrong:  # not JSON, not even text, or too deep
                 text = line.decode(errors="backslashreplace").rstrip("\r\n")
                 yield broken_item(text, f"{path.name} line {number}: {wrong}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):  # Python would keep the last one, and lose the others in silence
+        twice = next(name for place, (name, _) in enumerate(pairs) if any(name == other for other, _ in pairs[:place]))
+        message = f"two values have the name {twice!r}"
+        raise ValueError(message)
+    return made
+
+
+_from_json = json.JSONDecoder(object_pairs_hook=_object).decode
 
 
 def count(path: Path) -> int:
@@ -148,7 +160,7 @@ class Appended(Sink):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self.close()
-            message = f"expected the sink {self._path} to be free, got: another process writes to it."
+            message = f"expected the sink {self._path} to be free, got: another process writes to it. Wait for it to end, stop it, or choose another file."
             raise Busy(message) from None
 
     def _renew(self, size: int, token: int) -> int:

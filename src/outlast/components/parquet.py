@@ -156,18 +156,22 @@ class Parquet(Appended):
 
     def _learn(self, *, there: bool) -> None:
         """Find out which columns there are already: the last batch says it for all before it, and so does the file."""
-        frames = list(self._frames())
-        if frames:
-            self._shape = self._said(self._schema_at(*frames[-1]))
-            if self._shape is None:  # of an earlier version
-                for frame in frames:
-                    self._shape = self._add(self._schema_at(*frame))
+        frames, pa = list(self._frames()), self._pa
+        schema = None
         if there:
             with _opened(self._target) as file:
-                known = json.loads(file.metadata.metadata[b"outlast"]).get("shape")
-                self._shape = (
-                    self._add(file.schema_arrow) if known is None else columns.join(self._shape, columns.read(known))
-                )
+                schema = file.schema_arrow
+        last = self._schema_at(*frames[-1]) if frames else schema
+        if last is None:
+            return
+        said = (last.metadata or {}).get(_SHAPE)
+        if said is None:  # of an earlier version, which made one schema of all in this way
+            schemas = [schema.remove_metadata()] if schema is not None else []
+            schemas += [self._schema_at(*frame) for frame in frames]
+            made = pa.unify_schemas(schemas, promote_options="permissive")
+            self._shape = columns.shape_in(pa, pa.struct(list(made))) if len(made) else None
+        else:
+            self._shape = columns.read(said)
 
     def _schema_at(self, at: int, length: int) -> Any:
         ipc = self._pa.ipc
@@ -175,13 +179,6 @@ class Parquet(Appended):
             return ipc.open_stream(os.pread(self._file, min(length, _SCHEMA), at)).schema
         except (self._pa.ArrowException, OSError, EOFError):
             return ipc.open_stream(os.pread(self._file, length, at)).schema
-
-    def _said(self, schema: Any) -> Any:
-        told = (schema.metadata or {}).get(_SHAPE)
-        return None if told is None else columns.read(told)
-
-    def _add(self, schema: Any) -> Any:
-        return columns.join(self._shape, columns.shape_in(self._pa, self._pa.struct(list(schema))))
 
     # -- the rows of a batch
 
@@ -268,8 +265,8 @@ class Parquet(Appended):
 
         pa = self._pa
         shape = self._shape
-        said = json.dumps({"run": self._run, "offset": offset, "shape": columns.written(shape)})
-        schema = pa.schema(list(columns.arrow_type(pa, shape or ("struct", ())))).with_metadata({"outlast": said})
+        said = {"outlast": json.dumps({"run": self._run, "offset": offset}), _SHAPE: columns.written(shape)}
+        schema = pa.schema(list(columns.arrow_type(pa, shape or ("struct", ())))).with_metadata(said)
         with partial.open("wb") as file:
             with parquet.ParquetWriter(file, schema) as writer:
                 group, rows, size = [], 0, 0
@@ -312,12 +309,16 @@ class Parquet(Appended):
             if column.type != field.type:
                 try:
                     column = column.cast(field.type)
-                except (
-                    pa.ArrowException
-                ):  # structures of which one has more fields; whole numbers that become exact ones
-                    column = pa.array(column.to_pylist(), type=field.type)
+                except pa.ArrowException:  # of structures one has more fields; whole numbers become exact ones
+                    column = self._retyped(column, field.type)
             made.append(column)
         return pa.RecordBatch.from_arrays(made, schema=schema)
+
+    def _retyped(self, column: Any, kind: Any) -> Any:
+        try:
+            return self._pa.array(column.to_pylist(), type=kind)
+        except self._pa.ArrowException:  # of an earlier version, which took numbers that do not fit together
+            return column.cast(kind, safe=False)
 
 
 def _why(wrong: Exception) -> str:

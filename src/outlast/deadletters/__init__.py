@@ -25,5 +25,4 @@ from outlast.deadletters.folder import Directory as Directory
 from outlast.deadletters.letters import DeadLetter as DeadLetter
 from outlast.deadletters.letters import FailureGroup as FailureGroup
 from outlast.deadletters.letters import as_groups as as_groups
-from outlast.deadletters.queue import Claims as Claims
 from outlast.deadletters.queue import DeadLetters as DeadLetters

@@ -112,7 +112,10 @@ def beginning(
     *,
     from_start: bool = False,
 ) -> Beginning:
-    """Where a replay of the letter begins in a pipeline with these stages; `Unreplayable` if nowhere."""
+    """
+    Where a replay of the letter begins in a pipeline with these stages; `Unreplayable` if nowhere. A letter of a stage that is no more, or of
+    none, begins at the start.
+    """
     problems: list[str] = []
     try:
         candidates = [*_candidates(letter, from_start=from_start)]
@@ -123,12 +126,17 @@ def beginning(
             problems.append(f"{what} was not stored ({data})")
             continue
         if name is not None and name not in stages:
-            message = f"the pipeline has no stage {name!r} any more: replay it with from_start=True"
-            raise Unreplayable([message])
+            if "source" in letter.metadata:
+                problems.append(f"the pipeline has no stage {name!r} any more")
+                continue
+            name = None  # noqa: PLW2901 - where no source is kept beside it, the input is what the source gave
         try:
             value = codec.bring_back(data, known)
         except (Lost, StoreRefused) as error:
             problems.append(f"{what} cannot be made again ({error})")
+            continue
+        except Exception as error:  # noqa: BLE001 - the app's own codec, or a hand in the store: it concerns this letter only
+            problems.append(f"{what} cannot be read ({type(error).__name__})")
             continue
         if isinstance(value, dict) and value.keys() == {_PLACEHOLDER}:
             problems.append(f"{what} was not stored")

@@ -1,11 +1,10 @@
 """
-The door: `DeadLetters` finds them, mends them, sends them again; `Claims` is the source of such a replay.
+The door: `DeadLetters` finds them, mends them, sends them again.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.filters import LetterFilter
     from outlast.store.letters import Order
-    from outlast.store.records import DeadLetterRow, LetterStat, LetterStatus
+    from outlast.store.records import Claimant, DeadLetterRow, LetterStat, LetterStatus, RunRecord
 
 _PAGE = 500  # letters read, claimed or written at a time
 
@@ -46,12 +45,21 @@ class Replay(Protocol):
     """
     What does the work of dead letters again, in a run that holds a lease: pipelines, which this room does not know.
 
-    It reads `source`, which claims what it hands out, and settles each letter in the transaction that finishes its item. The same `run_key`
-    goes on with the same run.
+    It claims the letters of `ids`, the first `canary` of them before the others, and settles each in the transaction that finishes its item. The
+    same `run_key` goes on with the same replay.
     """
 
     def __call__(
-        self, pipeline: str, source: Claims, /, *, run_key: str, from_start: bool, sink: Any, watch: Any
+        self,
+        pipeline: str,
+        ids: Sequence[str],
+        /,
+        *,
+        canary: int | None,
+        run_key: str,
+        from_start: bool,
+        sink: Any,
+        watch: Any,
     ) -> Any: ...
 
 
@@ -88,30 +96,36 @@ class DeadLetters:
         The newest change first, read as they are asked for; `text` is looked for in errors and item keys. Open ones, unless `status` says
         otherwise; ``status=None``: whatever it is.
         """
-        wanted = checked({"status": "open"} | where)
-        self.release()
-        return map(self._shown, _pages(self._store(), **wanted))
+        wanted, abandoned = checked({"status": "open"} | where), self._abandoned()
+        rows = _pages(self._store(), abandoned=abandoned, **wanted)
+        return (self._shown(row, abandoned) for row in rows)
 
     def ids(self, *, status: str | None = None) -> Iterator[str]:
         """The ids of all there are."""
-        return (id_ for id_, _ in self._store().letter_owners(**checked({"status": status})))
+        owners = self._store().letter_owners(abandoned=self._abandoned(), **checked({"status": status}))
+        return (id_ for id_, _, _ in owners)
 
     def show(self, id: str) -> DeadLetter:  # noqa: A002 - what it is called everywhere
         """The dead letter of this id."""
-        return self._shown(self._row(id))
+        return self._shown(self._row(id), self._abandoned())
 
     @spelled_out(status="open")
     def groups(self, *, limit: int = 100, **where: Unpack[LetterFilter]) -> Sequence[FailureGroup]:
         """Failures by fingerprint, the largest group first: what forty thousand dead letters have in common."""
         wanted = checked({"status": "open"} | where)
         wanted.setdefault("status", None)
-        self.release()
-        return as_groups(self._store().groups(limit=limit, **wanted))
+        return as_groups(self._store().groups(limit=limit, abandoned=self._abandoned(), **wanted))
 
     def stats(self) -> Sequence[LetterStat]:
         """How many there are, by pipeline, stage and status, with the age of the oldest and the newest."""
-        self.release()
-        return self._store().stats()
+        return self._store().stats(abandoned=self._abandoned())
+
+    def _abandoned(self) -> list[str]:
+        """The claims of replays that are no more: their letters are open to whoever looks. Looking changes nothing."""
+        return [claimant.claim for claimant in self._store().claimants() if self._is_gone(claimant)]
+
+    def _is_gone(self, claimant: Claimant) -> bool:
+        return claimant.lease is None or self._gone(claimant.lease.owner)
 
     # -- changing
 
@@ -119,6 +133,7 @@ class DeadLetters:
         """
         Replace what will be replayed. Only an open letter can be edited; the first payload stays on record, with when and why.
         """
+        self.release()
         letter = self._row(id)
         try:
             data = _like(letter.payload, self._codec.encode(payload))
@@ -151,6 +166,7 @@ class DeadLetters:
         self, ids: Sequence[str] | None, where: Mapping[str, Any], from_: LetterStatus, to: LetterStatus, reason: str
     ) -> int:
         wanted = _some(ids, where)
+        self.release()
         known = None if ids is None else [self._row(id_).id for id_ in ids]
         return self._store().move_letters(known, from_=from_, to=to, reason=reason, **wanted)
 
@@ -185,6 +201,8 @@ class DeadLetters:
         canary: int | None = None,
         from_start: bool = False,
         sink: Any = None,
+        run_key: str | None = None,
+        check: bool = True,
         watch: Any = None,
         **where: Unpack[LetterFilter],
     ) -> Any:
@@ -193,40 +211,71 @@ class DeadLetters:
 
         With a `canary`, so many of them go first, picked evenly from all; the others follow only if every one of those succeeds. Letters that
         are edited, archived or replayed by somebody else meanwhile are left out. The set is what is open now: it does not grow.
-        Outputs go to `sink`, as those of any run, or are kept by the store. `watch` is called with the runner every now and then.
+        Outputs go to the sink of the run that a letter comes from, and its counts change with them; `sink` sends all of them elsewhere. The same
+        `run_key` goes on with the same replay. With `check`, what `RunResult.raise_for_status` raises is raised. `watch` is called with the
+        runner every now and then.
         """
-        wanted = _some(ids, where)
+        store = self._store()
+        before = None if run_key is None else self._before(store, run_key, where.get("pipeline"))
+        wanted = checked(where, without=("status",)) if before is not None else _some(ids, where)
         if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):
             message = f"expected canary to be an integer of at least 1, got: {canary!r}."
             raise ConfigurationError(message)
-        self.release()
-        store = self._store()
-        chosen, owner = self._chosen(store, ids, wanted)
+        self.release(but=None if before is None else before.id)
+        chosen, owner = self._chosen(store, ids, wanted) if before is None else self._left(store, before, ids, wanted)
         first = _spread(len(chosen), canary or 0)
-        order = [*(chosen[place] for place in first), *(id_ for place, id_ in enumerate(chosen) if place not in first)]
-        run_key = f"replay-{here.get().ids.new()[:12]}"
-        how: dict[str, Any] = {"run_key": run_key, "from_start": from_start, "sink": sink, "watch": watch}
-        if canary is not None and len(first) < len(order):
-            result = self._replay(owner, Claims(store, order[: len(first)], run_key), **how)
-            failed = len(first) - result.counts.succeeded - result.counts.skipped
-            if failed or result.status != "completed":
-                why = f"canary: {failed} of {len(first)} failed again, so the other {len(order) - len(first)} were left as they are"
-                return replace(result, why=why)
-        return self._replay(owner, Claims(store, order, run_key), **how)
+        order = [chosen[place] for place in first]
+        # What comes home to one run comes together.
+        runs = {run: place for place, (_, run) in reversed([*enumerate(chosen)])}
+        rest = [one for place, one in enumerate(chosen) if place not in first]
+        order += sorted(rest, key=lambda one: runs[one[1]])
+        result = self._replay(
+            owner,
+            [id_ for id_, _ in order],
+            canary=canary,
+            run_key=run_key or f"replay-{here.get().ids.new()[:12]}",
+            from_start=from_start,
+            sink=sink,
+            watch=watch,
+        )
+        return result.raise_for_status() if check else result
 
-    def _chosen(self, store: Store, ids: Sequence[str] | None, where: LetterFilter) -> tuple[list[str], str]:
-        """The letters that are meant, oldest first, and the one pipeline they belong to."""
+    def _before(self, store: Store, run_key: str, pipeline: str | None) -> RunRecord | None:
+        """The replay of this key, if there is one."""
+        _key(run_key)
+        found = store.find_replays(run_key, pipeline)
+        if len(found) > 1:
+            message = f"expected one replay {run_key!r}, got: those of {', '.join(run.pipeline for run in found)}. Name one with pipeline=."
+            raise ConfigurationError(message)
+        return found[0] if found else None
+
+    def _left(
+        self, store: Store, before: RunRecord, ids: Sequence[str] | None, where: LetterFilter
+    ) -> tuple[list[tuple[str, str | None]], str]:
+        """What was meant when the replay began and it has not claimed: open now, and made before that. What is on its list it knows itself."""
+        if ids is None and not chooses(where):
+            return [], before.pipeline
+        open_now = store.letter_owners(
+            made_before=before.started_at, **(where | {"status": "open", "pipeline": before.pipeline})
+        )
+        named = None if ids is None else {self._row(id_).id for id_ in ids}
+        return [(id_, run) for id_, _, run in open_now if named is None or id_ in named], before.pipeline
+
+    def _chosen(
+        self, store: Store, ids: Sequence[str] | None, where: LetterFilter
+    ) -> tuple[list[tuple[str, str | None]], str]:
+        """The letters that are meant with the runs they come from, oldest first, and the one pipeline they belong to."""
         fitting = store.letter_owners(**(where | {"status": "open"})) if chooses(where) or ids is None else None
         if ids is not None:
             rows = [self._row(id_) for id_ in dict.fromkeys(ids)]
             closed = [f"{row.id} is {row.status}. {_AFTER[row.status]}" for row in rows if row.status != "open"]
             if closed:
                 raise ConfigurationError([f"expected only open dead letters, but {problem}" for problem in closed])
-            named = [(row.id, row.pipeline) for row in rows]
+            named = [(row.id, row.pipeline, row.run) for row in rows]
             found = named if fitting is None else [one for one in named if one in set(fitting)]
         else:
             found = fitting or []
-        owners = sorted({owner for _, owner in found})
+        owners = sorted({owner for _, owner, _ in found})
         if not owners:
             message = "there are no open dead letters to replay here."
             raise ConfigurationError(message)
@@ -235,24 +284,19 @@ class DeadLetters:
                 f"expected dead letters of one pipeline, got: those of {', '.join(owners)}. Name one with pipeline=."
             )
             raise ConfigurationError(message)
-        return [id_ for id_, _ in found], owners[0]
+        return [(id_, run) for id_, _, run in found], owners[0]
 
-    def release(self) -> int:
-        """Open the letters again whose replay is no more: its process has died, and its lease with it. How many."""
+    def release(self, *, but: str | None = None) -> int:
+        """
+        Open the letters again whose replay is no more: its process has died, or its lease has ended. If it comes back all the same, it can
+        write nothing more. How many. The letters of the replay `but` stay as they are.
+        """
         store = self._store()
-        orphans: list[str] = []
-        alive: dict[str, bool] = {}
-        for row in _pages(store, order="created", status="replaying"):
-            run_key = _claimed_by(row)
-            if run_key not in alive:
-                run = store.find_run(row.pipeline, run_key)
-                lease = None if run is None else store.lease_of(run.number, 0)
-                alive[run_key] = lease is not None and not self._gone(lease.owner)
-            if not alive[run_key]:
-                orphans.append(row.id)
-        if not orphans:
-            return 0
-        return store.move_letters(orphans, from_="replaying", to="open", reason="its replay was interrupted")
+        return sum(
+            store.release(claimant, "its replay was interrupted", _LOST)
+            for claimant in store.claimants()
+            if self._is_gone(claimant) and (but is None or claimant.run != but)
+        )
 
     # -- other programs
 
@@ -263,7 +307,8 @@ class DeadLetters:
         """
         directory = Directory(folder)
         count = 0
-        for row in _pages(self._store(), order="created", **checked({"status": "open"} | where)):
+        wanted = checked({"status": "open"} | where)
+        for row in _pages(self._store(), order="created", abandoned=self._abandoned(), **wanted):
             directory.write(as_entry(row))
             count += 1
         return count
@@ -301,7 +346,8 @@ class DeadLetters:
             raise ConfigurationError(message)
         return row
 
-    def _shown(self, row: DeadLetterRow) -> DeadLetter:
+    def _shown(self, row: DeadLetterRow, abandoned: Sequence[str] = ()) -> DeadLetter:
+        given_up = row.status == "replaying" and (row.claimed_by or row.reason or "") in abandoned
         return DeadLetter(
             id=row.id,
             pipeline=row.pipeline,
@@ -312,7 +358,7 @@ class DeadLetters:
             error_class=row.error_class,
             group=row.fingerprint,
             attempts=row.attempts,
-            status=row.status,
+            status="open" if given_up else row.status,
             kind=row.kind,
             run_id=row.run,
             error_type=row.error_type,
@@ -330,33 +376,7 @@ class DeadLetters:
         )
 
 
-class Claims:
-    """
-    The source of a replay: the letters of these ids in this order, each claimed before it is handed out.
-
-    What is not open any more (edited away, archived, replayed by somebody else) is passed over. A second pass over the same ids, with the same
-    run key, hands out what that run has claimed or settled before: it is for the run to know what it has finished.
-    """
-
-    def __init__(self, store: Store, ids: Sequence[str], run_key: str) -> None:
-        self._store = store
-        self._ids = ids
-        self._run_key = run_key
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __iter__(self) -> Iterator[DeadLetterRow]:
-        for start in range(0, len(self._ids), _PAGE):
-            page = self._ids[start : start + _PAGE]
-            self._store.claim_letters(page, reason=f"{_CLAIM}{self._run_key}")
-            for id_ in page:
-                row = self._store.letter(id_)
-                if row is not None and _claimed_by(row) == self._run_key:
-                    yield row
-
-
-_CLAIM = "replayed by "
+_LOST = "the process that worked on it is gone; letters that it had not finished are open again"
 _AFTER = {
     "open": "It is open again by now.",
     "replaying": "It is being replayed: wait for the end of that.",
@@ -365,16 +385,12 @@ _AFTER = {
 }
 
 
-def _claimed_by(row: DeadLetterRow) -> str:
-    """The key of the run that has claimed a letter last; empty if it was moved by hand since."""
-    reason = row.reason or ""
-    return reason.removeprefix(_CLAIM) if reason.startswith(_CLAIM) else ""
-
-
-def _pages(store: Store, *, order: Order = "updated", **where: Unpack[LetterFilter]) -> Iterator[DeadLetterRow]:
+def _pages(
+    store: Store, *, order: Order = "updated", abandoned: Sequence[str] = (), **where: Unpack[LetterFilter]
+) -> Iterator[DeadLetterRow]:
     """All letters that fit, newest first, a page at a time. In the order of their creation none is missed that is changed meanwhile."""
     after = None
-    while rows := store.letters(after=after, limit=_PAGE, order=order, **where):
+    while rows := store.letters(after=after, limit=_PAGE, order=order, abandoned=abandoned, **where):
         yield from rows
         after = rows[-1]
 
@@ -391,6 +407,12 @@ def _spread(length: int, count: int) -> dict[int, None]:
         if count < length
         else dict.fromkeys(range(length))
     )
+
+
+def _key(run_key: object) -> None:
+    if not isinstance(run_key, str) or not run_key.strip():
+        message = f"expected run_key to be a name, got: {run_key!r}."
+        raise ConfigurationError(message)
 
 
 def _reason(reason: str) -> str:

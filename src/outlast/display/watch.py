@@ -125,7 +125,10 @@ class Watch:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, the run is worth more
-            self._screen = None
+            broken, self._screen = self._screen, None
+            if broken is not None:
+                with suppress(Exception):
+                    broken.close(None)  # what was redirected goes where it went before
             logger().warning("the run is not shown any more: %s", error_text(error))
 
     def _due(self, what: str, every: float) -> bool:
@@ -181,6 +184,23 @@ class _Whole:
         return getattr(self._file, name)
 
 
+def _lead(streams: list[tuple[Any, Any]]) -> None:
+    """
+    Lead log handlers from one stream to another. A handler keeps the stream it was made with: what it writes would land in the midst of the picture,
+    and be drawn over.
+    """
+    logging = sys.modules.get("logging")  # who has not loaded it has no handlers
+    if logging is None:
+        return
+    named = [*logging.Logger.manager.loggerDict.values()]
+    handlers = {id(one): one for logger in (logging.root, *named) for one in getattr(logger, "handlers", ())}
+    for handler in handlers.values():
+        for old, new in streams:
+            if isinstance(handler, logging.StreamHandler) and handler.stream is old:
+                handler.setStream(new)
+                break
+
+
 class Terminal:
     """A live picture on standard error; `keep`: the last one stays."""
 
@@ -193,14 +213,18 @@ class Terminal:
 
         out: Any = _Whole(sys.stderr)
         self._console = console or Safe(file=out, highlight=False, emoji=False)
-        # What stages print goes above the picture; unless it goes elsewhere, which is not ours to change.
+        # What stages print and log goes above the picture; unless it goes elsewhere, which is not ours to change.
         self._live = Live(
             console=self._console, auto_refresh=False, transient=not keep, redirect_stdout=sys.stdout.isatty()
         )
+        self._before: list[tuple[Any, Any]] = []  # the streams as they were, and what stands in for each
 
     def open(self) -> None:
         """Begin to draw."""
+        were = (sys.stdout, sys.stderr)
         self._live.start()
+        self._before = [(was, now) for was, now in zip(were, (sys.stdout, sys.stderr), strict=True) if was is not now]
+        _lead(self._before)
 
     def show(self, now: Snapshot) -> None:
         """Draw over what was there."""
@@ -211,9 +235,14 @@ class Terminal:
 
     def close(self, last: Snapshot | None) -> None:
         """Draw for the last time."""
-        if last is not None:
-            self.show(last)
-        self._live.stop()
+        try:
+            if last is not None:
+                self.show(last)
+        finally:
+            try:
+                self._live.stop()
+            finally:
+                _lead([(now, was) for was, now in self._before])
 
 
 class Notebook:

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 
 from outlast.callables import PLAIN, awaitable, discard, name_of
 from outlast.checks import Check
+from outlast.clock import here
 from outlast.log import heard, logger, report_once
 
 TYPE_CHECKING = False
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 _hooks: tuple[tuple[Hook], ...] = ()
 _changing = allocate_lock()
+QUIET = 10.0  # seconds in which a warning of a run is said once
+_MOST_SAID = 10_000
+_said: dict[tuple[object, ...], list[Any]] = {}  # when it was said, how often it was not said since, and what
 captures: ContextVar[tuple[Hook, ...]] = ContextVar("outlast_captures", default=())
 
 
@@ -146,6 +150,41 @@ def _log(event: Event) -> None:
         return
     import logging
 
-    level = logging.getLevelNamesMapping()[event.level.upper()]
+    level, sentence = logging.getLevelNamesMapping()[event.level.upper()], event.sentence()
+    if level == logging.WARNING and event.pipeline is not None and hasattr(event, "item_id"):
+        # In a run one cause has many items say the same; each has its row in the store.
+        same = ("step_id", "error_type", "error_class")
+        like = (event.name, event.run_id, *(getattr(event, part, "") for part in same))
+        before = rarely(like, sentence)
+        level = logging.DEBUG if before is None else level
+        sentence += f" ({before:,} more like it before)" if before else ""
+    if event.name == "run_finished":
+        for told, count in _unsaid(event.run_id):
+            logger().warning("%s more like: %s", f"{count:,}", told)
     if logger().isEnabledFor(level):
-        logger().log(level, "%s", event.sentence(), extra=event.as_dict())
+        logger().log(level, "%s", sentence, extra=event.as_dict())
+
+
+def rarely(like: tuple[object, ...], sentence: str = "") -> int | None:
+    """
+    Whether to say what may come hundreds of times: None if the same was said a moment ago, else how often it was not said since. `like` is what makes
+    it the same; its second part is the run.
+    """
+    now = here.get().clock.monotonic()
+    with _changing:
+        known = _said.get(like)
+        if known is not None and 0 <= now - known[0] < QUIET:
+            known[1] += 1
+            return None
+        if len(_said) >= _MOST_SAID:
+            _said.clear()
+        _said[like] = [now, 0, sentence]
+    return 0 if known is None else known[1]
+
+
+def _unsaid(run_id: str | None) -> list[tuple[str, int]]:
+    """What a run that is over has not said, and how often."""
+    with _changing:
+        over = [like for like in _said if like[1] == run_id]
+        left = [_said.pop(like) for like in over]
+    return [(sentence, count) for _, count, sentence in left if count]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _numbers = itertools.count(1)
+# Set by the older names: every failure is told as loudly as its class says, also where an error reaches its caller anyway.
+loud: ContextVar[bool] = ContextVar("outlast_loud", default=False)
+
+
+_BAD_ENDS = {"failed": "error", "interrupted": "warning"}
 
 
 def _now() -> datetime:
@@ -28,7 +34,7 @@ class Event:
     """Something that happened. `run_id` and `pipeline` are None in plain calls."""
 
     name: ClassVar[str] = "event"
-    level: ClassVar[str] = "info"
+    level: ClassVar[str] = "info"  # of the class; one event may have another
 
     ts: datetime = field(default_factory=_now)
     seq: int = field(default_factory=lambda: next(_numbers))
@@ -46,6 +52,9 @@ class Event:
     def sentence(self) -> str:
         """The event for a person's eye."""
         return self.name
+
+    def _told_at(self, level: str) -> None:
+        object.__setattr__(self, "level", level)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +87,11 @@ class StepFailure(StepEvent):
     error_class: str
     error_type: str
     error: str
+
+    def _calm(self) -> None:
+        """Where nothing was retried the caller gets the error itself; and the end of an item is told by the item."""
+        if (self.attempt <= 1 or self.pipeline is not None) and not loud.get():
+            self._told_at("debug")
 
     def _what(self) -> str:
         return f"{self.step_id}: attempt {self.attempt} of {self.max_attempts} failed with {self.error_type} ({self.error_class}): {self.error}"
@@ -119,6 +133,9 @@ class StepRetryExhausted(StepFailure):
 
     reason: str
 
+    def __post_init__(self) -> None:
+        self._calm()
+
     def sentence(self) -> str:
         """The event for a person's eye."""
         return f"{self._what()}; giving up: {self.reason}"
@@ -131,6 +148,9 @@ class StepErrorPermanent(StepFailure):
     level: ClassVar[str] = "error"
 
     reason: str
+
+    def __post_init__(self) -> None:
+        self._calm()
 
     def sentence(self) -> str:
         """The event for a person's eye."""
@@ -373,6 +393,10 @@ class RunFinished(RunEvent):
     failed: int
     pending: int
 
+    def __post_init__(self) -> None:
+        if self.status in _BAD_ENDS:
+            self._told_at(_BAD_ENDS[self.status])
+
     def sentence(self) -> str:
         """The event for a person's eye."""
         return f"run {self._which()} {self.status}: {self.why}"
@@ -468,6 +492,10 @@ class DeadLetterEnqueue(Event):
     error: str
     error_type: str
     error_class: str
+
+    def __post_init__(self) -> None:
+        if self.pipeline is not None and not loud.get():  # that the item failed has been told
+            self._told_at("info")
 
     def sentence(self) -> str:
         """The event for a person's eye."""

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from outlast.pipeline.results import Counts
+from outlast.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -164,6 +165,44 @@ class Accounting:
         if failures == 0 and self.total == self.finished and self.source_exhausted:
             return "success"
         return "failure" if failures and not self.succeeded else "partial"
+
+
+def tally(counts: Counts, *, missing: bool = False) -> str:
+    """How many items are where, as the beginning of a sentence; whether those that are pending are missing in the source."""
+    said = f"{counts.succeeded:,} of {counted(counts.total, 'item')} succeeded"
+    if counts.skipped:
+        said += f", {counts.skipped} {'was' if counts.skipped == 1 else 'were'} skipped"
+    if counts.dlq:
+        said += f", {counts.dlq} became {'a dead letter' if counts.dlq == 1 else 'dead letters'}"
+    if counts.failed:
+        said += f", {counts.failed} failed"
+    if counts.pending:
+        said += f", {counts.pending} {'is' if counts.pending == 1 else 'are'} pending"
+        if missing:
+            said += " (read by an earlier pass, and not given again by the source)"
+    if not counts.source_exhausted:
+        said += ", the rest of the source was not read"
+    return said
+
+
+def in_words(status: str, reason: str | None, counts: Counts, bounds: Bounds, *, missing: bool = False) -> str:
+    """What a run came to that its counts alone decide about."""
+    said = tally(counts, missing=missing)
+    match reason or status:
+        case "completed" if counts.total == 0:
+            return "there were no items"
+        case "completed" if counts.dlq:
+            return f"{said}; {'it is' if counts.dlq == 1 else 'they are'} open"
+        case "partial_success":
+            return f"{said}: less than {bounds.min_success_rate:.0%}"
+        case "low_success_rate":
+            return f"{said}: less than {bounds.min_partial_rate:.0%}"
+        case "failure_budget_exceeded":
+            failed = counts.dlq + counts.failed
+            rate = failed / (counts.succeeded + failed) if failed else 0.0
+            return f"failure rate {rate:.1%} exceeds the budget of {bounds.failure_budget:.1%}; {said}"
+        case _:
+            return said
 
 
 def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:

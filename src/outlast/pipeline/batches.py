@@ -13,12 +13,13 @@ charge. One bad item among n costs about 2 log2(n) calls, and however many are b
 from __future__ import annotations
 
 from collections import deque
+from functools import cache, partial
 from hashlib import blake2b
 from math import frexp, ldexp
 from typing import TYPE_CHECKING, Any
 
 from outlast.call import Ended, latest, running, standing
-from outlast.clock import Dice, World, stopping
+from outlast.clock import roll_for, stopping
 from outlast.errors import PermanentFailure
 from outlast.model import Context, Notes
 from outlast.pipeline.attempts import as_failure
@@ -28,7 +29,7 @@ from outlast.pipeline.stagecalls import StageCall
 from outlast.verdicts import classify, refusal, surely_undone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from outlast.pipeline.journey import Journey, Post
     from outlast.verdicts import Verdict
@@ -234,17 +235,17 @@ class Convoy:
         notes = self._told()
         bare: dict[int, dict[str, Any]] = {}
         asks = post.guard.retry_if is not None
-        dice = _Once(gate.world.dice)
+        together = self.roll(gate)
         for journey, slot, said in zip(self.journeys, slots, notes, strict=True):
             journey.post = post
             if isinstance(slot, Exception):
-                self._tried(journey, began, said, dice)
+                self._tried(journey, began, said, together)
                 self._then(journey, _fail(journey, post, slot, began, bare))
             elif journey.call is None and not asks:
                 journey.notes = said
                 self._then(journey, journey.passed(post, slot, began))
             else:
-                self._tried(journey, began, said, dice)
+                self._tried(journey, began, said, together)
                 self._then(journey, journey.succeeded(post, slot, began))
         return self._apart()
 
@@ -261,12 +262,12 @@ class Convoy:
             gate.interrupted(NEUTRAL)
         else:
             gate.came_back([error], all_of_them=True)
-        verdict, dice, bare = classify(error), _Once(gate.world.dice), {id(error): dict(error.__dict__)}
+        verdict, roll, bare = classify(error), self.roll(gate), {id(error): dict(error.__dict__)}
         together: list[Journey] = []
         bad: list[Journey] = []
         for journey, said in zip(self.journeys, self._told(), strict=True):
             journey.post = post
-            share = self._tried(journey, began, said, dice)
+            share = self._tried(journey, began, said, roll)
             _bare(error, bare)
             if divisible and len(self.journeys) > 1 and share.may_divide(error, verdict):
                 bad.append(journey)
@@ -291,10 +292,10 @@ class Convoy:
         """The call is on record for each of them, and decides nothing: the run winds down."""
         gate = self.call
         assert gate is not None  # noqa: S101 - it has begun
-        verdict, dice = classify(error), _Once(gate.world.dice)
+        verdict, roll = classify(error), self.roll(gate)
         for journey, said in zip(self.journeys, self._told(), strict=True):
             journey.post = post
-            self._tried(journey, began, said, dice)
+            self._tried(journey, began, said, roll)
             journey.parted(post, error, verdict, began)
 
     def cut_short(self, post: Post, began: float) -> None:
@@ -357,7 +358,7 @@ class Convoy:
         share.journey, journey.call = journey, share
         return share
 
-    def _tried(self, journey: Journey, began: float, said: Notes | None, dice: Dice) -> Share:
+    def _tried(self, journey: Journey, began: float, said: Notes | None, roll: Callable[[], float]) -> Share:
         """The item has had one attempt more."""
         gate, share = self.call, _share_of(journey)
         assert gate is not None  # noqa: S101 - it has begun
@@ -365,14 +366,18 @@ class Convoy:
             share = self._share(journey)
             if journey.notes is not None:  # said before it snoozed
                 said, journey.notes = _both(journey.notes, said), None
-        world = gate.world
-        share.world = World(world.clock, dice, world.ids, retries=world.retries, faults=world.faults)
+        share.world, share.rolled = gate.world, roll
         share.number += 1
         share.attempt_began, share.seen, share.timer = began, gate.seen, gate.timer
         share.asked = share.asked or gate.asked
         if said is not None:
             share.notes = (share.notes or {}) | {share.number: _both((share.notes or {}).get(share.number), said)}
         return share
+
+    def roll(self, gate: Gate) -> Callable[[], float]:
+        """One roll for all items of a call, that of the first: those that failed alike wait alike, and come back together."""
+        first, tries = self.journeys[0], gate.tries
+        return cache(partial(roll_for, self.post.run.run_id, self.post.name, first.key, tries + first.numbered))
 
     def _told(self) -> list[Notes | None]:
         """What the code has said during the call, as each item's part of it."""
@@ -386,6 +391,11 @@ class Gate(StageCall):
 
     opened = 0.0
     heard = False  # each item tells its own
+
+    def roll(self) -> float:
+        convoy: Any = self.journey
+        roll: float = convoy.roll(self)()
+        return roll
 
     def stand_for(self, convoy: Convoy, shares: list[Share]) -> None:
         """Go on from where the item is that has tried most."""
@@ -431,10 +441,14 @@ class Share(StageCall):
     """One item's part in calls for many: the policy's answers, and nothing that was asked for all of them."""
 
     parted = 0  # attempts in a call that was made again in halves
+    rolled: Callable[[], float]  # for all items of the call
 
     @property
     def tries(self) -> int:
         return super().tries + self.parted
+
+    def roll(self) -> float:
+        return self.rolled()
 
     def may_divide(self, error: Exception, verdict: Verdict) -> bool:
         """Whether nothing is left to wait for, and one of the others may be the cause; if so, the attempt is not charged."""
@@ -444,7 +458,7 @@ class Share(StageCall):
             return False  # halves are other calls, with other keys: what may have been done must not be done twice
         told = latest[0] != self.seen or self.timer is not None
         answer = (self._before_policy(error) if told else None) or self.guard.retry.answer(
-            error, verdict, self.number, self.world.dice.roll, self.previous, circuits=True
+            error, verdict, self.number, self.roll, self.previous, circuits=True
         )
         # A call may have been cut short because the time of another item was up.
         if (answer not in _DIVISIBLE and answer != "total_timeout") or self._too_late(0.0):
@@ -463,20 +477,6 @@ class Share(StageCall):
             return super().succeeded(result)
         unwanted = self.guard.retry_if is not None and self._is_unwanted(result)
         return self._another(result) if unwanted else None
-
-
-class _Once(Dice):
-    """One roll for all items of a call: those that failed alike wait alike, and come back together."""
-
-    def __init__(self, dice: Dice) -> None:
-        self._dice = dice
-        self._rolled: float | None = None
-        self.roll = self._roll
-
-    def _roll(self) -> float:
-        if self._rolled is None:
-            self._rolled = self._dice.roll()
-        return self._rolled
 
 
 def _share_of(journey: Journey) -> Share | None:

@@ -9,40 +9,45 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
-from outlast.clock import Clock, Stop, here, stopping
+from outlast.clock import Clock, Stop, here
 from outlast.commons import bind
-from outlast.components import Busy, Unreadable, open_sink, open_source
-from outlast.deadletters.beginnings import Unreplayable, beginning
+from outlast.components import open_sink, open_source
 from outlast.errors import ConfigurationError, mark_with_result
-from outlast.log import logger
+from outlast.log import warn
 from outlast.observe import emit, listening
 from outlast.pipeline import tenure
-from outlast.pipeline.accounting import Accounting
+from outlast.pipeline.accounting import Accounting, in_words, tally
 from outlast.pipeline.identity import OtherKeys, changed, identity_of, in_doubt, refusal
 from outlast.pipeline.intake import Intake
 from outlast.pipeline.journal import as_row, persist
 from outlast.pipeline.ledger import Ledger
 from outlast.pipeline.logs import marked
+from outlast.pipeline.replays import (
+    FINAL,
+    Chosen,
+    Origins,
+    Resends,
+    address_of,
+    claim_sink,
+    let_go,
+    make_good,
+    make_ready,
+)
 from outlast.pipeline.results import Counts, RunResult
 from outlast.pipeline.runner import Runner
 from outlast.redact import error_text
-from outlast.store.records import Batch
 from outlast.verdicts import classify
-from outlast.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from outlast.components import Sink
     from outlast.observe.events import Event
-    from outlast.pipeline.journey import Journey
     from outlast.pipeline.plan import Plan
     from outlast.pipeline.results import ItemResult
     from outlast.store import Store
-    from outlast.store.records import Checkpoint, DeadLetterRow, Lease, RunRecord
+    from outlast.store.records import Checkpoint, Lease, RunRecord
 
-_FINAL = frozenset({"completed", "partial_success", "failed", "cancelled"})  # until somebody goes on with it
-_BUSY = 2.0  # seconds for which a sink that somebody else has is waited for
 _WATCH = 0.2  # seconds between two looks of whoever watches
 
 
@@ -64,6 +69,8 @@ class Run:
         self._asked: str | None = None
         self._stop = Stop()  # ends the waits before the first item
         self._items: Any = None
+        self._origins: Origins | None = None
+        self._resends: Resends | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wishes: deque[str] = deque()
         self._doubted = False
@@ -102,8 +109,12 @@ class Run:
     async def _go(self, plan: Plan) -> RunResult[Any]:
         # What is wrong with these is said before anything is begun.
         _share(plan)
-        sink, self._items = open_sink(plan.sink), open_source(self._source)
+        sink, replays = open_sink(plan.sink), isinstance(self._source, Chosen)
+        if not replays:
+            self._items = open_source(self._source)
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
+        if replays:
+            await _aside(lambda: make_good(store, plan.name, plan.sink))
         now = identity_of(plan, sink)
         try:
             record, lease, before = await _aside(lambda: _opened(store, plan, sink, now))
@@ -113,6 +124,8 @@ class Run:
             try:
                 if sink is not None:
                     record = await _aside(lambda: _ready(sink, store, record, lease))
+                if replays:
+                    self._origins = Origins(store, record, plan.bounds, elsewhere=sink is not None)
                 return await self._work(store, record, lease, sink)
             except OtherKeys:
                 await _aside(lambda: _as_before(store, lease, before))
@@ -123,6 +136,8 @@ class Run:
                     await _aside(lambda: _not_begun(store, lease, record, why))
                 raise
         finally:
+            if self._origins is not None:
+                await _aside(self._origins.close)
             if sink is not None:
                 sink.close()
 
@@ -139,27 +154,35 @@ class Run:
         )
         books = Accounting(plan.bounds, before, record.spent)
         codec, types = plan.home.codec, plan.types()
-        valid = _validity(plan, record)
+        options: dict[str, Any] = {
+            "store": store,
+            "run": record,
+            "read_before": state.read,
+            "valid": _validity(plan, record),
+            "decode": lambda data, _: codec.bring_back(data, types),
+        }
+        resends: Resends | None = None
+        if isinstance(self._source, Chosen) and self._origins is not None:
+            resends = self._resends = Resends(self._source, plan, lease, self._origins, **options)
+            await _aside(lambda: persist(resends.begin, "the store"))
 
         def intake(runner: Runner) -> Intake:
+            if resends is not None:
+                resends.beside(runner)
+                return resends
             return Intake(
                 self._items,
                 plan.item_key,
-                store=store,
-                run=record,
-                read_before=state.read,
                 stages=plan.stages,
-                valid=valid,
-                decode=lambda data, _: codec.bring_back(data, types),
                 aside=runner.aside,
                 doubted=self._doubted,
-                admit=self._admit(codec, types) if plan.kind == "replay" else None,
+                **options,
             )
 
         self.runner = runner = Runner(
             plan, store, record, lease, books, sink, intake, lambda runner: Ledger(runner, codec, self._deliver)
         )
-        if sink is not None:
+        if sink is not None or resends is not None:
             runner.at_end = lambda: self._finish(runner, sink)
         if self._crowded is not None:
             runner.crowded = self._crowded
@@ -177,6 +200,8 @@ class Run:
             watcher.cancel()
         if isinstance(runner.error, OtherKeys):  # nothing was begun
             raise runner.error
+        if resends is not None and runner.status != "lost":
+            await _aside(lambda: _set_free(store, lease, record))
         result = runner.result = self._result(runner, types)
         await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
         if cancelled is None and runner.reason != "store_error":
@@ -191,32 +216,23 @@ class Run:
             raise runner.error
         return result
 
-    def _admit(self, codec: Any, types: dict[str, type]) -> Callable[[Journey], None]:
-        """How an item of a replay begins: at the stage that failed or before it, with the input it had there."""
-        stages = [stage.name for stage in self.plan.stages]
-
-        def admit(journey: Journey) -> None:
-            letter = cast("DeadLetterRow", journey.source)
-            journey.letter = letter
-            try:
-                found = beginning(letter, codec, types, stages, from_start=self.plan.from_start)
-            except Unreplayable as error:  # the others go on
-                journey.value = Unreadable("", error)
-                return
-            journey.at = found.at
-            journey.source = journey.input = journey.value = found.value
-
-        return admit
-
     # -- the end
 
-    async def _finish(self, runner: Runner, sink: Sink) -> None:
-        """Tell the sink that the run is over, unless it is to go on, or it is not ours any more, or has failed itself."""
+    async def _finish(self, runner: Runner, sink: Sink | None) -> None:
+        """
+        Tell the sink that the run is over, unless it is to go on, or it is not ours any more, or has failed itself; and the sinks that
+        something has come home to, in any case.
+        """
         status, reason = self._called(runner)
-        if status not in _FINAL or reason in {"store_error", "lease_lost"}:
+        if reason in {"store_error", "lease_lost"}:
             return
         try:
-            await _aside(lambda: persist(sink.finish, "the sink"))
+            if self._origins is not None:
+                await _aside(self._origins.finish)
+            if sink is not None and status in FINAL:
+                await _aside(lambda: persist(sink.finish, "the sink"))
+                if self._origins is not None:
+                    await _aside(lambda: persist(lambda: runner.store.hold_sink(runner.lease, None), "the store"))
         except Exception as error:  # noqa: BLE001 - all items are on record: a resume finishes it
             runner.status, runner.reason, runner.error = "failed", "store_error", error
 
@@ -231,7 +247,7 @@ class Run:
             status=cast("Any", status),
             outcome=books.outcome(),
             reason=reason,
-            why=_why(status, reason, runner) + _whereabouts(runner.sink) + _what_changed(self._changed),
+            why=self._why(status, reason, runner),
             counts=books.counts(),
             spent=dict(books.spent),
             error=runner.error,
@@ -240,6 +256,13 @@ class Run:
             _store=lambda: home.store,
             _decode=lambda data: codec.decode(data, types),
         )
+
+    def _why(self, status: str, reason: str | None, runner: Runner) -> str:
+        said = _why(status, reason, runner) + _whereabouts(runner.sink) + _what_changed(self._changed)
+        if self._resends is None:
+            return said
+        note = self._resends.note if status in FINAL else ""
+        return (note or said) + self._resends.in_words()
 
     def _called(self, runner: Runner) -> tuple[str, str | None]:
         """What the end is called, and why if not just so."""
@@ -280,14 +303,20 @@ def _share(plan: Plan) -> None:
 def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) -> tuple[RunRecord, Lease, RunRecord]:
     """The run of this key, the right to work on it and to write to its sink, and the run as it was found."""
     name = None if sink is None else sink.name
-    key = plan.run_key or here.get().ids.new()
+    key, at = plan.run_key or here.get().ids.new(), address_of(plan.sink)
     record: RunRecord = persist(
-        lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, identity=now), "the store"
+        lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, sink_at=at, identity=now),
+        "the store",
     )
+    if record.kind != plan.kind:
+        other = "a replay of dead letters" if record.kind == "replay" else "a run"
+        way = f"Go on with it: outlast resume {key}" if record.kind == "replay" else "Choose another run_key"
+        message = f"expected run_key to be that of a {plan.kind}, got: {key!r}, which is {other}. {way}."
+        raise ConfigurationError(message)
     if record.status == "cancelled":
         message = f"the run {key!r} of {plan.name} was cancelled: begin another one with another run_key."
         raise ConfigurationError(message)
-    if record.passes and record.sink != name:
+    if record.passes and record.sink != name and (at is None or record.sink_at != at):
         message = (
             f"expected the sink of the run {key!r} to stay the same, {record.sink or 'the store'}, got: {name or 'none'}. "
             "What it has finished is there: give the same sink, or another run_key."
@@ -304,7 +333,7 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
         )
         raise ConfigurationError(message)
     if sink is not None:
-        _claimed(sink, store, record)
+        claim_sink(sink, store, record)
     lease = tenure.take(store, record)
     try:
         persist(
@@ -318,9 +347,11 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
             ),
             "the store",
         )
+        if record.sink_at != at:
+            persist(lambda: store.note_sink(lease, at), "the store")
         again = persist(lambda: store.run(record.id), "the store")  # with the counts of who had the lease before
     except BaseException:
-        _let_go(store, lease)
+        let_go(store, lease)
         raise
     return again or record, lease, record
 
@@ -349,43 +380,18 @@ def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
     return valid
 
 
-def _claimed(sink: Sink, store: Store, record: RunRecord) -> None:
-    """The sink comes before the lease: who cannot write must not take a run away from somebody who is only slow."""
-    clock = here.get().clock
-    until = clock.monotonic() + _BUSY
-    while True:
-        try:
-            sink.claim()
-        except Busy:
-            other = persist(lambda: store.lease_of(record.number, 0), "the store")
-            if other is not None and not tenure.certainly_dead(other.owner):
-                raise tenure.taken(record, other) from None
-            if clock.monotonic() >= until:
-                raise
-        else:
-            return
-        if clock.sleep(
-            _BUSY / 20, stopping.get()
-        ):  # one that begins has its file before its lease, and one that ends after it
-            message = "asked to stop while another process writes to the sink"
-            raise InterruptedError(message)
-
-
 def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> RunRecord:
-    """Open the sink; the run's record, which is another one if something on it is not in the sink."""
-    state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
-    alone = not lease.before or tenure.certainly_dead(lease.before)
-    sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone)
-    if state.sink_offset is None and sink.name is not None:
-        # From now on what stands in the file is ours, and can be told from what is on record.
-        persist(lambda: store.write(lease, Batch(sink_offset=0, read=state.read)), "the store")
-    if not sink.returned:
-        return record
-    # They are done once more: the sink says then what is wrong, and their dead letters have what they came from.
-    found = persist(lambda: store.find_keys(record.number, sink.returned), "the store")
-    undone = [seq for seq, status in found.values() if status == "succeeded"]
-    persist(lambda: store.write(lease, Batch(undone=undone, read=state.read)), "the store")
-    return persist(lambda: store.run(record.id), "the store") or record
+    if record.kind == "replay":  # who finds it dead makes its sink good
+        persist(lambda: store.hold_sink(lease, record.id), "the store")
+    return make_ready(sink, store, record, lease)
+
+
+def _set_free(store: Store, lease: Lease, record: RunRecord) -> None:
+    """Letters that were claimed and not settled are open again."""
+    try:
+        persist(lambda: store.free_letters(lease, record.id, "its replay has ended before its turn"), "the store")
+    except Exception as error:  # noqa: BLE001 - whoever replays next opens them
+        warn("letters of the replay could not be opened again: %s", error_text(error))
 
 
 def _tell_start(record: RunRecord, before: Counts, target: str | None) -> Event:
@@ -433,22 +439,33 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
             emit(event)
     if lost:
         return
-    try:
+    rows = [as_row(event) for event in told]
+
+    def write() -> None:  # once more changes nothing
         store.set_run(lease, record.id, status=result.status, reason=result.reason, why=result.why, expect=("running",))
-        store.add_events([as_row(event) for event in told])
+        store.add_events(rows)
+
+    try:
+        if result.status in FINAL and result.reason != "store_error":
+            persist(write, "the store")  # whoever gets this result must find it there, too
+        else:  # the store was waited for, or somebody waits for us to end
+            write()
     except Exception as error:  # noqa: BLE001 - all items are on record; only the run's own line is not
-        logger().warning("the end of the run could not be written: %s", error_text(error))
+        warn("the end of the run could not be written: %s", error_text(error))
         if classify(error).category == "permanent":
             return
-    _let_go(store, lease)
+    let_go(store, lease)
 
 
 def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
     try:
+        if record.kind == "replay" and store.forget_run(lease):
+            tenure.ended(lease)
+            return
         store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}", expect=("running",))
     except Exception as error:  # noqa: BLE001 - what kept it from beginning is raised
-        logger().warning("the end of the run could not be written: %s", error_text(error))
-    _let_go(store, lease)
+        warn("the end of the run could not be written: %s", error_text(error))
+    let_go(store, lease)
 
 
 def _as_before(store: Store, lease: Lease, before: RunRecord) -> None:
@@ -457,47 +474,20 @@ def _as_before(store: Store, lease: Lease, before: RunRecord) -> None:
     try:
         store.set_run(lease, before.id, status=status, reason=before.reason, why=before.why, expect=("running",))
     except Exception as error:  # noqa: BLE001 - why it was refused is raised
-        logger().warning("the end of the run could not be written: %s", error_text(error))
-    _let_go(store, lease)
-
-
-def _let_go(store: Store, lease: Lease) -> None:
-    tenure.ended(lease)
-    try:
-        store.drop_lease(lease)
-    except Exception as error:  # noqa: BLE001 - it ends by itself
-        logger().warning("the lease could not be given back: %s", error_text(error))
+        warn("the end of the run could not be written: %s", error_text(error))
+    let_go(store, lease)
 
 
 def _why(status: str, reason: str | None, runner: Runner) -> str:
     """What the run came to, in a sentence or two."""
     counts, bounds = runner.books.counts(), runner.books.bounds
-    said = f"{counts.succeeded:,} of {counted(counts.total, 'item')} succeeded"
-    if counts.skipped:
-        said += f", {counts.skipped} {'was' if counts.skipped == 1 else 'were'} skipped"
-    if counts.dlq:
-        said += f", {counts.dlq} became {'a dead letter' if counts.dlq == 1 else 'dead letters'}"
-    if counts.failed:
-        said += f", {counts.failed} failed"
-    if counts.pending:
-        said += f", {counts.pending} {'is' if counts.pending == 1 else 'are'} pending"
-        if counts.source_exhausted and runner.status is None and runner.reason is None:
-            said += " (read by an earlier pass, and not given again by the source)"
-    if not counts.source_exhausted:
-        said += ", the rest of the source was not read"
+    missing = counts.source_exhausted and runner.status is None and runner.reason is None
+    said = tally(counts, missing=missing)
     again = f"; run it again with run_key={runner.record.run_key!r} to go on"
     problem = "" if runner.error is None else f"{type(runner.error).__name__}: {error_text(runner.error)}"
     match reason or status:
-        case "completed" if counts.total == 0:
-            return "there were no items"
-        case "completed" if counts.dlq:
-            return f"{said}; {'it is' if counts.dlq == 1 else 'they are'} open"
-        case "completed":
-            return said
-        case "partial_success":
-            return f"{said}: less than {bounds.min_success_rate:.0%}"
-        case "low_success_rate":
-            return f"{said}: less than {bounds.min_partial_rate:.0%}"
+        case "completed" | "partial_success" | "low_success_rate":
+            return in_words(status, reason, counts, bounds, missing=missing)
         case "failure_budget_exceeded" if runner.error is not None:
             return f"{error_text(runner.error)} {said}"
         case "failure_budget_exceeded":
@@ -536,7 +526,7 @@ def _what_changed(stages: list[str]) -> str:
         return ""
     has = "has" if len(stages) == 1 else "have"
     said = f"the code of {', '.join(stages)} {has} changed since, and what is finished keeps its outputs: say version= to tell the old from the new"
-    logger().warning("%s", said)
+    warn("%s", said)
     return f"; {said}"
 
 

@@ -44,7 +44,7 @@ class Skip(Exception):
 
 
 class Snooze(Exception):
-    """Raise it in a stage to say: not yet, come back after so many seconds. It costs no attempt."""
+    """Raise it in a stage to say: not yet, come back after so many seconds. It costs no attempt, and ends 7 days after the first one."""
 
     def __init__(self, delay: Seconds) -> None:
         self.delay = as_seconds(delay)

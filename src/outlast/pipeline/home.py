@@ -15,8 +15,9 @@ from outlast.clock import here
 from outlast.commons import Unreachable
 from outlast.deadletters import DeadLetters
 from outlast.errors import ConfigurationError, nearest
-from outlast.log import logger
+from outlast.log import warn
 from outlast.observe.metrics import count_letters_of
+from outlast.pipeline.tenure import certainly_dead
 from outlast.redact import error_text, mask
 from outlast.store import EMBEDDED, StoreError, open_store, retention
 from outlast.store.codec import Codec
@@ -25,14 +26,13 @@ from outlast.store.retention import DEFAULT_DAYS
 _PATIENCE = 2.0  # seconds that something shared waits for a busy or silent database
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import TypeVar
 
     from outlast.commons import Change
     from outlast.store import Store
     from outlast.store.codec import Seal
-    from outlast.store.records import DeadLetterRow
 
     T = TypeVar("T")
 
@@ -42,7 +42,15 @@ if TYPE_CHECKING:
         @property
         def name(self) -> str: ...
         def replayed(
-            self, letters: Iterable[DeadLetterRow], /, *, run_key: str, from_start: bool, sink: Any, watch: Any
+            self,
+            ids: Sequence[str],
+            /,
+            *,
+            canary: int | None,
+            run_key: str,
+            from_start: bool,
+            sink: Any,
+            watch: Any,
         ) -> Any: ...
 
 
@@ -113,13 +121,19 @@ class Home:
     @property
     def dead_letters(self) -> DeadLetters:
         """What could not be saved."""
-        return DeadLetters(lambda: self.store, self.codec, self._replay, retention_days=self.retention_days)
+        return DeadLetters(
+            lambda: self.store,
+            self.codec,
+            self._replay,
+            retention_days=self.retention_days,
+            gone=certainly_dead,
+        )
 
     def add_pipeline(self, pipeline: Replayable) -> None:
         """Know the pipeline, so that its dead letters can be replayed; the newest of a name counts."""
         self._pipelines[pipeline.name] = pipeline
 
-    def _replay(self, name: str, letters: Iterable[DeadLetterRow], /, **how: Any) -> Any:
+    def _replay(self, name: str, ids: Sequence[str], /, **how: Any) -> Any:
         pipeline = self._pipelines.get(name)
         if pipeline is None:
             message = (
@@ -127,7 +141,7 @@ class Home:
                 "Import the module that makes it first."
             )
             raise ConfigurationError(message)
-        return pipeline.replayed(letters, **how)
+        return pipeline.replayed(ids, **how)
 
 
 @contextmanager
@@ -135,7 +149,7 @@ def _harmless(consequence: str) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        logger().warning("%s: %s", consequence, error_text(error))
+        warn("%s: %s", consequence, error_text(error))
 
 
 class HomeCommons:

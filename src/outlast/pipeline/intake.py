@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from outlast.components import Unreadable
-from outlast.log import logger
+from outlast.log import warn
 from outlast.pipeline.identity import other_keys
 from outlast.pipeline.journal import BATCH_BYTES, rough
 from outlast.pipeline.journey import Journey
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
     from outlast.pipeline.declare import Stage
+    from outlast.pipeline.journal import Load
     from outlast.store import Store
     from outlast.store.records import Checkpoint, RunRecord
 
@@ -50,7 +51,6 @@ class Intake:
         valid: Callable[[Any], bool],
         decode: Callable[[bytes, int], Any],
         aside: Callable[[Callable[[], Any]], Awaitable[Any]],
-        admit: Callable[[Journey], None] | None = None,
         doubted: bool = False,
     ) -> None:
         self._items = source
@@ -69,7 +69,6 @@ class Intake:
         self._valid = valid
         self._decode = decode
         self._aside = aside
-        self._admit = admit
         self._doubted = doubted  # whether the keys may be others than those on record, for the same items
         self._lost: set[str] = set()  # stages whose checkpoints cannot be used
         self._broken: Exception | None = None
@@ -99,7 +98,7 @@ class Intake:
             elif hasattr(source, "close"):
                 source.close()
         except Exception as error:  # noqa: BLE001 - everything that was read is taken care of
-            logger().warning("the source could not be closed: %s", type(error).__name__)
+            warn("the source could not be closed: %s", type(error).__name__)
 
     async def chunk(self, most: int) -> list[Journey]:
         """Some of the next items, at most so many; none left to do among them if the list is empty."""
@@ -120,10 +119,10 @@ class Intake:
             ]
         else:
             left = await self._unfinished(first, keys, items)
-        if self._admit is not None:
-            for journey in left:
-                self._admit(journey)
         return left
+
+    def recorded(self, load: Load) -> None:
+        """The ends of these items are on record."""
 
     def _slice(self, most: int) -> list[Any]:
         items: list[Any] = []
@@ -255,7 +254,7 @@ class Intake:
             stage = self._stages[found.stage].name
             if stage not in self._lost:
                 self._lost.add(stage)
-                logger().warning("the checkpoints of %s are not used: %s; its items begin earlier", stage, lost)
+                warn("the checkpoints of %s are not used: %s; its items begin earlier", stage, lost)
             return False
         journey.at = found.stage + 1
         journey.saved = (journey.at, found.output)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from outlast.clock import Stop, here, stopping
 from outlast.components import Refused
 from outlast.errors import LeaseLost
-from outlast.log import logger
+from outlast.log import warn
+from outlast.observe import rarely
 from outlast.policy import RetryPolicy
 from outlast.redact import error_text
-from outlast.store.records import Batch, EventRow, to_us
+from outlast.store.records import Batch, EventRow, Homecoming, to_us
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from outlast.components import Sink
     from outlast.observe.events import Event
     from outlast.pipeline.journey import Journey
+    from outlast.pipeline.replays import Origin
     from outlast.store import Store
-    from outlast.store.records import AttemptRow, Checkpoint, DeadLetterRow, ItemRow, Lease
+    from outlast.store.records import AttemptRow, Checkpoint, DeadLetterRow, ItemRow, Lease, Mended, Settled
 
 MOST_ITEMS = 2000  # in a batch
 BATCH_BYTES = 8 * 2**20  # after which a batch goes, however few items are in it
@@ -96,6 +98,7 @@ class Load:
         "events",
         "exhausted",
         "held",
+        "homes",
         "items",
         "journeys",
         "keys",
@@ -103,6 +106,7 @@ class Load:
         "outputs",
         "read",
         "resolved",
+        "returned",
         "told",
     )
 
@@ -111,7 +115,9 @@ class Load:
         self.attempts: list[AttemptRow] = []
         self.checkpoints: list[Checkpoint] = []
         self.letters: list[DeadLetterRow] = []
-        self.resolved: list[Any] = []
+        self.resolved: list[Settled] = []
+        self.homes: dict[int, Parcel] = {}  # what comes home to other runs, by their numbers
+        self.returned: list[Origin] = []  # the run of each letter that is settled here
         self.events: list[EventRow] = []
         self.outputs: list[Any] = []
         self.keys: list[str] = []
@@ -122,9 +128,27 @@ class Load:
         self.read = 0
         self.exhausted = False
 
+    def parcel(self, origin: Origin) -> Parcel:
+        """What comes home to this run."""
+        return self.homes.setdefault(origin.lease.run_number, Parcel(origin))
+
     @property
     def empty(self) -> bool:
         return not (self.items or self.checkpoints or self.letters or self.resolved or self.events or self.attempts)
+
+
+class Parcel:
+    """What of a load comes home to the run that its letters come from."""
+
+    __slots__ = ("journeys", "keys", "mended", "origin", "outputs", "undone")
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.mended: list[Mended] = []
+        self.undone: list[Mended] = []  # what the sink has refused
+        self.outputs: list[Any] = []
+        self.keys: list[str] = []
+        self.journeys: list[Journey] = []  # whose outputs these are, if the sink may refuse some
 
 
 class Journal:
@@ -139,7 +163,7 @@ class Journal:
         loop: asyncio.AbstractEventLoop,
         room: Room,
         committed: Callable[[Load], None],
-        refused: Callable[[Load, Mapping[int, Exception]], None],
+        refused: Callable[[Load, Load | Parcel, Mapping[int, Exception]], None],
         broken: Callable[[Exception], None],
     ) -> None:
         self._store = store
@@ -246,13 +270,15 @@ class Journal:
             return
 
     def _write(self, load: Load) -> None:
-        offset = None if self._sink is None else self._hand_out(self._sink, load)
+        offset = None if self._sink is None else self._hand_out(self._sink, load, load)
+        homes = [self._homecoming(load, parcel) for parcel in load.homes.values()]
         batch = Batch(
             items=load.items,
             attempts=load.attempts,
             checkpoints=load.checkpoints,
             dead_letters=load.letters,
             resolved=load.resolved,
+            homes=homes,
             events=load.events,
             read=load.read,
             sink_offset=offset,
@@ -260,43 +286,65 @@ class Journal:
         )
         persist(lambda: self._store.write(self._lease, batch), "the store", self._give_up)
         if self._sink is not None:
-            late = persist(self._sink.settle, "the sink", self._give_up)
-            if late:
-                self._take_back(load, late)
+            self._settle(self._sink, load, load)
+        for parcel in load.homes.values():
+            if parcel.origin.sink is not None:
+                self._settle(parcel.origin.sink, load, parcel)
 
-    def _take_back(self, load: Load, errors: Mapping[int, Exception]) -> None:
+    def _settle(self, sink: Sink, load: Load, parcel: Load | Parcel) -> None:
+        late = persist(sink.settle, "the sink", self._give_up)
+        if late:
+            self._take_back(load, parcel, late)
+
+    def _take_back(self, load: Load, parcel: Load | Parcel, errors: Mapping[int, Exception]) -> None:
         """These are on record as successes, and their outputs could not be kept after all."""
-        undone, letters = [load.journeys[place].seq for place in errors], len(load.letters)
-        self._fail_items(load, errors)
-        rows = [row for row in load.items if row.seq in set(undone)]
+        journeys, letters = [parcel.journeys[place] for place in errors], len(load.letters)
+        undone = {journey.seq for journey in journeys}
+        self._fail_items(load, parcel, errors)
+        homes = [
+            Homecoming(
+                lease=each.origin.lease,
+                items=[],
+                undone=[(mended.seq, mended.replayed) for mended in each.undone if mended.replayed in undone],
+                sink_offset=None,
+                judge=each.origin.judge,
+            )
+            for each in load.homes.values()
+        ]
         batch = Batch(
-            undone=undone,
-            items=rows,
+            undone=sorted(undone),
+            items=[row for row in load.items if row.seq in undone],
             dead_letters=load.letters[letters:],
+            resolved=[settled for settled in load.resolved if settled.seq in undone],
+            homes=homes,
             read=load.read,
             source_exhausted=load.exhausted,
         )
         persist(lambda: self._store.write(self._lease, batch), "the store", self._give_up)
 
-    def _hand_out(self, sink: Sink, load: Load) -> int | None:
+    def _homecoming(self, load: Load, parcel: Parcel) -> Homecoming:
+        origin = parcel.origin
+        offset = None if origin.sink is None else self._hand_out(origin.sink, load, parcel)
+        return Homecoming(lease=origin.lease, items=parcel.mended, sink_offset=offset, judge=origin.judge)
+
+    def _hand_out(self, sink: Sink, load: Load, parcel: Load | Parcel) -> int | None:
         while True:
             try:
-                return persist(lambda: sink.write(load.outputs, load.keys), "the sink", self._give_up)  # type: ignore[no-any-return]
+                return persist(lambda: sink.write(parcel.outputs, parcel.keys), "the sink", self._give_up)  # type: ignore[no-any-return]
             except Refused as some:
-                self._fail_items(load, some.errors)
+                self._fail_items(load, parcel, some.errors)
             except Exception:
-                self._store.beat(
-                    self._lease
-                )  # who has lost the run need not look for what is wrong with its sink: LeaseLost
+                # Who has lost the run need not look for what is wrong with its sink: LeaseLost.
+                self._store.beat(self._lease)
                 raise
 
-    def _fail_items(self, load: Load, errors: Mapping[int, Exception]) -> None:
-        """Have the loop make failures of these successes; the load comes back without their outputs."""
+    def _fail_items(self, load: Load, parcel: Load | Parcel, errors: Mapping[int, Exception]) -> None:
+        """Have the loop make failures of these successes; the parcel comes back without their outputs."""
         done, wrong = threading.Event(), list[BaseException]()
 
         def change() -> None:
             try:
-                self._refused(load, errors)
+                self._refused(load, parcel, errors)
             except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
                 wrong.append(error)
             done.set()
@@ -366,10 +414,12 @@ def persist(do: Callable[[], Any], what: str, give_up: Stop | None = None) -> An
             delay = _AGAIN.delay(min(number, 20), dice.roll())
             if classify(error).category == "permanent" or now + delay - since > PATIENCE:
                 raise
-            if number == 1:
+            if number == 1 and (before := rarely(("waits", id(give_up), what))) is not None:
                 text = error_text(error)
-                logger().warning(
-                    "%s cannot be used, the run waits for it: %s", what, text, extra={"outlast_waits": what}
+                warn(
+                    "%s cannot be used, the run waits for it: %s%s",
+                    *(what, text, f" ({before:,} more times before)" if before else ""),
+                    extra={"outlast_waits": what},
                 )
         if clock.sleep(delay, give_up):
             message = f"asked to stop while {what} could not be used"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.call import Ended, running, standing
 from outlast.clock import stopping
-from outlast.errors import CircuitBreakerOpenError
+from outlast.errors import CircuitBreakerOpenError, PermanentFailure
 from outlast.model import Notes
 from outlast.pipeline.declare import Degraded, Skip, Snooze
 from outlast.pipeline.stagecalls import StageCall
@@ -38,6 +38,7 @@ _HERE = Path(__file__).parent
 _OURS = (str(_HERE), *(str(_HERE.parent / f"{name}.py") for name in ("drivers", "isolate", "processes", "hedge")))
 _UNTOLD = (None,) * 7
 _row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
+LONGEST_SNOOZE = 7 * 86400.0  # seconds from the first one at a stage
 NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
 _REPAIRABLE = frozenset({"permanent", "unclear", "not_listed", "skipped"})
 NOT_OURS = frozenset({"breaker_open", "shutdown"})  # reasons that leave an item unfinished
@@ -157,9 +158,12 @@ class Journey:
     falling = False  # the fallback answers next
     fallen: Exception | None = None  # for this error; for none, if it is a result that was not wanted
     first_failed: float | None = None
+    snoozed: tuple[int, float] | None = None  # the stage that asked for it last, and when it did so first
     throttled_at: float | None = None
     throttled = False
     letter: Any = None  # the dead letter that is replayed
+    origin: Any = None  # the run that it comes from, if its output comes home to it
+    untried: str | None = None  # why the letter cannot be replayed
     output: Any = None
     before: Any = None  # the input of the stage whose checkpoint is being recorded
     saved: tuple[int, bytes] | None = None  # its last checkpoint: the stage that goes on from there, and what it gets
@@ -342,7 +346,7 @@ class Journey:
         if isinstance(error, Skip):
             return self._skipped(post, error, began, now)
         if isinstance(error, Snooze):
-            return self._snoozed(error)
+            return self._snoozed(post, error, began, now)
         call = self.call
         stop = stopping.get()
         if stop is not None and stop.is_set():
@@ -479,10 +483,20 @@ class Journey:
         self.status, self.reason = "skipped", sanitise(str(skip.reason))
         return Next.END
 
-    def _snoozed(self, snooze: Snooze) -> Next:
+    def _snoozed(self, post: Post, snooze: Snooze, began: float, now: float) -> Next:
+        number = self._number()
         if self.call is not None:
             self.call.interrupted(NEUTRAL)
             self.call.number -= 1
+        if self.snoozed is None or self.snoozed[0] != post.index:
+            self.snoozed = (post.index, now)
+        if now + snooze.delay - self.snoozed[1] > LONGEST_SNOOZE:
+            message = f"expected what {post.name} waits for to come within 7 days of its first Snooze, got: a Snooze of another {snooze.delay:g} s"
+            error = PermanentFailure(message)
+            self.attempts += 1
+            self._failure(post, error, classify(error), number, began, now, None, self._said())
+            self.give_up(post.name, error)
+            return Next.END
         self.wait, self.why = snooze.delay, "snooze"
         return Next.WAIT
 

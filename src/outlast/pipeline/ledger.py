@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from outlast.clock import here
 from outlast.deadletters import fingerprint
-from outlast.deadletters.beginnings import SOURCE, Unreplayable, inputs
+from outlast.deadletters.beginnings import SOURCE, inputs
 from outlast.errors import FailureBudgetExceeded, PermanentFailure
-from outlast.log import logger
+from outlast.log import logger, warn
 from outlast.observe import emit, listening
 from outlast.pipeline.errorfile import as_json
 from outlast.pipeline.journal import LARGE, rough
@@ -20,13 +20,13 @@ from outlast.pipeline.journey import added
 from outlast.pipeline.results import ItemResult
 from outlast.pipeline.rowerrors import InvalidRow, particulars
 from outlast.redact import error_text
-from outlast.store.records import Checkpoint, DeadLetterRow, Failure, ItemRow
+from outlast.store.records import Checkpoint, DeadLetterRow, Failure, ItemRow, Mended, Settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from outlast.deadletters.beginnings import Inputs
-    from outlast.pipeline.journal import Load
+    from outlast.pipeline.journal import Load, Parcel
     from outlast.pipeline.journey import Journey
     from outlast.pipeline.runner import Runner
     from outlast.store.codec import Codec
@@ -129,8 +129,16 @@ class Ledger:
             self._runner.journal.added()
 
     def unreadable(self, journey: Journey) -> None:
-        """The item could not even be read."""
+        """The item could not even be read, or its dead letter cannot be replayed."""
         broken = journey.value
+        if journey.untried is not None:
+            journey.started = self._runner.bearings.monotonic()
+            journey.source = journey.input = journey.value = None
+            journey.reason = journey.untried
+            if journey.status is None:
+                journey.give_up(journey.letter.stage, broken.error)
+            self.finish(journey)
+            return
         journey.source = journey.input = journey.value = broken.raw
         journey.started = self._runner.bearings.monotonic()
         journey.attempts = 1
@@ -191,6 +199,9 @@ class Ledger:
                     if self._sink.refuses:
                         load.journeys.append(journey)
                     size = len(encoded) if encoded.__class__ is bytes else rough(encoded)
+                elif journey.origin is not None:
+                    output = self._send_home(journey, load)
+                    size = 0 if output is None else len(output)
                 elif self._keep:
                     output = self._codec.encode(journey.output)
                     size = len(output)
@@ -241,7 +252,7 @@ class Ledger:
         if journey.rows and (bearings.audit_all or journey.first_failed is not None):
             load.attempts += journey.rows
         if journey.letter is not None:
-            self._settle_letter(journey, load)
+            self._settle_letter(journey, load, output)
         if self._watched:
             self._tally(journey, status)
         if failure is None:
@@ -266,12 +277,28 @@ class Ledger:
         if stop is None and runner.books.bounds.spend_limit and (what := runner.books.overspent) is not None:
             runner.stop_spending(what)
 
-    def refused(self, load: Load, errors: Mapping[int, Exception]) -> None:
-        """The sink will never take these outputs of the load: their items have failed after all."""
+    def _send_home(self, journey: Journey, load: Load) -> bytes | None:
+        """Have the output written where the letter comes from; as it is kept by the store beside that."""
+        sink = journey.origin.sink
+        if sink is None:
+            return self._codec.encode(journey.output)
+        encoded = sink.encode(journey.output)
+        parcel = load.parcel(journey.origin)
+        parcel.outputs.append(encoded)
+        parcel.keys.append(journey.key)
+        if sink.refuses:
+            parcel.journeys.append(journey)
+        try:
+            return self._codec.encode(journey.output)
+        except Exception:  # noqa: BLE001 - it is where it belongs; only this replay's own outputs go without
+            return None
+
+    def refused(self, load: Load, parcel: Load | Parcel, errors: Mapping[int, Exception]) -> None:
+        """A sink will never take these outputs of the parcel: their items have failed after all."""
         places = {row.seq: place for place, row in enumerate(load.items)}
         last = self._runner.plan.stages[-1].name
         for number, error in errors.items():
-            journey = load.journeys[number]
+            journey = parcel.journeys[number]
             self._runner.books.take_back(spent=journey.spent)
             journey.give_up(last, error)
             status: Any = "dlq" if self._dlq else "failed"
@@ -287,20 +314,20 @@ class Ledger:
                 failure=failure,
             )
             if journey.letter is not None:  # which stays open
-                load.resolved = [each for each in load.resolved if each[0] != journey.letter.id]
+                _take_back(journey, load)
                 self._settle_letter(journey, load)
             if self._watched:
-                self.through[-1] -= 1
-                self.through[-2] += 1
-                self.stages[-1].dead += 1
+                self.through[journey.at + 1] -= 1
+                self.through[journey.at] += 1
+                self.stages[journey.at].dead += 1
                 self.refusals += 1
             stop = self._failed(journey, load, letter, failure)
             if stop is not None:
                 self._stop(stop, journey)
             journey.forget()
-        load.outputs = [each for number, each in enumerate(load.outputs) if number not in errors]
-        load.keys = [each for number, each in enumerate(load.keys) if number not in errors]
-        load.journeys = [each for number, each in enumerate(load.journeys) if number not in errors]
+        parcel.outputs = [each for number, each in enumerate(parcel.outputs) if number not in errors]
+        parcel.keys = [each for number, each in enumerate(parcel.keys) if number not in errors]
+        parcel.journeys = [each for number, each in enumerate(parcel.journeys) if number not in errors]
 
     def _failed(self, journey: Journey, load: Load, letter: tuple[str, Inputs] | None, failure: Failure) -> str | None:
         runner, bearings = self._runner, self._runner.bearings
@@ -327,7 +354,9 @@ class Ledger:
                 from outlast.observe.events import DeadLetterEnqueue
 
                 emit(DeadLetterEnqueue(**identity, **fields, letter_id=letter[0]))
-        stop = runner.books.judge("dlq", fingerprint=mark, throttled=journey.throttled, spent=journey.spent)
+        # What was not tried says nothing about the others.
+        neutral = journey.throttled or journey.untried is not None
+        stop = runner.books.judge("dlq", fingerprint=mark, throttled=neutral, spent=journey.spent)
         if verdict.fatal:
             return "fatal_error"
         if runner.plan.on_item_error == "stop":
@@ -364,13 +393,14 @@ class Ledger:
         if (stage, kind) not in self._warned:
             self._warned.add((stage, kind))
             journey.warn(message)
-            logger().warning("%s of %s: %s", stage, self._runner.plan.name, message)
+            warn("%s of %s: %s", stage, self._runner.plan.name, message)
 
     def _particulars(self, journey: Journey, letter: tuple[str, Inputs] | None) -> bytes:
         """Each error of its own, and the input as the source gave it, or the dead letter that has it."""
         told = particulars(journey.failed_at, journey.error, journey.verdict.error_class)
-        if letter is not None:
-            return self._codec.encode(told | {"letter": letter[0]})
+        known = letter[0] if letter is not None else None if journey.letter is None else journey.letter.id
+        if known is not None:
+            return self._codec.encode(told | {"letter": known})
         try:
             return self._codec.encode(told | {"input": journey.source})
         except Exception:  # noqa: BLE001 - the failure itself must be on record all the same
@@ -410,11 +440,26 @@ class Ledger:
             stop_reason=journey.stop_reason,
         )
 
-    def _settle_letter(self, journey: Journey, load: Load) -> None:
+    def _settle_letter(self, journey: Journey, load: Load, output: bytes | None = None) -> None:
         worked = journey.status in {"succeeded", "skipped"}
-        status = "resolved" if worked else "open"
-        untried = not worked and isinstance(journey.error, Unreplayable)
-        load.resolved.append((journey.letter.id, status, None if worked or untried else error_text(journey.error)))
+        status: Any = "resolved" if worked else "open"
+        error = None if worked or journey.untried is not None else error_text(journey.error)
+        load.resolved.append(Settled(journey.letter.id, status, error, journey.untried, journey.seq))
+        origin = journey.origin
+        if origin is not None:
+            load.returned.append(origin)
+            if worked and journey.letter.seq is not None:
+                load.parcel(origin).mended.append(
+                    Mended(
+                        journey.letter.seq,
+                        journey.seq,
+                        cast("Any", journey.status),
+                        journey.degraded,
+                        journey.reason,
+                        tuple(journey.warnings or ()),
+                        output if origin.sink is None and self._sink is None else None,
+                    )
+                )
         if listening():
             from outlast.observe.events import DeadLetterReplay
 
@@ -520,6 +565,16 @@ class Ledger:
         )
 
 
+def _take_back(journey: Journey, load: Load) -> None:
+    """The letter was settled as one that succeeded, and will be settled again."""
+    load.resolved = [settled for settled in load.resolved if settled.letter != journey.letter.id]
+    if journey.origin is not None:
+        load.returned.remove(journey.origin)
+        parcel = load.parcel(journey.origin)
+        parcel.undone += [mended for mended in parcel.mended if mended.replayed == journey.seq]
+        parcel.mended = [mended for mended in parcel.mended if mended.replayed != journey.seq]
+
+
 def _failure(journey: Journey) -> Failure:
     """What is on record with a failed item: why it was not tried again, and which problem it has."""
     error, error_class, kind = journey.error, journey.verdict.error_class, type(journey.error).__name__
@@ -558,6 +613,6 @@ def _result(journey: Journey, status: Any) -> ItemResult[Any]:
 def _loud() -> bool:
     """Whether anybody wants to hear of each item that succeeds: there may be millions."""
     from outlast import observe
-    from outlast.log import heard, logger
+    from outlast.log import heard
 
     return bool(observe._hooks or observe.captures.get() or (heard() and logger().isEnabledFor(10)))  # noqa: SLF001 - one bus

@@ -8,7 +8,6 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from outlast.pipeline.declare import Stage
 from outlast.pipeline.doors import Stream, blocking, stepped
 from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.plan import Plan
+from outlast.pipeline.replays import Chosen, sink_of_replay
 from outlast.store import open_store
 from outlast.store.filters import checked, spelled_out
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from outlast.pipeline.runner import Runner
     from outlast.store.codec import Codec
     from outlast.store.filters import LetterFilter
-    from outlast.store.records import DeadLetterRow
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -303,49 +302,65 @@ class Pipeline(Generic[In_contra, Out_co]):
         canary: int | None = None,
         from_start: bool = False,
         sink: str | Path | Table | Callable[[Sequence[Out_co]], None] | None = None,
+        run_key: str | None = None,
         progress: bool = False,
+        check: bool = True,
         **where: Unpack[LetterFilter],
     ) -> RunResult[Out_co]:
         """
         Run the open dead letters of this pipeline again, from the stage that failed with its stored input; with a `canary`, so many of
-        them first, and the others only if all of those succeed. `sink` and `progress` are those of `run`; the sink must be a new one.
+        them first, and the others only if all of those succeed.
+
+        Outputs go to the sink of the run that a letter comes from, exactly once, and its counts and its status change with them; `sink`, a
+        new one, gets all of them instead. The same `run_key` goes on with the same replay. `progress` and `check` are those of `run`.
         """
         checked(where, without=("pipeline", "status"))
         stage = where.get("stage")
         if stage is not None and stage not in {*(known.name for known in self.stages), "source"}:
-            message = f"expected stage to be one of {', '.join(known.name for known in self.stages)}, got: {stage!r}."
-            raise ConfigurationError(message)
+            # One that was renamed since has letters all the same.
+            kept = {stat.stage for stat in self.app.store.stats() if stat.pipeline == self.name}
+            if stage not in kept:
+                known = ", ".join(known.name for known in self.stages)
+                message = f"expected stage to be one of {known}, got: {stage!r}."
+                raise ConfigurationError(message)
         self.app.add_pipeline(self)  # another one of the same name may have been made since
         with _shown(None, wanted=progress) as looks:
             return self.app.dead_letters.replay(  # type: ignore[no-any-return]
-                canary=canary, from_start=from_start, sink=sink, watch=looks, **(where | {"pipeline": self.name})
+                canary=canary,
+                from_start=from_start,
+                sink=sink,
+                run_key=run_key,
+                check=check,
+                watch=looks,
+                **(where | {"pipeline": self.name}),
             )
 
     def replayed(
         self,
-        letters: Iterable[DeadLetterRow],
+        ids: Sequence[str],
         /,
         *,
         run_key: str,
+        canary: int | None = None,
         from_start: bool = False,
         sink: object = None,
         watch: Callable[[Runner], None] | None = None,
     ) -> RunResult[Out_co]:
         """
-        Run dead letters that were claimed, as a run of its own, each from the stage that failed with its stored input. A letter is settled
-        (resolved, or open again) in the transaction that finishes its item; nothing is deleted.
+        Run the dead letters of these ids that are open, as a run of its own, each from the stage that failed with its stored input. A letter is
+        settled (resolved, or open again) in the transaction that finishes its item; nothing is deleted. The same `run_key` goes on with what
+        that replay has claimed, and with its sink.
         """
         plan = self._plan(
             run_key=run_key,
             kind="replay",
-            item_key="item_key",
             from_start=from_start,
-            sink=sink,
+            sink=sink_of_replay(self.app.store, self.name, run_key) if sink is None else sink,
             on_change="keep",
             watch=watch,
-            expected=len(letters) if isinstance(letters, Sized) else None,
+            expected=len(ids),
         )
-        return blocking(Run(plan, letters))
+        return blocking(Run(plan, Chosen(ids, canary)))
 
     # -- planning
 

@@ -160,6 +160,7 @@ class Runner(Traffic):
             self._safely(self._review),
         )
         self.journal: Journal
+        self.heart: Heart
 
     # -- from the beginning to the end ------------------------------------------------------------------------------------------
 
@@ -185,7 +186,7 @@ class Runner(Traffic):
             refused=self.ledger.refused,
             broken=self._journal_broke,
         )
-        heart = Heart(
+        self.heart = heart = Heart(
             self.store,
             self.lease,
             lost=lambda error: _unless_closed(soon, self.lose, error),
@@ -218,9 +219,9 @@ class Runner(Traffic):
             try:
                 await self.resources.close()
             except Exception as error:  # noqa: BLE001 - the work is done and on record
-                from outlast.log import logger
+                from outlast.log import warn
 
-                logger().warning("a resource could not be closed: %s", type(error).__name__)
+                warn("a resource could not be closed: %s", type(error).__name__)
 
     async def _settle(self) -> None:
         """Wait until everything that is finished is on record."""
@@ -479,6 +480,7 @@ class Runner(Traffic):
 
     def _committed(self, load: Load) -> None:
         self.ledger.committed(load)
+        self.intake.recorded(load)
         self._review()
         now = self.bearings.monotonic()
         for journey in load.held:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from outlast.call import Call, standing
+from outlast.clock import roll_for
 from outlast.redact import error_text
 from outlast.verdicts import classify, refusal
 
@@ -49,6 +50,11 @@ class StageCall(Call):
     def tries(self) -> int:
         """Attempts made at this stage, the uncharged ones included."""
         return self.number + self.uncharged
+
+    def roll(self) -> float:
+        """A run is reproducible from its id: how long an item waits follows from who it is, where, and how often it has tried."""
+        journey = self.journey
+        return roll_for(journey.post.run.run_id, journey.post.name, journey.key, self.tries + journey.numbered)
 
     def who(self) -> dict[str, Any]:
         journey = self.journey
@@ -115,7 +121,7 @@ class StageCall(Call):
         now, policy, journey = self.world.clock.monotonic(), self.guard.retry, self.journey
         if journey.throttled_at is None:
             journey.throttled_at = now
-        wait = policy.delay(min(1 + self.uncharged, 6), self.world.dice.roll(), verdict.retry_after, self.previous)
+        wait = policy.delay(min(1 + self.uncharged, 6), self.roll(), verdict.retry_after, self.previous)
         if now - journey.throttled_at >= PATIENCE or self._stopped():
             return None
         if self.deadline is not None and now + wait >= self.deadline:

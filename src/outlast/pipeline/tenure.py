@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from outlast.clock import here, stopping
 from outlast.errors import LeaseLost
-from outlast.log import logger
+from outlast.log import warn
 from outlast.pipeline.journal import persist
 from outlast.redact import error_text
 from outlast.verdicts import classify
@@ -67,15 +67,18 @@ def certainly_dead(owner: str) -> bool:
     return _started(int(pid)) != started
 
 
-def take(store: Store, run: RunRecord, shard: int = 0) -> Lease:
+def take(store: Store, run: RunRecord, shard: int = 0, *, counted: bool = True) -> Lease:
     """
     The lease on a shard of a run. Who had it and is dead is not waited for; of anybody else it is seen by the next beat whether they live.
+    It counts as another pass of the run unless told otherwise.
     """
     owner, clock = f"{myself()}:{next(_tenures)}", here.get().clock
     seen: Lease | None = None
     waited, left = 0.0, ""
     while True:
-        lease: Lease | None = persist(lambda: store.take_lease(run.number, shard, owner, TTL), "the store")
+        lease: Lease | None = persist(
+            lambda: store.take_lease(run.number, shard, owner, TTL, counted=counted), "the store"
+        )
         if lease is not None:
             _alive.add(owner)
             return replace(lease, before=lease.before or left)
@@ -95,9 +98,7 @@ def take(store: Store, run: RunRecord, shard: int = 0) -> Lease:
             left = other.owner  # which may live
             continue
         if seen is None:
-            logger().warning(
-                "run %s of %s is held by %s; waiting to see whether it lives", run.run_key, run.pipeline, other.owner
-            )
+            warn("run %s of %s is held by %s; waiting to see whether it lives", run.run_key, run.pipeline, other.owner)
         seen = other
         if clock.sleep(1.0, stopping.get()):
             message = "asked to stop while waiting to see whether another process lives"
@@ -124,13 +125,14 @@ def taken(run: RunRecord, lease: Lease) -> LeaseLost:
 
 
 class Heart:
-    """Beats for a lease in a thread of its own, whatever the event loop is busy with."""
+    """Beats for leases in a thread of its own, whatever the event loop is busy with. The first is the run's own."""
 
     def __init__(
         self, store: Store, lease: Lease, *, lost: Callable[[Exception], None], wanted: Callable[[str], None]
     ) -> None:
         self._store = store
         self._lease = lease
+        self._others: dict[int, Lease] = {}
         self._lost = lost
         self._wanted = wanted
         self._end = threading.Event()
@@ -139,21 +141,35 @@ class Heart:
         )
         self._thread.start()
 
+    def also(self, lease: Lease) -> None:
+        """Beat for this one too."""
+        self._others[lease.run_number] = lease
+
+    def no_more(self, lease: Lease) -> None:
+        """It is given back."""
+        self._others.pop(lease.run_number, None)
+
     def _beat(self) -> None:
         told = None
         while not self._end.wait(self._lease.ttl / _BEATS):
-            try:
-                self._lease, wish = self._store.beat(self._lease)
-            except LeaseLost as error:
-                self._lost(error)
-                return
-            except Exception as error:  # noqa: BLE001 - the writer notices too, and decides
-                if classify(error).category == "permanent":
-                    logger().warning("the lease could not be renewed: %s", error_text(error))
-                continue
-            if wish is not None and wish != told:
-                told = wish
-                self._wanted(wish)
+            for lease in (self._lease, *tuple(self._others.values())):
+                own = lease.run_number == self._lease.run_number
+                try:
+                    renewed, wish = self._store.beat(lease)
+                except LeaseLost as error:
+                    if not own and lease.run_number not in self._others:
+                        continue  # given back meanwhile
+                    self._lost(error)
+                    return
+                except Exception as error:  # noqa: BLE001 - the writer notices too, and decides
+                    if classify(error).category == "permanent":
+                        warn("the lease could not be renewed: %s", error_text(error))
+                    continue
+                if own:
+                    self._lease = renewed
+                    if wish is not None and wish != told:
+                        told = wish
+                        self._wanted(wish)
 
     def close(self) -> None:
         self._end.set()

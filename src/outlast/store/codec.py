@@ -154,7 +154,11 @@ def types_in(*annotations: Any) -> dict[str, type]:
 
 def hints_of(owner: Any, names: Mapping[str, Any], local: Mapping[str, Any] | None = None) -> Iterator[Any]:
     """What the annotations of a function or a class mean, without those that only a type checker can follow."""
-    for each in inspect.get_annotations(owner).values() if callable(owner) else ():
+    try:
+        written = inspect.get_annotations(owner)
+    except Exception:  # noqa: BLE001 - not an owner of annotations, or one whose annotations are worked out when they are asked for
+        return
+    for each in written.values():
         try:
             one: Any = SimpleNamespace(__annotations__={"it": each})
             yield typing.get_type_hints(one, dict(names), dict(local or {}))["it"]

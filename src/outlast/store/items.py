@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from outlast.clock import here
@@ -18,15 +19,26 @@ from outlast.store.database import Duplicate
 from outlast.store.faults import StoreRefused
 from outlast.store.letters import COLUMNS as LETTER
 from outlast.store.letters import letter_values
-from outlast.store.records import AttemptRow, Batch, Checkpoint, Failure, ItemRow, storable, to_us
-from outlast.store.runs import fenced
+from outlast.store.records import (
+    AttemptRow,
+    Batch,
+    Checkpoint,
+    Failure,
+    ItemRow,
+    RunCounts,
+    Settled,
+    Standing,
+    storable,
+    to_us,
+)
+from outlast.store.runs import fenced, lost
 from outlast.store.upkeep import EVENT, event_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from outlast.store.database import Database, Transaction
-    from outlast.store.records import ItemStatus, Lease
+    from outlast.store.records import Homecoming, ItemStatus, Lease
 
 _ITEM = "seq, key, status, stage, attempts, degraded, reason, warnings, spent, output, started, took, waits"
 _FAILURE = "stop_reason, fingerprint, failure_class, failure_type"
@@ -72,6 +84,9 @@ class Items:
 
     def _write(self, tx: Transaction, lease: Lease, batch: Batch) -> None:
         run = lease.run_number
+        # Its own run comes last: that is under which name the transaction is found by whoever has to end it.
+        homes = sorted(batch.homes, key=lambda home: home.lease.run_number)
+        shards = [fenced(self._database, tx, home.lease, _SHARD) for home in homes]
         shard = fenced(self._database, tx, lease, _SHARD)
         if batch.undone:
             shard = self._undo(tx, run, shard, batch.undone)
@@ -83,7 +98,9 @@ class Items:
         # Each as of its own moment, not the batch's: that is the order in which people read them.
         letters = [letter_values(self.app, letter, letter.created_us) for letter in batch.dead_letters]
         tx.insert("outlast_dead_letters", LETTER, letters)
-        self._resolve(tx, batch, now)
+        self._resolve(tx, lease, batch, now)
+        for home, before in zip(homes, shards, strict=True):
+            self._bring_home(tx, home, before)
         sets = ", ".join(f"{column.strip()} = ?" for column in _SHARD.split(","))
         tx.execute(
             f"update outlast_progress set {sets} where run = ? and shard = ? and token = ?",
@@ -162,14 +179,66 @@ class Items:
         tx.insert("outlast_attempts", f"run, {_SHORT_ATTEMPT}", short)
         tx.insert("outlast_attempts", f"run, {_ATTEMPT}", long)
 
-    def _resolve(self, tx: Transaction, batch: Batch, now: int) -> None:
+    def _resolve(self, tx: Transaction, lease: Lease, batch: Batch, now: int) -> None:
+        if not batch.resolved:
+            return
+        (claim,) = tx.row("select id from outlast_runs where number = ?", lease.run_number)
         # In order of their ids, as everywhere, so that two transactions never wait for each other.
-        for letter, status, error in sorted(batch.resolved):
-            tx.execute(
+        for settled in sorted(Settled(*each) for each in batch.resolved):
+            letter, status, error, reason, seq = settled
+            # What a sink could not keep was resolved with its item, and is taken back with it.
+            held = ("replaying", "resolved" if seq in batch.undone else "replaying")
+            tried = status == "open" and reason is None
+            done = tx.execute(
                 "update outlast_dead_letters set status = ?, moved = ?, error = coalesce(?, error), "
-                "replays = replays + ?, last_attempt = case when ? = 'open' then ? else last_attempt end "
-                "where app = ? and id = ? and status = 'replaying'",
-                *(status, now, error and storable(error), int(status == "open"), status, now, self.app, letter),
+                "reason = coalesce(?, reason), replays = replays + ?, last_attempt = case when ? = 1 then ? else last_attempt end "
+                "where app = ? and id = ? and status in (?, ?) and claimed_by = ?",
+                *(status, now, error and storable(error), reason and storable(reason)),
+                *(int(tried), int(tried), now, self.app, letter, *held, claim),
+            )
+            if done.rowcount != 1:  # somebody has opened it since, and may have done its work
+                raise lost(lease)
+
+    def _bring_home(self, tx: Transaction, home: Homecoming, shard: Any) -> None:
+        """The items that have become something after all, in the run they come from: rows, counts, sink, and what is said of it."""
+        run = home.lease.run_number
+        read, offset, exhausted, *counts, degraded, _, _ = shard
+        before = _run_counts(read, counts, degraded)
+        moved = dict.fromkeys(_COUNTED, 0)
+        for item in home.items:
+            done = tx.execute(
+                "update outlast_items set status = ?, degraded = ?, reason = ?, warnings = coalesce(?, warnings), output = ? "
+                "where run = ? and seq = ? and status = 'dlq'",
+                *(item.status, item.degraded, item.reason and storable(item.reason)),
+                *(_json(item.warnings) if item.warnings else None, item.output, run, item.seq),
+            )
+            moved[item.status] += done.rowcount
+            moved["dlq"] -= done.rowcount
+            degraded += item.degraded and done.rowcount
+        for seq, _ in home.undone:
+            back = "status = 'dlq', reason = 'its output could not be kept', output = null"
+            rows = tx.rows(
+                f"update outlast_items set {back} where run = ? and seq = ? and status = 'succeeded' returning degraded",
+                *(run, seq),
+            )
+            moved["dlq"] += len(rows)
+            moved["succeeded"] -= len(rows)
+            degraded -= sum(bool(row[0]) for row in rows)
+        counts = [count + moved[name] for count, name in zip(counts, _COUNTED, strict=True)]
+        offsets = [known for known in (offset, home.sink_offset) if known is not None]
+        tx.execute(
+            "update outlast_progress set sink_offset = ?, succeeded = ?, skipped = ?, dlq = ?, failed = ?, degraded = ? "
+            "where run = ? and shard = ?",
+            *(max(offsets, default=None), *counts, degraded, run, home.lease.shard),
+        )
+        if not any(moved.values()):
+            return
+        said = Standing(*tx.row("select status, reason, why from outlast_runs where number = ?", run))
+        now = home.judge(said, before, _run_counts(read, counts, degraded), bool(exhausted))
+        if now != said:
+            tx.execute(
+                "update outlast_runs set status = ?, reason = ?, why = ? where number = ?",
+                *(now.status, now.reason and storable(now.reason), storable(now.why), run),
             )
 
     def _unwritten(self, tx: Transaction, lease: Lease, batch: Batch) -> Batch:
@@ -203,7 +272,11 @@ class Items:
             attempts=[attempt for attempt in batch.attempts if attempt[:4] not in attempts],
             checkpoints=batch.checkpoints,
             dead_letters=[letter for letter in batch.dead_letters if letter.id not in letters],
-            resolved=batch.resolved,
+            # Settled and brought home in the transaction that wrote its item.
+            resolved=[each for each in batch.resolved if Settled(*each).seq not in items],
+            homes=[
+                replace(home, items=[item for item in home.items if item.replayed not in items]) for home in batch.homes
+            ],
             events=[event for event in batch.events if event.id not in events],
             read=batch.read,
             sink_offset=batch.sink_offset,
@@ -390,6 +463,11 @@ def _advanced(shard: Any, batch: Batch) -> tuple[Any, ...]:
         degraded,
         spent,
     )
+
+
+def _run_counts(read: int, counts: Sequence[int], degraded: int) -> RunCounts:
+    succeeded, skipped, dlq, failed = counts
+    return RunCounts(read, succeeded, skipped, dlq, failed, degraded)
 
 
 def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:

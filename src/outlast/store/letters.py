@@ -10,10 +10,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from outlast.clock import here
 from outlast.store.database import Duplicate
 from outlast.store.filters import in_sql
-from outlast.store.records import MOVES, DeadLetterRow, LetterGroup, LetterStat, from_us, storable, to_us
+from outlast.store.records import (
+    MOVES,
+    Claimant,
+    DeadLetterRow,
+    Lease,
+    LetterGroup,
+    LetterStat,
+    from_us,
+    storable,
+    to_us,
+)
+from outlast.store.runs import fenced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
     from typing import Unpack
 
@@ -23,7 +34,7 @@ if TYPE_CHECKING:
 
 _FIELDS = (
     "id, run, seq, pipeline, stage, item_key, kind, payload, error, error_type, error_class, tier, fingerprint, attempts, "
-    "first_failed, last_attempt, created, status, replays, reason, metadata, original, moved, stop_reason"
+    "first_failed, last_attempt, created, status, replays, reason, metadata, original, moved, stop_reason, claimed_by"
 )
 COLUMNS = f"{_FIELDS}, app"
 _NAMES = tuple(DeadLetterRow.__dataclass_fields__)
@@ -32,6 +43,9 @@ _CHUNK = 5000  # letters moved in one transaction
 #: The newest change first, as people read them; or by when they were made, which never changes while somebody reads on.
 Order = Literal["updated", "created"]
 _ORDERS = {"updated": "moved", "created": "created"}
+# Who has a letter that is replayed. Before there was a column for it, the reason named the replay.
+_CLAIM = "coalesce(claimed_by, reason, '')"
+CLAIMED = "replayed by "  # and its key: for people, and for letters without a column
 
 
 class Letters:
@@ -46,10 +60,11 @@ class Letters:
         after: DeadLetterRow | None = None,
         limit: int = 100,
         order: Order = "updated",
+        abandoned: Sequence[str] = (),
         **where: Unpack[LetterFilter],
     ) -> list[DeadLetterRow]:
-        """The newest first; `after` is the last one of the page before."""
-        condition, values = self._where(where)
+        """The newest first; `after` is the last one of the page before. Letters with the claim of an `abandoned` replay count as open."""
+        condition, values = self._where(where, abandoned)
         column = _ORDERS[order]
         if after is not None:
             condition += f" and ({column}, id) < (?, ?)"
@@ -63,14 +78,19 @@ class Letters:
             )
         return [_letter(row) for row in rows]
 
-    def letter_owners(self, **where: Unpack[LetterFilter]) -> list[tuple[str, str]]:
-        """Id and pipeline of all that fit, the first made first: without what they hold."""
-        condition, values = self._where(where)
+    def letter_owners(
+        self, *, made_before: datetime | None = None, abandoned: Sequence[str] = (), **where: Unpack[LetterFilter]
+    ) -> list[tuple[str, str, str | None]]:
+        """Id, pipeline and run of all that fit, the first made first: without what they hold."""
+        condition, values = self._where(where, abandoned)
+        if made_before is not None:
+            condition += " and created <= ?"
+            values.append(to_us(made_before))
         with self._database.reading() as tx:
             rows = tx.rows(
-                f"select id, pipeline from outlast_dead_letters where {condition} order by created, id", *values
+                f"select id, pipeline, run from outlast_dead_letters where {condition} order by created, id", *values
             )
-        return [(row[0], row[1]) for row in rows]
+        return [(row[0], row[1], row[2]) for row in rows]
 
     def letter(self, id: str, /) -> DeadLetterRow | None:
         """The dead letter of this id."""
@@ -106,10 +126,12 @@ class Letters:
             tx.insert("outlast_dead_letters", COLUMNS, new)
         return len(new)
 
-    def groups(self, *, limit: int = 100, **where: Unpack[LetterFilter]) -> list[LetterGroup]:
+    def groups(
+        self, *, limit: int = 100, abandoned: Sequence[str] = (), **where: Unpack[LetterFilter]
+    ) -> list[LetterGroup]:
         """The largest groups of dead letters with one fingerprint at one stage; of open ones, unless a status is named."""
         where.setdefault("status", "open")
-        condition, values = self._where(where)
+        condition, values = self._where(where, abandoned)
         with self._database.reading() as tx:
             groups = tx.rows(
                 "select fingerprint, pipeline, stage, count(*), min(first_failed), max(last_attempt) "
@@ -117,11 +139,11 @@ class Letters:
                 "order by count(*) desc, fingerprint, pipeline, stage limit ?",
                 *(*values, limit),
             )
-            return [self._group(tx, group, where) for group in groups]
+            return [self._group(tx, group, where, abandoned) for group in groups]
 
-    def _group(self, tx: Transaction, group: Any, where: LetterFilter) -> LetterGroup:
+    def _group(self, tx: Transaction, group: Any, where: LetterFilter, abandoned: Sequence[str]) -> LetterGroup:
         fingerprint, pipeline, stage, count, first, last = group
-        condition, values = self._where(where | {"group": fingerprint, "pipeline": pipeline, "stage": stage})
+        condition, values = self._where(where | {"group": fingerprint, "pipeline": pipeline, "stage": stage}, abandoned)
         newest = tx.rows(
             "select error_class, error_type, error, item_key from outlast_dead_letters "
             f"where {condition} order by created desc, id desc limit 3",
@@ -143,13 +165,18 @@ class Letters:
             )
         return {row[0]: int(row[1]) for row in rows}
 
-    def stats(self) -> list[LetterStat]:
-        """How many there are, by pipeline, stage and status."""
+    def stats(self, *, abandoned: Sequence[str] = ()) -> list[LetterStat]:
+        """How many there are, by pipeline, stage and status; those that an abandoned replay has claimed are open."""
+        column, values = "status", list[Any]()
+        if abandoned:
+            column = f"case when status = 'replaying' and {_CLAIM} {self._database.among} then 'open' else status end"
+            values.append(self._database.passed(abandoned))
         with self._database.reading() as tx:
             rows = tx.rows(
-                "select pipeline, stage, status, count(*), min(created), max(created) from outlast_dead_letters "
-                "where app = ? group by status, pipeline, stage order by pipeline, stage, status",
-                self.app,
+                "select pipeline, stage, shown, count(*), min(created), max(created) from "
+                f"(select pipeline, stage, {column} as shown, created from outlast_dead_letters where app = ?) letters "
+                "group by shown, pipeline, stage order by pipeline, stage, shown",
+                *(*values, self.app),
             )
         return [
             LetterStat(pipeline, stage, status, count, from_us(oldest), from_us(newest))
@@ -241,14 +268,135 @@ class Letters:
         mine = f"select id from outlast_dead_letters where app || '' = ? and id {database.among} and status || '' = ? order by id {database.for_update}"
         with database.writing() as tx:
             moved = tx.rows(
-                f"update outlast_dead_letters set status = ?, moved = ?, reason = ? where id in ({mine}) returning id",
+                f"update outlast_dead_letters set status = ?, moved = ?, reason = ?, claimed_by = null where id in ({mine}) returning id",
                 *(to, now, storable(reason) or None, self.app, database.passed(ids), from_),
             )
         return sorted(row[0] for row in moved)
 
-    def _where(self, where: LetterFilter) -> tuple[str, list[Any]]:
-        sql, values = in_sql(where, self._database.lower, here.get().clock.now())
-        return f"app = ?{sql}", [self.app, *values]
+    # -- replays -------------------------------------------------------------------------------------------------------
+
+    def claim_for_replay(self, lease: Lease, run: str, ids: Sequence[str], *, reason: str, again: bool = False) -> int:
+        """
+        Claim open letters for the replay that holds the lease, and put them on its list in this order; how many were open. With `again`
+        they are on its list already. `LeaseLost` if the lease is not the newest.
+        """
+        database, now = self._database, to_us(here.get().clock.now())
+        number, count = lease.run_number, 0
+        for first in range(0, len(ids), _CHUNK):
+            chunk = ids[first : first + _CHUNK]
+            mine = f"select id from outlast_dead_letters where app || '' = ? and id {database.among} and status || '' = 'open' order by id {database.for_update}"
+            with database.writing() as tx:
+                fenced(database, tx, lease)
+                rows = tx.rows(
+                    f"update outlast_dead_letters set status = 'replaying', claimed_by = ?, moved = ?, reason = ? where id in ({mine}) returning id",
+                    *(run, now, storable(reason), self.app, database.passed(chunk)),
+                )
+                claimed = {row[0] for row in rows}
+                if not again:
+                    last = tx.row("select max(seq) from outlast_replays where run = ?", number)[0]
+                    begin = 0 if last is None else last + 1
+                    listed = [(number, begin + n, id) for n, id in enumerate(id for id in chunk if id in claimed)]  # noqa: A001
+                    tx.insert("outlast_replays", "run, seq, letter", listed)
+            count += len(claimed)
+        return count
+
+    def replay_list(
+        self, run_number: int, *, after: int = -1, limit: int | None = None, unfinished: bool = True
+    ) -> list[tuple[int, str]]:
+        """What a replay is to do: the numbers of its items, each with its dead letter, in order; only what is not finished yet, unless told."""
+        left = "and not exists (select 1 from outlast_items done where done.run = listed.run and done.seq = listed.seq)"
+        bound = "" if limit is None else f" limit {int(limit)}"
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                f"select seq, letter from outlast_replays listed where run = ? and seq > ? {left if unfinished else ''} order by seq{bound}",
+                *(run_number, after),
+            )
+        return [(seq, letter) for seq, letter in rows]
+
+    def free_letters(self, lease: Lease, run: str, reason: str) -> int:
+        """Open the letters again that a replay has claimed and not settled; how many. `LeaseLost` if the lease is not the newest."""
+        with self._database.writing() as tx:
+            fenced(self._database, tx, lease)
+            return self._open_claimed(tx, run, reason)
+
+    def claimants(self) -> list[Claimant]:
+        """Whoever has claimed letters that are not settled."""
+        database = self._database
+        with database.reading() as tx:
+            claims = [
+                row[0]
+                for row in tx.rows(
+                    f"select distinct {_CLAIM} from outlast_dead_letters where app = ? and status = 'replaying'",
+                    self.app,
+                )
+            ]
+            if not claims:
+                return []
+            keys = {claim.removeprefix(CLAIMED): claim for claim in claims if claim.startswith(CLAIMED)}
+            rows = tx.rows(
+                f"select id, run_key, number, shard, token, owner, until, ttl, until > {database.now} from outlast_runs "
+                "left join outlast_shards on run = number and shard = 0 "
+                f"where app = ? and kind = 'replay' and (id {database.among} or run_key {database.among})",
+                *(self.app, database.passed(claims), database.passed(keys)),
+            )
+        found: dict[str, Claimant] = {}
+        for id, key, number, shard, token, owner, until, ttl, held in rows:  # noqa: A001
+            lease = Lease(number, shard, token, owner, from_us(until), ttl) if held else None
+            for claim in {id, keys.get(key)} & set(claims):
+                found[claim] = Claimant(claim, id, number, lease)
+        return [found.get(claim) or Claimant(claim, None, None, None) for claim in claims]
+
+    def release(self, claimant: Claimant, reason: str, why: str) -> int:
+        """
+        Open the letters again of a claimant that is no more, and end its lease, so that it can write nothing even if it comes back; how
+        many. None if it has been heard of since.
+        """
+        database, number = self._database, claimant.number
+        with database.writing() as tx:
+            if number is not None:
+                token = -1 if claimant.lease is None else claimant.lease.token
+                ended = tx.execute(
+                    "update outlast_shards set token = token + 1, until = 0 "
+                    f"where run = ? and shard = 0 and (until <= {database.now} or token = ?)",
+                    *(number, token),
+                )
+                held = tx.row("select 1 from outlast_shards where run = ? and shard = 0", number)
+                if ended.rowcount == 0 and held is not None:
+                    return 0
+                # Waits for a batch that is being written; from then on the old token is worth nothing.
+                database.evict(tx, number, 0)
+                tx.execute("update outlast_progress set token = token + 1 where run = ? and shard = 0", number)
+                tx.execute(
+                    "update outlast_runs set status = 'interrupted', why = ? where number = ? and status = 'running'",
+                    *(storable(why), number),
+                )
+            return self._open_claimed(tx, claimant.claim, reason)
+
+    def _open_claimed(self, tx: Transaction, claim: str, reason: str) -> int:
+        now = to_us(here.get().clock.now())
+        mine = (
+            f"select id from outlast_dead_letters where app = ? and status = 'replaying' and {_CLAIM} = ? "
+            f"order by id {self._database.for_update}"
+        )
+        done = tx.execute(
+            f"update outlast_dead_letters set status = 'open', moved = ?, reason = ? where id in ({mine})",
+            *(now, storable(reason), self.app, claim),
+        )
+        return int(done.rowcount)
+
+    def _where(self, where: LetterFilter, abandoned: Sequence[str] = ()) -> tuple[str, list[Any]]:
+        plain, more, given, status = where.copy(), "", list[Any](), where.get("status")
+        if abandoned and status in {"open", "replaying"}:
+            del plain["status"]
+            given_up = f"(status = 'replaying' and {_CLAIM} {self._database.among})"
+            more = (
+                f" and (status = 'open' or {given_up})"
+                if status == "open"
+                else f" and status = 'replaying' and not {given_up}"
+            )
+            given.append(self._database.passed(abandoned))
+        sql, values = in_sql(plain, self._database.lower, here.get().clock.now())
+        return f"app = ?{more}{sql}", [self.app, *given, *values]
 
 
 def letter_values(app: str, letter: DeadLetterRow, updated_us: int) -> tuple[Any, ...]:

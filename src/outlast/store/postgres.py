@@ -145,11 +145,14 @@ class Postgres(Database):
         return fault(what, error, text=sanitise(primary) if primary else None)
 
     def evict(self, transaction: Transaction, run: int, shard: int) -> None:
-        # A process that is stopped in the middle of sending rows is waited for by the server without any limit.
+        # A process that is stopped in the middle of sending rows is waited for by the server without any limit. A replay that brings items
+        # home writes under its own name.
         transaction.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() "
-            "and usename = current_user and datname = current_database() and application_name = ?",
-            f"outlast run {run} shard {shard}",
+            "and usename = current_user and datname = current_database() and application_name in (?, "
+            "(select 'outlast run ' || replay.number || ' shard 0' from outlast_runs home "
+            "join outlast_runs replay on replay.id = home.replayed_by where home.number = ?))",
+            *(f"outlast run {run} shard {shard}", run),
         )
 
     def unmade(self, error: Exception) -> bool:

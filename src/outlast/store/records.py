@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from outlast.shapes import StopReason
 
@@ -101,7 +101,11 @@ class RunCounts:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run. `number` is its name inside the store, `passes` how often it was started or resumed, `wanted` what somebody asked it to do."""
+    """
+    A run. `number` is its name inside the store, `passes` how often it was started or resumed, `wanted` what somebody asked it to do.
+
+    `sink_at` says how its sink is opened again, `replayed_by` which replay has opened it and not finished with it.
+    """
 
     id: str
     number: int
@@ -121,6 +125,8 @@ class RunRecord:
     started_at: datetime
     finished_at: datetime | None
     identity: Mapping[str, Any] | None = None  # what makes it itself; None if it began before that was recorded
+    sink_at: str | None = None
+    replayed_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +254,16 @@ class DeadLetterRow:
     original: bytes | None = field(default=None, repr=False)
     updated_us: int = field(default=0, compare=False)  # when it was made, moved or edited last; the store says it
     stop_reason: StopReason | None = None  # why there was no further attempt, the last time it failed
+    claimed_by: str | None = None  # the id of the replay that has it, or had it last
+
+
+class Claimant(NamedTuple):
+    """Who has claimed dead letters: the `claim` as it stands in them, and the run of that replay with its lease, as far as there are any."""
+
+    claim: str
+    run: str | None
+    number: int | None
+    lease: Lease | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,12 +316,63 @@ class SharedState:
     changed_at: datetime
 
 
+class Settled(NamedTuple):
+    """
+    What came of a dead letter in a replay: ``resolved``; or ``open`` again, with the `error` of this time; or open and untried, with the
+    `reason`. `seq` is the number of its item in the replay.
+    """
+
+    letter: str
+    status: LetterStatus
+    error: str | None = None
+    reason: str | None = None
+    seq: int | None = None
+
+
+class Mended(NamedTuple):
+    """An item that had become a dead letter, as a replay has ended it. `seq` is its number in its own run, `replayed` that in the replay."""
+
+    seq: int
+    replayed: int
+    status: ItemStatus
+    degraded: bool
+    reason: str | None
+    warnings: tuple[str, ...]
+    output: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Homecoming:
+    """
+    What a batch of a replay changes in the run that its dead letters come from, which it holds with a lease of its own.
+
+    `judge` is told the status, the reason and the sentence of that run, its counts before and after, and whether its source has ended; it
+    answers with the first three as they are to be.
+    """
+
+    lease: Lease
+    items: Sequence[Mended]
+    sink_offset: int | None
+    undone: Sequence[
+        tuple[int, int]
+    ] = ()  # items that came home and could not be kept: their numbers there and in the replay
+    judge: Callable[[Standing, RunCounts, RunCounts, bool], Standing]
+
+
+class Standing(NamedTuple):
+    """What is said of a run."""
+
+    status: RunStatus
+    reason: str | None
+    why: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """
     What becomes true together. `read` and `sink_offset` are absolute, and only ever grow.
 
-    `resolved` ends replays: (dead letter, ``"resolved"``, None), or (dead letter, ``"open"``, what it failed with this time). `undone` are the numbers of
+    `resolved` ends replays of dead letters, and `homes` says what that means for the runs they come from. `undone` are the numbers of
     items that were on record as succeeded and are not: their outputs could not be kept. They are taken back first; `items` may have them again.
     """
 
@@ -313,7 +380,8 @@ class Batch:
     attempts: tuple[AttemptRow, ...] | list[AttemptRow] = ()
     checkpoints: tuple[Checkpoint, ...] | list[Checkpoint] = ()
     dead_letters: tuple[DeadLetterRow, ...] | list[DeadLetterRow] = ()
-    resolved: tuple[tuple[str, LetterStatus, str | None], ...] | list[tuple[str, LetterStatus, str | None]] = ()
+    resolved: tuple[Settled, ...] | list[Settled] = ()
+    homes: tuple[Homecoming, ...] | list[Homecoming] = ()
     events: tuple[EventRow, ...] | list[EventRow] = ()
     read: int = 0
     sink_offset: int | None = None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from outlast.store.database import Database, Transaction
     from outlast.store.records import RunKind, RunStatus, Wish
 
-_RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished, identity"
+_RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished, identity, sink_at, replayed_by"
 _SHARD = "run, passes, read, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
 _LEASED = "run = ? and shard = ? and token = ?"
 
@@ -45,6 +45,7 @@ class Runs:
         stages: Sequence[StageMark],
         kind: RunKind = "run",
         sink: str | None = None,
+        sink_at: str | None = None,
         identity: Mapping[str, Any] | None = None,
     ) -> RunRecord:
         """The run of this key: a new one, or the one that is there, as it is."""
@@ -59,11 +60,13 @@ class Runs:
             sink,
             to_us(world.clock.now()),
             _identity(identity),
+            sink_at,
         )
+        columns = "id, app, pipeline, run_key, kind, stages, sink, started, identity, sink_at, status, why"
         with self._database.writing() as tx:
             tx.execute(
-                "insert into outlast_runs (id, app, pipeline, run_key, kind, stages, sink, started, identity, status, why) "
-                "values (?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', '') on conflict (app, pipeline, run_key) do nothing",
+                f"insert into outlast_runs ({columns}) "
+                "values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', '') on conflict (app, pipeline, run_key) do nothing",
                 *row,
             )
             return self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, storable(run_key))[0]
@@ -77,6 +80,12 @@ class Runs:
         """The run of this key."""
         with self._database.reading() as tx:
             return next(iter(self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, storable(run_key))), None)
+
+    def find_replays(self, run_key: str, pipeline: str | None = None) -> list[RunRecord]:
+        """The replays of this key, of any pipeline unless one is named."""
+        named = ("" if pipeline is None else " and pipeline = ?", *(() if pipeline is None else (pipeline,)))
+        with self._database.reading() as tx:
+            return self._runs(tx, f"and kind = 'replay' and run_key = ?{named[0]}", storable(run_key), *named[1:])
 
     def runs(
         self,
@@ -139,6 +148,37 @@ class Runs:
             )
             return done.rowcount == 1
 
+    def hold_sink(self, lease: Lease, replayed_by: str | None) -> None:
+        """Note that a replay has opened the sink of the lease's run, or that it has finished with it. `LeaseLost` if the lease is not the newest."""
+        with self._database.writing() as tx:
+            fenced(self._database, tx, lease)
+            tx.execute("update outlast_runs set replayed_by = ? where number = ?", replayed_by, lease.run_number)
+
+    def note_sink(self, lease: Lease, sink_at: str | None) -> None:
+        """Note how the sink of the lease's run is opened again. `LeaseLost` if the lease is not the newest."""
+        with self._database.writing() as tx:
+            fenced(self._database, tx, lease)
+            tx.execute("update outlast_runs set sink_at = ? where number = ?", sink_at, lease.run_number)
+
+    def held_sinks(self, pipeline: str) -> list[RunRecord]:
+        """The runs whose sinks a replay has opened and not finished with, in their order."""
+        with self._database.reading() as tx:
+            return self._runs(tx, "and pipeline = ? and replayed_by is not null order by number", pipeline)
+
+    def forget_run(self, lease: Lease) -> bool:
+        """Forget a run that never began: nothing was read, and nobody has worked on it before. Whether it was one; its lease goes with it."""
+        number = lease.run_number
+        with self._database.writing() as tx:
+            fenced(self._database, tx, lease)
+            found = tx.row("select read, passes from outlast_progress where run = ? and shard = ?", number, lease.shard)
+            used = "select 1 from outlast_replays where run = ? limit 1"
+            if found[0] or found[1] > 1 or tx.row(used, number) is not None:
+                return False
+            for table in ("outlast_progress", "outlast_shards"):
+                tx.execute(f"delete from {table} where run = ?", number)
+            tx.execute("delete from outlast_runs where number = ?", number)
+        return True
+
     def want(self, id: str, wish: Wish | None) -> bool:
         """Ask a run to pause or to be cancelled; its next beat hears it. Whether there is such a run that has not ended."""
         with self._database.writing() as tx:
@@ -157,8 +197,11 @@ class Runs:
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
-    def take_lease(self, run_number: int, shard: int, owner: str, ttl: float) -> Lease | None:
-        """The right to write for a shard, for `ttl` seconds; None if somebody has it (`lease_of` says who)."""
+    def take_lease(self, run_number: int, shard: int, owner: str, ttl: float, *, counted: bool = True) -> Lease | None:
+        """
+        The right to write for a shard, for `ttl` seconds; None if somebody has it (`lease_of` says who). It counts as a pass unless told
+        otherwise: a replay that brings an item home does not start the run again.
+        """
         database = self._database
         with database.writing() as tx:
             for table in ("outlast_shards", "outlast_progress"):
@@ -173,8 +216,8 @@ class Runs:
                 # Waits for a batch that is being written; from then on the old token is worth nothing.
                 database.evict(tx, run_number, shard)
                 tx.execute(
-                    "update outlast_progress set token = ?, passes = passes + 1 where run = ? and shard = ?",
-                    *(found[0], run_number, shard),
+                    "update outlast_progress set token = ?, passes = passes + ? where run = ? and shard = ?",
+                    *(found[0], int(counted), run_number, shard),
                 )
         if found is None:
             return None
@@ -276,6 +319,8 @@ def _record(row: Any, shards: list[Any]) -> RunRecord:
         sink=row[10],
         started_at=from_us(row[11]),
         finished_at=_instant(row[12]),
+        sink_at=row[14],
+        replayed_by=row[15],
         counts=RunCounts(sum(read), *map(sum, counts)),
         source_exhausted=bool(shards) and all(exhausted),
         spent=added,

@@ -26,7 +26,7 @@ _FIELDS = "id, name, at, run, data"
 EVENT = f"{_FIELDS}, app"
 _CHUNK = 5000  # rows deleted in one transaction: others wait no longer than that takes
 _SHARDS = ("outlast_shards", "outlast_progress")
-_CHILDREN = ("outlast_attempts", "outlast_items", "outlast_checkpoints")
+_CHILDREN = ("outlast_attempts", "outlast_items", "outlast_checkpoints", "outlast_replays")
 
 
 class Upkeep:

@@ -1,0 +1,591 @@
+"""
+Replays of dead letters: a run over letters that it has claimed, whose outputs come home to the runs that the letters come from.
+
+A replay holds its own lease, and one on every run that something of it comes home to: an `Origin`. Outputs go to the sink of that run in the way
+of every sink: written where they do not count yet, then one transaction of the store says for all of it that it counts (the item in the replay, the
+item, the counts and the offset of the sink in its own run, the letter), then they are settled. Whoever has lost one of these leases writes nothing.
+
+    list     the letters that were open are claimed and put on record in their order; the place is the number of the item
+    admit    the letter's run is opened, unless it is: lease, sink; what cannot come home stays open, with the reason
+    finish   as in any run; `Homecoming` says what it means for the letter's run
+    end      sinks are finished, leases given back, letters that were claimed and not settled are open again
+
+Who dies leaves a mark on every run whose sink it has opened (`replayed_by`). The next replay of the pipeline makes that good first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from outlast.clock import here, stopping
+from outlast.components import Busy, Table, Unreadable, open_sink
+from outlast.deadletters.beginnings import beginning
+from outlast.errors import ConfigurationError, LeaseLost, PermanentFailure
+from outlast.log import warn
+from outlast.pipeline import tenure
+from outlast.pipeline.accounting import Accounting, in_words, tally
+from outlast.pipeline.intake import Intake
+from outlast.pipeline.journal import persist
+from outlast.pipeline.journey import Journey
+from outlast.pipeline.results import Counts
+from outlast.redact import MASK, error_text, mask, remember_secret
+from outlast.store.records import Batch, Standing
+from outlast.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from outlast.components import Sink
+    from outlast.pipeline.accounting import Bounds
+    from outlast.pipeline.journal import Load
+    from outlast.pipeline.plan import Plan
+    from outlast.pipeline.runner import Runner
+    from outlast.store import Store
+    from outlast.store.records import DeadLetterRow, Lease, RunCounts, RunRecord
+
+FINAL = frozenset({"completed", "partial_success", "failed", "cancelled"})  # until somebody goes on with it
+_MOST_OPEN = 16  # runs that are held at a time, each with its sink
+_MOST_TABLES = 256
+_BUSY = 2.0  # seconds for which a sink that somebody else has is waited for
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The letters that a replay is to do, by their ids and in this order; with a `canary`, so many of them first."""
+
+    ids: Sequence[str]
+    canary: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+# -- sinks that are opened again ------------------------------------------------------------------------------------------------------
+
+_tables: dict[str, Table] = {}  # those that this process was given, for addresses that do not belong on record
+
+
+def address_of(sink: object) -> str | None:
+    """How the sink of a run can be opened again, for the record: never with a password. None for the store itself."""
+    if sink is None:
+        return None
+    if isinstance(sink, str | Path):
+        return json.dumps({"file": str(Path(sink).absolute())})
+    if isinstance(sink, Table):
+        if len(_tables) < _MOST_TABLES:
+            _tables[str(sink)] = sink
+        told: dict[str, Any] = {"table": sink.name, "key": list(sink.key)}
+        target = sink.target
+        if isinstance(target, str):
+            return json.dumps(told | ({"target": _absolute(target)} if mask(target) == target else {}))
+        variable = getattr(target, "variable", None)
+        return json.dumps(told | ({"env": variable} if isinstance(variable, str) else {}))
+    return json.dumps({"callable": getattr(sink, "__qualname__", type(sink).__name__)})
+
+
+def _absolute(target: str) -> str:
+    """The same database from whichever folder."""
+    scheme, _, path = target.partition(":///")
+    return f"sqlite:///{Path(path).absolute()}" if scheme == "sqlite" and path and not path.startswith(":") else target
+
+
+class _Variable:
+    """An address that is in an environment variable."""
+
+    def __init__(self, name: str) -> None:
+        self.variable = name
+
+    def reveal(self) -> str:
+        value = os.environ.get(self.variable)
+        if not value:
+            message = (
+                f"the address of the sink of its run is in the environment variable {self.variable}, which is not set"
+            )
+            raise Gone(message)
+        remember_secret(value)
+        return value
+
+    def __repr__(self) -> str:
+        return f"Secret.env({self.variable!r}) = {MASK}"
+
+
+class Gone(PermanentFailure):
+    """The sink of a run cannot be opened again."""
+
+
+def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Sink | None:
+    """The sink of a run, from what is on record or was given to this process; None if the store keeps its outputs. `Gone` if there is no way."""
+    if run.sink is None and run.sink_at is None:
+        return None
+    told: dict[str, Any] = json.loads(run.sink_at) if run.sink_at else {}
+    if "callable" in told:
+        message = f"the sink of its run is the callable {told['callable']}: give it again with sink="
+        raise Gone(message)
+    name = run.sink or ""
+    if "table" in told or name.startswith("table "):
+        return open_sink(_table(name, told, given))
+    path = Path(told.get("file") or name)
+    there = path.exists() or path.with_name(f"{path.name}.spool").exists()
+    if offset and not there:
+        message = f"the sink of its run is gone: {path}. Put it back, or give another one with sink="
+        raise Gone(message)
+    ended = run.status in FINAL
+    if not told and there and path.suffix not in {".parquet", ".pq"} and ended and path.stat().st_size != (offset or 0):
+        # Only its name is on record, from before there was more: what is not just as that run has left it may be another file.
+        message = f"the sink of its run, {path}, is not as the run has left it: give another one with sink="
+        raise Gone(message)
+    return open_sink(path)
+
+
+def _table(name: str, told: dict[str, Any], given: object) -> Table:
+    if isinstance(given, Table) and str(given) == name:
+        return given
+    if name in _tables:
+        return _tables[name]
+    if "env" in told:
+        return Table(_Variable(told["env"]), told["table"], key=told["key"])
+    if "target" in told:
+        return Table(told["target"], told["table"], key=told["key"])
+    message = f"the sink of its run, the {name}, has an address that is not on record: give it again with sink="
+    raise Gone(message)
+
+
+def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
+    """What a replay that goes on was given as its sink; None if it had none, or is new."""
+    run = store.find_run(pipeline, run_key)
+    if run is None or run.kind != "replay" or run.sink_at is None:
+        return None
+    told: dict[str, Any] = json.loads(run.sink_at)
+    if "file" in told:
+        return run.sink if run.sink and Path(run.sink).absolute() == Path(told["file"]) else told["file"]
+    if "table" in told:
+        return _table(run.sink or "", told, None)
+    message = f"expected sink: the replay {run_key!r} was given the callable {told['callable']}, give it again."
+    raise ConfigurationError(message)
+
+
+def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
+    """The sink comes before the lease: who cannot write must not take a run away from somebody who is only slow."""
+    clock = here.get().clock
+    until = clock.monotonic() + _BUSY
+    while True:
+        try:
+            sink.claim()
+        except Busy:
+            other = persist(lambda: store.lease_of(record.number, 0), "the store")
+            if other is not None and not tenure.certainly_dead(other.owner):
+                raise tenure.taken(record, other) from None
+            if clock.monotonic() >= until:
+                raise
+        else:
+            return
+        # One that begins has its file before its lease, and one that ends after it.
+        if clock.sleep(_BUSY / 20, stopping.get()):
+            message = "asked to stop while another process writes to the sink"
+            raise InterruptedError(message)
+
+
+def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> RunRecord:
+    """
+    Open the sink of a run where that has come to: what was written and never committed goes. The run's record, which is another one if something
+    on it is not in the sink.
+    """
+    state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
+    alone = not lease.before or tenure.certainly_dead(lease.before)
+    sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone)
+    if state.sink_offset is None and sink.name is not None:
+        # From now on what stands in the file is ours, and can be told from what is on record.
+        persist(lambda: store.write(lease, Batch(sink_offset=0, read=state.read)), "the store")
+    if not sink.returned:
+        return record
+    # They are done once more: the sink says then what is wrong, and their dead letters have what they came from.
+    found = persist(lambda: store.find_keys(record.number, sink.returned), "the store")
+    undone = [seq for seq, status in found.values() if status == "succeeded"]
+    persist(lambda: store.write(lease, Batch(undone=undone, read=state.read)), "the store")
+    return persist(lambda: store.run(record.id), "the store") or record
+
+
+# -- the runs that letters come from --------------------------------------------------------------------------------------------------
+
+
+class Origin:
+    """A run that letters come from, held while they come home."""
+
+    def __init__(self, record: RunRecord, lease: Lease, sink: Sink | None, bounds: Bounds) -> None:
+        self.record = record
+        self.lease = lease
+        self.sink = sink
+        self.under_way = 0  # letters that are worked on
+        self._bounds = bounds
+
+    def judge(self, said: Standing, before: RunCounts, after: RunCounts, exhausted: bool) -> Standing:  # noqa: FBT001 - as on record
+        """
+        What is said of the run now. One that has read everything and finished all of it is called by its counts; of any other only the
+        numbers change.
+        """
+        then, now = (_counts(counts, exhausted=exhausted) for counts in (before, after))
+        if said.status in FINAL - {"cancelled"} and exhausted and now.pending == 0:
+            books = Accounting(self._bounds, now)
+            books.source_exhausted = True
+            status, reason = books.verdict()
+            if self._bounds.final_check and now.success_rate < 1 - self._bounds.failure_budget:
+                status, reason = "failed", said.reason or "failure_budget_exceeded"
+            return Standing(status, reason, in_words(status, reason, now, self._bounds))
+        return said._replace(why=said.why.replace(tally(then), tally(now), 1))
+
+
+def _counts(counts: RunCounts, *, exhausted: bool) -> Counts:
+    finished = counts.succeeded + counts.skipped + counts.dlq + counts.failed
+    return Counts(
+        total=counts.total,
+        succeeded=counts.succeeded,
+        skipped=counts.skipped,
+        dlq=counts.dlq,
+        failed=counts.failed,
+        pending=counts.total - finished,
+        degraded=counts.degraded,
+        source_exhausted=exhausted,
+    )
+
+
+class Origins:
+    """
+    The runs that a replay brings something home to. Not safe in threads: one asks at a time. With `elsewhere` outputs go to the replay's own
+    sink, and these runs get the counts alone.
+    """
+
+    def __init__(self, store: Store, replay: RunRecord, bounds: Bounds, *, elsewhere: bool) -> None:
+        self._store = store
+        self._replay = replay
+        self._bounds = bounds
+        self._elsewhere = elsewhere
+        self._open: dict[str, Origin] = {}
+        self._barred: dict[str, str] = {}
+        self._unknown: set[str] = set()
+        self.runner: Runner | None = None
+
+    def known(self, run: str) -> bool:
+        """Whether `of` answers at once."""
+        return run in self._open or run in self._barred or run in self._unknown
+
+    def of(self, run: str) -> Origin | str | None:
+        """The run of this id, held; or why it cannot be; or None if it is not on record, and nothing can come home."""
+        if run in self._open:
+            return self._open[run]
+        if run in self._barred:
+            return self._barred[run]
+        if run in self._unknown:
+            return None
+        try:
+            found = self._take(run)
+        except (LeaseLost, Gone, ConfigurationError) as error:
+            self._barred[run] = error_text(error)
+            return self._barred[run]
+        if found is None:
+            self._unknown.add(run)
+            return None
+        self._open[run] = found
+        if self.runner is not None:
+            self.runner.heart.also(found.lease)
+        return found
+
+    def _take(self, run: str) -> Origin | None:
+        record: RunRecord | None = persist(lambda: self._store.run(run), "the store")
+        if record is None or record.id == self._replay.id:
+            return None
+        try:
+            held = hold(self._store, record, self._replay.id, elsewhere=self._elsewhere)
+        except (LeaseLost, Gone, ConfigurationError, InterruptedError):
+            raise
+        except Exception as error:
+            message = f"the sink of its run cannot be used: {error_text(error)}"
+            raise Gone(message) from error
+        return Origin(*held, self._bounds)
+
+    def room_for(self, run: str) -> bool:
+        """Whether this one is held, or can be without giving another one back."""
+        return self.known(run) or len(self._open) < _MOST_OPEN
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is a run with nothing under way."""
+        return any(origin.under_way == 0 for origin in self._open.values())
+
+    def give_back_idle(self) -> None:
+        """Finish with the runs that nothing is under way for."""
+        for run in [run for run, origin in self._open.items() if origin.under_way == 0]:
+            self._finish(run)
+
+    def finish(self) -> None:
+        """Nothing more comes home: sinks are finished, leases given back. The first error is raised when all was tried."""
+        errors: list[Exception] = []
+        for run in [*self._open]:
+            try:
+                self._finish(run)
+            except Exception as error:  # noqa: BLE001 - raised when the others are done
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _finish(self, run: str) -> None:
+        origin = self._open[run]
+        if origin.sink is not None:
+            record: RunRecord | None = persist(lambda: self._store.run(run), "the store")
+            if record is not None:
+                finished(self._store, record, origin.lease, origin.sink)
+        self._give_back(self._open.pop(run))
+
+    def close(self) -> None:
+        """Let everything go that is still held; what is not finished keeps its mark."""
+        while self._open:
+            self._give_back(self._open.popitem()[1])
+
+    def _give_back(self, origin: Origin) -> None:
+        if self.runner is not None:
+            self.runner.heart.no_more(origin.lease)
+        if origin.sink is not None:
+            origin.sink.close()
+        let_go(self._store, origin.lease)
+
+
+def hold(
+    store: Store, record: RunRecord, replay: str | None, *, elsewhere: bool = False, given: object = None
+) -> tuple[RunRecord, Lease, Sink | None]:
+    """A run for a replay: its sink, unless outputs go elsewhere, and its lease, with a mark on the run until the sink is finished with."""
+    state = persist(lambda: store.shard_state(record.number, 0), "the store")
+    sink = None if elsewhere else opened_again(record, state.sink_offset, given)
+    try:
+        if sink is not None:
+            claim_sink(sink, store, record)
+        lease = tenure.take(store, record, counted=False)
+        try:
+            now: RunRecord = persist(lambda: store.run(record.id), "the store") or record
+            if sink is not None:
+                now = _marked(store, now, lease, sink, replay or now.replayed_by)
+        except BaseException:
+            let_go(store, lease)
+            raise
+    except BaseException:
+        if sink is not None:
+            sink.close()
+        raise
+    return now, lease, sink
+
+
+def _marked(store: Store, record: RunRecord, lease: Lease, sink: Sink, replay: str | None) -> RunRecord:
+    persist(lambda: store.hold_sink(lease, replay), "the store")
+    try:
+        now = make_ready(sink, store, record, lease)
+    except BaseException:
+        with suppress(Exception):  # whose mark was there still has to be made good
+            store.hold_sink(lease, record.replayed_by)
+        raise
+    if sink.returned and now.status in FINAL:
+        why = f"{counted(len(sink.returned), 'output')} could not be kept by the sink; run it again with run_key={now.run_key!r}"
+        persist(lambda: store.set_run(lease, now.id, status="interrupted", why=why, expect=(now.status,)), "the store")
+    return now
+
+
+def finished(store: Store, record: RunRecord, lease: Lease, sink: Sink) -> None:
+    """Finish the sink of a run that is over; one that is to be resumed is finished then. The mark goes."""
+    if record.status in FINAL or record.kind == "replay":
+        persist(sink.finish, "the sink")
+    persist(lambda: store.hold_sink(lease, None), "the store")
+
+
+def let_go(store: Store, lease: Lease) -> None:
+    """Give a lease back."""
+    tenure.ended(lease)
+    try:
+        store.drop_lease(lease)
+    except Exception as error:  # noqa: BLE001 - it ends by itself
+        warn("the lease could not be given back: %s", error_text(error))
+
+
+def make_good(store: Store, pipeline: str, given: object = None) -> None:
+    """
+    Make good what dead replays of a pipeline have left: rows that were committed and not moved, tails that were never committed, Parquet files
+    that were not built.
+    """
+    for record in persist(lambda: store.held_sinks(pipeline), "the store"):
+        holder = persist(partial(store.run, record.replayed_by or ""), "the store")
+        lease = None if holder is None else persist(partial(store.lease_of, holder.number, 0), "the store")
+        if lease is not None and not tenure.certainly_dead(lease.owner):
+            continue
+        try:
+            _make_good(store, record, given)
+        except (LeaseLost, Gone, ConfigurationError) as error:
+            warn(
+                "the sink of run %s of %s, which a replay has left unfinished, stays so: %s",
+                *(record.run_key, pipeline, error_text(error)),
+            )
+
+
+def _make_good(store: Store, record: RunRecord, given: object) -> None:
+    now, lease, sink = hold(store, record, None, given=given)
+    try:
+        if sink is None:
+            persist(lambda: store.hold_sink(lease, None), "the store")
+        else:
+            finished(store, now, lease, sink)
+    finally:
+        if sink is not None:
+            sink.close()
+        let_go(store, lease)
+
+
+# -- from letters to items ------------------------------------------------------------------------------------------------------------
+
+
+async def _unasked(_: Callable[[], Any]) -> Any:
+    message = "nobody is there to ask the store yet"
+    raise RuntimeError(message)
+
+
+class Resends(Intake):
+    """The items of a replay: letters from its list, each claimed, from the stage that failed with the input it had there."""
+
+    def __init__(self, chosen: Chosen, plan: Plan, lease: Lease, origins: Origins, **options: Any) -> None:
+        super().__init__(iter(()), None, stages=plan.stages, aside=_unasked, **options)
+        self._plan = plan
+        self._lease = lease
+        self._origins = origins
+        self._types = plan.types()
+        self._codec = plan.home.codec
+        self._names = [stage.name for stage in plan.stages]
+        self._canary = chosen.canary
+        self._rest: Sequence[str] = chosen.ids
+        self._last = -1  # the number of the last item that was handed out
+        self._under_way = 0
+        self._news: asyncio.Event = asyncio.Event()
+        self.note = ""  # what the result is to say instead
+        self.untried: Counter[str] = Counter()  # why letters stay open that were not tried
+
+    def beside(self, runner: Runner) -> None:
+        """Ask the store beside the loop of this runner, which keeps the leases."""
+        self._aside = runner.aside
+        self._origins.runner = runner
+
+    # -- the list
+
+    def begin(self) -> None:
+        """Put on record what is to be done, before anything is: blocking."""
+        store, run = self._store, self._run
+        listed = store.replay_list(run.number, unfinished=False)
+        if listed:
+            known = {letter for _, letter in listed}
+            self._rest = [letter for letter in self._rest if letter not in known]
+            left = [letter for _, letter in store.replay_list(run.number)]
+            store.claim_for_replay(self._lease, run.id, left, reason=f"replayed by {run.run_key}", again=True)
+            if self._canary is None or len(listed) > self._canary:
+                self._claim(len(self._rest))
+            return
+        if not self._claim(len(self._rest) if self._canary is None else self._canary):
+            message = "there are no open dead letters to replay here."
+            raise ConfigurationError(message)
+
+    def _claim(self, many: int) -> int:
+        chosen, self._rest = self._rest[:many], self._rest[many:]
+        run = self._run
+        return self._store.claim_for_replay(self._lease, run.id, chosen, reason=f"replayed by {run.run_key}")
+
+    # -- items
+
+    async def chunk(self, most: int) -> list[Journey]:
+        run = self._run.number
+        rows = await self._aside(lambda: self._store.replay_list(run, after=self._last, limit=most))
+        while not rows:
+            if not await self._more_to_do():
+                self.exhausted = True
+                return []
+            rows = await self._aside(lambda: self._store.replay_list(run, after=self._last, limit=most))
+        letters = await self._aside(lambda: self._store.letters_by_id(letter for _, letter in rows))
+        journeys: list[Journey] = []
+        for seq, id_ in rows:
+            letter = letters.get(id_)
+            if journeys and letter is not None and letter.run is not None and not self._origins.room_for(letter.run):
+                break  # these must be on their way before it can be opened
+            journeys.append(await self._journey(seq, id_, letter))
+            self._last = seq
+        self._next = max(self._next, self._last + 1)
+        self._under_way += len(journeys)
+        tried = [journey for journey in journeys if journey.untried is None]
+        await self._remember(tried)
+        await self._set_ahead(tried)
+        return journeys
+
+    async def _more_to_do(self) -> bool:
+        """Whether there is more than the canaries, and it is to follow: they are waited for."""
+        if not self._rest or self._canary is None:
+            return False
+        while self._under_way:
+            self._news.clear()
+            await self._news.wait()
+        first = self._canary
+        ends = await self._aside(lambda: self._store.finished(self._run.number, 0, first))
+        failed = sum(status not in {"succeeded", "skipped"} for _, _, status in ends)
+        if failed:
+            self.note = (
+                f"canary: {failed} of {len(ends)} failed again, so the other {len(self._rest)} were left as they are"
+            )
+            return False
+        await self._aside(lambda: self._claim(len(self._rest)))
+        return True
+
+    async def _journey(self, seq: int, id_: str, letter: DeadLetterRow | None) -> Journey:
+        if letter is None or letter.status != "replaying" or letter.claimed_by != self._run.id:
+            journey = Journey(seq, id_ if letter is None else letter.item_key, None)
+            what = "it is no more on record" if letter is None else f"it is {letter.status} by now"
+            return self._without(journey, what, status="skipped")
+        journey = Journey(seq, letter.item_key, None)
+        journey.letter = letter
+        if letter.run is not None:
+            origin = await self._origin(letter.run)
+            if isinstance(origin, str):
+                return self._without(journey, origin)
+            if origin is not None:
+                origin.under_way += 1
+                journey.origin = origin
+        try:
+            found = beginning(letter, self._codec, self._types, self._names, from_start=self._plan.from_start)
+        except Exception as error:  # noqa: BLE001 - one letter that cannot be read stops no other
+            return self._without(journey, error_text(error))
+        journey.at = found.at
+        journey.source = journey.input = journey.value = found.value
+        return journey
+
+    def _without(self, journey: Journey, why: str, status: Any = None) -> Journey:
+        """It is not tried: it stays as it is, and the result says so."""
+        journey.untried, journey.status = why, status
+        journey.value = Unreadable("", PermanentFailure(why, error_class="validation_error"))
+        if status is None:
+            self.untried[why] += 1
+        return journey
+
+    async def _origin(self, run: str) -> Origin | str | None:
+        origins = self._origins
+        while not origins.room_for(run):
+            while not origins.idle:
+                self._news.clear()
+                await self._news.wait()
+            await self._aside(origins.give_back_idle)
+        return origins.of(run) if origins.known(run) else await self._aside(lambda: origins.of(run))
+
+    def recorded(self, load: Load) -> None:
+        self._under_way -= len(load.items)
+        for parcel in load.returned:
+            parcel.under_way -= 1
+        self._news.set()
+
+    def in_words(self) -> str:
+        """Why letters stay open that were not tried."""
+        told = [f"{counted(many, 'letter')}: {why}" for why, many in self.untried.most_common(3)]
+        return f" Not tried and still open: {'; '.join(told)}." if told else ""

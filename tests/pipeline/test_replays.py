@@ -1,0 +1,389 @@
+"""Replays of dead letters: fenced like runs, resumed under their key, and at home in the runs that the letters come from."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import outlast
+from outlast.deadletters import DeadLetterEntry, Directory
+from outlast.pipeline import replays, tenure
+from stores import contents
+
+ONCE = outlast.RetryPolicy(max_attempts=1)
+
+
+class Mill:
+    """A pipeline that fails for the numbers in `bad`; what it made of the others is ``{"n": n}``."""
+
+    def __init__(self, app, name="mill", **options):
+        self.bad: set[int] = set()
+        self.seen: list[int] = []
+        self.app = app
+
+        @outlast.stage(retry=ONCE, concurrency=2)
+        def clean(n):
+            return n
+
+        @outlast.stage(retry=ONCE, concurrency=2)
+        def grind(n):
+            self.seen.append(n)
+            if n in self.bad:
+                raise ValueError(f"cannot grind {n}")
+            return {"n": n}
+
+        self.pipeline = outlast.Pipeline(name, clean, grind, app=app, failure_budget=1.0, **options)
+
+    def fail(self, numbers, *, bad, run_key="k", sink=None):
+        """Run these, of which some fail; then the cause is gone."""
+        self.bad = set(bad)
+        result = self.pipeline.run(numbers, run_key=run_key, item_key=str, sink=sink, check=False)
+        self.bad = set()
+        self.seen.clear()
+        return result
+
+    def run(self, key="k"):
+        return self.app.store.find_run(self.pipeline.name, key)
+
+    def letters(self):
+        found = self.app.dead_letters.find(pipeline=self.pipeline.name, status=None)
+        return sorted((letter.item_key, letter.status) for letter in found)
+
+
+def rows_of(sink):
+    """What a sink holds."""
+    if isinstance(sink, outlast.Table):
+        with sqlite3.connect(sink.target.removeprefix("sqlite:///")) as connection:
+            return sorted(row[0] for row in connection.execute(f"select n from {sink.name}"))
+    path = Path(sink)
+    if path.suffix == ".parquet":
+        return sorted(row["n"] for row in pq.read_table(path).to_pylist())
+    text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode()
+    if ".csv" in path.name:
+        return sorted(int(line) for line in text.splitlines()[1:])
+    return sorted(json.loads(line)["n"] for line in text.splitlines())
+
+
+@pytest.fixture(params=["jsonl", "csv.gz", "parquet", "table"])
+def sink(request, tmp_path):
+    """One of each kind."""
+    if request.param == "table":
+        with sqlite3.connect(tmp_path / "data.db") as connection:
+            connection.execute("create table made (n integer)")
+        return outlast.Table(f"sqlite:///{tmp_path}/data.db", "made")
+    return str(tmp_path / f"out.{request.param}")
+
+
+# --- a replay comes home ---
+
+
+def test_outputs_go_to_the_sink_of_the_run_and_change_what_is_said_of_it(app, sink):
+    """D-25: exactly once; counts, status and sentence of the run follow; the replay keeps outputs and counts of its own."""
+    mill = Mill(app)
+    before = mill.fail(range(10), bad=range(6), sink=sink)
+    assert (before.status, mill.run().counts.dlq) == ("failed", 6)
+    mill.bad = {0}
+    result = mill.pipeline.reprocess()
+    assert (result.status, result.counts.succeeded, result.counts.dlq) == ("partial_success", 5, 1)
+    assert sorted(row["n"] for row in result.outputs()) == [1, 2, 3, 4, 5]
+    run = mill.run()
+    assert (run.status, run.reason, run.counts.succeeded, run.counts.dlq) == ("partial_success", None, 9, 1)
+    assert run.why == "9 of 10 items succeeded, 1 became a dead letter: less than 95%"
+    assert rows_of(sink) == list(range(1, 10))
+    mill.bad = set()
+    mill.pipeline.reprocess()
+    run = mill.run()
+    assert (run.status, run.why, run.passes, run.replayed_by) == ("completed", "10 of 10 items succeeded", 1, None)
+    assert rows_of(sink) == list(range(10))
+    assert app.store.lease_of(run.number, 0) is None
+    again = mill.pipeline.run(range(10), run_key="k", item_key=str, sink=sink)
+    assert (again.status, again.counts.succeeded, rows_of(sink)) == ("completed", 10, list(range(10)))
+
+
+def test_a_run_without_a_sink_has_the_outputs_itself(app):
+    """D-25: they are among its outputs and items, in the order of its source."""
+    mill = Mill(app)
+    run = mill.fail(range(4), bad=[1, 2])
+    mill.pipeline.reprocess()
+    assert [row["n"] for row in run.outputs()] == [0, 1, 2, 3]
+    assert [(item.key, item.status) for item in run.items(status="dlq")] == []
+    assert list(run.errors()) == []
+    assert mill.pipeline.run(range(4), run_key="k", item_key=str).why == "4 of 4 items succeeded"
+
+
+def test_each_run_gets_its_own_and_one_that_cannot_stops_no_other(app, tmp_path):
+    """D-25: to each run's own sink; letters whose sink is gone, is a callable, or whose run is worked on now stay open with the reason."""
+    mill, handed = Mill(app), []
+    places = {key: tmp_path / f"{key}.jsonl" for key in ("a", "b", "gone", "busy")}
+    for number, (key, place) in enumerate(places.items()):
+        mill.fail(range(10 * number, 10 * number + 4), bad=[10 * number], run_key=key, sink=place)
+    mill.fail([90, 91], bad=[90], run_key="callable", sink=handed.extend)
+    places["gone"].unlink()
+    busy = tenure.take(app.store, mill.run("busy"))
+    result = mill.pipeline.reprocess(check=False)
+    assert (result.status, result.counts.succeeded, result.counts.dlq) == ("failed", 2, 3)
+    assert "the sink of its run is gone" in result.why
+    assert mill.seen == [0, 10]
+    assert rows_of(places["a"]) == [0, 1, 2, 3]
+    assert rows_of(places["b"]) == [10, 11, 12, 13]
+    left = {letter.payload: letter for letter in app.dead_letters.find(pipeline="mill")}
+    assert sorted(left) == [20, 30, 90]
+    assert "gone.jsonl" in left[20].reason
+    assert "is being worked on" in left[30].reason
+    assert "give it again with sink=" in left[90].reason
+    assert [(letter.error, letter.replays) for letter in left.values()] == [
+        (f"cannot grind {n}", 0) for n in (letter.payload for letter in left.values())
+    ]
+    replays.let_go(app.store, busy)
+    mill.pipeline.reprocess(sink=handed.extend)
+    assert sorted(row["n"] for row in handed) == [20, 30, 90, 91]
+    assert [mill.run(key).status for key in (*places, "callable")] == ["completed"] * 5
+
+
+def test_a_sink_of_its_own_gets_all_of_it(app, tmp_path):
+    """D-25: the runs get their counts; the file holds each output once."""
+    mill = Mill(app)
+    mill.fail([0, 1], bad=[0], run_key="a", sink=tmp_path / "a.jsonl")
+    mill.fail([2, 3], bad=[2], run_key="b")
+    result = mill.pipeline.reprocess(sink=tmp_path / "mended.jsonl")
+    assert (result.counts.succeeded, list(result.outputs())) == (2, [])
+    assert rows_of(tmp_path / "mended.jsonl") == [0, 2]
+    assert rows_of(tmp_path / "a.jsonl") == [1]
+    assert [mill.run(key).why for key in "ab"] == ["2 of 2 items succeeded"] * 2
+
+
+def test_a_run_that_was_stopped_keeps_its_reason_and_gets_its_numbers(app):
+    """D-25: what was not read is not called finished; going on with it completes it."""
+    mill = Mill(app)
+    mill.bad = {0}
+    stopped = mill.pipeline.run(range(500), run_key="k", on_item_error="stop", check=False)
+    mill.bad = set()
+    assert stopped.reason == "item_error"
+    mill.pipeline.reprocess()
+    run = mill.run()
+    assert (run.status, run.reason, run.counts.dlq) == ("failed", "item_error", 0)
+    assert f"; {run.counts.succeeded} of {run.counts.total} items succeeded" in run.why
+    assert "dead letter" not in run.why
+    assert mill.pipeline.run(range(500), run_key="k").why == "500 of 500 items succeeded"
+
+
+def test_a_row_that_the_table_refuses_is_open_again(app, tmp_path):
+    """D-25, C-14: with what the table says; the others are in it, and no second letter is made."""
+    with sqlite3.connect(tmp_path / "data.db") as connection:
+        connection.execute("create table made (n integer check (n <> 2))")
+    table = outlast.Table(f"sqlite:///{tmp_path}/data.db", "made")
+    mill = Mill(app)
+    mill.fail(range(4), bad=[1, 2], sink=table)
+    for own in (None, table):
+        result = mill.pipeline.reprocess(sink=own, check=False)
+        assert (result.counts.succeeded, result.counts.dlq) == ((1, 1) if own is None else (0, 1))
+        assert mill.letters() == [("1", "resolved"), ("2", "open")]
+        assert "CHECK constraint failed" in next(app.dead_letters.find()).error
+    assert rows_of(table) == [0, 1, 3]
+    assert (mill.run().counts.succeeded, mill.run().counts.dlq) == (3, 1)
+
+
+def test_more_runs_than_can_be_held_at_a_time(app, tmp_path, monkeypatch):
+    """D-25: those with nothing under way are given back before another one is opened."""
+    monkeypatch.setattr(replays, "_MOST_OPEN", 2)
+    mill = Mill(app)
+    for number in range(6):
+        mill.fail([number, 100 + number], bad=[number], run_key=str(number), sink=tmp_path / f"{number}.jsonl")
+    assert mill.pipeline.reprocess(canary=2).counts.succeeded == 6
+    assert [rows_of(tmp_path / f"{number}.jsonl") for number in range(6)] == [[n, 100 + n] for n in range(6)]
+
+
+# --- who has claimed a letter ---
+
+
+def test_a_look_changes_nothing_and_sees_letters_of_the_dead_as_open(app):
+    """C-14: find, groups, stats and show recognise at once that a claimant of this machine is dead, and write nothing."""
+    mill = Mill(app)
+    mill.fail(range(3), bad=range(3))
+    store = app.store
+    run = store.open_run("mill", "dead", (), kind="replay")
+    lease = store.take_lease(run.number, 0, f"{tenure._host()}:{2**22 + 1}:77:1", 600)
+    ids = [letter.id for letter in app.dead_letters.find()]
+    store.claim_for_replay(lease, run.id, ids[:2], reason="replayed by dead")
+    before = contents(store)
+    letters = app.dead_letters
+    assert sorted(letter.status for letter in letters.find(status=None)) == ["open"] * 3
+    assert len(list(letters.find())) == 3
+    assert list(letters.find(status="replaying")) == []
+    assert [group.count for group in letters.groups()] == [3]
+    assert [(stat.status, stat.count) for stat in letters.stats()] == [("open", 3)]
+    assert letters.show(ids[0]).status == "open"
+    assert contents(store) == before
+    letters.edit(ids[0], 7, reason="typo")
+    with pytest.raises(outlast.LeaseLost):
+        store.beat(lease)
+    assert store.run(run.id).status == "interrupted"
+    assert mill.pipeline.reprocess().counts.succeeded == 3
+
+
+def test_a_replay_that_was_given_up_writes_nothing_more(app, tmp_path):
+    """C-14, C-22: its lease has ended, another one has replayed its letters; it comes back, and neither table nor store has anything twice."""
+    with sqlite3.connect(tmp_path / "data.db") as connection:
+        connection.execute("create table made (n integer)")
+    sink = outlast.Table(f"sqlite:///{tmp_path}/data.db", "made")
+    slow, quick = Mill(app), Mill(app)
+    slow.fail(range(8), bad=range(4), sink=sink)
+    there, go_on, ends = threading.Event(), threading.Event(), []
+
+    def hold(n):
+        there.set()
+        go_on.wait(30)
+        return {"n": n}
+
+    slow.pipeline.stages[1].__dict__["fn"] = hold
+
+    def replay():
+        ends.append(slow.pipeline.reprocess(run_key="slow", check=False))
+
+    thread = threading.Thread(target=replay)
+    thread.start()
+    assert there.wait(30)
+    store = app.store
+    with store._database.writing() as tx:  # as if the process had stood still for longer than a lease lasts
+        tx.execute("update outlast_shards set until = 0, owner = ''")
+    app.add_pipeline(quick.pipeline)
+    assert quick.pipeline.reprocess().counts.succeeded == 4
+    go_on.set()
+    thread.join(30)
+    (late,) = ends
+    assert (late.status, late.reason) == ("failed", "lease_lost")
+    assert rows_of(sink) == list(range(8))
+    assert slow.letters() == [(str(n), "resolved") for n in range(4)]
+    assert (slow.run().counts.succeeded, slow.run().counts.dlq) == (8, 0)
+
+
+# --- under a key ---
+
+
+def test_a_replay_goes_on_under_its_key(app, tmp_path):
+    """D-25: what it has tried it does not try again, what it has not it does, and its list does not grow."""
+    mill = Mill(app)
+    mill.fail(range(6), bad=range(6))
+    mill.bad = {0}
+    seen = mill.seen
+
+    runners = []
+
+    @outlast.stage(retry=ONCE, concurrency=1)
+    def grind(n):
+        seen.append(n)
+        if n == 3 and runners:
+            runner = runners.pop()
+            runner.loop.call_soon_threadsafe(runner.end, "interrupted")
+            while runner.status is None:
+                os.sched_yield()
+        if n in mill.bad:
+            raise ValueError("no")
+        return {"n": n}
+
+    stopped = outlast.Pipeline("mill", mill.pipeline.stages[0], grind, app=app, failure_budget=1.0)
+    letters = app.dead_letters
+    letters.replay(pipeline="mill", run_key="mend", check=False, watch=lambda runner: runners or runners.append(runner))
+    first = app.store.find_run("mill", "mend")
+    assert first.status == "interrupted"
+    assert "replaying" not in [status for _, status in mill.letters()]
+    mill.fail([50], bad=[50], run_key="later")
+    mill.bad = {0}
+    result = stopped.reprocess(run_key="mend", check=False)
+    assert (result.counts.total, result.counts.succeeded, result.counts.dlq) == (6, 5, 1)
+    assert mill.letters() == [("0", "open"), *((str(n), "resolved") for n in range(1, 6)), ("50", "open")]
+    again = app.dead_letters.replay(run_key="mend", check=False)
+    assert again.counts == result.counts
+    with pytest.raises(outlast.ConfigurationError, match="which is a replay of dead letters"):
+        stopped.run([1], run_key="mend")
+    with pytest.raises(outlast.ConfigurationError, match="which is a run"):
+        stopped.reprocess(run_key="k")
+
+
+def test_a_replay_raises_as_a_run_does(app):
+    """D-21: RunFailed with the result, unless check=False; and the result says which problems there were."""
+    mill = Mill(app)
+    mill.fail(range(3), bad=range(3))
+    mill.bad = {0, 1, 2}
+    with pytest.raises(outlast.RunFailed) as caught:
+        mill.pipeline.reprocess()
+    (group,) = caught.value.result.groups
+    assert (group.count, group.stage, group.message) == (3, "grind", "cannot grind 2")
+    assert mill.pipeline.reprocess(check=False).status == "failed"
+    with pytest.raises(outlast.RunFailed):
+        app.dead_letters.replay(pipeline="mill")
+    assert {letter.replays for letter in app.dead_letters.find()} == {3}
+
+
+def test_a_replay_that_never_began_leaves_nothing(app, tmp_path):
+    """A sink that is refused, and letters that somebody else was faster with: no run is left behind, and a canary is one start."""
+    mill = Mill(app)
+    mill.fail(range(6), bad=range(6))
+    (tmp_path / "mine.jsonl").write_text("mine\n")
+    with pytest.raises(outlast.ConfigurationError, match="to be new or empty"):
+        mill.pipeline.reprocess(sink=tmp_path / "mine.jsonl")
+    with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
+        mill.pipeline.replayed(["0" * 32], run_key="late")
+    assert [run.run_key for run in app.store.runs()] == ["k"]
+    result = mill.pipeline.reprocess(canary=2)
+    assert (app.store.run(result.id).passes, result.counts.succeeded) == (1, 6)
+
+
+# --- letters that begin elsewhere, or nowhere ---
+
+
+def test_letters_of_stages_that_are_no_more_begin_at_the_start(app):
+    """S3-28: of a first stage, whose payload is the source, and of a later one, which keeps it."""
+    mill = Mill(app)
+    mill.fail(range(2), bad=[1])
+
+    @outlast.stage(retry=ONCE)
+    def first(n):
+        raise ValueError("no")
+
+    outlast.Pipeline("mill", first, app=app, failure_budget=1.0).run([7], run_key="other", check=False)
+
+    @outlast.stage
+    def tenfold(n):
+        return n * 10
+
+    renamed = outlast.Pipeline("mill", tenfold, app=app)
+    assert sorted(renamed.reprocess(stage="grind").outputs()) == [10]
+    assert sorted(renamed.reprocess().outputs()) == [70]
+
+
+def test_entries_of_another_program_are_replayed_and_one_that_cannot_be_stops_no_other(app, tmp_path):
+    """S4-22: an imported entry begins at the start; a payload that nobody can read stays, with the reason."""
+    mill = Mill(app)
+    mill.fail(range(3), bad=range(3))
+    foreign = DeadLetterEntry(
+        *("7f0c2f0e-7f42-4c5b-9b44-0a3c8f6b1e55", "w-1", {"type": "sweep"}, ["a"], "mill", "boom", "ValueError"),
+        timestamp="2026-11-15T09:30:00+00:00",
+        metadata={},
+    )
+    Directory(tmp_path / "in").write(foreign)
+    app.dead_letters.import_(tmp_path / "in")
+    with app.store._database.writing() as tx:
+        tx.execute("update outlast_dead_letters set payload = ?, metadata = '{}' where item_key = '1'", b"\x00\xff")
+
+    @outlast.stage
+    def clean(value):
+        return value
+
+    @outlast.stage
+    def grind(value):
+        return value
+
+    result = outlast.Pipeline("mill", clean, grind, app=app).reprocess(check=False)
+    assert sorted(result.outputs(), key=str) == [0, 2, {"type": "sweep"}]
+    assert (result.counts.total, result.counts.succeeded, result.counts.dlq) == (4, 3, 1)
+    assert "Not tried and still open: 1 letter: cannot be replayed, because" in result.why
+    (left,) = app.store.letters(status="open")
+    assert (left.item_key, left.replays) == ("1", 0)
