@@ -316,6 +316,19 @@ def test_ctrl_c_leaves_a_resumable_run_and_says_how(shell):
     assert (run["status"], run["passes"], run["counts"]["dlq"]) == ("completed", 2, 1)
 
 
+def test_sigterm_winds_down_and_exits_with_143(shell):
+    """D-21: as a container is stopped; what was under way has ended, the report is there, and the command that goes on."""
+    shell.write(*["good"] * 3, "wait")
+    with shell.start("run app.py:reviews --input in.jsonl --run-key today --item-key id") as process:
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate("", timeout=50)
+    assert process.returncode == 143, err
+    assert ("interrupted" in out, "Go on: outlast resume today" in err) == (True, True)
+    shell.folder.joinpath("app.py").write_text(APP.replace('review.text == "wait"', "False"))
+    assert shell("resume today").returncode == 0
+
+
 def test_resume_knows_how_the_run_was_started_from_anywhere(shell, tmp_path):
     """D-13: also in another folder; an unknown run and a program's own run are explained."""
     interrupted(shell, "today")
@@ -330,7 +343,7 @@ def test_resume_knows_how_the_run_was_started_from_anywhere(shell, tmp_path):
     subprocess.run([sys.executable, "program.py"], cwd=elsewhere, env=other.env, check=True, timeout=30)
     mine = other("resume mine")
     assert mine.returncode == 2
-    assert "was not started by `outlast run`: name --target and --input too" in mine.stderr
+    assert "was not started by a command: name --target and --input too" in mine.stderr
     assert other(f"resume today {store}").returncode == 0
 
 
