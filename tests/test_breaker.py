@@ -23,11 +23,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
 import outlast
+from lanes import lane  # noqa: F401 - a fixture
 from outlast import CircuitBreaker, CircuitBreakerOpenError, CircuitState, ConfigurationError, Guard, RetryPolicy
 from outlast.breaker import _Window
 from outlast.clock import here
 from outlast.observe import subscribe
 from outlast.testing import capture_events, disabled, virtual_time
+
+pytestmark = pytest.mark.usefixtures("lane")  # what a program does, and what the flow does
 
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
 names = itertools.count()
