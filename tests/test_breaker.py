@@ -23,11 +23,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
 import outlast
+from lanes import lane  # noqa: F401 - a fixture
 from outlast import CircuitBreaker, CircuitBreakerOpenError, CircuitState, ConfigurationError, Guard, RetryPolicy
 from outlast.breaker import _Window
 from outlast.clock import here
 from outlast.observe import subscribe
 from outlast.testing import capture_events, disabled, virtual_time
+
+pytestmark = pytest.mark.usefixtures("lane")  # what a program does, and what the flow does
 
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
 names = itertools.count()
@@ -1220,6 +1223,61 @@ def test_every_door_counts_successes(door):
         with breaker as entered:
             assert entered is breaker
     assert breaker.failure_count == 0
+
+
+@pytest.mark.parametrize(
+    "door", ["decorated", "async decorated", "call", "acall", "outcome", "attempts", "generator", "async generator"]
+)
+@pytest.mark.parametrize("way", ["as in production", "in virtual time"])
+def test_every_door_of_a_guard_counts_successes(door, way):
+    """S4-11: failures and successes in turn, more often than the threshold, never open it; also on the short way of a decorated function."""
+    breaker = make(failure_threshold=3)
+    guard = Guard(retry=None, breaker=breaker)
+
+    def flaky(bad):
+        if bad:
+            raise ConnectionResetError
+
+    async def aflaky(bad):
+        flaky(bad)
+
+    def items(bad):
+        yield flaky(bad)
+
+    async def aitems(bad):
+        yield flaky(bad)
+
+    async def consumed(bad):
+        async for _ in guard(aitems)(bad):
+            pass
+
+    def attempts(bad):
+        for attempt in guard.attempts():
+            with attempt:
+                flaky(bad)
+
+    def outcome(bad):
+        if (error := guard.outcome(flaky, bad).error) is not None:
+            raise error
+
+    call = {
+        "decorated": guard(flaky),
+        "async decorated": lambda bad: asyncio.run(guard(aflaky)(bad)),
+        "call": lambda bad: guard.call(flaky, bad),
+        "acall": lambda bad: asyncio.run(guard.acall(aflaky, bad)),
+        "outcome": outcome,
+        "attempts": attempts,
+        "generator": lambda bad: list(guard(items)(bad)),
+        "async generator": lambda bad: asyncio.run(consumed(bad)),
+    }[door]
+    with virtual_time() if way == "in virtual time" else contextlib.nullcontext():
+        for _ in range(4):
+            with pytest.raises(ConnectionResetError):
+                call(bad=True)
+            assert breaker.failure_count == 1
+            call(bad=False)
+            assert breaker.failure_count == 0
+    assert breaker.state is CLOSED
 
 
 def test_an_async_function_is_not_judged_when_its_coroutine_is_made():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 import outlast
-from outlast import testing
-from outlast.commons import Bond, Unreachable, bind
+from outlast import commons, testing
+from outlast.commons import Bond, Contact, Unreachable, bind
 
 
 class Place:
@@ -62,3 +64,72 @@ def test_a_store_that_cannot_be_asked_is_unreachable_and_nothing_else(url):
         commons.look("breaker", "openai")
     with pytest.raises(Unreachable):
         commons.change("breaker", "openai", lambda shared, now: (None, None))
+
+
+class Thing:
+    """Looked after by a contact; its first look fails as nothing that was thought of."""
+
+    def __init__(self) -> None:
+        self.looks, self.enough = 0, threading.Event()
+
+    def attend(self, contact) -> bool:
+        self.looks += 1
+        if self.looks == 1:
+            raise MemoryError
+        contact.asked(lambda _: None)
+        self.enough.set()
+        return True
+
+    def part(self, _) -> None:
+        """Nothing to give back."""
+
+
+class Desk:
+    """A commons that is asked in memory."""
+
+    def change(self, *_):
+        raise AssertionError
+
+    look = change
+
+
+def test_an_unexpected_error_in_the_thread_of_a_contact_stops_nobody(caplog):
+    """Semantics 55: it is logged, it concerns one question or one thing, and the next one is answered."""
+    contact, thing, other = Contact(Desk()), Thing(), Thing()
+    other.looks = 1
+    done = threading.Event()
+
+    def broken(_) -> None:
+        raise MemoryError
+
+    contact.post(lambda _: 1, broken)
+    contact.post(lambda _: 2, lambda _: done.set())
+    assert done.wait(10)
+    contact.attend(thing)
+    contact.attend(other)
+    assert thing.enough.wait(10)
+    assert other.enough.wait(10)
+    assert contact.ask(lambda _: 3) == 3
+    assert not contact.lost
+    assert caplog.text.count("unexpected MemoryError") == 2
+
+
+def test_the_thread_of_a_contact_goes_on_after_an_unexpected_error(caplog, monkeypatch):
+    """Semantics 55: whatever it is, meanwhile everybody decides alone, and later what is shared counts again."""
+    monkeypatch.setattr(commons, "_LOST", 0.01)
+    contact, thing = Contact(Desk()), Thing()
+    thing.looks = 1
+    fails = iter([True])
+    look = contact._look_after_all
+
+    def look_after_all() -> None:
+        if next(fails, False):
+            raise MemoryError
+        look()
+
+    monkeypatch.setattr(contact, "_look_after_all", look_after_all)
+    contact.attend(thing)
+    assert thing.enough.wait(10)
+    assert "unexpected MemoryError" in caplog.text
+    assert not contact.lost
+    assert contact.ask(lambda _: 3) == 3

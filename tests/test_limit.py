@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import outlast
+from lanes import lane  # noqa: F401 - a fixture
 from outlast import (
     CircuitBreaker,
     CircuitBreakerOpenError,
@@ -38,6 +39,8 @@ from outlast import (
 from outlast.clock import here
 from outlast.limits import _Bucket
 from outlast.testing import capture_events, disabled, virtual_time
+
+pytestmark = pytest.mark.usefixtures("lane")  # what a program does, and what the flow does
 
 ONCE = RetryPolicy(max_attempts=1)
 STEADY = RetryPolicy(max_attempts=3, initial_delay=1, multiplier=1, jitter=0)

@@ -30,7 +30,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from outlast import App, CircuitBreaker, Guard, Pipeline, RetryBudget, RetryPolicy, observe, stage
 from outlast.observe import emit, listening, otel, prometheus
 from outlast.observe import events as told
-from outlast.observe.metrics import METRICS, MOST, Samples
+from outlast.observe.metrics import METRICS, MOST, TRANSITIONS, Samples
 from outlast.testing import virtual_time
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -718,3 +718,9 @@ def test_a_breaker_is_made_although_its_watcher_fails(caplog):
     assert [record.message.partition(" failed ")[2] for record in caplog.records] == [
         "with ValueError; what it watches went on"
     ]
+
+
+def test_a_change_that_was_only_learnt_is_not_counted():
+    """D-18: of all processes that share a circuit one counts the transition."""
+    learnt = told.CircuitBreakerClosed(breaker="b", failure_count=0, reason="x", learnt=True)
+    assert [sample for sample in Samples().of(learnt) if sample.metric is TRANSITIONS] == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import pickle
 import time
 from dataclasses import dataclass
 
@@ -380,3 +382,85 @@ def test_a_task_that_is_cancelled_before_it_began_holds_nothing():
     with pytest.warns(RuntimeWarning, match="never awaited"):
         asyncio.run(main())
     assert limit.under_way == 0
+
+
+def test_a_cancellation_in_the_moment_of_a_timeout_is_a_cancellation():
+    """semantics 3: cancelled in the round of the loop in which the attempt's timeout strikes: no further attempt is made."""
+
+    async def main():
+        calls = []
+
+        async def slow():
+            calls.append(1)
+            await asyncio.get_running_loop().create_future()
+
+        guard = Guard(timeout=0.05, retry=RetryPolicy(initial_delay=0.5, jitter=0))
+        task = asyncio.create_task(guard.acall(slow))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert calls == [1]
+        until = time.monotonic() + 0.06
+        while time.monotonic() < until:  # now the timeout is due, and strikes in the next round of the loop
+            pass
+        asyncio.get_running_loop().call_later(0, task.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert calls == [1]
+
+    asyncio.run(main())
+
+
+# -- names ---------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Limit("one name", concurrency=1), lambda: CircuitBreaker("one name"), lambda: RetryBudget("one name")],
+    ids=["limit", "breaker", "budget"],
+)
+def test_a_pickle_finds_the_first_of_its_name(make):
+    """Decision 0005: for limits, breakers and budgets alike; when that is gone, one that is made then is the first."""
+    first, second = make(), make()
+    assert pickle.loads(pickle.dumps(second)) is pickle.loads(pickle.dumps(first)) is first
+    data = pickle.dumps(second)
+    del first, second
+    gc.collect()
+    third = make()
+    assert pickle.loads(data) is third
+
+
+# -- heeding -------------------------------------------------------------------------------------------------------------------------
+
+
+class Overloaded(Exception):
+    """As a client of a model's service raises it for 529."""
+
+    status_code = 529
+
+    def __init__(self, hint: str | None) -> None:
+        super().__init__("overloaded")
+        self.headers = {} if hint is None else {"Retry-After": hint}
+
+
+def test_a_529_is_heeded_like_a_429():
+    """D-11, D-31: with a long hint all who share the limit pause, otherwise fewer calls are under way; it proves nothing about the effect."""
+    with virtual_time():
+        limit = Limit("model", concurrency=10)
+        with contextlib.suppress(Overloaded), limit:
+            raise Overloaded("30")
+        assert limit.paused == 30
+        limit = Limit("model", concurrency=10)
+        with contextlib.suppress(Overloaded), contextlib.ExitStack() as stack:
+            for _ in range(10):
+                stack.enter_context(limit)
+            raise Overloaded(None)
+        assert (limit.paused, limit.width < 10) == (0, True)
+        calls = []
+
+        def pay():
+            calls.append(1)
+            raise Overloaded("30")
+
+        with pytest.raises(Overloaded):
+            Guard(retry=RetryPolicy(on_errors=["5xx"]), idempotent=False).call(pay)
+        assert calls == [1]

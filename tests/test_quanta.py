@@ -377,3 +377,14 @@ def test_the_store_shows_what_is_reckoned_with(clock, trips):
         low, unsure = offset.measure(asked, read, store - clock)
         store += pause
         assert low - 1e-6 <= clock <= low + unsure + 1e-6
+
+
+def test_what_is_not_wanted_any_more_goes_back_to_the_track():
+    """D-12: a process that leaves with some to spare gives it back: the track ends that much earlier, and the next one starts there."""
+    state, answer = exchange(None, 100.0, Ask("a", {"calls": Wish(full=0.05)}, calls=((0.05,),) * 4))
+    begin, end = answer.stretches["calls"]
+    spare = (end - begin) / 2
+    state, _ = exchange(state, 100.0, Ask("a", {"calls": Wish(full=0.05, end=end, spare=spare)}, leaves=True))
+    assert state["tracks"]["calls"] == pytest.approx(end - spare)
+    _, answer = exchange(state, 100.0, Ask("b", {"calls": Wish(full=0.05)}, calls=((0.05,),) * 4))
+    assert answer.stretches["calls"][0] == pytest.approx(end - spare)

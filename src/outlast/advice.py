@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
         name: str
         number: int
+        asking: bool
 
         @property
         def policy(self) -> RetryPolicy: ...
@@ -48,7 +49,7 @@ _ADVICE: dict[str, str] = {
 _NOT_CALLED: dict[str, str] = {
     "breaker_open": "nothing was called: the circuit breaker is open.",
     "throttled": "nothing was called: no place at the limit within its max_wait.",
-    "total_timeout": "nothing was called: the total timeout ran out in the line of the limit.",
+    "total_timeout": "nothing was called: the total timeout ran out {where}.",
     "shutdown": "nothing was called: asked to stop.",
 }
 
@@ -67,5 +68,6 @@ def note(call: Ending, error: Exception, reason: StopReason, verdict: Verdict | 
         tier=verdict.tier if verdict else "",
         count=f"{call.number} attempt{'' if call.number == 1 else 's'}",
         elapsed=f"{call.elapsed:.3g}",
+        where="while a shared circuit was asked" if call.asking else "in the line of the limit",
     )
     return harmless(f"outlast {call.name}: {text}")

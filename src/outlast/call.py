@@ -271,7 +271,7 @@ class Call:
                         if breaker is not None and guard.on_open == "fail" and breaker.open_beyond(0.0):
                             self._rejected(breaker)  # not even worth standing in line
                         self.turn = limit.line_up(self.cost)
-                        self.held_up = True
+                        self.held_up, self.asking = True, False
                         return 0.0
                 if breaker is not None:
                     self.ticket = ticket = breaker.era()

@@ -261,6 +261,26 @@ class Contact:
         self._bell.set()
 
     def _run(self) -> None:
+        clock = Clock()
+        try:
+            while True:
+                try:
+                    self._serve()
+                except Exception as error:  # noqa: BLE001 - whatever it is: everybody who shares something waits for this thread
+                    self._unexpected(error)
+                    clock.sleep(_LOST)
+                else:
+                    return
+        finally:
+            with self._lock:
+                if self._thread is not None and self._thread.ident == get_ident():
+                    self._thread = None  # the next question starts another one
+
+    def _unexpected(self, error: Exception) -> None:
+        logger().error("unexpected %s while %r was asked", type(error).__name__, self.commons)
+        self.lose(f"{type(error).__name__} while asking")
+
+    def _serve(self) -> None:
         monotonic = Clock().monotonic
         looked, busy = monotonic() - LOOK, monotonic()
         while True:
@@ -279,9 +299,16 @@ class Contact:
                         return
 
     def _answer(self, task: _Task) -> None:
-        if not task.context.run(self._settled, task):
-            return
-        task.done.set()
+        waits = True
+        try:
+            waits = task.context.run(self._settled, task)
+        except Exception as error:  # noqa: BLE001 - of what was to be done with the answer: it concerns that task only
+            logger().error("unexpected %s after %r was asked", type(error).__name__, self.commons)
+            if task.refused is None and task.answer is None:
+                task.refused = f"unexpected {type(error).__name__}"
+        finally:
+            if waits:
+                task.done.set()
 
     def _settled(self, task: _Task) -> bool:
         """Answer a task; whether somebody may wait for it."""
@@ -310,6 +337,9 @@ class Contact:
                     continue
             except Unreachable:
                 return  # the others would wait for the same
+            except Exception as error:  # noqa: BLE001 - of one thing: the others are looked after all the same
+                logger().error("unexpected %s while %r was asked", type(error).__name__, self.commons)
+                continue
             with self._lock:
                 self._attended.discard(thing)
 

@@ -132,8 +132,10 @@ def refusal(error: BaseException | None, verdict: Verdict | None = None) -> floa
     if not isinstance(error, Exception):
         return None
     verdict = verdict or classify(error)
-    if verdict.error_class == "rate_limited" or (
-        verdict.error_class == "unavailable" and verdict.retry_after is not None
+    if (
+        verdict.error_class == "rate_limited"
+        or verdict.status == _OVERLOADED
+        or (verdict.error_class == "unavailable" and verdict.retry_after is not None)
     ):
         return verdict.retry_after or 0.0
     return None
@@ -148,7 +150,9 @@ def surely_undone(error: Exception, verdict: Verdict) -> bool:
     # What merely happened before (an implicit context) may have been handled, and something else sent since; only libraries' wrappers
     # are known to mean it.
     meant = error.__cause__ is not None or _dotted(type(error)) in WRAPPERS or _CAUSED_BY not in verdict.why
-    if meant and (verdict.error_class in UNDONE or refusal(error, verdict) is not None):
+    # That a 529 is heeded does not prove that it was sent before anything was done.
+    refused = verdict.error_class != "server_error_other" and refusal(error, verdict) is not None
+    if meant and (verdict.error_class in UNDONE or refused):
         return True
     link: BaseException | None = error
     for _ in range(_DEPTH):
@@ -192,6 +196,7 @@ def lineage(error_class: str) -> tuple[str, ...]:
 
 # -- exceptions ----------------------------------------------------------------------------------------------------------
 
+_OVERLOADED = 529  # what services of models say instead of 429 when all of them together are too many
 LONGEST_HINT = 31_536_000.0  # seconds, a year: beyond any policy's ceiling
 _DEPTH = 12  # how far a chain is followed; real ones have five links
 _CAUSED_BY = "was caused by"

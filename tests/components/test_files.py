@@ -12,7 +12,7 @@ import pytest
 import outlast
 from outlast.components.lines import Appended, Lines, Rows
 from outlast.components.parquet import Parquet
-from outlast.pipeline import conduct, journal, tenure
+from outlast.pipeline import journal, replays, tenure
 
 
 @outlast.stage
@@ -164,7 +164,7 @@ def test_who_finds_the_file_taken_leaves_the_lease_alone(app, tmp_path, monkeypa
     """One that is only slow goes on: the next one is refused before it has taken anything away."""
     monkeypatch.setattr(tenure, "TTL", 0.0)
     monkeypatch.setattr(tenure.Heart, "_beat", lambda _: None)  # as if the process stood still
-    monkeypatch.setattr(conduct, "_BUSY", 0.0)
+    monkeypatch.setattr(replays, "_BUSY", 0.0)
     begun, go = threading.Event(), threading.Event()
     sink = tmp_path / "out.jsonl"
 

@@ -401,3 +401,20 @@ def test_a_lease_does_not_outlive_its_owner_because_the_clock_was_set_back(app):
     finally:
         logging.getLogger("outlast").removeFilter(beat)
     assert len(beaten) == 1
+
+
+def test_a_store_that_is_away_when_the_run_ends_is_waited_for(app, monkeypatch):
+    """What is returned as completed is completed in the store."""
+    set_run, lost = Store.set_run, [StoreUnavailable("the server is restarting")] * 5
+
+    def unsteady(store, lease, run_id, *, status, **how):
+        if status == "completed" and lost:
+            raise lost.pop()
+        return set_run(store, lease, run_id, status=status, **how)
+
+    monkeypatch.setattr(Store, "set_run", unsteady)
+    with virtual_time():
+        result = doubled(app).run(range(10), run_key="k")
+    assert (result.status, lost) == ("completed", [])
+    assert app.store.find_run("p", "k").status == "completed"
+    assert [event.name for event in app.store.events(result.id)] == ["run_started", "run_finished"]

@@ -652,3 +652,18 @@ def test_what_nobody_can_read_counts_as_nothing(breaker, address, name, garbage)
     assert made.call(lambda: "ok") == "ok"
     fail(made)
     assert document(address, name)["state"] == "open"
+
+
+def test_an_opening_of_an_era_that_is_over_is_not_published(app, name):
+    """D-10: others opened and closed it, or somebody reset it, before this process has heard of it: the document stays closed."""
+    breaker = outlast.CircuitBreaker(name, failure_threshold=1, shared=True)
+    app.share(breaker)
+    breaker.call(lambda: 1)
+    app.store.change_state("breaker", name, lambda found, _: ({**found, "era": found["era"] + 2}, None))
+    with pytest.raises(ConnectionError):
+        breaker.call(raising, ConnectionError("down"))
+    assert app.store.state("breaker", name).data["state"] == "closed"
+
+
+def raising(error):
+    raise error

@@ -219,3 +219,23 @@ def test_what_nobody_can_read_is_a_new_budget(budget, address, name):
         store.save_state("budget", name, {"tokens": "many"}, expect=0)
     made = budget(reserve=2, ratio=0)
     assert [made.withdraw() for _ in range(3)] == [True, True, False]
+
+
+class Shelf:
+    """A commons with one document."""
+
+    document = None
+
+    def change(self, _, __, decide):
+        changed, answer = decide(self.document, 0.0)
+        self.document = changed or self.document
+        return answer
+
+
+def test_a_loan_that_was_given_back_is_gone():
+    """D-12: it is the store's again, and no longer this process's."""
+    budget, shelf = outlast.RetryBudget("loan", reserve=8, shared=True), Shelf()
+    budget._common._settle(shelf, lend=True)
+    assert (shelf.document, budget._common._loan) == ({"tokens": 6.0}, 2)
+    budget._common._settle(shelf, give_back=True)
+    assert (shelf.document, budget._common._loan) == ({"tokens": 8.0}, 0)

@@ -12,11 +12,13 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 import outlast
 from outlast import App, Guard, Limit, Rate
+from outlast.limits.quanta import Answer, Ask, Wish
 from outlast.limits.shared import SharedLimit
 from outlast.testing import virtual_time
 from servers.postgres import Postgres
@@ -64,7 +66,8 @@ def work(cost):
         raise TooMany
 
 costs = options.get("costs", [0])
-guard = Guard(limit=limit, retry=RetryPolicy(max_attempts=1), cost=lambda cost: {"tokens": cost})
+cost = (lambda cost: {"tokens": cost}) if "tokens" in limit.rates else None
+guard = Guard(limit=limit, retry=RetryPolicy(max_attempts=1), cost=cost)
 print("ready", flush=True)
 sys.stdin.readline()
 until = time.monotonic() + options["seconds"]
@@ -492,3 +495,67 @@ def test_no_time_is_enough_only_if_something_is_at_hand(tmp_path):
         assert caught.value.retry_after is None
         until(limit.acquire_nowait)
         limit.release()
+
+
+@pytest.mark.parametrize("where", ["ask", "hear", "sleep"])
+def test_an_unexpected_error_in_its_thread_stops_no_caller(tmp_path, monkeypatch, caplog, where):
+    """Semantics 55: it is logged, callers go on alone, and later they share again."""
+    monkeypatch.setattr("outlast.limits.shared._RETRY", 0.05)
+    limit = Limit("service", shared=True, concurrency=2, rates={"calls": Rate(10_000, per=1, burst=100)})
+    App("test", store=f"sqlite:///{tmp_path}/store.db").share(limit)
+    fails = iter([True, True])
+
+    def failing(real):
+        def once(*args, **kwargs):
+            if threading.current_thread().name == "outlast-limit" and next(fails, False):
+                raise MemoryError
+            return real(*args, **kwargs)
+
+        return once
+
+    if where == "sleep":  # of the thread: the wait for its bell
+        bell = limit._agent._bell
+        monkeypatch.setattr(limit._agent, "_bell", SimpleNamespace(wait=failing(bell.wait), set=bell.set))
+    else:
+        monkeypatch.setattr(limit, where, failing(getattr(limit, where)))
+    guard = Guard(limit=limit, retry=None)
+    results = []
+    callers = [threading.Thread(target=lambda: results.append(guard.call(lambda: 1))) for _ in range(30)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(20)
+    assert results == [1] * 30
+    patience = threading.Event()
+    for _ in range(2000):
+        guard.call(lambda: 1)
+        if "shared by 1 process" in repr(limit):
+            break
+        patience.wait(0.005)
+    assert "shared by 1 process" in repr(limit)
+    assert "MemoryError" in caplog.text
+    assert limit.under_way == 0
+
+
+def test_what_is_unsure_between_the_clocks_is_left_unused():
+    """D-12: after an exchange of 100 ms a stretch ends at least 100 ms before what the store gave."""
+    limit = Limit("unsure", rates={"calls": Rate(10, per=1)}, shared=True)
+    now, inf = time.monotonic(), float("inf")
+    answer = Answer(
+        stretches={"calls": (1000.0, 1001.0)},
+        again=-inf,
+        places=inf,
+        lease=10.0,
+        fair=inf,
+        width=inf,
+        cuts=0,
+        worked=inf,
+        narrow=False,
+        gate=-inf,
+        bursts=[],
+        members=1,
+        under_way=0,
+    )
+    limit.hear(Ask("m", {"calls": Wish(full=1.0)}), answer, now - 0.1, 1000.0, now)
+    begin, end = limit._buckets["calls"].parts[-1]
+    assert end - begin <= 0.9

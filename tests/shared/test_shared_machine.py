@@ -5,9 +5,11 @@ loops that do not wait, processes that vanish. Nothing here is real but the code
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import deque
 
+import pytest
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -354,3 +356,20 @@ def test_a_document_from_before_late_probes_were_counted_is_read():
     del document["late"]
     seen = replicas.read(document, 100.0)
     assert (seen.probes, seen.late, seen.issued, seen.era) == (((7, 102.0),), (), 7, 3)
+
+
+def test_who_runs_out_of_time_while_a_shared_circuit_is_asked_is_told_so():
+    """D-7: in a loop the answer is waited for; a call whose time does not last that long has stood in no line, and its note says so."""
+
+    async def work():
+        raise AssertionError("called")
+
+    with Client(Store(), 1, loop=True) as client:
+        limit = outlast.Limit("places", concurrency=1)
+        guard = outlast.Guard("read", breaker=client.breaker, limit=limit, total_timeout=0.001, retry=None)
+        with pytest.raises(outlast.TotalTimeoutError, match="while a shared circuit was asked") as caught:
+            asyncio.run(guard.acall(work))
+        assert caught.value.__notes__ == [
+            "outlast read: nothing was called: the total timeout ran out while a shared circuit was asked."
+        ]
+        assert limit.under_way == 0

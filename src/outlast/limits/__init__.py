@@ -186,7 +186,7 @@ class Limit(Heed):
         self._lock = threading.RLock()
         self._start(0)
         _limits.add(self)
-        _by_name[self.name] = self
+        _by_name.setdefault(self.name, self)  # the first of its name, as for breakers and budgets: decision 0005
 
     def _start(self, era: int) -> None:
         self._line: OrderedDict[Turn, None] = OrderedDict()

@@ -404,6 +404,31 @@ class _Agent:
                 _agents.add(self)
 
     def _run(self, limit: SharedLimit) -> None:
+        try:
+            while True:
+                try:
+                    self._serve(limit)
+                except Exception as error:  # noqa: BLE001 - whatever it is: callers wait for this thread, and nobody else would start another
+                    logger().error(
+                        "limit %s: unexpected %s while its store was asked", limit.name, type(error).__name__
+                    )
+                    limit.lost(error)
+                    if self._leaving:
+                        return
+                    REAL.clock.sleep(_RETRY)
+                else:
+                    return
+        finally:
+            self._over(limit)
+
+    def _over(self, limit: SharedLimit) -> None:
+        """This thread ends, however: the next who wants something starts another one."""
+        with limit._lock:  # noqa: SLF001 - same room
+            if self.thread is threading.current_thread():
+                self.thread = None
+                self._rung = False
+
+    def _serve(self, limit: SharedLimit) -> None:
         monotonic, due = REAL.clock.monotonic, 0.0
         while True:
             self._bell.wait(max(0.0, due - monotonic()))
