@@ -264,6 +264,7 @@ def test_the_story_of_the_breaker():
 
     assert asyncio.run(main()) == [
         "circuit_breaker_open",
+        "call_rejected",
         "circuit_breaker_half_open",
         "circuit_breaker_reopened",
         "circuit_breaker_half_open",

@@ -83,6 +83,7 @@ TABLE = [
         {"n": 1, "took": 1.5, "url": "http://a.b/"},
         {"n": 1, "took": dt.timedelta(seconds=1.5), "url": "http://a.b/"},
     ),
+    (pydantic.RootModel[list[Color]]([Color.RED]), ["red"], SAME),
     (np.arange(3), [0, 1, 2], SAME),
     (np.float32(0.5), 0.5, SAME),
     (np.int64(5), 5, SAME),

@@ -71,7 +71,7 @@ def _tell_object(value: Any, kind: type, native: Container[type]) -> Any:
         return value
     fields = fields_of(value)
     if fields is not None:
-        return fields if not isinstance(fields, dict) else _told_fields(value, fields, native)
+        return _told_fields(value, fields, native) if isinstance(fields, dict) else tell(fields, native)
     if isinstance(value, tuple):
         return [tell(each, native) for each in value]
     if isinstance(value, set | frozenset):
