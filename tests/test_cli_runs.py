@@ -660,3 +660,138 @@ def test_errors_of_a_run_are_listed_and_go_to_a_file(shell):
     shell.write("good", name="fine.jsonl")
     shell("run app.py:reviews --input fine.jsonl --run-key fine")
     assert shell("runs errors fine").stdout == "No errors.\n"
+
+
+# --- what is suggested, and what is asked for ---
+
+PROGRAM = (
+    APP
+    + """
+if __name__ == "__main__":
+    rows = [{"id": number, "text": text} for number, text in enumerate(["good"] * 3 + ["bad"])]
+    result = reviews.run(rows, run_key="from python", item_key="id")
+    print(result._repr_html_())
+"""
+)
+
+
+def test_commands_that_are_suggested_work(shell):
+    """B11: after a run from Python too, in the report, on the page, in the notebook, of the run and of the letter."""
+    (shell.folder / "labels.py").write_text(PROGRAM)
+    page = subprocess.run(
+        [sys.executable, "labels.py"],
+        cwd=shell.folder,
+        env=shell.env,
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=True,
+    ).stdout
+    (group,) = shell.json("dlq groups")
+    replay = f"outlast dlq replay --group {group['id']} --target labels.py:reviews"
+    (letter,) = shell.json("dlq list")
+    assert replay in shell("runs show 'from python'").stderr
+    assert (
+        replay
+        in shell("runs report 'from python' --html report.html").stderr + shell("runs report 'from python'").stderr
+    )
+    assert replay in shell.folder.joinpath("report.html").read_text()
+    assert replay in page
+    said = shell(f"dlq show {letter['id']}")
+    one = f"outlast dlq replay {letter['id'][:12]} --target labels.py:reviews"
+    assert one in said.stderr
+    assert "attempt 1 at stage 2 (label)" in said.stdout
+    shell.folder.joinpath("labels.py").write_text(PROGRAM.replace('"bad" in review.text', "False"))
+    done = shell(one.removeprefix("outlast "))
+    assert (done.returncode, done.stderr.count("expected")) == (0, 0), done.stderr
+    assert shell("dlq list").stdout == "No dead letters.\n"
+
+
+def test_an_event_that_is_not_on_record_is_no_empty_answer(shell):
+    """L1: a name that is none ends with 2 and the nearest one; one that is kept as rows says where to look."""
+    shell.write("good")
+    shell("run app.py:reviews --input in.jsonl --run-key today")
+    for name, said in [
+        ("retry_attempt", "outlast runs attempts RUN"),
+        ("item_failed", "outlast runs items RUN"),
+        ("dead_letter_enqueue", "outlast dlq list --status all"),
+        ("circuit_breaker_open", "outlast breaker list"),
+        ("failure_budget_exceeded", "outlast runs show RUN"),
+        ("run_finishd", "Did you mean 'run_finished'?"),
+    ]:
+        done = shell(f"events --name {name}")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr, name
+    assert [event["name"] for event in shell.json("events --name run_finished")] == ["run_finished"]
+
+
+def test_a_narrow_terminal_cuts_no_number_and_no_id(shell):
+    """B18: what is needed for the next command is there; the key gives way."""
+    shell.write(*["good"] * 1234)
+    shell("run app.py:reviews --input in.jsonl --run-key a-rather-long-key-for-a-narrow-terminal")
+    (run,) = shell.json("runs list")
+    shown = shell("runs list", COLUMNS="60").stdout
+    assert run["id"][:12] in shown
+    assert "1,234" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 60
+
+
+def test_what_programs_are_given_is_whole(shell):
+    """C2, C3: the fields of each document as a whole, and outputs without secrets unless they are asked for."""
+    (shell.folder / "app.py").write_text(APP.replace('"label": review.text.upper()', '"password": "hunter2hunter2"'))
+    shell.write("good", "bad 1")
+    ran = json.loads(shell("run app.py:reviews --input in.jsonl --run-key today --json").stdout)
+    run = {
+        *("id", "pipeline", "run_key", "kind", "status", "reason", "why", "passes", "wanted", "sink", "started_at"),
+        *("finished_at", "counts", "spent", "stages"),
+    }
+    (listed,) = shell.json("runs list")
+    shown = shell.json("runs show today")
+    assert set(listed) >= run
+    assert set(shown) == set(listed) | {"groups", "running_at"}
+    assert set(ran) == set(listed) | {"outcome", "success_rate", "groups", "exit_code"}
+    items = shell.json("runs items today")
+    assert [item["output"] for item in items] == [{"id": 0, "password": "***"}, None]
+    revealed = json.loads(shell("runs items today --json --reveal").stdout)
+    assert [item["output"] for item in revealed] == [{"id": 0, "password": "hunter2hunter2"}, None]
+    assert set(items[0]) >= {
+        "seq",
+        "key",
+        "status",
+        "stage",
+        "attempts",
+        "degraded",
+        "reason",
+        "warnings",
+        "spent",
+        "output",
+    }
+    assert set(shell.json("dlq list")[0]) >= {
+        "id",
+        "pipeline",
+        "stage",
+        "item_key",
+        "payload",
+        "error",
+        "group",
+        "status",
+    }
+
+
+def test_the_address_of_a_store_is_never_said_whole(shell):
+    """R2: the hint to resume a run that failed names the store without what looks like a password."""
+    shell.write(*["bad"] * 3)
+    (shell.folder / "password=hunter9x").mkdir()
+    done = shell("run app.py:reviews --input in.jsonl --run-key today --store sqlite:///password=hunter9x/s.db")
+    assert done.returncode == 1
+    assert "go on: outlast resume today --store" in done.stderr
+    assert "hunter9x" not in done.stdout + done.stderr
+
+
+def test_a_file_without_a_pipeline_says_so(shell):
+    """B18: what is missing, and what it looks like."""
+    shell.write("good")
+    (shell.folder / "nop.py").write_text("x = 1\n")
+    done = shell("run nop.py --input in.jsonl")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("expected nop.py to have a pipeline, got: none.")

@@ -119,6 +119,17 @@ def test_the_dead_letters_of_an_old_store_are_replayed(app):
     assert Counter(letter.status for letter in letters) == {"resolved": 6, "archived": 1}
 
 
+def test_a_letter_of_an_old_store_comes_home(app):
+    """D-25: what its replay gives is in the sink of the run that it comes from, once, and that run has no dead letter any more."""
+    pipeline = pipelines.nightly(app, [])
+    pipeline.run(pipelines.ROWS, run_key="third", item_key="id", sink="out.jsonl")
+    pipeline.reprocess()
+    written = [json.loads(line)["id"] for line in Path("out.jsonl").read_text().splitlines()]
+    assert sorted(written) == list(range(12))
+    third = app.store.find_run("nightly", "third")
+    assert (third.status, third.counts.succeeded, third.counts.dlq) == ("completed", 12, 0)
+
+
 def test_what_an_old_store_could_not_keep_is_made_again_or_refused(app):
     """D-23: a letter with a placeholder begins at its source, and one without any is refused; no stage ever sees the placeholder."""
     seen = []

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shlex
 import sys
 from functools import wraps
 from pathlib import Path
@@ -210,6 +211,7 @@ def show_letter(
         run = None if letter.run_id is None else kept.run(letter.run_id)
         seq = None if row is None else row.seq
         attempts = kept.attempts(run.number, seq) if run is not None and seq is not None else []
+        code = kept.code_option(letter.pipeline)
     if as_json:
         history = [attempt._asdict() for attempt in attempts]
         print_json(_fields(letter, reveal=reveal) | {"metadata": _notes(letter, reveal=reveal), "history": history})
@@ -236,7 +238,8 @@ def show_letter(
         say(f"{letter.status:<12} {letter.reason}")
     for attempt in attempts:
         what = "succeeded" if attempt.outcome == "success" else f"{attempt.error_type}: {attempt.error}"
-        say(f"  attempt {attempt.number} at stage {attempt.stage + 1}: {what}")
+        named = "" if run is None or attempt.stage >= len(run.stages) else f" ({run.stages[attempt.stage].name})"
+        say(f"  attempt {attempt.number} at stage {attempt.stage + 1}{named}: {what}")
     if letter.unstored is not None:
         begins = "cannot be replayed" if letter.begins_at is None else f"a replay begins at {letter.begins_at}"
         say(f"input        not stored: {letter.unstored}; {begins}")
@@ -247,7 +250,7 @@ def show_letter(
     if letter.status == "open" and letter.begins_at is None:
         hint(f"Give it an input: outlast dlq edit {letter.id[:12]} --payload JSON --reason ...")
     elif letter.status == "open":
-        hint(f"Send it again: outlast dlq replay {letter.id[:12]}")
+        hint(f"Send it again: {shlex.join(['outlast', 'dlq', 'replay', letter.id[:12], *code])}")
 
 
 @dlq.command("edit")
@@ -276,11 +279,12 @@ def edit_letter(
     with opened(store, app) as kept:
         letters = dead_letters(kept)
         letter = letters.edit(_resolved(letters, letter_id), value, reason=reason)
+        code = kept.code_option(letter.pipeline)
     if as_json:
         print_json(_fields(letter, reveal=False))
         return
     say(f"Edited {letter.id}.")
-    hint(f"Send it again: outlast dlq replay {letter.id[:12]}")
+    hint(f"Send it again: {shlex.join(['outlast', 'dlq', 'replay', letter.id[:12], *code])}")
 
 
 @dlq.command("replay")

@@ -123,7 +123,8 @@ def print_table(
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for place in shown:
         numeric = bool(rows) and all(isinstance(row[place], int | float) or row[place] is None for row in rows)
-        room = max(least, out.width - _taken(natural, shown, folded)) if place == folded else natural[place]
+        # Numbers and ids are never cut: what gives way is the column that can be read in part.
+        room = max(_SHORTEST, out.width - _taken(natural, shown, folded)) if place == folded else natural[place]
         table.add_column(
             headings[place],
             justify="right" if numeric else "left",
@@ -137,6 +138,7 @@ def print_table(
 
 
 _LEAST = 24  # columns in which a message can be read
+_SHORTEST = 6  # if nothing else can go
 
 
 def _taken(natural: list[int], shown: list[int], folded: int) -> int:

@@ -74,8 +74,10 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") 
         )
 
 
-def next_steps(run: RunRecord, groups: Sequence[FailureGroup], resume: str | None) -> Iterator[str]:
-    """What a person may want to do now, as commands."""
+def next_steps(
+    run: RunRecord, groups: Sequence[FailureGroup], resume: str | None, code: Sequence[str] = ()
+) -> Iterator[str]:
+    """What a person may want to do now, as commands; `code` is what those need to find the pipeline's."""
     if run.status in {"interrupted", "paused", "running"}:
         yield f"Go on: {resume or shlex.join(['outlast', 'resume', run.run_key])}"
         return
@@ -89,4 +91,5 @@ def next_steps(run: RunRecord, groups: Sequence[FailureGroup], resume: str | Non
     if open_groups and run.counts.dlq and run.kind != "replay":
         first = open_groups[0]
         yield f"Look at one: outlast dlq list --group {first.id}"
-        yield f"Once it is mended: outlast dlq replay --group {first.id}{' --canary 20' if first.count > 20 else ''}"
+        canary = ["--canary", "20"] if first.count > 20 else []
+        yield f"Once it is mended: {shlex.join(['outlast', 'dlq', 'replay', '--group', first.id, *canary, *code])}"

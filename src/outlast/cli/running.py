@@ -434,7 +434,7 @@ def _tell(
         )
     else:
         print_run(record, groups, why=result.why)
-        for step in next_steps(record, groups, resume):
+        for step in next_steps(record, groups, resume, store.code_option(record.pipeline)):
             hint(step)
     raise typer.Exit(code)
 

@@ -77,7 +77,7 @@ def list_runs(
         ("run", "pipeline", "key", "status", "items", "succeeded", "skipped", "dead", "started", "took"),
         rows,
         fold="key",
-        drop=("took", "skipped", "started", "run"),
+        drop=("took", "skipped", "started", "pipeline", "succeeded"),
     )
 
 
@@ -93,6 +93,7 @@ def show_run(
         dead_letters(kept).release()
         groups = as_groups(kept.failures(record, "open"))
         worker = worker_of(kept, record)
+        code = kept.code_option(record.pipeline)
     if as_json:
         shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]
         print_json(run_fields(record) | {"groups": shown, "running_at": worker})
@@ -100,7 +101,7 @@ def show_run(
     print_run(record, groups)
     if worker is not None:
         say(f"It is running at {worker}.")
-    for step in next_steps(record, groups, None) if worker is None else ():
+    for step in next_steps(record, groups, None, code) if worker is None else ():
         hint(step)
 
 
@@ -455,6 +456,7 @@ def _wish(name: str, wish: str, reason: str, store: str | None, app: str | None,
         if shared is not None:
             why = sanitise(reason) if wish == "isolate" else None
             kept.change_state("breaker", name, lambda document, now: (by_hand(document, now, why), None))
+        under_way = any(worker_of(kept, record) for record in kept.runs(status="running", limit=500))
         while watched is not None:
             wanted = dict(watched.data) | {"wanted": wish, "reason": reason}
             if kept.save_state("watched_breaker", name, wanted, expect=watched.version):
@@ -468,10 +470,45 @@ def _wish(name: str, wish: str, reason: str, store: str | None, app: str | None,
             f"{name} is {'isolated' if wish == 'isolate' else 'closed'}: processes that use it hear that within a second."
         )
     if watched is not None:
-        say(f"Runs that use {name} are asked to {wish} it; they hear that within seconds.")
+        if under_way:
+            say(f"Runs that use {name} are asked to {wish} it; they hear that within seconds.")
+        else:
+            say(
+                f"Nobody is running anything here now: the next `outlast run` that uses {name} hears that when it starts."
+            )
 
 
 # --- events ---------------------------------------------------------------------------------------------------------------
+
+
+_STORED = ("run_started", "run_finished", "run_paused", "lease_lost", "run_command")
+_ROWS = {
+    "step": "attempts are rows of their own: outlast runs attempts RUN",
+    "attempt": "attempts are rows of their own: outlast runs attempts RUN",
+    "item": "items are rows of their own: outlast runs items RUN",
+    "dead": "dead letters are rows of their own: outlast dlq list --status all",
+    "failure": "what a run came to is in its row: outlast runs show RUN",
+    "spend": "what a run came to is in its row: outlast runs show RUN",
+    "circuit": "circuits are kept as they are now: outlast breaker list",
+    "compensation": "it is told while it happens: outlast.observe.subscribe, or the log",
+}
+
+
+def _kept_name(name: str) -> None:
+    """Refuse a name that cannot be found here: nothing found would look as if nothing had happened."""
+    from outlast.errors import nearest
+    from outlast.observe.events import EVENTS
+
+    one = canonical(name)
+    if one in _STORED:
+        return
+    if one not in EVENTS:
+        refuse(
+            f"expected --name to be the name of an event, got: {name!r}.{nearest(name, [*EVENTS, *_STORED])} "
+            f"Those on record: {', '.join(_STORED)}."
+        )
+    instead = _ROWS.get(one.partition("_")[0], "it is told while it happens: outlast.observe.subscribe, or the log")
+    refuse(f"expected --name to be an event that is kept on record ({', '.join(_STORED)}), got: {name!r}: {instead}")
 
 
 def events(
@@ -485,6 +522,8 @@ def events(
     as_json: AsJson = False,
 ) -> None:
     """List the events on record, the oldest first."""
+    if name is not None:
+        _kept_name(name)
     with opened(store, app) as kept:
         run_id = None if run is None else found_run(kept, run).id
         found = kept.events(run_id, None if name is None else canonical(name), after=after, limit=limit)

@@ -30,6 +30,12 @@ def load(target: str) -> Pipeline[Any, Any]:
     if not name:
         if len(found) == 1:
             return next(iter(found.values()))
+        if not found:
+            message = (
+                f"expected {where} to have a pipeline, got: none. It takes one in a variable of the module, such as "
+                'reviews = outlast.Pipeline("reviews", label).'
+            )
+            raise ConfigurationError(message)
         message = (
             f"expected {target} to say which pipeline, as in {target}:{next(iter(found), 'reviews')}. {_listed(found)}"
         )

@@ -85,7 +85,8 @@ class DeadLetters:
     def _repr_html_(self) -> str:
         from outlast.display.page import groups_page
 
-        return groups_page(self.groups())
+        groups = self.groups()
+        return groups_page(groups, self._store().code_option(groups[0].pipeline)) if groups else groups_page(groups)
 
     # -- reading
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.results import Counts, PartialResult, RunResult
 
 # Halfway between light and dark, so that they can be read on both.
+_UNKNOWN = ("--target", "FILE:NAME")  # where code is that nobody has recorded
 _COLOURS = {"succeeded": "#2da562", "degraded": "#c9971c", "skipped": "#4a90d9", "dead": "#e0524d"}
 _STATUS = {
     "running": "#3a8fb7",
@@ -121,7 +122,9 @@ def _problems(problems: Iterable[tuple[int, str, str]]) -> str:
 # --- what it came to ----------------------------------------------------------------------------------------------------
 
 
-def result_page(result: RunResult[Any], groups: Sequence[FailureGroup], unread: str | None = None) -> str:
+def result_page(
+    result: RunResult[Any], groups: Sequence[FailureGroup], unread: str | None = None, code: Sequence[str] = _UNKNOWN
+) -> str:
     """What a run came to, its failures by group, and what to do next; `unread` says why the groups are missing."""
     counts = result.counts
     parts = [
@@ -137,11 +140,11 @@ def result_page(result: RunResult[Any], groups: Sequence[FailureGroup], unread: 
         parts.append(groups_table(groups, commands=False))
     if unread:
         parts.append(_p(_dim(f"the groups of failures cannot be read: {unread}")))
-    parts += [_p(_dim(said) + " " + _code(command)) for said, command in _next(result, groups)]
+    parts += [_p(_dim(said) + " " + _code(command)) for said, command in _next(result, groups, code)]
     return _frame(*parts)
 
 
-def _next(result: RunResult[Any], groups: Sequence[FailureGroup]) -> list[tuple[str, str]]:
+def _next(result: RunResult[Any], groups: Sequence[FailureGroup], code: Sequence[str]) -> list[tuple[str, str]]:
     """What a person may want to do now: what it does, and how it is said."""
     if result._kind == "replay":  # noqa: SLF001 - of one package
         return []  # its letters are open again, in the groups of the run they come from
@@ -157,7 +160,17 @@ def _next(result: RunResult[Any], groups: Sequence[FailureGroup]) -> list[tuple[
         steps.append(
             (
                 "once it is mended:",
-                f"outlast dlq replay --group {first.id}{'' if canary is None else f' --canary {canary}'}",
+                shlex.join(
+                    [
+                        "outlast",
+                        "dlq",
+                        "replay",
+                        "--group",
+                        first.id,
+                        *(["--canary", str(canary)] if canary else []),
+                        *code,
+                    ]
+                ),
             )
         )
         steps.append(
@@ -182,16 +195,16 @@ def partial_page(result: PartialResult[Any, Any]) -> str:
     )
 
 
-def groups_page(groups: Sequence[FailureGroup]) -> str:
+def groups_page(groups: Sequence[FailureGroup], code: Sequence[str] = _UNKNOWN) -> str:
     """Dead letters by what they have in common."""
     if not groups:
         return _frame(_p("no dead letters"))
     count = sum(group.count for group in groups)
     said = f"{counted(count, 'failure')}, {counted(len(groups), 'problem')}"
-    return _frame(_p(f"<b>{_e(said)}</b>"), groups_table(groups))
+    return _frame(_p(f"<b>{_e(said)}</b>"), groups_table(groups, code))
 
 
-def groups_table(groups: Sequence[FailureGroup], *, commands: bool = True) -> str:
+def groups_table(groups: Sequence[FailureGroup], code: Sequence[str] = _UNKNOWN, *, commands: bool = True) -> str:
     """A row for each group; with `commands`, how to send it again."""
     heads = ["count", "share", "group", "stage", "error class", "message", "for example"]
     rows = [
@@ -210,7 +223,11 @@ def groups_table(groups: Sequence[FailureGroup], *, commands: bool = True) -> st
     if len(groups) > _MOST_GROUPS:
         table += _p(_dim(f"and {counted(len(groups) - _MOST_GROUPS, 'smaller group')}"))
     if commands:
-        table += _p(_dim("send one again:") + " " + _code(f"outlast dlq replay --group {groups[0].id}"))
+        table += _p(
+            _dim("send one again:")
+            + " "
+            + _code(shlex.join(["outlast", "dlq", "replay", "--group", groups[0].id, *code]))
+        )
     return table
 
 

@@ -116,7 +116,8 @@ def speed(line: Speed) -> str:
     """
     used = max(0.0, line.used or 0.0)
     shown = f"{used:,.0f}" if used >= 10 or used == 0 else f"{used:.1f}"
-    return f"{line.name} {shown} of {number(line.amount)}{unit(line.per)}"
+    burst = " with its burst" if used > line.amount else ""
+    return f"{line.name} {shown} of {number(line.amount)}{unit(line.per)}{burst}"
 
 
 def unit(per: float) -> str:

@@ -364,9 +364,10 @@ class RunEvent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(RunEvent):
-    """A run began, or goes on: then `finished` items were finished before."""
+    """A run began, or goes on: then `finished` items were finished before. `target` is where its code is, as `outlast` takes it, if known."""
 
     finished: int = 0
+    target: str | None = None
 
     def sentence(self) -> str:
         """The event for a person's eye."""

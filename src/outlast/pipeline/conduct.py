@@ -186,7 +186,7 @@ class Run:
             runner.at_end = lambda: self._finish(runner, sink)
         if self._crowded is not None:
             runner.crowded = self._crowded
-        started = _tell_start(record, before)
+        started = _tell_start(record, before, plan.target)
         if self._asked is not None:
             runner.end(self._asked)
         cancelled: asyncio.CancelledError | None = None
@@ -394,10 +394,11 @@ def _set_free(store: Store, lease: Lease, record: RunRecord) -> None:
         warn("letters of the replay could not be opened again: %s", error_text(error))
 
 
-def _tell_start(record: RunRecord, before: Counts) -> Event:
+def _tell_start(record: RunRecord, before: Counts, target: str | None) -> Event:
     from outlast.observe.events import RunStarted
 
-    event = RunStarted(run_id=record.id, pipeline=record.pipeline, run_key=record.run_key, finished=before.finished)
+    identity: dict[str, Any] = {"run_id": record.id, "pipeline": record.pipeline, "run_key": record.run_key}
+    event = RunStarted(**identity, finished=before.finished, target=target)
     if listening():
         emit(event)
     return event

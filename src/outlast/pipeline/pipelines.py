@@ -5,10 +5,12 @@ The door to runs over items: `Pipeline`.
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import weakref
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 from outlast.checks import Check
@@ -29,7 +31,6 @@ _FOLLOWS = float("0.5")
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
-    from pathlib import Path
     from typing import Never, Unpack
 
     from outlast.components import Files, Query, Table
@@ -79,6 +80,7 @@ class Pipeline(Generic[In_contra, Out_co]):
     stages: tuple[Stage[..., Any, Any], ...]
     app: Home
     _bounds: Bounds
+    _module: str | None
 
     if TYPE_CHECKING:
 
@@ -189,6 +191,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             check.add("min_partial_rate", "at most min_success_rate", bounds.min_partial_rate)
         check.raise_if_any()
         self._bounds = bounds
+        self._module = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001 - who makes it
         self.app.add_pipeline(self)
         return self
 
@@ -377,7 +380,20 @@ class Pipeline(Generic[In_contra, Out_co]):
             check.add("item_key", "the name of a field, a function of an item, or None", item_key)
         check.raise_if_any()
         options.setdefault("home", self.app)
+        options.setdefault("target", self._target())
         return Plan(name=self.name, stages=self.stages, bounds=self._bounds, run_key=run_key, **options)
+
+    def _target(self) -> str | None:
+        """Where the command line would find this pipeline: ``file.py:name`` or ``module:name``; None if it could not, as in a notebook."""
+        module = sys.modules.get(self._module or "")
+        name = next((name for name, value in list(vars(module).items()) if value is self), None) if module else None
+        file = getattr(module, "__file__", None)
+        if module is None or name is None or file is None:
+            return None
+        if module.__name__ != "__main__" and module.__package__:
+            return f"{module.__name__}:{name}"
+        path = Path(file).resolve()
+        return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{name}"
 
     def run_in_turn(
         self, source: Iterable[In_contra], *, window: int, check: bool = True, **options: Any

@@ -62,6 +62,7 @@ class Plan:
     watch: Callable[[Runner], None] | None = None
     window: int | None = None  # how many items may be in hand, if not as many as the stages can use
     expected: int | None = None  # how many items there are, if somebody knows
+    target: str | None = None  # where the pipeline's code is, as the command line takes it, if that is known
 
     @property
     def marks(self) -> tuple[StageMark, ...]:

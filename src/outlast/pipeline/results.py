@@ -104,9 +104,10 @@ class RunResult(Generic[Out_co]):
 
         try:
             groups = self.groups
+            code = () if self._store is None else self._store().code_option(self.pipeline)
         except Exception as error:  # noqa: BLE001 - what is known without the store is shown all the same
             return result_page(self, (), unread=error_text(error))
-        return result_page(self, groups)
+        return result_page(self, groups, code=code)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the way to its store: elsewhere there is none.

@@ -74,7 +74,7 @@ def gathered(store: Store, run: RunRecord) -> Report:
     groups = store.groups(run=run.id, status=None, limit=_LISTED)
     complete = _complete(sums)
     stages = _stages(run, sums, complete=complete)
-    letters = _letters(groups, sums)
+    letters = _letters(groups, sums, store.code_option(run.pipeline))
     counts = _counts(run)
     return Report(
         format=FORMAT,
@@ -451,7 +451,7 @@ def _warnings(rows: Iterable[tuple[str, int]]) -> tuple[tuple[Warned, ...], int]
     return listed, len(found) - len(listed) + beyond
 
 
-def _letters(groups: Sequence[StoredGroup], sums: Sums) -> tuple[LetterGroup, ...]:
+def _letters(groups: Sequence[StoredGroup], sums: Sums, code: Sequence[str]) -> tuple[LetterGroup, ...]:
     waiting: dict[tuple[str, str], int] = defaultdict(int)
     whole = 0
     for mark, stage, status, number in sums.letters:
@@ -473,7 +473,15 @@ def _letters(groups: Sequence[StoredGroup], sums: Sums) -> tuple[LetterGroup, ..
             last_seen_at=group.last_seen_at,
             look=shlex.join(["outlast", "dlq", "list", "--group", group.id]),
             replay=shlex.join(
-                ["outlast", "dlq", "replay", "--group", group.id, *(["--canary", "20"] if group.count > 20 else [])]
+                [
+                    "outlast",
+                    "dlq",
+                    "replay",
+                    "--group",
+                    group.id,
+                    *(["--canary", "20"] if group.count > 20 else []),
+                    *code,
+                ]
             ),
         )
         for group in groups

@@ -69,6 +69,22 @@ class Upkeep:
             for id, name, at, run, data, number in rows  # noqa: A001
         ]
 
+    def code_option(self, pipeline: str) -> list[str]:
+        """
+        What a command needs to find the code of a pipeline: nothing after `outlast run`, else ``--target`` with where it was when it ran last; where
+        that is not known, in words.
+        """
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select e.name, e.data from outlast_events e join outlast_runs r on r.id = e.run "
+                "where r.app = ? and r.pipeline = ? and e.name in ('run_command', 'run_started') order by e.number desc limit 200",
+                *(self.app, pipeline),
+            )
+        known = [(name, json.loads(data).get("target")) for name, data in rows]
+        if any(target for name, target in known if name == "run_command"):
+            return []
+        return ["--target", next((target for _, target in known if target), "FILE:NAME")]
+
     # -- what processes share ------------------------------------------------------------------------------------------
 
     def state(self, kind: StateKind, name: str) -> SharedState | None:
