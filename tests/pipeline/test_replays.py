@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import outlast
+from outlast.components.parquet import Parquet
 from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.pipeline import replays, tenure
 from stores import contents
@@ -198,6 +199,25 @@ def test_more_runs_than_can_be_held_at_a_time(app, tmp_path, monkeypatch):
         mill.fail([number, 100 + number], bad=[number], run_key=str(number), sink=tmp_path / f"{number}.jsonl")
     assert mill.pipeline.reprocess(canary=2).counts.succeeded == 6
     assert [rows_of(tmp_path / f"{number}.jsonl") for number in range(6)] == [[n, 100 + n] for n in range(6)]
+
+
+def test_what_a_replay_has_left_in_a_sink_is_made_good_also_when_no_letter_is_left(app, tmp_path, monkeypatch):
+    """D-25: it died before its Parquet file was built; the next one has nothing to do but that."""
+    mill, sink = Mill(app), tmp_path / "out.parquet"
+    mill.fail(range(4), bad=[1, 2], sink=sink)
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Parquet, "finish", full)
+        patched.setattr("outlast.pipeline.journal.PATIENCE", 0.0)
+        assert mill.pipeline.reprocess(check=False).reason == "store_error"
+    assert (mill.letters(), rows_of(sink)) == ([("1", "resolved"), ("2", "resolved")], [0, 3])
+    with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
+        mill.pipeline.reprocess()
+    assert rows_of(sink) == [0, 1, 2, 3]
+    assert not Path(f"{sink}.spool").exists()
 
 
 # --- who has claimed a letter ---

@@ -74,13 +74,18 @@ class DeadLetters:
         *,
         retention_days: Mapping[str, int | None] | None = None,
         gone: Callable[[str], bool] = lambda _: False,
+        make_good: Callable[[object], None] = lambda _: None,
     ) -> None:
-        """`gone` may know that the owner of a lease is dead before the lease has ended."""
+        """
+        `gone` may know that the owner of a lease is dead before the lease has ended. `make_good` brings sinks up to date that a dead replay has
+        left; it is told which sink is given now.
+        """
         self._store = store
         self._codec = codec
         self._replay = replay
         self._retention_days = dict(retention_days or {})
         self._gone = gone
+        self._make_good = make_good
 
     def _repr_html_(self) -> str:
         from outlast.display.page import groups_page
@@ -222,6 +227,7 @@ class DeadLetters:
             message = f"expected canary to be an integer of at least 1, got: {canary!r}."
             raise ConfigurationError(message)
         self.release(but=None if before is None else before.id)
+        self._make_good(sink)
         chosen, owner = self._chosen(store, ids, wanted) if before is None else self._left(store, before, ids, wanted)
         first = _spread(len(chosen), canary or 0)
         order = [chosen[place] for place in first]

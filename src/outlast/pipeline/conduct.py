@@ -22,17 +22,7 @@ from outlast.pipeline.intake import Intake
 from outlast.pipeline.journal import as_row, persist
 from outlast.pipeline.ledger import Ledger
 from outlast.pipeline.logs import marked
-from outlast.pipeline.replays import (
-    FINAL,
-    Chosen,
-    Origins,
-    Resends,
-    address_of,
-    claim_sink,
-    let_go,
-    make_good,
-    make_ready,
-)
+from outlast.pipeline.replays import FINAL, Chosen, Origins, Resends, address_of, claim_sink, let_go, make_ready
 from outlast.pipeline.results import Counts, RunResult
 from outlast.pipeline.runner import Runner
 from outlast.redact import error_text
@@ -113,8 +103,6 @@ class Run:
         if not replays:
             self._items = open_source(self._source)
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
-        if replays:
-            await _aside(lambda: make_good(store, plan.name, plan.sink))
         now = identity_of(plan, sink)
         try:
             record, lease, before = await _aside(lambda: _opened(store, plan, sink, now))

@@ -127,11 +127,17 @@ class Home:
             self._replay,
             retention_days=self.retention_days,
             gone=certainly_dead,
+            make_good=self._make_good,
         )
 
     def add_pipeline(self, pipeline: Replayable) -> None:
         """Know the pipeline, so that its dead letters can be replayed; the newest of a name counts."""
         self._pipelines[pipeline.name] = pipeline
+
+    def _make_good(self, sink: object) -> None:
+        from outlast.pipeline.replays import make_good
+
+        make_good(self.store, sink)
 
     def _replay(self, name: str, ids: Sequence[str], /, **how: Any) -> Any:
         pipeline = self._pipelines.get(name)

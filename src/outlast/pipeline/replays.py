@@ -424,12 +424,12 @@ def let_go(store: Store, lease: Lease) -> None:
         warn("the lease could not be given back: %s", error_text(error))
 
 
-def make_good(store: Store, pipeline: str, given: object = None) -> None:
+def make_good(store: Store, given: object = None) -> None:
     """
-    Make good what dead replays of a pipeline have left: rows that were committed and not moved, tails that were never committed, Parquet files
+    Make good what dead replays have left: rows that were committed and not moved, tails that were never committed, Parquet files
     that were not built.
     """
-    for record in persist(lambda: store.held_sinks(pipeline), "the store"):
+    for record in persist(store.held_sinks, "the store"):
         holder = persist(partial(store.run, record.replayed_by or ""), "the store")
         lease = None if holder is None else persist(partial(store.lease_of, holder.number, 0), "the store")
         if lease is not None and not tenure.certainly_dead(lease.owner):
@@ -439,7 +439,7 @@ def make_good(store: Store, pipeline: str, given: object = None) -> None:
         except (LeaseLost, Gone, ConfigurationError) as error:
             warn(
                 "the sink of run %s of %s, which a replay has left unfinished, stays so: %s",
-                *(record.run_key, pipeline, error_text(error)),
+                *(record.run_key, record.pipeline, error_text(error)),
             )
 
 

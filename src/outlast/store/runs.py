@@ -160,10 +160,10 @@ class Runs:
             fenced(self._database, tx, lease)
             tx.execute("update outlast_runs set sink_at = ? where number = ?", sink_at, lease.run_number)
 
-    def held_sinks(self, pipeline: str) -> list[RunRecord]:
+    def held_sinks(self) -> list[RunRecord]:
         """The runs whose sinks a replay has opened and not finished with, in their order."""
         with self._database.reading() as tx:
-            return self._runs(tx, "and pipeline = ? and replayed_by is not null order by number", pipeline)
+            return self._runs(tx, "and replayed_by is not null order by number")
 
     def forget_run(self, lease: Lease) -> bool:
         """Forget a run that never began: nothing was read, and nobody has worked on it before. Whether it was one; its lease goes with it."""
