@@ -329,7 +329,7 @@ KINDS = "an error name, an HTTP status, an exception class or a predicate"
 
 # field, wrong value, what is expected, what came, and the way out where one is promised
 WRONG = [
-    *(("max_attempts", value, "an integer of at least 1", shown, "max_attempts=1") for value, shown in (
+    *(("max_attempts", value, "an integer of at least 1", shown, "max_attempts=") for value, shown in (
         (0, "0"), (-1, "-1"), (True, "True"), (2.0, "2.0"), ("3", "'3'"), (NAN, "nan"), (INF, "inf"), ([3], "a value of type list"))),
     ("backoff", "Linear", "one of exponential, linear, fixed", "'Linear'", "'linear'"),
     ("backoff", "exponental", "one of exponential, linear, fixed", "'exponental'", "'exponential'"),

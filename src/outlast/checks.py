@@ -11,11 +11,13 @@ from outlast.errors import ConfigurationError, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
     from outlast.shapes import ErrorSpec, Jitter
 
 _LARGEST = 1e300  # an integer beyond the floats is no number to wait for
+MOST_PROBLEMS = 20  # of one kind that are listed one by one
 JITTERS = ("full", "equal", "decorrelated")
 
 
@@ -81,10 +83,19 @@ class Check:
         return self.number(field, number, low=0.0, default=default, open_low=positive, what=what)
 
     def unknown(self, given: Mapping[str, object], known: Sequence[str]) -> None:
-        for name in given:
+        for name in self.some(given):
             self.problems.append(
                 f"expected no argument {name!r}.{nearest(name, known) or ' Known: ' + ', '.join(known) + '.'}"
             )
+
+    def some(self, names: Iterable[Any]) -> Iterable[Any]:
+        """The first of what is wrong, and a word about the rest: whoever sends a million mistakes is answered in a few lines."""
+        listed = list(names)
+        if len(listed) > MOST_PROBLEMS:
+            self.problems.append(
+                f"expected no unknown names, got: {len(listed):,} of them; the first {MOST_PROBLEMS} follow."
+            )
+        return listed[:MOST_PROBLEMS]
 
     def name(self, field: str, value: object) -> str:
         if isinstance(value, str) and value:
@@ -141,12 +152,24 @@ class Check:
             return len(delays) + 1 if delays else max(limits.values(), default=0) + 1 if limits is not None else 3
         if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
             return value
-        self.add("max_attempts", "an integer of at least 1", value, "Use max_attempts=1 to call once without retrying.")
+        if isinstance(value, str) and value.strip().isdecimal():
+            way_out = f"Write max_attempts={int(value[:9])}, without quotes."
+        else:
+            way_out = "Use max_attempts=1 to call once without retrying."
+        self.add("max_attempts", "an integer of at least 1", value, way_out)
         return 3
 
     def delays(self, value: object) -> tuple[float, ...]:
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             self.add("delays", "a sequence of seconds", value)
+            return ()
+        if not value and not isinstance(value, tuple):  # () is what stands there if nothing is said
+            self.add(
+                "delays",
+                "a list of at least one delay",
+                Shown("an empty one"),
+                "Leave it out for backoff, or say max_attempts=1.",
+            )
             return ()
         return tuple(self.seconds(f"delays[{i}]", one, 0.0) for i, one in enumerate(value))
 
@@ -196,6 +219,11 @@ class Check:
 
     def _name(self, field: str, name: str) -> None:
         dotted = "." in name and all(part.isidentifier() for part in name.split("."))
+        if dotted and (there := _missing(name)) is not None:
+            module = name.rpartition(".")[0]
+            known = nearest(name, [f"{module}.{other}" for other in there])
+            self.add(field, f"an exception of {module}, which is loaded and has no such one", name, known)
+            return
         if dotted or name in {"all", "transient", "unclear", "permanent"}:
             return
         from outlast.verdicts import ERROR_CLASSES, TIERS, resolve
@@ -259,6 +287,23 @@ class Frozen(dict):  # type: ignore[type-arg]  # `Any` exists for the type check
         raise TypeError(message)
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+
+def _missing(name: str) -> list[str] | None:
+    """What a module that is loaded has instead of this exception; None if it has it, or if nobody knows yet."""
+    import sys
+
+    from outlast.verdicts import classify, resolve
+
+    module, _, attribute = name.rpartition(".")
+    loaded = sys.modules.get(module)
+    if loaded is None or resolve(name) is not None or hasattr(loaded, attribute) or hasattr(loaded, "__getattr__"):
+        return None
+    if classify(name).error_class != "unknown":  # a name that the rules know, or somebody has registered
+        return None
+    return [
+        other for other, found in vars(loaded).items() if isinstance(found, type) and issubclass(found, BaseException)
+    ]
 
 
 # -- how an error is named ---------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class Reading:
         if not isinstance(config, Mapping):
             self.check.add("retry", "a mapping of settings", config)
             self.check.raise_if_any()
-        for key in config:
+        for key in self.check.some(key for key in config if key not in CONFIG_KEYS):
             if key not in CONFIG_KEYS:
                 known = nearest(str(key), tuple(CONFIG_KEYS)) or f" Known: {', '.join(CONFIG_KEYS)}."
                 self.check.problems.append(f"expected a known key, got: {show(key)}.{known}")
@@ -133,7 +133,7 @@ class Reading:
                 value = self.config[key]
                 known = len(self.check.problems)
                 if field == "delays":
-                    times: Any = [self._time(f"{key}[{i}]", key, one) for i, one in enumerate(self._listed(key))]
+                    times: Any = tuple(self._time(f"{key}[{i}]", key, one) for i, one in enumerate(self._listed(key)))
                 else:
                     times = None if value is None and field == "max_delay" else self._time(key, key, value)
                 if len(self.check.problems) > known:

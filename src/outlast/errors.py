@@ -179,9 +179,24 @@ def as_seconds(value: Seconds) -> float:
     return float(value) if isinstance(value, int | float) else value.total_seconds()
 
 
+_LONGEST = 100  # characters of a name that are compared; no name that is known is longer
+# Names of other libraries, and of habit, that look like something else than what is meant.
+_MEANT = {
+    "threshold": "failure_threshold",
+    "fail_max": "failure_threshold",
+    "retries": "max_attempts",
+    "tries": "max_attempts",
+    "attempts": "max_attempts",
+    "max_tries": "max_attempts",
+    "recovery_timeout": "reset_timeout",
+}
+
+
 def nearest(name: str, known: Sequence[str]) -> str:
     """`` Did you mean 'x'?`` when one of the known names is close, otherwise nothing."""
     import difflib  # only an error path needs it
 
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if name in _MEANT and _MEANT[name] in known:
+        return f" Did you mean {_MEANT[name]!r}?"
+    close = difflib.get_close_matches(name[:_LONGEST], known, n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""

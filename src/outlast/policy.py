@@ -404,9 +404,14 @@ def _contradictions(policy: RetryPolicy, check: Check) -> None:
             policy.jitter,
             "Decorrelated jitter makes delays of its own.",
         )
+    if not policy.skip_on_errors:
+        return
+    from outlast.verdicts import ERROR_CLASSES, lineage
+
     skipped = {canonical_spec(spec) for spec in policy.skip_on_errors}
     for spec in policy.on_errors:
-        if canonical_spec(spec) in skipped:
+        above = lineage(spec) if isinstance(spec, str) and spec in ERROR_CLASSES else ()
+        if canonical_spec(spec) in skipped or any(parent in skipped for parent in above):
             check.add(
                 "on_errors",
                 "free of what skip_on_errors lists",

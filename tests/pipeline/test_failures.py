@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 
@@ -89,6 +90,29 @@ def test_why_there_was_no_further_attempt_is_on_record(app):
             assert [letter.stop_reason for letter in letters] == ([reason] if how == "dlq" else [])
             assert report.of(result).stop_reasons == {reason: 1}
             assert report.story_of(result, 0).moments[-1].stop_reason == reason
+
+
+def test_a_replay_moves_the_stop_reason(app):
+    """A letter has that of the last time it failed; an item that has come home after all has none."""
+    errors = [ValueError("bad"), ConnectionResetError("reset"), None]
+
+    @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1))
+    def work(value):
+        if errors[0] is not None:
+            raise errors[0]
+        return value
+
+    pipeline = outlast.Pipeline("p", work, app=app)
+    result = pipeline.run([1], check=False)
+    errors.pop(0)
+    with contextlib.suppress(outlast.RunFailed):
+        pipeline.reprocess()
+    assert [letter.stop_reason for letter in app.dead_letters.find()] == ["exhausted"]
+    errors.pop(0)
+    pipeline.reprocess()
+    [item] = result.items()
+    assert (item.status, item.stop_reason) == ("succeeded", None)
+    assert report.of(result).stop_reasons == {}
 
 
 def test_an_attempt_that_still_runs_is_why_there_was_no_other(app):

@@ -99,7 +99,7 @@ def interrupted(pipeline, source, **options):
 
 
 def test_a_replay_works_on_the_item_and_never_on_something_in_its_place(app):
-    """An input that cannot be stored: the replay begins with the last checkpoint, else with the source, and the stages in between run again."""
+    """D-23: an input that cannot be stored: the replay begins with the last checkpoint, else with the source, and the stages in between run again."""
     for checkpoint, begins, again in ((False, "fetch", 4), (True, "load", 2)):
         switch, fetched = Switch(), []
 

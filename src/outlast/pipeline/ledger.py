@@ -444,7 +444,8 @@ class Ledger:
         worked = journey.status in {"succeeded", "skipped"}
         status: Any = "resolved" if worked else "open"
         error = None if worked or journey.untried is not None else error_text(journey.error)
-        load.resolved.append(Settled(journey.letter.id, status, error, journey.untried, journey.seq))
+        stop_reason = None if error is None else journey.stop_reason
+        load.resolved.append(Settled(journey.letter.id, status, error, journey.untried, journey.seq, stop_reason))
         origin = journey.origin
         if origin is not None:
             load.returned.append(origin)

@@ -185,15 +185,15 @@ class Items:
         (claim,) = tx.row("select id from outlast_runs where number = ?", lease.run_number)
         # In order of their ids, as everywhere, so that two transactions never wait for each other.
         for settled in sorted(Settled(*each) for each in batch.resolved):
-            letter, status, error, reason, seq = settled
+            letter, status, error, reason, seq, stop_reason = settled
             # What a sink could not keep was resolved with its item, and is taken back with it.
             held = ("replaying", "resolved" if seq in batch.undone else "replaying")
             tried = status == "open" and reason is None
             done = tx.execute(
                 "update outlast_dead_letters set status = ?, moved = ?, error = coalesce(?, error), "
-                "reason = coalesce(?, reason), replays = replays + ?, last_attempt = case when ? = 1 then ? else last_attempt end "
+                "reason = coalesce(?, reason), stop_reason = coalesce(?, stop_reason), replays = replays + ?, last_attempt = case when ? = 1 then ? else last_attempt end "
                 "where app = ? and id = ? and status in (?, ?) and claimed_by = ?",
-                *(status, now, error and storable(error), reason and storable(reason)),
+                *(status, now, error and storable(error), reason and storable(reason), stop_reason),
                 *(int(tried), int(tried), now, self.app, letter, *held, claim),
             )
             if done.rowcount != 1:  # somebody has opened it since, and may have done its work
@@ -207,8 +207,8 @@ class Items:
         moved = dict.fromkeys(_COUNTED, 0)
         for item in home.items:
             done = tx.execute(
-                "update outlast_items set status = ?, degraded = ?, reason = ?, warnings = coalesce(?, warnings), output = ? "
-                "where run = ? and seq = ? and status = 'dlq'",
+                "update outlast_items set status = ?, degraded = ?, reason = ?, warnings = coalesce(?, warnings), output = ?, "
+                "stop_reason = null, fingerprint = null, failure_class = null, failure_type = null where run = ? and seq = ? and status = 'dlq'",
                 *(item.status, item.degraded, item.reason and storable(item.reason)),
                 *(_json(item.warnings) if item.warnings else None, item.output, run, item.seq),
             )

@@ -318,8 +318,8 @@ class SharedState:
 
 class Settled(NamedTuple):
     """
-    What came of a dead letter in a replay: ``resolved``; or ``open`` again, with the `error` of this time; or open and untried, with the
-    `reason`. `seq` is the number of its item in the replay.
+    What came of a dead letter in a replay: ``resolved``; or ``open`` again, with the `error` of this time and its `stop_reason`; or open and
+    untried, with the `reason`. `seq` is the number of its item in the replay.
     """
 
     letter: str
@@ -327,6 +327,7 @@ class Settled(NamedTuple):
     error: str | None = None
     reason: str | None = None
     seq: int | None = None
+    stop_reason: StopReason | None = None
 
 
 class Mended(NamedTuple):
