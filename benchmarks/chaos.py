@@ -6,6 +6,11 @@ is done, once with SQLite and once with PostgreSQL. Then it counts what was lost
 with an error if anything was.
 
     benchmarks/chaos.py --kills 20 --items 10000 --stores sqlite
+
+Then replays are killed: dead letters of three runs are replayed, under a key and without one, into each kind of sink with each store, and after
+all kills each output must be once in the sink of its own run, with the run's counts and its letters.
+
+    benchmarks/chaos.py --kills 0 --replay-kills 20 --letters 2000 --sinks parquet table
 """
 
 from __future__ import annotations
@@ -13,15 +18,17 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from report import renew
 
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from doomed import Recorded
 
 PAUSE = 0.02  # seconds for each item, so that there are enough of them for all the kills
+SINKS = ("jsonl", "csv", "jsonl.gz", "parquet", "table")
 LOOK = 10  # kills after which everything on record is compared with what was there before
 
 
@@ -118,6 +126,94 @@ def torment(name: str, address: str, *, items: int, kills: int, seed: int) -> St
     return story
 
 
+@dataclass
+class Mending:
+    """What happened to the replays into one kind of sink, and what was found."""
+
+    store: str
+    sink: str
+    letters: int
+    kills: int = 0
+    replays: int = 0
+    faults: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def mend(name: str, address: str, kind: str, *, letters: int, kills: int, seed: int) -> Mending:
+    """Kill replays so often, begin again with new letters whenever none are left, and look at the end of each round."""
+    import mended
+    import outlast
+    from stores import TABLES
+
+    dice, story, began = random.Random(f"{seed}{name}{kind}"), Mending(name, kind, letters), time.monotonic()
+    while story.kills < kills and not story.faults:
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as open_now:
+            store = address or f"{folder}/chaos.db"
+            app_store = outlast.App(mended.APP, store=store).store
+            pattern, fetch = f"{folder}/out*.{kind}", None
+            if address:
+                connection = open_now.enter_context(_postgres(address))
+                for each in TABLES:
+                    connection.execute(f"delete from {each}")
+            if kind == "table":
+                if not address:
+                    connection = open_now.enter_context(closing(sqlite3.connect(f"{folder}/data.db")))
+                pattern = f"{address or f'sqlite:///{folder}/data.db'}#made"
+                for run in range(mended.RUNS):
+                    connection.execute(f"drop table if exists made{run}")
+                    connection.execute(f"create table made{run} (n integer, text varchar(100))")
+                connection.commit()
+                fetch = partial(_first_column, connection)
+            command = [sys.executable, mended.__file__, store, pattern, str(letters)]
+            subprocess.run([*command, "fail"], check=True)
+            ended = False
+            while story.kills < kills and not ended:
+                key = ["mend"] if dice.random() < 0.5 else []
+                with subprocess.Popen([*command, "replay", *key], stdout=subprocess.PIPE, text=True) as process:
+                    assert process.stdout is not None
+                    process.stdout.readline()
+                    try:
+                        process.wait(0.02 + dice.random() * 0.5)
+                        ended = process.stdout.readline() == "done\n"
+                    except subprocess.TimeoutExpired:
+                        process.kill()
+                        story.kills += 1
+                story.replays += 1
+            for key in (["mend"], []):
+                subprocess.run([*command, "replay", *key], stdout=subprocess.PIPE, check=True)
+            app = outlast.App(mended.APP, store=store)
+            story.faults += mended.faults(app, pattern, letters, fetch)
+            app.store.close()
+            app_store.close()
+        print(
+            f"{name}, {kind}: {story.kills} kills of replays, {len(story.faults)} faults", file=sys.stderr, flush=True
+        )
+    story.seconds = time.monotonic() - began
+    return story
+
+
+def _postgres(address: str) -> Any:
+    import psycopg
+
+    return psycopg.connect(address, autocommit=True)
+
+
+def _first_column(connection: Any, sql: str) -> list[int]:
+    return [row[0] for row in connection.execute(sql).fetchall()]
+
+
+def mended_table(stories: list[Mending]) -> str:
+    lines = [
+        "| store | sink | letters a round | replays | kills | lost, doubled or wrong | minutes |",
+        "|---|---|" + "---:|" * 5,
+    ]
+    lines += [
+        f"| {story.store} | {story.sink} | {story.letters:,} | {story.replays} | {story.kills} | {len(story.faults)} | {story.seconds / 60:.0f} |"
+        for story in stories
+    ]
+    return "\n".join(lines)
+
+
 def table(stories: list[Story]) -> str:
     head = "| store | items | kills | half lines left | tails left | lost | doubled | wrong | ends changed | attempts missing | dead letters wrong | minutes |"
     lines = [head, "|---|" + "---:|" * 11]
@@ -135,8 +231,14 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stores", nargs="+", default=["sqlite", "postgres"], choices=["sqlite", "postgres"])
+    parser.add_argument(
+        "--replay-kills", type=int, default=200, help="of replays, into each kind of sink with each store"
+    )
+    parser.add_argument("--letters", type=int, default=1500)
+    parser.add_argument("--sinks", nargs="+", default=[*SINKS], choices=SINKS)
     options = parser.parse_args()
     stories: list[Story] = []
+    mendings: list[Mending] = []
     with ExitStack() as servers:
         for name in options.stores:
             address = ""
@@ -145,12 +247,22 @@ def main() -> None:
 
                 address = servers.enter_context(Postgres()).dsn
             label = {"sqlite": "SQLite", "postgres": "PostgreSQL"}[name]
-            stories.append(torment(label, address, items=options.items, kills=options.kills, seed=options.seed))
+            if options.kills:
+                stories.append(torment(label, address, items=options.items, kills=options.kills, seed=options.seed))
+            mendings += [
+                mend(label, address, kind, letters=options.letters, kills=options.replay_kills, seed=options.seed)
+                for kind in (options.sinks if options.replay_kills else ())
+            ]
     text = table(stories)
-    print(text)
+    print(text if stories else "")
+    if mendings:
+        print(mended_table(mendings))
+    for mending in mendings:
+        for fault in mending.faults:
+            print(f"{mending.store}, {mending.sink}: {fault}", file=sys.stderr)
     if options.items == 100_000 and options.kills == 200 and len(stories) == 2:
         renew("reliability.md", text, name="items")
-    if any(story.faults for story in stories):
+    if any(story.faults for story in (*stories, *mendings)):
         sys.exit("something was lost, doubled or wrong")
 
 

@@ -45,6 +45,7 @@ ROOMS = {
 
 # Tests that really wait, and why nothing else would do.
 SLEEPERS: dict[str, str] = {
+    "mended.py": "a disk that is slow, so that kills hit the moments in between",
     "components/test_kills.py": "in programs that are killed: a slow disk, so that kills hit the moments in between",
     "doomed.py": "in a program that is killed: a slow disk, so that kills hit the moments in between",
     "hostile.py": "for ever, in worker processes, which are killed for it",

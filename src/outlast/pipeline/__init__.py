@@ -6,7 +6,7 @@ Runs over items: stages, pipelines, and what a run came to.
     conduct     a run from its first line in the store to its last; identity: what makes it itself, pure
     runner      the driver; traffic: slots, tasks, threads (crew), waits; attempts: one at a time; journey: one item's way, pure (stagecalls);
                 batches: who goes through one call together, and what it means for each, pure
-    intake      from a source to items with something left to do; keys
+    intake      from a source to items with something left to do; keys; replays: from dead letters, and home to their runs
     ledger      what becomes of an item that has ended; journal: batches to the store; accounting: the books, pure
     rowerrors   what is wrong with an item, error by error; errorfile: the same for a spreadsheet
     tenure      the lease on a run; resources: what stages share; logs: which item a log record belongs to

@@ -85,10 +85,24 @@ def address_of(sink: object) -> str | None:
         told: dict[str, Any] = {"table": sink.name, "key": list(sink.key)}
         target = sink.target
         if isinstance(target, str):
-            return json.dumps(told | ({"target": _absolute(target)} if mask(target) == target else {}))
+            return json.dumps(told | ({"target": _absolute(target)} if _tellable(target) else {}))
         variable = getattr(target, "variable", None)
         return json.dumps(told | ({"env": variable} if isinstance(variable, str) else {}))
     return json.dumps({"callable": getattr(sink, "__qualname__", type(sink).__name__)})
+
+
+def _tellable(target: str) -> bool:
+    """
+    Whether an address may be on record: a user's name may, a password may not.
+
+    >>> _tellable("postgresql://ann@db.example/shop"), _tellable("postgresql://ann:secret@db.example/shop")
+    (True, False)
+    """
+    scheme, mark, rest = target.partition("://")
+    place, slash, path = rest.partition("/")
+    user, _, host = place.rpartition("@")
+    bare = f"{scheme}{mark}{host}{slash}{path}"
+    return not user.partition(":")[2] and mask(bare) == bare
 
 
 def _absolute(target: str) -> str:
