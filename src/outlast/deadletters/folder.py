@@ -181,6 +181,7 @@ def _locked(path: Path) -> Iterator[bool]:
 
 
 def _lock(path: Path) -> int | None:
+    assert fcntl is not None  # noqa: S101 - asked by who locks
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:

@@ -119,7 +119,7 @@ class Convoy:
     ) -> None:
         """`before` is the call that these items have just come out of together."""
         self.post = post
-        self.journeys = journeys
+        self.journeys: Sequence[Journey] = journeys
         self.at = post.index
         self.value = [journey.value for journey in journeys]
         self.call: Gate | None = None

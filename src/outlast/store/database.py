@@ -198,7 +198,7 @@ class Database(ABC):
                 return self._migrate(tx)
         except _Forbidden:
             message = (
-                f"{self!r} has schema {before.found} and this Outlast needs schema {before.wanted}, but this user may not change its tables. "
+                f"permission denied: {self!r} has schema {before.found}, this Outlast needs schema {before.wanted}, and this user may not change its tables. "
                 "Run `outlast migrate --store URL` once, as the user who owns them; this program can go on afterwards."
             )
             raise StoreRefused(message, error_class="permission_denied") from None

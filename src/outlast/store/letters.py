@@ -323,7 +323,7 @@ class Letters:
         """Whoever has claimed letters that are not settled."""
         database = self._database
         with database.reading() as tx:
-            claims = [
+            claims: list[str] = [
                 row[0]
                 for row in tx.rows(
                     f"select distinct {_CLAIM} from outlast_dead_letters where app = ? and status = 'replaying'",
@@ -342,8 +342,9 @@ class Letters:
         found: dict[str, Claimant] = {}
         for id, key, number, shard, token, owner, until, ttl, held in rows:  # noqa: A001
             lease = Lease(number, shard, token, owner, from_us(until), ttl) if held else None
-            for claim in {id, keys.get(key)} & set(claims):
-                found[claim] = Claimant(claim, id, number, lease)
+            for claim in claims:
+                if claim in {id, keys.get(key)}:
+                    found[claim] = Claimant(claim, id, number, lease)
         return [found.get(claim) or Claimant(claim, None, None, None) for claim in claims]
 
     def release(self, claimant: Claimant, reason: str, why: str) -> int:
