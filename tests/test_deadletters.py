@@ -1159,3 +1159,6 @@ def test_entries_of_another_program_are_taken_in(shop, tmp_path):
     )
     with pytest.raises(outlast.ConfigurationError, match="folder with one JSON file"):
         shop.letters.import_(tmp_path / "nothing")
+    shop.letters.export(tmp_path / "again")
+    (again,) = Directory(tmp_path / "again").entries()[0]
+    assert vars(again) == {**vars(foreign), "error": "no such host: password=***"}  # the same entry, without the secret

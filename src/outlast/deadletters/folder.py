@@ -260,9 +260,15 @@ def _public_name(error_type: str) -> str:
 
 # -- letters as entries
 
+_FOREIGN = "entry"  # what of another program's entry no letter has a place for
 
-def as_entry(row: DeadLetterRow) -> DeadLetterEntry:
-    """The letter as other programs read it, with what only this one knows in its metadata."""
+
+def as_entry(row: DeadLetterRow, decode: Callable[[bytes], Any]) -> DeadLetterEntry:
+    """
+    The letter as other programs read it, with what only this one knows in its metadata. One that another program wrote is its entry again.
+    """
+    if row.kind == "job" and not row.stage and isinstance(row.metadata.get(_FOREIGN), dict):
+        return _as_it_was(row, decode)
     more = {
         name: getattr(row, name)
         for name in (
@@ -295,6 +301,22 @@ def as_entry(row: DeadLetterRow) -> DeadLetterEntry:
     )
 
 
+def _as_it_was(row: DeadLetterRow, decode: Callable[[bytes], Any]) -> DeadLetterEntry:
+    """The entry of another program: its task, or what somebody has made of that since."""
+    kept = row.metadata[_FOREIGN]
+    return DeadLetterEntry(
+        id=str(UUID(row.id)),
+        workflow_id=row.run or "",
+        task=decode(row.payload),
+        repos=kept["repos"],
+        adapter=row.pipeline,
+        error=row.error,
+        error_type=row.error_type,
+        timestamp=kept["timestamp"],
+        metadata={name: value for name, value in row.metadata.items() if name not in {_FOREIGN, "repos", "edits"}},
+    )
+
+
 def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLetterRow:
     """The letter of an entry, also of one that another program has written."""
     metadata = {name: value for name, value in entry.metadata.items() if name != "outlast"}
@@ -310,6 +332,7 @@ def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLe
         # Work of another program: the task is the payload, and whoever did it stands for the pipeline.
         own, stage, item_key, data = {"kind": "job"}, "", entry.workflow_id, encode(entry.task)
         metadata["repos"] = entry.repos
+        metadata[_FOREIGN] = {"repos": entry.repos, "timestamp": entry.timestamp}
     error_class = str(own.get("error_class") or classify(_public_name(entry.error_type)).error_class)
     return DeadLetterRow(
         id=UUID(entry.id).hex,

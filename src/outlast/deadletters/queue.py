@@ -315,7 +315,7 @@ class DeadLetters:
         count = 0
         wanted = checked({"status": "open"} | where)
         for row in _pages(self._store(), order="created", abandoned=self._abandoned(), **wanted):
-            directory.write(as_entry(row))
+            directory.write(as_entry(row, self._codec.decode))
             count += 1
         return count
 
