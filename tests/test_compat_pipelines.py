@@ -329,7 +329,7 @@ def test_table_comes_out_as_a_table_with_its_labels():
     assert [row["row_index"] for row in result.error_rows] == [1, 4, 8]
     assert result.error_rows[0]["row_data"]["when"] == pd.Timestamp("2025-01-15")
     assert [line.raw_row for line in result.run.errors()][:1] == [
-        '{"a": -1, "when": "2025-01-15T00:00:00", "note": "x"}'
+        {"a": -1, "when": pd.Timestamp("2025-01-15"), "note": "x"}
     ]
 
 
