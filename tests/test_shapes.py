@@ -252,6 +252,15 @@ def test_a_fallback_answers_for_what_fallback_on_lists(specs, expected, is_async
     assert answered == expected
 
 
+def test_waiting_for_a_circuit_that_is_not_there_is_refused():
+    """D-26: on_open has no effect without a breaker; a stage, which always waits, has one only if its guard does."""
+    with pytest.raises(ConfigurationError, match="expected on_open to be 'fail' without a breaker, got: 'wait'"):
+        Guard(on_open="wait")
+    breakers = (None, outlast.CircuitBreaker("stage"))
+    stages = [outlast.stage(guard=Guard(breaker=breaker))(lambda item: item) for breaker in breakers]
+    assert [stage.guard.on_open for stage in stages] == ["fail", "wait"]
+
+
 def test_fallback_on_without_a_fallback_is_refused():
     """D-26: it would have no effect."""
     with pytest.raises(ConfigurationError, match="expected fallback_on to be None without a fallback"):

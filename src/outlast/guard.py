@@ -161,6 +161,8 @@ class Guard:
         if hedge is not None and not self.idempotent:
             check.add("hedge", "None with idempotent=False", hedge, "A hedge runs the same work twice.")
         self.on_open = check.choice("on_open", on_open, ("fail", "wait"))
+        if on_open == "wait" and breaker is None:
+            check.add("on_open", "'fail' without a breaker", on_open, "It says what to do while a circuit is open.")
         self.retry_if: Callable[[Any], bool] | None = check.question("retry_if", retry_if, ("a result",))
         self.fallback: Callable[..., Any] | None = check.function("fallback", fallback)
         self.fallback_on = None if fallback_on is None else check.specs("fallback_on", fallback_on)

@@ -336,8 +336,9 @@ def _stage_guard(
         message = f"expected no idle_timeout in the guard of the stage {name_of(fn)}: it hands out one output."
         raise ConfigurationError(message)
     # `idle_timeout` is None here: it was refused above.
+    patient = "fail" if base.breaker is None else "wait"
     made = base.replace(
-        retry=base.retry if retry is _UNSET else retry, timeout=bound, isolation=isolation, on_open="wait"
+        retry=base.retry if retry is _UNSET else retry, timeout=bound, isolation=isolation, on_open=patient
     )
     opened = [*_resources(fn)]  # always given, by name
     called = Shape(("item",), 1, ("item", *opened), opened, more=False, anything=False)
