@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -109,8 +110,8 @@ def test_a_run_reports_what_it_came_to_and_what_to_do_next(shell):
     (group,) = shell.json("dlq groups")
     assert (group["count"], group["stage"], group["error_class"]) == (2, "label", "data_error")
     assert done.stderr.splitlines() == [
-        f"Look at one: outlast dlq list --group {group['id']}",
-        f"Once it is mended: outlast dlq replay --group {group['id']}",
+        f"Look at one: outlast dlq list --group {group['id']} --run today",
+        f"Once it is mended: outlast dlq replay --group {group['id']} --run today",
     ]
     assert len((shell.folder / "out.jsonl").read_text().splitlines()) == 40
 
@@ -515,10 +516,67 @@ def test_a_failing_canary_is_told(shell):
     assert (none.returncode, none.stderr) == (2, "there are no open dead letters to replay here.\n")
 
 
+def advised(done: subprocess.CompletedProcess[str], said: str) -> str:
+    """The one command behind these words."""
+    (command,) = [line.partition(said)[2] for line in done.stderr.splitlines() if line.startswith(said)]
+    return command.removeprefix("outlast ")
+
+
+@pytest.mark.parametrize("canary", ["", " --canary 2"])
+def test_what_is_advised_after_a_failed_replay_mends_its_letters(shell, canary):
+    """D-13, D-25: a resume of it tries nothing twice and says so; a new replay of the same letters does the work."""
+    failed(shell, *(f"bad {letter}" for letter in "abcdef"))
+    stopped = shell(f"dlq replay --stage label{canary}")
+    said = "Once the cause is gone, replay what is still open: "
+    command = advised(stopped, said)
+    assert command == f"dlq replay --pipeline reviews --stage label{canary}"
+    assert "outlast resume" not in stopped.stderr
+    key = shell.json("runs list --limit 1")[0]["run_key"]
+    assert advised(shell(f"runs show {key}"), said) == command
+    shell.folder.joinpath("app.py").write_text(APP.replace('"bad" in review.text', "False"))
+    again = shell(f"resume {key}")
+    assert (again.returncode, advised(again, said)) == (1, command)
+    tried = "canary: 2 of 2 had failed, so the other 4" if canary else "0 of 6 items succeeded, 6 failed again"
+    assert tried in again.stdout
+    assert "Nothing was tried now: this replay tries no letter twice." in again.stdout.replace("\n", " ")
+    done = shell(command)
+    assert (done.returncode, "6 items read   6 succeeded" in done.stdout) == (0, True), done.stderr
+    assert shell("dlq list").stdout == "No dead letters.\n"
+
+
+def test_no_resume_is_advised_where_everything_was_read_and_has_ended(shell):
+    """D-13: of a run with too few successes the letters are replayed; a resume would do nothing."""
+    shell.write("good", *(f"bad {letter}" for letter in "abcdef"))
+    done = shell("run app.py:reviews --input in.jsonl --run-key today")
+    assert (done.returncode, "resume" in done.stderr) == (1, False)
+    shell.folder.joinpath("app.py").write_text(APP.replace('"bad" in review.text', "False"))
+    assert shell(advised(done, "Once it is mended: ")).returncode == 0
+    assert shell.json("runs show today")["status"] == "completed"
+
+
+def test_a_programs_run_goes_on_as_is_advised(shell):
+    """D-13: nothing is advised that is refused; with all of it named, a shell goes on with it."""
+    shell.write(*["good"] * 3, "bad", *["good"] * 4)
+    shell.folder.joinpath("program.py").write_text(
+        "from app import reviews\n"
+        "reviews.run('in.jsonl', run_key='today', item_key='id', sink='out.jsonl', on_item_error='stop', check=False)\n"
+    )
+    subprocess.run([sys.executable, "program.py"], cwd=shell.folder, env=shell.env, check=True, capture_output=True)
+    shown = shell("runs show today")
+    assert "Once the cause is gone, go on: start its program again, with run_key='today'" in shown.stderr.splitlines()
+    named = "resume today --target app.py:reviews --input in.jsonl --output out.jsonl"
+    assert (shell("resume today").returncode, shell(named).returncode) == (2, 2)
+    assert shell(f"{named} --item-key id").returncode == 3
+    assert shell.json("runs show today")["counts"]["succeeded"] == 7
+
+
 def test_archive_export_and_import_from_a_shell(shell):
     """S4-19, S4-23, S4-24: put away and back, out and in again."""
     first, second = failed(shell, "bad 1", "bad 2")
     assert shell(f"dlq archive {first['id']} --reason known").stdout == "Archived 1.\n"
+    assert "in a shell with outlast dlq archive --undo." in shell(f"dlq replay {first['id']}").stderr
+    nope = "expected --status to be open, replaying, resolved, archived or all, got: 'nope'.\n"
+    assert (shell("dlq list --status nope").stderr, shell("dlq groups --status nope").stderr) == (nope, nope)
     assert [letter["id"] for letter in shell.json("dlq list")] == [second["id"]]
     assert shell(f"dlq archive {first['id']} --undo --reason 'not known'").stdout == "Opened 1.\n"
     none = "Archived 0: none of those that are open fits.\n"
@@ -544,7 +602,7 @@ def test_archive_export_and_import_from_a_shell(shell):
         ("dlq show 00000000000000000000000000000000", "Entry not found: 00000000000000000000000000000000"),
         ("dlq replay", "which dead letters are meant?"),
         ("dlq archive --reason x", "which dead letters are meant?"),
-        ("dlq list --status odd", "expected status to be open, replaying, resolved, archived"),
+        ("dlq list --status odd", "expected --status to be open, replaying, resolved, archived or all"),
         ("dlq edit abcd --reason x", "expected either --payload or --file"),
         ("dlq edit abcd --file nothing.json --reason x", "expected --file to be a file that can be read"),
         ("runs items today --status odd", "expected --status to be succeeded, skipped, dlq or failed"),
@@ -688,9 +746,11 @@ def test_commands_that_are_suggested_work(shell):
         check=True,
     ).stdout
     (group,) = shell.json("dlq groups")
-    replay = f"outlast dlq replay --group {group['id']} --target labels.py:reviews"
     (letter,) = shell.json("dlq list")
-    assert replay in shell("runs show 'from python'").stderr
+    code = "--target labels.py:reviews"
+    shown = f"outlast dlq replay --group {group['id']} --run 'from python' {code}"
+    assert shown in shell("runs show 'from python'").stderr
+    replay = f"outlast dlq replay --group {group['id']} --run {letter['run_id'][:12]} {code}"
     assert (
         replay
         in shell("runs report 'from python' --html report.html").stderr + shell("runs report 'from python'").stderr
@@ -779,12 +839,12 @@ def test_what_programs_are_given_is_whole(shell):
 
 
 def test_the_address_of_a_store_is_never_said_whole(shell):
-    """R2: the hint to resume a run that failed names the store without what looks like a password."""
+    """R2: the hints after a run that failed name the store without what looks like a password."""
     shell.write(*["bad"] * 3)
     (shell.folder / "password=hunter9x").mkdir()
     done = shell("run app.py:reviews --input in.jsonl --run-key today --store sqlite:///password=hunter9x/s.db")
     assert done.returncode == 1
-    assert "go on: outlast resume today --store" in done.stderr
+    assert re.search(r"Once it is mended: outlast dlq replay --group \w+ --run today --store ", done.stderr)
     assert "hunter9x" not in done.stdout + done.stderr
 
 

@@ -855,7 +855,7 @@ def test_archived_letters_are_kept_and_not_replayed(shop):
     assert [letter.id for letter in shop.letters.find()] == [second.id]
     shop.bad.clear()
     assert shop.letters.replay(pipeline="reviews").counts.total == 1
-    with pytest.raises(outlast.ConfigurationError, match="Unarchive it first"):
+    with pytest.raises(outlast.ConfigurationError, match="Open it again first, with unarchive"):
         shop.letters.replay(ids=[first.id])
     assert shop.letters.unarchive(ids=[first.id], reason="was wrong") == 1
     assert shop.letters.replay(ids=[first.id]).counts.succeeded == 1

@@ -133,8 +133,8 @@ def test_a_result_says_what_it_came_to_and_what_to_do_next(notebook):
     group = re.search(r"outlast dlq list --group (\w+)", page)[1]
     assert "partial_success" not in page
     assert "3 succeeded · 1 dead letter" in page
-    assert f"outlast dlq replay --group {group}" in page
-    assert f".reprocess(group='{group}')" in page
+    assert f"outlast dlq replay --group {group} --run " in page
+    assert f".reprocess(group='{group}', run='" in page
     assert output["text/plain"].startswith("<RunResult 'pages' 'today' completed: 3 of 4 items succeeded")
 
 

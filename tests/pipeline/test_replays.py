@@ -148,6 +148,19 @@ def test_what_is_replayed_into_another_sink_is_never_said_to_be_in_the_runs_own(
     assert mill.pipeline.run(range(12), run_key="k", item_key=str, sink=own).why == f"12 of 12 items succeeded, {rest}"
 
 
+def test_the_file_of_the_run_itself_is_refused_with_the_way_out(app, tmp_path):
+    """D-25: it comes home without being told; nothing has changed, and no run is left behind."""
+    mill = Mill(app)
+    mill.fail(range(3), bad=[1], sink=tmp_path / "own.jsonl")
+    with pytest.raises(outlast.ConfigurationError, match=r"that of the run 'k'\. .* leave sink out\."):
+        mill.pipeline.reprocess(sink=tmp_path / "own.jsonl")
+    assert (mill.letters(), len(app.store.runs("mill"))) == ([("1", "open")], 1)
+    mill.pipeline.reprocess()
+    assert rows_of(tmp_path / "own.jsonl") == [0, 1, 2]
+    (letter,) = app.dead_letters.find(status="resolved")
+    assert letter.replays == 1
+
+
 def test_a_run_that_gets_its_own_table_again_has_everything_at_home(app, tmp_path):
     """D-25: a table whose address is not on record is given again with `sink`; that is no other sink."""
     mill = Mill(app)
@@ -395,6 +408,38 @@ def test_a_replay_that_never_began_leaves_nothing(app, tmp_path):
     assert [run.run_key for run in app.store.runs()] == ["k"]
     result = mill.pipeline.reprocess(canary=2)
     assert (app.store.run(result.id).passes, result.counts.succeeded) == (1, 6)
+
+
+@pytest.mark.parametrize("canary", [2, 4])
+def test_letters_that_cannot_be_tried_say_nothing_about_the_canary(app, tmp_path, canary):
+    """D-25: others take their place, the rest follows, and the sentence tells what failed from what was not tried."""
+    mill = Mill(app)
+    mill.fail(range(6), bad=range(5), run_key="a", sink=tmp_path / "a.jsonl")
+    mill.fail(range(10, 16), bad=range(10, 15), run_key="b", sink=tmp_path / "b.jsonl")
+    (tmp_path / "a.jsonl").unlink()
+    result = mill.pipeline.reprocess(canary=canary, run_key="mend", check=False)
+    assert sorted(mill.seen) == [10, 11, 12, 13, 14]
+    assert result.why == (
+        "5 of 10 items succeeded, 5 were not tried: less than 95%. Not tried and still open: 5 letters: "
+        f"the sink of its run is gone: {tmp_path}/a.jsonl. Put it back, or give another one with sink= (--output in a shell)."
+    )
+    assert rows_of(tmp_path / "b.jsonl") == [10, 11, 12, 13, 14, 15]
+    again = mill.pipeline.reprocess(canary=canary, run_key="mend", check=False)
+    assert again.why.startswith("5 of 10 items succeeded, 5 were not tried: less than 95%. Nothing was tried now: ")
+    assert len(mill.seen) == 5
+
+
+def test_a_canary_that_fails_stops_the_rest_also_behind_letters_that_cannot_be_tried(app, tmp_path):
+    """S3-27: what takes the place of an untried letter is a canary as well."""
+    mill = Mill(app)
+    mill.fail(range(6), bad=range(5), run_key="a", sink=tmp_path / "a.jsonl")
+    mill.fail(range(10, 36), bad=range(10, 35), run_key="b", sink=tmp_path / "b.jsonl")
+    (tmp_path / "a.jsonl").unlink()
+    mill.bad = set(range(10, 35))
+    result = mill.pipeline.reprocess(canary=3, check=False)
+    assert 1 <= len(mill.seen) <= 3
+    assert result.why.startswith(f"canary: {len(mill.seen)} of {len(mill.seen)} failed again, so the other ")
+    assert ". Not tried and still open: " in result.why
 
 
 # --- letters that begin elsewhere, or nowhere ---

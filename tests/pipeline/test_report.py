@@ -68,7 +68,7 @@ def test_a_scripted_run_is_reported_exactly(app):
     assert (cost.on_failed_attempts, cost.on_dead_items, cost.wasted) == (700.0, 300.0, 700.0)
     (group,) = found.letters
     assert (group.count, group.open, group.share, group.sample_keys) == (1, 1, 1.0, ("never",))
-    assert group.replay == f"outlast dlq replay --group {group.group} --target FILE:NAME"
+    assert group.replay == f"outlast dlq replay --group {group.group} --run {found.run.id[:12]} --target FILE:NAME"
     assert found.warnings == (
         report.model.Warned(message="input of label repaired by shorten after PermanentFailure", count=1),
     )

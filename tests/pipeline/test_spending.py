@@ -270,7 +270,7 @@ def test_a_spend_limit_stops_reading_and_what_is_under_way_ends(app, sync, batch
     first = job(50).run(range(200), run_key="k", check=False)
     assert (first.status, first.reason) == ("failed", "spend_limit")
     assert "the spend limit of 50 usd is reached" in first.why
-    assert "run it again with run_key='k' to go on" in first.why
+    assert "run it again with run_key='k' and a higher limit to go on" in first.why
     assert first.counts.succeeded == first.spent["usd"]
     assert 50 <= first.spent["usd"] <= 50 + 2 * concurrency * (batch or 1)
     again = job(50).run(range(200), run_key="k", check=False)

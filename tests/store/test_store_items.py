@@ -69,7 +69,7 @@ def test_a_batch_comes_back_as_it_was(store):
         ("e" * 32, "run_started", START, {"total": 5})
     ]
     resolved, reopened = store.letter(letter(77).id), store.letter(letter(78).id)
-    assert (resolved.status, resolved.replays, resolved.error) == ("resolved", 0, letter(77).error)
+    assert (resolved.status, resolved.replays, resolved.error) == ("resolved", 1, letter(77).error)
     assert (reopened.status, reopened.replays, reopened.error) == ("open", 1, "again")
     untried = store.letter(letter(79).id)
     assert (untried.status, untried.replays, untried.error, untried.reason) == (

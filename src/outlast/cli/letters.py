@@ -31,7 +31,7 @@ from outlast.cli.output import (  # noqa: TC001 - typer reads the annotations
 from outlast.cli.stores import dead_letters, found_run, opened
 from outlast.errors import ConfigurationError
 from outlast.redact import masked
-from outlast.store.filters import FIELDS, LetterFilter, chooses  # noqa: TC001 - the annotations are read
+from outlast.store.filters import FIELDS, STATUSES, LetterFilter, chooses  # noqa: TC001 - the annotations are read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,6 +120,8 @@ def _named(store: Store, where: LetterFilter, status: str | None = None) -> Lett
     if run is not None:
         named["run"] = found_run(store, run).id
     if status is not None:
+        if status not in {*STATUSES, "all"}:
+            refuse(f"expected --status to be {', '.join(STATUSES)} or all, got: {status!r}.")
         named["status"] = None if status == "all" else status
     return named
 

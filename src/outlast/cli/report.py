@@ -75,21 +75,40 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") 
 
 
 def next_steps(
-    run: RunRecord, groups: Sequence[FailureGroup], resume: str | None, code: Sequence[str] = ()
+    run: RunRecord,
+    groups: Sequence[FailureGroup],
+    resume: str | None,
+    code: Sequence[str] = (),
+    *,
+    anew: str | None = None,
+    stored: Sequence[str] = (),
 ) -> Iterator[str]:
-    """What a person may want to do now, as commands; `code` is what those need to find the pipeline's."""
-    if run.status in {"interrupted", "paused", "running"}:
-        yield f"Go on: {resume or shlex.join(['outlast', 'resume', run.run_key])}"
+    """
+    What a person may want to do now, as commands; `code` is what those need to find the pipeline's. `resume` goes on with this run, if a command
+    can; `anew` replays once more what a replay has tried; `stored` says where the store is.
+    """
+    counts = run.counts
+    finished = counts.succeeded + counts.skipped + counts.dlq + counts.failed
+    # Then a resume has nothing to do but to finish a sink that could not be.
+    over = run.source_exhausted and finished == counts.total and run.reason != "store_error"
+    how = resume or f"start its program again, with run_key={run.run_key!r}"
+    if run.reason == "spend_limit":
+        yield f"Once its spend_limit is higher, go on: {how}"
+    elif run.status in {"interrupted", "paused", "running"}:
+        yield f"Go on: {how}"
         return
-    if run.status == "failed" and resume:
-        yield f"Once the cause is gone, go on: {resume}"
+    elif run.status == "failed" and not over:
+        yield f"Once the cause is gone, go on: {how}"
+    elif run.kind == "replay" and counts.dlq and anew:
+        yield f"Once the cause is gone, replay what is still open: {anew}"
     # A replay has no letters of its own, and a run that collects its failures has none at all.
     bare = run.counts.failed or (run.kind == "replay" and run.counts.dlq)
     if bare:
-        yield f"Look at them: {shlex.join(['outlast', 'runs', 'errors', run.run_key])}"
+        yield f"Look at them: {shlex.join(['outlast', 'runs', 'errors', run.run_key, *stored])}"
     open_groups = [group for group in groups if group.count]
     if open_groups and run.counts.dlq and run.kind != "replay":
         first = open_groups[0]
-        yield f"Look at one: outlast dlq list --group {first.id}"
+        chosen = ["--group", first.id, "--run", run.run_key, *stored]
+        yield f"Look at one: {shlex.join(['outlast', 'dlq', 'list', *chosen])}"
         canary = ["--canary", "20"] if first.count > 20 else []
-        yield f"Once it is mended: {shlex.join(['outlast', 'dlq', 'replay', '--group', first.id, *canary, *code])}"
+        yield f"Once it is mended: {shlex.join(['outlast', 'dlq', 'replay', *chosen, *canary, *code])}"

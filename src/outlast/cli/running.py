@@ -19,6 +19,7 @@ from outlast.clock import here
 from outlast.deadletters import as_groups
 from outlast.errors import ConfigurationError, FailureBudgetExceeded, OutlastError, RunFailed, result_of
 from outlast.redact import mask
+from outlast.store.filters import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,6 +63,10 @@ Output = Annotated[
         "(.parquet, .pq). Default: the store.",
     ),
 ]
+ItemKey = Annotated[
+    str | None,
+    typer.Option("--item-key", metavar="FIELD", help="The field that identifies an item. Default: its content."),
+]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Exit with 3 if dead letters are left, also when the run completed.")
 ]
@@ -78,10 +83,7 @@ def run(
         str | None,
         typer.Option("--run-key", metavar="KEY", help="The run's name; the same one resumes it. Default: a new one."),
     ] = None,
-    item_key: Annotated[
-        str | None,
-        typer.Option("--item-key", metavar="FIELD", help="The field that identifies an item. Default: its content."),
-    ] = None,
+    item_key: ItemKey = None,
     on_item_error: Annotated[
         str, typer.Option("--on-item-error", help="What becomes of an item that fails: dlq, collect or stop.")
     ] = "dlq",
@@ -136,6 +138,15 @@ def resume(
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     sink: Output = None,
+    item_key: Annotated[
+        str | None,
+        typer.Option(
+            "--item-key",
+            metavar="FIELD",
+            help="The field that identifies an item. Default: as the run was started.",
+            show_default=False,
+        ),
+    ] = None,
     on_change: Annotated[
         str | None, typer.Option("--on-change", help="With stages of another version: stop, keep or redo.")
     ] = None,
@@ -155,6 +166,7 @@ def resume(
         "delimiter": delimiter,
         "encoding": encoding,
         "output": sink,
+        "item_key": item_key,
         "on_change": on_change,
     }
     command: dict[str, Any] = {
@@ -163,13 +175,15 @@ def resume(
         **{name: value for name, value in given.items() if value is not None},
     }
     replays = record.kind == "replay"
-    if replays and (source is not None or on_change is not None):
-        refuse(f"{record.run_key} is a replay of dead letters: --input and --on-change mean nothing for it.")
+    if replays and not (source is None and on_change is None and item_key is None):
+        refuse(
+            f"{record.run_key} is a replay of dead letters: --input, --item-key and --on-change mean nothing for it."
+        )
     wanted_too = ("target",) if replays else ("target", "input")
     missing = [f"--{name}" for name in wanted_too if not command.get(name)]
     if missing:
         refuse(
-            f"{record.run_key} of {record.pipeline} was not started by a command: name {' and '.join(missing)} too, or start its program again."
+            f"{record.run_key} of {record.pipeline} was not started by a command: name {' and '.join(missing)} too (and --output and --item-key, if it has them), or start its program again."
         )
     folder = command.get("folder")
     if folder and folder != str(Path.cwd()) and not given["target"]:
@@ -238,8 +252,7 @@ def replay(
                 pipeline=pipeline.name, sink=sink, run_key=run_key, check=False, watch=watch, **which
             )
         )
-    again = shlex.join(["outlast", "resume", result.run_key, *(("--store", mask(store)) if store else ())])
-    _tell(pipeline, result, resume=again, strict=strict, as_json=as_json, signalled=signalled)
+    _tell(pipeline, result, store=store, strict=strict, as_json=as_json, signalled=signalled)
 
 
 # --- before it starts -----------------------------------------------------------------------------------------------------
@@ -318,6 +331,36 @@ def _recorded(store: Store, record: RunRecord) -> dict[str, Any]:
     return last
 
 
+def stored_at(store: str | None) -> tuple[str, ...]:
+    """What a command needs to find the store, without a password."""
+    return ("--store", mask(store)) if store else ()
+
+
+def ways_on(kept: Store, record: RunRecord, store: str | None) -> tuple[str | None, str | None]:
+    """The command that goes on with a run, None if there is none that can; and the one that does the letters of a replay in another."""
+    command = _recorded(kept, record)
+    where = stored_at(store)
+    replays = record.kind == "replay"
+    known = command.get("target") and (replays or command.get("input"))
+    resume = shlex.join(["outlast", "resume", record.run_key, *where]) if known else None
+    which: dict[str, Any] | None = command.get("replay")
+    if not replays or which is None:
+        return resume, None
+    options = list[str](which.get("ids") or ())
+    chosen = {name: value for name in FIELDS if (value := which.get(name)) is not None}
+    if not options and "run" not in chosen:
+        chosen = {"pipeline": record.pipeline} | chosen
+    for name, value in chosen.items():
+        options += [FIELDS[name].option, str(value)]
+    if which.get("canary"):
+        options += ["--canary", str(which["canary"])]
+    if which.get("from_start"):
+        options.append("--from-start")
+    if command.get("output"):
+        options += ["--output", "FILE"]
+    return resume, shlex.join(["outlast", "dlq", "replay", *options, *where])
+
+
 def _last_target(store: str | None, app: str | None, owner: str | None) -> str:
     """Where `outlast run` found the pipeline's code the last time."""
     with opened(store, app) as kept:
@@ -364,8 +407,7 @@ def _started(
                 watch=watch,
             )
         )
-    again = shlex.join(["outlast", "resume", command["run_key"], *(("--store", mask(store)) if store else ())])
-    _tell(pipeline, result, resume=again, strict=strict, as_json=as_json, signalled=signalled)
+    _tell(pipeline, result, store=store, strict=strict, as_json=as_json, signalled=signalled)
 
 
 def _ended(run: Callable[[], RunResult[Any]]) -> tuple[RunResult[Any], Code | None]:
@@ -410,7 +452,7 @@ def _tell(
     pipeline: Pipeline[Any, Any],
     result: RunResult[Any],
     *,
-    resume: str | None,
+    store: str | None,
     strict: bool,
     as_json: bool,
     signalled: Code | None = None,
@@ -419,12 +461,12 @@ def _tell(
     from outlast.cli.report import next_steps, print_run
     from outlast.cli.runs import run_fields
 
-    store = pipeline.app.store
-    record = store.run(result.id)
+    kept = pipeline.app.store
+    record = kept.run(result.id)
     if record is None:
         message = f"the run {result.id} is not in the store any more."
         raise OutlastError(message)
-    groups = as_groups(store.failures(record, "open"))
+    groups = as_groups(kept.failures(record, "open"))
     code = signalled or exit_code(result, strict=strict)
     if as_json:
         shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]
@@ -434,7 +476,9 @@ def _tell(
         )
     else:
         print_run(record, groups, why=result.why)
-        for step in next_steps(record, groups, resume, store.code_option(record.pipeline)):
+        resume, anew = ways_on(kept, record, store)
+        code_at = kept.code_option(record.pipeline)
+        for step in next_steps(record, groups, resume, code_at, anew=anew, stored=stored_at(store)):
             hint(step)
     raise typer.Exit(code)
 

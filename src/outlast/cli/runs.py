@@ -87,6 +87,7 @@ def show_run(
 ) -> None:
     """Show what a run came to: counts, why, its problems, and what to do next."""
     from outlast.cli.report import next_steps, print_run
+    from outlast.cli.running import stored_at, ways_on
 
     with opened(store, app) as kept:
         record = found_run(kept, run, pipeline)
@@ -94,6 +95,7 @@ def show_run(
         groups = as_groups(kept.failures(record, "open"))
         worker = worker_of(kept, record)
         code = kept.code_option(record.pipeline)
+        resume, anew = ways_on(kept, record, store)
     if as_json:
         shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]
         print_json(run_fields(record) | {"groups": shown, "running_at": worker})
@@ -101,8 +103,9 @@ def show_run(
     print_run(record, groups)
     if worker is not None:
         say(f"It is running at {worker}.")
-    for step in next_steps(record, groups, None, code) if worker is None else ():
-        hint(step)
+    if worker is None:
+        for step in next_steps(record, groups, resume, code, anew=anew, stored=stored_at(store)):
+            hint(step)
 
 
 @runs.command("items")

@@ -387,7 +387,7 @@ _AFTER = {
     "open": "It is open again by now.",
     "replaying": "It is being replayed: wait for the end of that.",
     "resolved": "A replay of it has succeeded.",
-    "archived": "Unarchive it first.",
+    "archived": "Open it again first, with unarchive(ids=[...]) or in a shell with outlast dlq archive --undo.",
 }
 
 

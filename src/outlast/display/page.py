@@ -150,13 +150,18 @@ def _next(result: RunResult[Any], groups: Sequence[FailureGroup], code: Sequence
         return []  # its letters are open again, in the groups of the run they come from
     if result.status in {"interrupted", "paused", "running"}:
         return [("go on: the same call again, with", f"run_key={result.run_key!r}")]
-    steps = [("once the cause is gone, go on with", f"run_key={result.run_key!r}")] if result.status == "failed" else []
+    counts = result.counts
+    # Where everything was read and has ended, there is nothing to go on with.
+    over = counts.source_exhausted and not counts.pending and result.reason != "store_error"
+    cause = "once its spend_limit is higher" if result.reason == "spend_limit" else "once the cause is gone"
+    goes_on = result.status == "failed" and not over
+    steps = [(f"{cause}, go on with", f"run_key={result.run_key!r}")] if goes_on else []
     if groups and result.counts.failed:
         steps.append(("look at them:", f"outlast runs errors {shlex.quote(result.run_key)}"))
     if groups and result.counts.dlq:
         first = groups[0]
         canary = 20 if first.count > 20 else None
-        steps.append(("look at one:", f"outlast dlq list --group {first.id}"))
+        steps.append(("look at one:", f"outlast dlq list --group {first.id} --run {result.id[:12]}"))
         steps.append(
             (
                 "once it is mended:",
@@ -167,6 +172,8 @@ def _next(result: RunResult[Any], groups: Sequence[FailureGroup], code: Sequence
                         "replay",
                         "--group",
                         first.id,
+                        "--run",
+                        result.id[:12],
                         *(["--canary", str(canary)] if canary else []),
                         *code,
                     ]
@@ -174,7 +181,10 @@ def _next(result: RunResult[Any], groups: Sequence[FailureGroup], code: Sequence
             )
         )
         steps.append(
-            ("or here:", f".reprocess(group={first.id!r}{'' if canary is None else f', canary={canary}'})"),
+            (
+                "or here:",
+                f".reprocess(group={first.id!r}, run={result.id!r}{'' if canary is None else f', canary={canary}'})",
+            ),
         )
     return steps
 

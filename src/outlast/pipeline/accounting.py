@@ -170,16 +170,21 @@ class Accounting:
         return "failure" if failures and not self.succeeded else "partial"
 
 
-def tally(counts: Counts, *, missing: bool = False, elsewhere: Mapping[str, int] = _NOWHERE) -> str:
+def tally(
+    counts: Counts, *, missing: bool = False, elsewhere: Mapping[str, int] = _NOWHERE, untried: int | None = None
+) -> str:
     """
     How many items are where, as the beginning of a sentence; whether those that are pending are missing in the source; and which of those that
-    succeeded are `elsewhere`: in sinks that replays were given.
+    succeeded are `elsewhere`: in sinks that replays were given. `untried` is for replays alone: how many letters could not be tried.
     """
     said = f"{counts.succeeded:,} of {counted(counts.total, 'item')} succeeded{_replayed(elsewhere)}"
     if counts.skipped:
         said += f", {counts.skipped} {'was' if counts.skipped == 1 else 'were'} skipped"
-    if counts.dlq:
+    if counts.dlq and untried is None:
         said += f", {counts.dlq} became {'a dead letter' if counts.dlq == 1 else 'dead letters'}"
+    elif counts.dlq:
+        told = {"failed again": counts.dlq - (untried or 0), f"{'was' if untried == 1 else 'were'} not tried": untried}
+        said += "".join(f", {many} {what}" for what, many in told.items() if many)
     if counts.failed:
         said += f", {counts.failed} failed"
     if counts.pending:
@@ -216,9 +221,10 @@ def in_words(
     *,
     missing: bool = False,
     elsewhere: Mapping[str, int] = _NOWHERE,
+    untried: int | None = None,
 ) -> str:
     """What a run came to that its counts alone decide about."""
-    said = tally(counts, missing=missing, elsewhere=elsewhere)
+    said = tally(counts, missing=missing, elsewhere=elsewhere, untried=untried)
     match reason or status:
         case "completed" if counts.total == 0:
             return "there were no items"

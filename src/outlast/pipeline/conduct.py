@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.records import Checkpoint, Lease, RunRecord
 
+_LOOKED_THROUGH = 1000  # runs, for the one that a sink belongs to
 _WATCH = 0.2  # seconds between two looks of whoever watches
 
 
@@ -246,11 +247,13 @@ class Run:
         )
 
     def _why(self, status: str, reason: str | None, runner: Runner) -> str:
-        said = _why(status, reason, runner) + _whereabouts(runner.sink) + _what_changed(self._changed)
+        untried = None if self._resends is None else self._resends.untried_in_all
+        said = _why(status, reason, runner, untried) + _whereabouts(runner.sink) + _what_changed(self._changed)
         if self._resends is None:
             return said
         note = self._resends.note if status in FINAL else ""
-        return (note or said) + self._resends.in_words()
+        more = self._resends.in_words(ended=status in FINAL)
+        return f"{(note or said).rstrip('.')}. {more}" if more else note or said
 
     def _called(self, runner: Runner) -> tuple[str, str | None]:
         """What the end is called, and why if not just so."""
@@ -371,7 +374,20 @@ def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
 def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> RunRecord:
     if record.kind == "replay":  # who finds it dead makes its sink good
         persist(lambda: store.hold_sink(lease, record.id), "the store")
-    return make_ready(sink, store, record, lease)
+    try:
+        return make_ready(sink, store, record, lease)
+    except ConfigurationError:
+        if record.kind != "replay":
+            raise
+        runs = persist(lambda: store.runs(record.pipeline, limit=_LOOKED_THROUGH), "the store")
+        own = next((run for run in runs if run.kind == "run" and run.sink_at == record.sink_at), None)
+        if own is None:
+            raise
+        message = (
+            f"expected sink to be a new one, got: {sink.name}, which is that of the run {own.run_key!r}. "
+            "What is replayed goes to the sink of its run by itself: leave sink out."
+        )
+        raise ConfigurationError(message) from None
 
 
 def _set_free(store: Store, lease: Lease, record: RunRecord) -> None:
@@ -466,17 +482,17 @@ def _as_before(store: Store, lease: Lease, before: RunRecord) -> None:
     let_go(store, lease)
 
 
-def _why(status: str, reason: str | None, runner: Runner) -> str:
+def _why(status: str, reason: str | None, runner: Runner, untried: int | None) -> str:
     """What the run came to, in a sentence or two."""
     counts, bounds = runner.books.counts(), runner.books.bounds
     missing = counts.source_exhausted and runner.status is None and runner.reason is None
     elsewhere = runner.record.elsewhere
-    said = tally(counts, missing=missing, elsewhere=elsewhere)
+    said = tally(counts, missing=missing, elsewhere=elsewhere, untried=untried)
     again = f"; run it again with run_key={runner.record.run_key!r} to go on"
     problem = "" if runner.error is None else f"{type(runner.error).__name__}: {error_text(runner.error)}"
     match reason or status:
         case "completed" | "partial_success" | "low_success_rate":
-            return in_words(status, reason, counts, bounds, missing=missing, elsewhere=elsewhere)
+            return in_words(status, reason, counts, bounds, missing=missing, elsewhere=elsewhere, untried=untried)
         case "failure_budget_exceeded" if runner.error is not None:
             return f"{error_text(runner.error)} {said}"
         case "failure_budget_exceeded":
@@ -489,7 +505,7 @@ def _why(status: str, reason: str | None, runner: Runner) -> str:
             return f"an item failed, and on_item_error is stop: {runner.detail}; {said}"
         case "spend_limit":
             spent = runner.books.spent.get(runner.detail, 0.0)
-            return f"the spend limit of {(bounds.spend_limit or {}).get(runner.detail):g} {runner.detail} is reached ({spent:g}); {said}{again}"
+            return f"the spend limit of {(bounds.spend_limit or {}).get(runner.detail):g} {runner.detail} is reached ({spent:g}); {said}; run it again with run_key={runner.record.run_key!r} and a higher limit to go on"
         case "breaker_open":
             return f"{runner.detail or 'a circuit breaker stayed open'}; {said}{again}"
         case "source_error":

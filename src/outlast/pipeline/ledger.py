@@ -20,7 +20,7 @@ from outlast.pipeline.journey import added
 from outlast.pipeline.results import ItemResult
 from outlast.pipeline.rowerrors import InvalidRow, particulars
 from outlast.redact import error_text
-from outlast.store.records import Checkpoint, DeadLetterRow, Failure, ItemRow, Mended, Settled
+from outlast.store.records import UNTRIED, Checkpoint, DeadLetterRow, Failure, ItemRow, Mended, Settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -137,6 +137,7 @@ class Ledger:
             journey.reason = journey.untried
             if journey.status is None:
                 journey.give_up(journey.letter.stage, broken.error)
+                journey.reason = f"{UNTRIED}{journey.untried}"
             self.finish(journey)
             return
         journey.source = journey.input = journey.value = broken.raw

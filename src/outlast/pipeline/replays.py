@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 FINAL = frozenset({"completed", "partial_success", "failed", "cancelled"})  # until somebody goes on with it
 _MOST_OPEN = 16  # runs that are held at a time, each with its sink
 _MOST_TABLES = 256
+_ALL = 1 << 40
 _BUSY = 2.0  # seconds for which a sink that somebody else has is waited for
 
 
@@ -141,7 +142,7 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
         return None
     told: dict[str, Any] = json.loads(run.sink_at) if run.sink_at else {}
     if "callable" in told:
-        message = f"the sink of its run is the callable {told['callable']}: give it again with sink="
+        message = f"the sink of its run is the callable {told['callable']}: replay it from Python, and give it again with sink="
         raise Gone(message)
     name = run.sink or ""
     if "table" in told or name.startswith("table "):
@@ -149,12 +150,14 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
     path = Path(told.get("file") or name)
     there = path.exists() or path.with_name(f"{path.name}.spool").exists()
     if offset and not there:
-        message = f"the sink of its run is gone: {path}. Put it back, or give another one with sink="
+        message = (
+            f"the sink of its run is gone: {path}. Put it back, or give another one with sink= (--output in a shell)"
+        )
         raise Gone(message)
     ended = run.status in FINAL
     if not told and there and path.suffix not in {".parquet", ".pq"} and ended and path.stat().st_size != (offset or 0):
         # Only its name is on record, from before there was more: what is not just as that run has left it may be another file.
-        message = f"the sink of its run, {path}, is not as the run has left it: give another one with sink="
+        message = f"the sink of its run, {path}, is not as the run has left it: give another one with sink= (--output in a shell)"
         raise Gone(message)
     return open_sink(path)
 
@@ -168,7 +171,7 @@ def _table(name: str, told: dict[str, Any], given: object) -> Table:
         return Table(_Variable(told["env"]), told["table"], key=told["key"])
     if "target" in told:
         return Table(told["target"], told["table"], key=told["key"])
-    message = f"the sink of its run, the {name}, has an address that is not on record: give it again with sink="
+    message = f"the sink of its run, the {name}, has an address that is not on record: replay it from Python, and give it again with sink="
     raise Gone(message)
 
 
@@ -500,6 +503,8 @@ class Resends(Intake):
         self._news: asyncio.Event = asyncio.Event()
         self.note = ""  # what the result is to say instead
         self.untried: Counter[str] = Counter()  # why letters stay open that were not tried
+        self._untried_before = 0  # by earlier passes
+        self._goes_on = False  # an earlier pass has tried some of it
 
     def beside(self, runner: Runner) -> None:
         """Ask the store beside the loop of this runner, which keeps the leases."""
@@ -513,11 +518,12 @@ class Resends(Intake):
         store, run = self._store, self._run
         listed = store.replay_list(run.number, unfinished=False)
         if listed:
+            self._goes_on, self._untried_before = True, len(store.untried(run.number))
             known = {letter for _, letter in listed}
             self._rest = [letter for letter in self._rest if letter not in known]
             left = [letter for _, letter in store.replay_list(run.number)]
             store.claim_for_replay(self._lease, run.id, left, reason=f"replayed by {run.run_key}", again=True)
-            if self._canary is None or len(listed) > self._canary:
+            if self._canary is None:
                 self._claim(len(self._rest))
             return
         if not self._claim(len(self._rest) if self._canary is None else self._canary):
@@ -526,6 +532,9 @@ class Resends(Intake):
 
     def _claim(self, many: int) -> int:
         chosen, self._rest = self._rest[:many], self._rest[many:]
+        return self._claim_these(chosen)
+
+    def _claim_these(self, chosen: Sequence[str]) -> int:
         run = self._run
         return self._store.claim_for_replay(self._lease, run.id, chosen, reason=f"replayed by {run.run_key}")
 
@@ -561,15 +570,25 @@ class Resends(Intake):
         while self._under_way:
             self._news.clear()
             await self._news.wait()
-        first = self._canary
-        ends = await self._aside(lambda: self._store.finished(self._run.number, 0, first))
-        failed = sum(status not in {"succeeded", "skipped"} for _, _, status in ends)
+        ends = await self._aside(lambda: self._store.finished(self._run.number, 0, _ALL))
+        untried = await self._aside(lambda: self._store.untried(self._run.number))
+        # What was not tried says nothing about the others: the next ones take its place.
+        canaries = [status for seq, _, status in ends if seq not in untried][: self._canary]
+        failed = sum(status not in {"succeeded", "skipped"} for status in canaries)
         if failed:
+            again = "failed again" if self._last >= 0 else "had failed"
             self.note = (
-                f"canary: {failed} of {len(ends)} failed again, so the other {len(self._rest)} were left as they are"
+                f"canary: {failed} of {len(canaries)} {again}, so the other {len(self._rest)} were left as they are"
             )
             return False
-        await self._aside(lambda: self._claim(len(self._rest)))
+        if (lacking := self._canary - len(canaries)) > 0:
+            step = max(1, len(self._rest) // lacking)
+            chosen = self._rest[::step][:lacking]
+            named = set(chosen)
+            self._rest = [letter for letter in self._rest if letter not in named]
+            await self._aside(lambda: self._claim_these(chosen))
+        else:
+            await self._aside(lambda: self._claim(len(self._rest)))
         return True
 
     async def _journey(self, seq: int, id_: str, letter: DeadLetterRow | None) -> Journey:
@@ -617,7 +636,16 @@ class Resends(Intake):
             parcel.under_way -= 1
         self._news.set()
 
-    def in_words(self) -> str:
-        """Why letters stay open that were not tried."""
-        told = [f"{counted(many, 'letter')}: {why}" for why, many in self.untried.most_common(3)]
-        return f" Not tried and still open: {'; '.join(told)}." if told else ""
+    @property
+    def untried_in_all(self) -> int:
+        """Letters that were not tried, by this pass or an earlier one."""
+        return self._untried_before + self.untried.total()
+
+    def in_words(self, *, ended: bool) -> str:
+        """Why letters stay open that were not tried, or that this pass had nothing to do."""
+        told = [f"{counted(many, 'letter')}: {why.rstrip('.')}" for why, many in self.untried.most_common(3)]
+        if told:
+            return f"Not tried and still open: {'; '.join(told)}."
+        if ended and self._goes_on and self._last < 0:
+            return "Nothing was tried now: this replay tries no letter twice. What is still open needs a new one, with another run_key."
+        return ""

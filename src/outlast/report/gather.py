@@ -74,7 +74,7 @@ def gathered(store: Store, run: RunRecord) -> Report:
     groups = store.groups(run=run.id, status=None, limit=_LISTED)
     complete = _complete(sums)
     stages = _stages(run, sums, complete=complete)
-    letters = _letters(groups, sums, store.code_option(run.pipeline))
+    letters = _letters(groups, sums, run.id, store.code_option(run.pipeline))
     counts = _counts(run)
     return Report(
         format=FORMAT,
@@ -451,7 +451,7 @@ def _warnings(rows: Iterable[tuple[str, int]]) -> tuple[tuple[Warned, ...], int]
     return listed, len(found) - len(listed) + beyond
 
 
-def _letters(groups: Sequence[StoredGroup], sums: Sums, code: Sequence[str]) -> tuple[LetterGroup, ...]:
+def _letters(groups: Sequence[StoredGroup], sums: Sums, run: str, code: Sequence[str]) -> tuple[LetterGroup, ...]:
     waiting: dict[tuple[str, str], int] = defaultdict(int)
     whole = 0
     for mark, stage, status, number in sums.letters:
@@ -471,7 +471,7 @@ def _letters(groups: Sequence[StoredGroup], sums: Sums, code: Sequence[str]) -> 
             sample_keys=tuple(sanitise(key, 120) for key in group.sample_keys),
             first_seen_at=group.first_seen_at,
             last_seen_at=group.last_seen_at,
-            look=shlex.join(["outlast", "dlq", "list", "--group", group.id]),
+            look=shlex.join(["outlast", "dlq", "list", "--group", group.id, "--run", run[:12]]),
             replay=shlex.join(
                 [
                     "outlast",
@@ -479,6 +479,8 @@ def _letters(groups: Sequence[StoredGroup], sums: Sums, code: Sequence[str]) -> 
                     "replay",
                     "--group",
                     group.id,
+                    "--run",
+                    run[:12],
                     *(["--canary", "20"] if group.count > 20 else []),
                     *code,
                 ]

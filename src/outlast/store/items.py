@@ -20,6 +20,7 @@ from outlast.store.faults import StoreRefused
 from outlast.store.letters import COLUMNS as LETTER
 from outlast.store.letters import letter_values
 from outlast.store.records import (
+    UNTRIED,
     AttemptRow,
     Batch,
     Checkpoint,
@@ -188,13 +189,14 @@ class Items:
             letter, status, error, reason, seq, stop_reason = settled
             # What a sink could not keep was resolved with its item, and is taken back with it.
             held = ("replaying", "resolved" if seq in batch.undone else "replaying")
-            tried = status == "open" and reason is None
+            tried = reason is None
+            counts = tried and not (batch.undone and seq in batch.undone)  # which has counted already
             done = tx.execute(
                 "update outlast_dead_letters set status = ?, moved = ?, error = coalesce(?, error), "
                 "reason = coalesce(?, reason), stop_reason = coalesce(?, stop_reason), replays = replays + ?, last_attempt = case when ? = 1 then ? else last_attempt end "
                 "where app = ? and id = ? and status in (?, ?) and claimed_by = ?",
                 *(status, now, error and storable(error), reason and storable(reason), stop_reason),
-                *(int(tried), int(tried), now, self.app, letter, *held, claim),
+                *(int(counts), int(tried), now, self.app, letter, *held, claim),
             )
             if done.rowcount != 1:  # somebody has opened it since, and may have done its work
                 raise lost(lease)
@@ -290,6 +292,15 @@ class Items:
     def _known(self, tx: Transaction, table: str, ids: Iterable[str]) -> set[str]:
         passed = self._database.passed(ids)
         return {row[0] for row in tx.rows(f"select id from {table} where id {self._database.among}", passed)}
+
+    def untried(self, run_number: int) -> set[int]:
+        """The numbers of a replay's items that were not tried: their dead letters cannot be replayed as things are."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select seq from outlast_items where run = ? and status in ('dlq', 'failed') and attempts = 0 and reason like ?",
+                *(run_number, f"{UNTRIED}%"),
+            )
+        return {seq for (seq,) in rows}
 
     # -- what resuming needs -------------------------------------------------------------------------------------------
 

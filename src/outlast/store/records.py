@@ -319,6 +319,9 @@ class SharedState:
     changed_at: datetime
 
 
+UNTRIED = "not tried: "  # how the reason of an item begins whose dead letter could not be replayed
+
+
 class Settled(NamedTuple):
     """
     What came of a dead letter in a replay: ``resolved``; or ``open`` again, with the `error` of this time and its `stop_reason`; or open and
