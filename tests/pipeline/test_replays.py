@@ -119,6 +119,46 @@ def test_a_run_without_a_sink_has_the_outputs_itself(app):
     assert mill.pipeline.run(range(4), run_key="k", item_key=str).why == "4 of 4 items succeeded"
 
 
+def test_what_is_replayed_into_another_sink_is_never_said_to_be_in_the_runs_own(app, tmp_path):
+    """D-25: the run says how many of its items are where, after several replays, when it is run again, and beside what comes home."""
+    mill, own, handed = Mill(app), tmp_path / "own.jsonl", []
+    mill.fail(range(10), bad=range(8), sink=own)
+
+    def again(bad, **options):
+        mill.bad = set(bad)
+        mill.pipeline.reprocess(check=False, **options)
+        mill.bad = set()
+        return mill.run().why
+
+    dead = "7 became dead letters: less than 50%"
+    mended = "3 of 10 items succeeded, 1 of them was replayed into"
+    assert again(range(1, 8), sink=tmp_path / "a.jsonl") == f"{mended} {tmp_path}/a.jsonl, {dead}"
+    told = f"1 of them was replayed into {tmp_path}/a.jsonl, 2 into {tmp_path}/b.jsonl"
+    assert (
+        again(range(3, 8), sink=tmp_path / "b.jsonl")
+        == f"5 of 10 items succeeded, {told}, 5 became dead letters: less than 95%"
+    )
+    assert again([4, 5, 6, 7]) == f"6 of 10 items succeeded, {told}, 4 became dead letters: less than 95%"
+    rest = f"{told}, 4 into the callable list.extend"
+    assert again([], sink=handed.extend) == f"10 of 10 items succeeded, {rest}"
+    assert (rows_of(own), sorted(row["n"] for row in handed)) == ([3, 8, 9], [4, 5, 6, 7])
+    result = mill.pipeline.run(range(10), run_key="k", item_key=str, sink=own)
+    assert (result.status, result.why) == ("completed", f"10 of 10 items succeeded, {rest}")
+    assert mill.run().why == result.why
+    assert mill.pipeline.run(range(12), run_key="k", item_key=str, sink=own).why == f"12 of 12 items succeeded, {rest}"
+
+
+def test_a_run_that_gets_its_own_table_again_has_everything_at_home(app, tmp_path):
+    """D-25: a table whose address is not on record is given again with `sink`; that is no other sink."""
+    mill = Mill(app)
+    with sqlite3.connect(tmp_path / "data.db") as connection:
+        connection.execute("create table made (n integer)")
+    table = outlast.Table(f"sqlite:///{tmp_path}/data.db", "made")
+    mill.fail(range(3), bad=[1], sink=table)
+    mill.pipeline.reprocess(sink=outlast.Table(f"sqlite:///{tmp_path}/data.db", "made"))
+    assert (mill.run().why, rows_of(table)) == ("3 of 3 items succeeded", [0, 1, 2])
+
+
 def test_each_run_gets_its_own_and_one_that_cannot_stops_no_other(app, tmp_path):
     """D-25: to each run's own sink; letters whose sink is gone, is a callable, or whose run is worked on now stay open with the reason."""
     mill, handed = Mill(app), []
@@ -149,7 +189,7 @@ def test_each_run_gets_its_own_and_one_that_cannot_stops_no_other(app, tmp_path)
 
 
 def test_a_sink_of_its_own_gets_all_of_it(app, tmp_path):
-    """D-25: the runs get their counts; the file holds each output once."""
+    """D-25: the runs get their counts, and say where the rest is; the file holds each output once."""
     mill = Mill(app)
     mill.fail([0, 1], bad=[0], run_key="a", sink=tmp_path / "a.jsonl")
     mill.fail([2, 3], bad=[2], run_key="b")
@@ -157,7 +197,8 @@ def test_a_sink_of_its_own_gets_all_of_it(app, tmp_path):
     assert (result.counts.succeeded, list(result.outputs())) == (2, [])
     assert rows_of(tmp_path / "mended.jsonl") == [0, 2]
     assert rows_of(tmp_path / "a.jsonl") == [1]
-    assert [mill.run(key).why for key in "ab"] == ["2 of 2 items succeeded"] * 2
+    told = f"2 of 2 items succeeded, 1 of them was replayed into {tmp_path}/mended.jsonl"
+    assert [mill.run(key).why for key in "ab"] == [told] * 2
 
 
 def test_a_run_that_was_stopped_keeps_its_reason_and_gets_its_numbers(app):

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from outlast.pipeline.results import Counts
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from outlast.store.records import ItemRow
 
 SAME_FAILURES = 50  # finished items in a row with one fingerprint, after which nobody believes in the next one
+_MOST_NAMED = 4  # sinks in a sentence
+_NOWHERE: Mapping[str, int] = MappingProxyType({})
 _status = itemgetter(2)
 
 
@@ -167,9 +170,12 @@ class Accounting:
         return "failure" if failures and not self.succeeded else "partial"
 
 
-def tally(counts: Counts, *, missing: bool = False) -> str:
-    """How many items are where, as the beginning of a sentence; whether those that are pending are missing in the source."""
-    said = f"{counts.succeeded:,} of {counted(counts.total, 'item')} succeeded"
+def tally(counts: Counts, *, missing: bool = False, elsewhere: Mapping[str, int] = _NOWHERE) -> str:
+    """
+    How many items are where, as the beginning of a sentence; whether those that are pending are missing in the source; and which of those that
+    succeeded are `elsewhere`: in sinks that replays were given.
+    """
+    said = f"{counts.succeeded:,} of {counted(counts.total, 'item')} succeeded{_replayed(elsewhere)}"
     if counts.skipped:
         said += f", {counts.skipped} {'was' if counts.skipped == 1 else 'were'} skipped"
     if counts.dlq:
@@ -185,9 +191,34 @@ def tally(counts: Counts, *, missing: bool = False) -> str:
     return said
 
 
-def in_words(status: str, reason: str | None, counts: Counts, bounds: Bounds, *, missing: bool = False) -> str:
+def _replayed(elsewhere: Mapping[str, int]) -> str:
+    """
+    Which items are in other sinks.
+
+    >>> _replayed({}), _replayed({"a.jsonl": 1, "table t": 2})
+    ('', ', 1 of them was replayed into a.jsonl, 2 into table t')
+    """
+    told = [f"{many:,} into {sink}" for sink, many in elsewhere.items()]
+    if len(told) > _MOST_NAMED:
+        rest = sum([*elsewhere.values()][_MOST_NAMED - 1 :])
+        told[_MOST_NAMED - 1 :] = [f"{rest:,} into {len(elsewhere) - _MOST_NAMED + 1} others"]
+    if not told:
+        return ""
+    first, _, into = told[0].partition(" ")
+    return ", ".join(["", f"{first} of them {'was' if first == '1' else 'were'} replayed {into}", *told[1:]])
+
+
+def in_words(
+    status: str,
+    reason: str | None,
+    counts: Counts,
+    bounds: Bounds,
+    *,
+    missing: bool = False,
+    elsewhere: Mapping[str, int] = _NOWHERE,
+) -> str:
     """What a run came to that its counts alone decide about."""
-    said = tally(counts, missing=missing)
+    said = tally(counts, missing=missing, elsewhere=elsewhere)
     match reason or status:
         case "completed" if counts.total == 0:
             return "there were no items"

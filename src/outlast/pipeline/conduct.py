@@ -473,12 +473,13 @@ def _why(status: str, reason: str | None, runner: Runner) -> str:
     """What the run came to, in a sentence or two."""
     counts, bounds = runner.books.counts(), runner.books.bounds
     missing = counts.source_exhausted and runner.status is None and runner.reason is None
-    said = tally(counts, missing=missing)
+    elsewhere = runner.record.elsewhere
+    said = tally(counts, missing=missing, elsewhere=elsewhere)
     again = f"; run it again with run_key={runner.record.run_key!r} to go on"
     problem = "" if runner.error is None else f"{type(runner.error).__name__}: {error_text(runner.error)}"
     match reason or status:
         case "completed" | "partial_success" | "low_success_rate":
-            return in_words(status, reason, counts, bounds, missing=missing)
+            return in_words(status, reason, counts, bounds, missing=missing, elsewhere=elsewhere)
         case "failure_budget_exceeded" if runner.error is not None:
             return f"{error_text(runner.error)} {said}"
         case "failure_budget_exceeded":

@@ -232,18 +232,31 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     return persist(lambda: store.run(record.id), "the store") or record
 
 
+def _other_sink(replay: RunRecord, run: RunRecord) -> str | None:
+    """What a replay was given as its sink, in words; None if that is the run's own, given again."""
+    table = (replay.sink or "").startswith("table ")
+    if replay.sink_at == run.sink_at or (table and replay.sink == run.sink):
+        return None
+    told: dict[str, Any] = json.loads(replay.sink_at) if replay.sink_at else {}
+    return replay.sink or f"the callable {told.get('callable', 'it was given')}"
+
+
 # -- the runs that letters come from --------------------------------------------------------------------------------------------------
 
 
 class Origin:
     """A run that letters come from, held while they come home."""
 
-    def __init__(self, record: RunRecord, lease: Lease, sink: Sink | None, bounds: Bounds) -> None:
+    def __init__(
+        self, record: RunRecord, lease: Lease, sink: Sink | None, bounds: Bounds, elsewhere: str | None = None
+    ) -> None:
+        """`elsewhere` names the sink that outputs go to instead of this run's own."""
         self.record = record
         self.lease = lease
         self.sink = sink
         self.under_way = 0  # letters that are worked on
         self._bounds = bounds
+        self._elsewhere = elsewhere
 
     def judge(self, said: Standing, before: RunCounts, after: RunCounts, exhausted: bool) -> Standing:  # noqa: FBT001 - as on record
         """
@@ -251,14 +264,19 @@ class Origin:
         numbers change.
         """
         then, now = (_counts(counts, exhausted=exhausted) for counts in (before, after))
+        elsewhere = said.elsewhere
+        if self._elsewhere is not None:
+            many = elsewhere.get(self._elsewhere, 0) + after.succeeded - before.succeeded
+            elsewhere = {name: count for name, count in {**elsewhere, self._elsewhere: many}.items() if count}
         if said.status in FINAL - {"cancelled"} and exhausted and now.pending == 0:
             books = Accounting(self._bounds, now)
             books.source_exhausted = True
             status, reason = books.verdict()
             if self._bounds.final_check and now.success_rate < 1 - self._bounds.failure_budget:
                 status, reason = "failed", said.reason or "failure_budget_exceeded"
-            return Standing(status, reason, in_words(status, reason, now, self._bounds))
-        return said._replace(why=said.why.replace(tally(then), tally(now), 1))
+            return Standing(status, reason, in_words(status, reason, now, self._bounds, elsewhere=elsewhere), elsewhere)
+        old, new = tally(then, elsewhere=said.elsewhere), tally(now, elsewhere=elsewhere)
+        return said._replace(why=said.why.replace(old, new, 1), elsewhere=elsewhere)
 
 
 def _counts(counts: RunCounts, *, exhausted: bool) -> Counts:
@@ -327,7 +345,7 @@ class Origins:
         except Exception as error:
             message = f"the sink of its run cannot be used: {error_text(error)}"
             raise Gone(message) from error
-        return Origin(*held, self._bounds)
+        return Origin(*held, self._bounds, _other_sink(self._replay, record) if self._elsewhere else None)
 
     def room_for(self, run: str) -> bool:
         """Whether this one is held, or can be without giving another one back."""

@@ -233,12 +233,16 @@ class Items:
         )
         if not any(moved.values()):
             return
-        said = Standing(*tx.row("select status, reason, why from outlast_runs where number = ?", run))
+        status, reason, why, others = tx.row(
+            "select status, reason, why, elsewhere from outlast_runs where number = ?", run
+        )
+        said = Standing(status, reason, why, json.loads(others) if others else {})
         now = home.judge(said, before, _run_counts(read, counts, degraded), bool(exhausted))
         if now != said:
             tx.execute(
-                "update outlast_runs set status = ?, reason = ?, why = ? where number = ?",
-                *(now.status, now.reason and storable(now.reason), storable(now.why), run),
+                "update outlast_runs set status = ?, reason = ?, why = ?, elsewhere = ? where number = ?",
+                *(now.status, now.reason and storable(now.reason), storable(now.why)),
+                *(_json(now.elsewhere) if now.elsewhere else None, run),
             )
 
     def _unwritten(self, tx: Transaction, lease: Lease, batch: Batch) -> Batch:

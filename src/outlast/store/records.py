@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ class RunRecord:
     """
     A run. `number` is its name inside the store, `passes` how often it was started or resumed, `wanted` what somebody asked it to do.
 
-    `sink_at` says how its sink is opened again, `replayed_by` which replay has opened it and not finished with it.
+    `sink_at` says how its sink is opened again, `replayed_by` which replay has opened it and not finished with it. `elsewhere` are its items
+    that replays have brought into other sinks: how many, by the name of the sink.
     """
 
     id: str
@@ -127,6 +129,7 @@ class RunRecord:
     identity: Mapping[str, Any] | None = None  # what makes it itself; None if it began before that was recorded
     sink_at: str | None = None
     replayed_by: str | None = None
+    elsewhere: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,8 +350,7 @@ class Homecoming:
     """
     What a batch of a replay changes in the run that its dead letters come from, which it holds with a lease of its own.
 
-    `judge` is told the status, the reason and the sentence of that run, its counts before and after, and whether its source has ended; it
-    answers with the first three as they are to be.
+    `judge` is told how that run stands, its counts before and after, and whether its source has ended; it answers with how it is to stand.
     """
 
     lease: Lease
@@ -361,11 +363,12 @@ class Homecoming:
 
 
 class Standing(NamedTuple):
-    """What is said of a run."""
+    """What is said of a run; `elsewhere` as in its record."""
 
     status: RunStatus
     reason: str | None
     why: str
+    elsewhere: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from outlast.store.database import Database, Transaction
     from outlast.store.records import RunKind, RunStatus, Wish
 
-_RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished, identity, sink_at, replayed_by"
+_RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished, identity, sink_at, replayed_by, elsewhere"
 _SHARD = "run, passes, read, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
 _LEASED = "run = ? and shard = ? and token = ?"
 
@@ -321,6 +321,7 @@ def _record(row: Any, shards: list[Any]) -> RunRecord:
         finished_at=_instant(row[12]),
         sink_at=row[14],
         replayed_by=row[15],
+        elsewhere=json.loads(row[16]) if row[16] else {},
         counts=RunCounts(sum(read), *map(sum, counts)),
         source_exhausted=bool(shards) and all(exhausted),
         spent=added,
