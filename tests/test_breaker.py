@@ -20,7 +20,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import outlast
 from lanes import lane  # noqa: F401 - a fixture
@@ -1665,8 +1673,9 @@ class Machine(RuleBasedStateMachine):
         assert self.alive(self.probes) + self.alive(self.late) <= 2
 
 
-TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+def test_a_circuit_is_as_its_model():
+    """Whatever happens in whatever order, states, counts and probes are those of the model."""
+    run_state_machine_as_test(Machine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None))
 
 
 # --- inside a guard ---

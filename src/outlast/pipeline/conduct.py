@@ -111,7 +111,7 @@ class Run:
                 self._changed = changed(before.identity, now)
             try:
                 if sink is not None:
-                    record = await _aside(lambda: _ready(sink, store, record, lease))
+                    record = await _aside(lambda: _ready(sink, store, record, lease, before))
                 if replays:
                     self._origins = Origins(store, record, plan.bounds, elsewhere=sink is not None)
                 return await self._work(store, record, lease, sink)
@@ -121,7 +121,10 @@ class Run:
             except BaseException as error:
                 if self.runner is None:  # it never began: nobody has to wait for the lease to end
                     why = error_text(error)
-                    await _aside(lambda: _not_begun(store, lease, record, why))
+                    if before.status in FINAL:
+                        await _aside(lambda: _as_before(store, lease, before))
+                    else:
+                        await _aside(lambda: _not_begun(store, lease, record, why))
                 raise
         finally:
             if self._origins is not None:
@@ -368,10 +371,10 @@ def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
     return valid
 
 
-def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> RunRecord:
+def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, before: RunRecord) -> RunRecord:
     if record.kind == "replay":  # who finds it dead makes its sink good
         persist(lambda: store.hold_sink(lease, record.id), "the store")
-    return make_ready(sink, store, record, lease)
+    return make_ready(sink, store, record, lease, before=before)
 
 
 def _set_free(store: Store, lease: Lease, record: RunRecord) -> None:
