@@ -44,7 +44,7 @@ def test_a_report_fits_a_terminal_and_needs_no_colour(store):
     assert ["parse", "6", "100", "%", "0", "1", "0", "15.6", "ms", "15.6", "ms", "15.6", "ms"] in [
         row[:13] for row in rows
     ]
-    assert ["none", "3", "50", "%", "█" * 10] in rows
+    assert ["none", "2", "33", "%", "█" * 7] in rows
     assert "1.55 calls for each unit, above the target of 1.3" in lines
     assert ["tokens", "1,100", "275", "700", "64", "%"] in rows
     (line,) = [line for line in lines if "ConnectionResetError" in line and line.split()[0] == "3"]

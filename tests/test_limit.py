@@ -19,7 +19,7 @@ import trio.lowlevel
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 import outlast
 from lanes import lane  # noqa: F401 - a fixture
@@ -805,8 +805,9 @@ class Line(RuleBasedStateMachine):
         assert all(turn.entry < 0 for turn in self.line)
 
 
-Line.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
-test_the_line_is_as_its_model = Line.TestCase
+def test_the_line_is_as_its_model():
+    """Whoever comes, waits, gives up and leaves: places, rates and turns are those of the model."""
+    run_state_machine_as_test(Line, settings=settings(max_examples=60, stateful_step_count=40))
 
 
 # -- how much over time ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 import logging
@@ -17,6 +18,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from outlast import (
+    ConfigurationError,
     Guard,
     PermanentFailure,
     RetryPolicy,
@@ -129,6 +131,16 @@ JITTERS = st.one_of(
 )
 
 
+def apart(on_errors: list, skip: list) -> list:
+    """What may be skipped beside these: an entry of `on_errors` that is always skipped would have no effect, and is refused."""
+    free: list = []
+    for spec in skip:
+        with contextlib.suppress(ConfigurationError):
+            RetryPolicy(on_errors=on_errors, skip_on_errors=[*free, spec])
+            free.append(spec)
+    return free
+
+
 @st.composite
 def policies(draw) -> dict[str, object]:
     """The settings of a policy, none left to its default."""
@@ -136,11 +148,15 @@ def policies(draw) -> dict[str, object]:
     # Mostly policies that do retry; the others end after one attempt and have little to tell.
     usual = st.sampled_from([["transient"], ["transient", "unclear"], ["all"]])
     on_errors = draw(usual | st.lists(st.sampled_from(SPECS), max_size=4, unique=True))
-    skip = draw(st.just([]) | st.lists(st.sampled_from(SPECS), max_size=2, unique=True))
+    skip = apart(on_errors, draw(st.just([]) | st.lists(st.sampled_from(SPECS), max_size=2, unique=True)))
     tiers = ["network", "database", "http_429_503", "http_500_502_504", "data", "unknown"]
     jitter = draw(JITTERS)
     # A schedule says each delay; decorrelated jitter makes each from the one before.
-    delays = [] if jitter == "decorrelated" else draw(st.just([]) | st.lists(st.floats(0, 600), max_size=4))
+    delays: tuple[float, ...] = (
+        ()
+        if jitter == "decorrelated"
+        else draw(st.just(()) | st.lists(st.floats(0, 600), min_size=1, max_size=4).map(tuple))
+    )
     return {
         "max_attempts": draw(st.integers(1, 7)),
         "backoff": draw(st.sampled_from(["exponential", "linear", "fixed"])),
@@ -356,7 +372,7 @@ def unheard():
 @settings(max_examples=60)
 def test_the_short_way_ends_where_the_long_way_does(policy, script, asynchronous):
     """U-03, U-04: a plain @retry in real time makes the calls, and leaves the history, that the full flow does."""
-    hasty = {"initial_delay": 0.0, "max_delay": None, "delays": [], "jitter": 0.25, "max_retry_after": 0.0}
+    hasty = {"initial_delay": 0.0, "max_delay": None, "delays": (), "jitter": 0.25, "max_retry_after": 0.0}
     guard = Guard("fetch", retry=RetryPolicy(**policy | hasty))
     slow, calls, _, _ = perform(guard, script, seed=1)
     body = Body(script, None)
@@ -427,7 +443,7 @@ def test_a_coroutine_never_outlives_its_total_timeout(policy, timeout, more, scr
         "initial_delay": 60.0,
         "multiplier": 8.0,
         "max_delay": None,
-        "delays": [],
+        "delays": (),
         "backoff": "exponential",
         "jitter": 0.25,
         "cap": "after_jitter",
@@ -507,9 +523,7 @@ def blocks(draw) -> tuple[dict[str, object], RetryPolicy]:
         "multiplier": draw(st.floats(1, 10)),
         "cap": draw(st.sampled_from(["after_jitter", "before_jitter"])),
         "on_errors": on_errors,
-        "skip_on_errors": [
-            s for s in draw(st.lists(st.sampled_from(SPECS), max_size=2, unique=True)) if s not in on_errors
-        ],
+        "skip_on_errors": apart(on_errors, draw(st.lists(st.sampled_from(SPECS), max_size=2, unique=True))),
         "retry_limits": draw(st.none() | st.dictionaries(st.sampled_from(["network", "database"]), st.integers(0, 9))),
         "retry_exhausted": draw(st.none() | st.booleans()),
     }
@@ -528,7 +542,7 @@ def blocks(draw) -> tuple[dict[str, object], RetryPolicy]:
         initial_delay=initial / 1000,
         max_delay=None if most is None else most / 1000,
         max_retry_after=wait / 1000,
-        delays=[delay / 1000 for delay in delays],
+        delays=tuple(delay / 1000 for delay in delays),
         jitter={"add": jitter["add_ms"] / 1000} if isinstance(jitter, dict) else jitter,
     )
     return block, policy

@@ -13,6 +13,7 @@ import outlast
 from outlast.components.lines import Appended, Lines, Rows
 from outlast.components.parquet import Parquet
 from outlast.pipeline import journal, replays, tenure
+from stores import left_running
 
 
 @outlast.stage
@@ -102,8 +103,38 @@ def test_a_longer_line_that_was_never_committed_is_cut_off(app, tmp_path):
     pipeline(app).run([{"n": 1}], run_key="k", sink=sink)
     with sink.open("ab") as file:
         file.write(b'{"n":22222222222222222222222222222222222222222222222222}\n')
+    left_running(app.store)
     pipeline(app).run([{"n": 1}, {"n": 2}], run_key="k", sink=sink)
     assert sink.read_bytes() == b'{"n":1}\n{"n":2}\n'
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv.gz"])
+def test_a_file_that_has_more_than_an_ended_run_has_left_is_not_touched(app, tmp_path, ending):
+    """D-25, D-26: lines that somebody added, and another run's file of that name, are cut off neither by a rerun nor by a replay."""
+    down = True
+
+    @outlast.stage(retry=None)
+    def work(n: int) -> dict:
+        if n == 1 and down:
+            raise ValueError("not yet")
+        return {"n": n}
+
+    sink = tmp_path / f"out.{ending}"
+    made = outlast.Pipeline("p", work, app=app, min_success_rate=0.1, failure_budget=1.0)
+    first = made.run(range(3), run_key="monday", sink=sink)
+    sink.rename(tmp_path / "monday")
+    made.run(range(10, 40), run_key="tuesday", sink=sink)
+    theirs, down = sink.read_bytes(), False
+    with pytest.raises(outlast.ConfigurationError, match=r"expected the sink .* to be as the run has left it"):
+        made.run(range(3), run_key="monday", sink=sink)
+    assert app.store.find_run("p", "monday").status == first.status
+    replayed = made.reprocess(check=False)
+    assert "to be as the run has left it" in replayed.why
+    assert [letter.status for letter in app.dead_letters.find(status=None)] == ["open"]
+    assert sink.read_bytes() == theirs
+    (tmp_path / "monday").replace(sink)  # back in its place
+    assert made.reprocess().counts.succeeded == 1
+    assert (made.run(range(3), run_key="monday", sink=sink).counts.succeeded, sink.stat().st_size > 0) == (3, True)
 
 
 @pytest.mark.parametrize("kind", [Lines, Parquet])

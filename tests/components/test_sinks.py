@@ -29,6 +29,7 @@ from outlast.components.lines import Rows
 from outlast.components.parquet import Parquet
 from outlast.pipeline import journal
 from outlast.testing import virtual_time
+from stores import left_running
 
 
 @outlast.stage
@@ -78,6 +79,7 @@ def test_whatever_stands_behind_the_committed_bytes_is_cut_off(app, tmp_path):
     pipeline(app).run(range(10), run_key="k", sink=sink)
     with sink.open("ab") as file:
         file.write(gzip.compress(b"99\n" * 1000)[:-5])
+    left_running(app.store)
     pipeline(app).run(range(20), run_key="k", sink=sink)
     assert sorted(map(int, gzip.decompress(sink.read_bytes()).split())) == list(range(20))
     sink.write_bytes(b"")

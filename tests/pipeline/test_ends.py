@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import pickle
@@ -644,8 +645,9 @@ def test_a_stop_in_the_order_of_the_source(app, sync):
         range(1000), ordered=True, on_item_error="stop", sink=out.extend, check=False
     )
     assert (result.reason, out[:3], result.counts.dlq) == ("item_error", [0, 1, 2], 1)
-    assert out[3:] in ([], [4])  # which may have been running
-    assert len(began) <= 6
+    # Those that the other thread did while the third was on its way to fail, which is up to the machine, and of a thousand a few.
+    assert set(out[3:]) <= set(began) - {0, 1, 2, 3}
+    assert len(began) <= 30
 
 
 @pytest.mark.parametrize("batch", [None, 2])
@@ -718,3 +720,24 @@ def test_attempts_that_end_while_a_run_winds_down_are_on_record(app, batch):
     rows = app.store.attempts(record.number)
     assert sorted(row.error_type for row in rows) == sorted(["InterruptedError", "TimeoutError"] * (batch or 1))
     assert {row.outcome for row in rows} == {"retrying"}
+
+
+def test_a_signal_does_not_wait_for_a_disk_that_is_full(app, monkeypatch):
+    """D-21: a sink that cannot be written to is waited for, but after a signal for no longer than for the attempts under way."""
+    monkeypatch.setattr("outlast.pipeline.runner.GRACE", 0.2)
+    told = []
+
+    def full(_: list) -> None:
+        if not told:
+            told.append(os.kill(os.getpid(), signal.SIGTERM))
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    @outlast.stage
+    async def same(number: int) -> int:
+        return number
+
+    with pytest.raises(SystemExit) as ended:  # within the minute that a test has; the patience for a sink is two
+        outlast.Pipeline("p", same, app=app).run(range(3), run_key="k", sink=full)
+    assert ended.value.args == (143,)
+    assert outlast.result_of(ended.value).counts.succeeded == 0
+    assert app.store.find_run("p", "k").status in {"interrupted", "failed"}

@@ -255,7 +255,7 @@ def test_a_shell_shows_problems_and_stop_reasons(app):
     assert "Not tried again: 1 exhausted" in told
     assert "outlast runs errors collected" in told
     assert json.loads(shell(app, "runs", "report", "kept", "--json"))["stop_reasons"] == {"exhausted": 1}
-    again = from_entry(as_entry(app.store.letter(letter.id)), app.codec.encode)
+    again = from_entry(as_entry(app.store.letter(letter.id), app.codec.decode), app.codec.encode)
     assert again.stop_reason == "exhausted"
 
 

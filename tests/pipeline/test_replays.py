@@ -493,3 +493,27 @@ def test_entries_of_another_program_are_replayed_and_one_that_cannot_be_stops_no
     assert "Not tried and still open: 1 letter: cannot be replayed, because" in result.why
     (left,) = app.store.letters(status="open")
     assert (left.item_key, left.replays) == ("1", 0)
+
+
+def test_an_edit_is_replayed_or_nothing_is(app):
+    """D-23, D-26: the stage that a letter was edited for is no more, and what the source gave is not taken in its place by itself."""
+
+    @outlast.stage(retry=None)
+    def first(number: int) -> int:
+        return number
+
+    @outlast.stage(retry=None)
+    def second(number: int) -> int:
+        raise ValueError("not five")
+
+    @outlast.stage(retry=None)
+    def renamed(number: int) -> int:
+        return number
+
+    outlast.Pipeline("p", first, second, app=app).run([5], check=False)
+    [letter] = app.dead_letters.find()
+    app.dead_letters.edit(letter.id, 55, reason="it is fifty-five")
+    pipeline = outlast.Pipeline("p", first, renamed, app=app)
+    assert "for which its input was edited" in pipeline.reprocess(check=False).why
+    assert [found.status for found in app.dead_letters.find(status=None)] == ["open"]
+    assert list(pipeline.reprocess(from_start=True).outputs()) == [5]

@@ -39,7 +39,7 @@ def test_a_scripted_run_is_reported_exactly(app):
     assert found.counts == report.model.CountFacts(
         total=6, succeeded=4, skipped=1, dlq=1, failed=0, pending=0, degraded=0, source_exhausted=True, success_rate=0.8
     )
-    assert found.retries == report.model.Retries(none=3, one=1, two=2, more=0)
+    assert found.retries == report.model.Retries(none=2, one=2, two=2, more=0)  # a repair is one too
     parse, label = found.stages
     assert (parse.entered, parse.attempts, parse.first_try, parse.skipped, parse.dead) == (6, 6, 5, 1, 0)
     assert parse.took == report.model.Spread(p50=0.015625, p95=0.015625, p99=0.015625, max=0.015625, total=0.09375)
@@ -47,8 +47,8 @@ def test_a_scripted_run_is_reported_exactly(app):
     assert (label.entered, label.attempts, label.failures) == (5, 11, 7)
     assert (label.first_try, label.after_retry, label.skipped, label.dead) == (1, 3, 0, 1)
     assert label.first_try_rate == 0.2
-    assert label.retries == report.model.Retries(none=2, one=1, two=2, more=0)
-    assert label.retried_rate == 0.6
+    assert label.retries == report.model.Retries(none=1, one=2, two=2, more=0)
+    assert label.retried_rate == 0.8
     assert label.took == report.model.Spread(p50=0.25, p95=0.25, p99=0.25, max=0.25, total=2.75)
     assert found.amplification == report.model.Amplification(calls=17, units=11, ratio=17 / 11, target=1.3)
     (wait,) = found.time.waits
@@ -114,7 +114,7 @@ def test_with_failures_only_on_record_the_report_says_what_is_not_known(app):
         None,
     )
     assert (label.entered, label.dead, label.failures) == (5, 1, 7)
-    assert label.retries == report.model.Retries(none=2, one=1, two=2, more=0)
+    assert label.retries == report.model.Retries(none=1, one=2, two=2, more=0)
     assert (found.amplification.calls, found.amplification.ratio) == (None, None)
     assert [each.count for each in found.time.waits] != []
     assert [(each.error_type, each.saved, each.dead) for each in found.errors] == [
@@ -250,6 +250,30 @@ def test_a_run_that_was_resumed_tells_its_passes(app):
     assert "Passes" in found.html()
 
 
+def test_an_item_enters_a_stage_once_however_often_the_run_goes_on(app):
+    """What a pass did and another one does again is two calls and one unit: no more items enter a stage than there are."""
+    store = app.store
+    run = store.open_run("p", "k", (StageMark("parse"), StageMark("label")))
+    lease = store.take_lease(run.number, 0, "me", 60)
+    cut = {"outcome": "retrying", "error_class": "unknown", "error_type": "InterruptedError", "delay_us": 0}
+    # Item 0 ends in the first pass; 1 is cut short at the second stage, 2 before it.
+    rows = [attempt(seq, stage=0, pass_=lease.token) for seq in range(3)]
+    rows += [attempt(0, stage=1, pass_=lease.token), attempt(1, stage=1, pass_=lease.token, error="cut", **cut)]
+    store.write(lease, Batch(items=[item(0, stage=1, attempts=2)], attempts=rows, read=3))
+    store.drop_lease(lease)
+    lease = store.take_lease(run.number, 0, "another", 60)
+    rows = [attempt(seq, stage=stage, pass_=lease.token) for seq in (1, 2, 3) for stage in (0, 1)]
+    ended = [item(1, stage=1, attempts=4), item(2, stage=1, attempts=3), item(3, stage=1, attempts=2)]
+    store.write(lease, Batch(items=ended, attempts=rows, read=4, source_exhausted=True))
+    found = report.read(app, "k")
+    parse, label = found.stages
+    assert (found.passes, found.complete) == (2, True)
+    assert (parse.entered, parse.attempts, parse.first_try, parse.after_retry) == (4, 6, 4, 0)
+    assert (label.entered, label.attempts, label.first_try, label.after_retry) == (4, 5, 3, 1)
+    assert (parse.first_try_rate, label.first_try_rate) == (1.0, 0.75)
+    assert (found.amplification.calls, found.amplification.units, found.amplification.ratio) == (11, 8, 11 / 8)
+
+
 def test_an_empty_run_and_one_that_is_not_over_are_reported(app):
     """No items, no stages' rows, nothing to divide by."""
 
@@ -303,6 +327,72 @@ def test_a_run_or_an_item_that_is_not_there_is_named(app):
         report.story(app, "same", "x", pipeline="a")
 
 
+# -- after replays ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_replay_has_mended_is_no_failure_any_more(app):
+    """The sentence, the groups and the letters of a run speak of what is still failed, here and in the run's own result."""
+    mended = []
+
+    @outlast.stage
+    def first(number):
+        if number % 4 == 1 and not mended:
+            raise ValueError("first is broken")
+        return number
+
+    @outlast.stage
+    def second(number):
+        if number % 10 == 0 and len(mended) < 2:
+            raise KeyError("second is broken")
+        return number
+
+    pipeline = outlast.Pipeline("p", first, second, app=app, **LENIENT)
+    pipeline.run(range(40), run_key="k")
+    mended.append("first")
+    pipeline.reprocess(stage="first")
+    found = report.read(app, "k")
+    assert found.verdict == (
+        "36 of 40 items came through, 4 became dead letters. Of those 4, all failed at second with KeyError."
+    )
+    assert [(group.stage, group.count, group.open, group.share) for group in found.letters] == [("second", 4, 4, 1.0)]
+    assert found.left_out["letters"] == 0
+    result = pipeline.run(range(40), run_key="k")
+    assert [(group.count, group.stage) for group in result.groups] == [(4, "second")]
+    # Put away is not mended: the items are dead letters as before.
+    app.dead_letters.archive(reason="nobody wants them", stage="second")
+    assert [(group.count, group.stage) for group in result.groups] == [(4, "second")]
+    assert "all failed at second with KeyError" in report.read(app, "k").verdict
+    app.dead_letters.unarchive(stage="second")
+    mended.append("second")
+    pipeline.reprocess()
+    again = pipeline.run(range(40), run_key="k")
+    assert (again.counts.dlq, list(again.groups)) == (0, [])
+    after = report.read(app, "k")
+    assert (after.verdict, after.letters) == ("All 40 items came through.", ())
+    assert "ValueError at" not in after.html().partition("What went wrong")[2].partition("</section>")[0]
+
+
+def test_a_line_that_was_mended_leaves_the_record_complete(app, tmp_path):
+    """It was no attempt of the run that could not read it: everything that the run did is on record all the same."""
+    (tmp_path / "in.csv").write_text("id,a\n1,x\n2\n3,z\n")
+
+    @outlast.stage
+    def work(row):
+        return row
+
+    pipeline = outlast.Pipeline("p", work, app=app, **LENIENT)
+    pipeline.run(tmp_path / "in.csv", run_key="k")
+    (letter,) = app.dead_letters.find()
+    app.dead_letters.edit(letter.id, {"id": "2", "a": "y"}, reason="typo")
+    pipeline.reprocess()
+    found = report.read(app, "k")
+    assert (found.complete, found.unknown) == (True, ())
+    assert (found.stages[0].entered, found.stages[0].attempts, found.stages[0].first_try) == (2, 2, 2)
+    story = report.story(app, "k", 1)
+    assert [moment.kind for moment in story.moments] == ["read", "replay", "attempt", "end"]
+    assert story.attempts == 1
+
+
 # -- one item's way ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -343,6 +433,70 @@ def test_an_items_story_has_every_attempt_and_every_wait(app):
     ]
     skipped = report.story(app, "night", "empty")
     assert skipped.lines()[-1].endswith("skipped at parse: nothing to do")
+
+
+def test_a_repaired_attempt_is_tried_again_and_counts_as_a_retry(app):
+    """Its story does not say that it was not tried again, and the report counts it in both places."""
+    result = scripted(app)
+    lines = [moment.text for moment in report.story_of(result, "long").moments if moment.stage == "label"]
+    assert lines[0].endswith("26 characters are too long; to be tried again at once; spent 100 tokens")
+    assert lines[1].startswith("attempt 2 at label came through")
+    assert not any("not tried again" in line for line in lines)
+    label = report.of(result).stages[1]
+    assert label.after_retry == 3  # once, twice, long
+    assert label.retries == report.model.Retries(none=1, one=2, two=2, more=0)  # and never, which needed two in vain
+
+
+def test_a_story_goes_on_through_every_replay(app):
+    """Each attempt of each replay, which replay that was, and the end as it is now."""
+    broken = [True, True]
+
+    @outlast.stage
+    def first(number):
+        return number
+
+    @outlast.stage
+    def second(number):
+        outlast.current().spend(tokens=10)
+        if broken:
+            raise ValueError("no" if len(broken) == 2 else "not yet")
+        return number
+
+    pipeline = outlast.Pipeline("p", first, second, app=app, **LENIENT)
+    # Every key has the others' in it.
+    pipeline.run(range(120), run_key="k", item_key=lambda number: "1" * (number + 1), check=False)
+    broken.pop()
+    (letter,) = [each for each in app.dead_letters.find() if each.item_key == "1"]
+    again = app.dead_letters.replay(ids=[letter.id], check=False)
+    told = report.story(app, "k", 0)
+    assert told.letter == letter.id
+    assert [(each.kind, each.stage, each.outcome) for each in told.moments] == [
+        ("read", None, None),
+        ("attempt", "first", "success"),
+        ("attempt", "second", "failed"),
+        ("replay", None, "dlq"),
+        ("attempt", "second", "failed"),
+        ("replay", None, "dlq"),
+        ("end", "second", "dlq"),
+    ]
+    texts = [each.text for each in told.moments]
+    assert texts[3] == f"its dead letter was replayed by {again.run_key}"
+    assert texts[5] == "it failed again: second: ValueError: not yet"
+    assert texts[6].startswith(
+        "is still a dead letter after 3 attempts: second: ValueError: no; spent 20 tokens in all"
+    )
+    broken.clear()
+    final = app.dead_letters.replay(ids=[letter.id])
+    told = report.story(app, "k", 0)
+    assert (told.status, told.attempts, told.spent) == ("succeeded", 4, {"tokens": 30.0})
+    assert [each.kind for each in told.moments] == [
+        *("read", "attempt", "attempt", "replay", "attempt", "replay", "replay", "attempt", "end"),
+    ]
+    assert told.moments[-1].text == (
+        f"succeeded after 4 attempts, in the replay {final.run_key}; spent 30 tokens in all; look: outlast dlq show {letter.id[:12]}"
+    )
+    assert told.moments[-1].at >= told.moments[-2].at
+    assert told.lines()
 
 
 def test_the_story_of_an_item_that_is_not_finished_ends_at_its_checkpoint(app):

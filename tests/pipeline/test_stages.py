@@ -8,6 +8,8 @@ import logging
 import threading
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from unittest.mock import AsyncMock, MagicMock, Mock, create_autospec
 
 import pytest
 
@@ -47,6 +49,52 @@ def test_an_item_goes_through_all_stages_in_order(sync):
     assert list(result.outputs()) == [10, 20, 30, 40, 50]
     assert result.status == "completed"
     assert result.outcome == "success"
+
+
+class _Answers:
+    """Answers every attribute with something."""
+
+    def __getattr__(self, name):
+        return _Answers()
+
+    def __call__(self, item):
+        return item
+
+
+class _WrapsForEver:
+    @property
+    def __wrapped__(self):
+        return _WrapsForEver()
+
+    def __call__(self, item):
+        return item
+
+
+async def _awaited(item):
+    return item
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        Mock(return_value=1),
+        AsyncMock(return_value=1),
+        MagicMock(return_value=1),
+        AsyncMock(spec=_awaited, return_value=1),
+        create_autospec(_awaited, return_value=1),
+        partial(AsyncMock(return_value=1)),
+        _Answers(),
+        _WrapsForEver(),
+        abs,
+        int,
+    ],
+    ids=["mock", "async", "magic", "spec", "autospec", "partial", "answers", "wraps", "builtin", "type"],
+)
+def test_whatever_can_be_called_is_a_stage(fn):
+    """What only looks like a function, as a mock of a coroutine function does, runs as one, and again as the same one."""
+    pipeline = outlast.Pipeline("p", outlast.stage(fn))
+    result = trial(pipeline, [1])
+    assert (result.status, list(result.outputs())) == ("completed", [1])
 
 
 @both

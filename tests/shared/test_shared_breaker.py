@@ -49,8 +49,8 @@ def test_what_one_process_opens_the_others_reject(crew, name):
     assert other("call()") == "ok"
     assert one("fail(4)") == ["ConnectionError"] * 3 + ["rejected"]
     assert other("until(lambda: call() == 'rejected')") < 1.0
-    assert other("events") == [["circuit_breaker_open", True]]
-    assert one("events") == [["circuit_breaker_open", False]]
+    assert other("events") == [["circuit_breaker_open", True], ["call_rejected", None]]
+    assert one("events") == [["circuit_breaker_open", False], ["call_rejected", None]]
 
 
 def test_failures_are_counted_by_each_process(crew, name):
@@ -266,8 +266,8 @@ def test_without_a_store_each_process_decides_alone_and_joins_again():
         assert one("state()") == "open"
         for process in (one, other):
             assert [line.split()[0] for line in process("lines")] == ["WARNING", "INFO"]
-        assert one("events") == [["circuit_breaker_open", False]]
-        assert other("events") == [["circuit_breaker_open", True]]
+        assert one("events") == [["circuit_breaker_open", False], ["call_rejected", None]]
+        assert other("events") == [["circuit_breaker_open", True], ["call_rejected", None]]
         assert document(server.dsn)["era"] == 1
         server.stop("fast")
         assert one("[thing.isolate('by hand'), call()]") == [None, "rejected"]

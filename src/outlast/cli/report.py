@@ -74,6 +74,12 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") 
         )
 
 
+def unfinished(run: RunRecord) -> bool:
+    """Whether there is something left to go on with: items that have not ended, or a source that was not read to its end."""
+    counts = run.counts
+    return not run.source_exhausted or counts.total > counts.succeeded + counts.skipped + counts.dlq + counts.failed
+
+
 def next_steps(
     run: RunRecord,
     groups: Sequence[FailureGroup],
@@ -87,10 +93,8 @@ def next_steps(
     What a person may want to do now, as commands; `code` is what those need to find the pipeline's. `resume` goes on with this run, if a command
     can; `anew` replays once more what a replay has tried; `stored` says where the store is.
     """
-    counts = run.counts
-    finished = counts.succeeded + counts.skipped + counts.dlq + counts.failed
-    # Then a resume has nothing to do but to finish a sink that could not be.
-    over = run.source_exhausted and finished == counts.total and run.reason != "store_error"
+    # Where everything was read and has ended, a resume has nothing to do but to finish a sink that could not be.
+    over = not unfinished(run) and run.reason != "store_error"
     how = resume or f"start its program again, with run_key={run.run_key!r}"
     if run.reason == "spend_limit":
         yield f"Once its spend_limit is higher, go on: {how}"
@@ -99,7 +103,7 @@ def next_steps(
         return
     elif run.status == "failed" and not over:
         yield f"Once the cause is gone, go on: {how}"
-    elif run.kind == "replay" and counts.dlq and anew:
+    elif run.kind == "replay" and run.counts.dlq and anew:
         yield f"Once the cause is gone, replay what is still open: {anew}"
     # A replay has no letters of its own, and a run that collects its failures has none at all.
     bare = run.counts.failed or (run.kind == "replay" and run.counts.dlq)

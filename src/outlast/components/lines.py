@@ -133,7 +133,15 @@ class Appended(Sink):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._hold(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode))
 
-    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:  # noqa: ARG002 - a file is known by its name
+    def open(
+        self,
+        offset: int | None,
+        *,
+        run: str,  # noqa: ARG002 - a file is known by its name
+        token: int,
+        alone: bool = True,
+        settled: bool = False,
+    ) -> None:
         self.claim()
         try:
             size = os.fstat(self._file).st_size
@@ -141,6 +149,8 @@ class Appended(Sink):
                 raise self._not_new(size)
             if offset is not None and size < offset:
                 raise self._too_short(offset, size)
+            if offset is not None and settled and size > offset:
+                raise self._too_long(offset, size)
             if not alone:
                 size = self._renew(offset or 0, token)
             self._cut(offset or 0, size)
@@ -225,6 +235,12 @@ class Appended(Sink):
             "It was changed since: put it back, or begin a new run with another run_key."
         )
 
+    def _too_long(self, offset: int, size: int) -> ConfigurationError:
+        return ConfigurationError(
+            f"expected the sink {self.name} to be as the run has left it, {offset} bytes, got: {size}. Somebody else has written to it, or it is "
+            "another file: put the run's own file back, or begin a new run with another run_key and sink."
+        )
+
     def write(self, outputs: Sequence[Any], keys: Sequence[str]) -> int | None:  # noqa: ARG002 - a file has no keys
         self._look()
         at = self._offset
@@ -283,8 +299,8 @@ class Rows(Lines):
         self._special = re.compile(rf'["\r\n{re.escape(self._delimiter)}]|^\ufeff')
         self._columns: list[str] | None = None
 
-    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:
-        super().open(offset, run=run, token=token, alone=alone)
+    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True, settled: bool = False) -> None:
+        super().open(offset, run=run, token=token, alone=alone, settled=settled)
         if offset:
             self._columns = csvs.columns(self._path, self._delimiter)
 

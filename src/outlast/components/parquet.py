@@ -97,7 +97,15 @@ class Parquet(Appended):
 
     # -- opening
 
-    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:
+    def open(  # the file says itself which run has made it
+        self,
+        offset: int | None,
+        *,
+        run: str,
+        token: int,
+        alone: bool = True,
+        settled: bool = False,  # noqa: ARG002 - as above
+    ) -> None:
         self._run, self._token = run, token
         self.claim()
         try:

@@ -41,10 +41,13 @@ class Sink(ABC):
     def claim(self) -> None:  # noqa: B027 - not every sink has something to do here
         """Have what only one can have, or raise `Busy`: before the lease is taken, so that nobody loses it to one who cannot write. `close` lets it go."""
 
-    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:  # noqa: B027 - as above
+    def open(  # noqa: B027 - as above
+        self, offset: int | None, *, run: str, token: int, alone: bool = True, settled: bool = False
+    ) -> None:
         """
         Get ready; `offset` is what an earlier pass of this run has committed, `token` the number of this one's lease. Not `alone`: who had the run
-        before has not given it back and may live, so what it writes from now on must do no harm.
+        before has not given it back and may live, so what it writes from now on must do no harm. `settled`: everything that the run has written
+        is committed, so whatever else is there belongs to somebody else.
         """
 
     @abstractmethod

@@ -122,7 +122,15 @@ class Inserted(Sink):
 
     # -- opening
 
-    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True) -> None:  # noqa: ARG002 - numbers of batches are enough
+    def open(  # numbers of batches are enough
+        self,
+        offset: int | None,
+        *,
+        run: str,
+        token: int,
+        alone: bool = True,  # noqa: ARG002 - as above
+        settled: bool = False,  # noqa: ARG002 - as above
+    ) -> None:
         self._run = run
         self._settled = max(offset or 0, token << 32)
         try:

@@ -121,13 +121,22 @@ def beginning(
         candidates = [*_candidates(letter, from_start=from_start)]
     except (TypeError, ValueError, KeyError) as error:  # taken in from a file that somebody has written
         raise Unreplayable(["what it says about its input cannot be read"]) from error
+    if letter.original is not None and not from_start:
+        del candidates[
+            1:
+        ]  # what somebody has written is replayed, or nothing: anything earlier would drop it in silence
     for what, name, data in candidates:
         if isinstance(data, str):
             problems.append(f"{what} was not stored ({data})")
             continue
         if name is not None and name not in stages:
             if "source" in letter.metadata:
-                problems.append(f"the pipeline has no stage {name!r} any more")
+                edited = (
+                    ", for which its input was edited; from_start=True takes what the source gave"
+                    if letter.original
+                    else ""
+                )
+                problems.append(f"the pipeline has no stage {name!r} any more{edited}")
                 continue
             name = None  # noqa: PLW2901 - where no source is kept beside it, the input is what the source gave
         try:

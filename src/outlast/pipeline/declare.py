@@ -7,6 +7,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
+from contextlib import suppress
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from outlast import presets
@@ -32,7 +34,6 @@ Out_co = TypeVar("Out_co", covariant=True)
 
 _UNSET: Any = object()
 _MOST_REPAIRS = 2
-_NO_CODE = (lambda: None).__code__
 
 
 class Skip(Exception):
@@ -126,10 +127,15 @@ def annotations_of(fn: Callable[..., Any]) -> list[Any]:
     """What the annotations of a stage's function mean, as far as that can be known."""
     while isinstance(fn, functools.partial):
         fn = fn.func
-    fn = inspect.unwrap(fn)
-    if not hasattr(fn, "__code__"):  # an object that can be called, or a method
+    with suppress(ValueError):  # it answers that it wraps something, without end
+        fn = inspect.unwrap(fn)
+    # Mocks and proxies answer many an attribute with something: only real code has names.
+    if type(getattr(fn, "__code__", None)) is not CodeType:  # an object that can be called, or a method
         fn = getattr(fn, "__func__", None) or vars(type(fn)).get("__call__", fn)
-    free = zip(getattr(fn, "__code__", _NO_CODE).co_freevars, getattr(fn, "__closure__", None) or (), strict=False)
+    code = getattr(fn, "__code__", None)
+    if type(code) is not CodeType:
+        return []
+    free = zip(code.co_freevars, getattr(fn, "__closure__", None) or (), strict=False)
     inside: dict[str, Any] = {}
     for name, cell in free:
         try:

@@ -11,13 +11,13 @@ import functools
 import inspect
 import textwrap
 from hashlib import blake2b
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import CodeType
 
     from outlast.components import Sink
     from outlast.pipeline.plan import Plan
@@ -103,10 +103,10 @@ def body_of(fn: Any) -> str | None:
             fn = fn.__wrapped__
         else:
             break
-    code: CodeType | None = getattr(fn, "__code__", None)
-    if code is None:
+    code = getattr(fn, "__code__", None)
+    if type(code) is not CodeType:  # whatever else has that name: a mock of a coroutine function has a mock of it
         return None
-    for cell in fn.__closure__ or ():
+    for cell in getattr(fn, "__closure__", None) or ():
         try:
             enclosed.append(cell.cell_contents)
         except ValueError:  # not set yet
@@ -116,7 +116,7 @@ def body_of(fn: Any) -> str | None:
 
 
 def _written(fn: Any) -> str | None:
-    if fn.__name__ == "<lambda>":  # its line has more than it
+    if getattr(fn, "__name__", "<lambda>") == "<lambda>":  # its line has more than it
         return None
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(fn))).body[0]

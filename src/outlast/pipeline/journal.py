@@ -239,6 +239,10 @@ class Journal:
         self._failed = True
         self._broken(error)
 
+    def hurry(self) -> None:
+        """Wait no longer for a store or a sink that cannot be used now; what they take at once is still written."""
+        self._give_up.set()
+
     def abandon(self) -> None:
         """Write nothing more, and do not wait for the store any longer."""
         self._failed = True

@@ -416,6 +416,8 @@ class Journey:
             and not verdict.fatal
             and self._repair(post, error)
         ):
+            if attempt is not None:  # it is tried again after all, with another input
+                self.rows[-1] = self.rows[-1]._replace(outcome="retrying", delay_us=0, stop_reason=None)
             return Next.GO
         if post.guard.fallback is not None and (call is None or call.covers(error)):
             self.falling, self.fallen = True, error

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.records import DeadLetterRow, Lease, RunCounts, RunRecord
 
+_CUT_OFF = ("store_error", "lease_lost", "aborted")  # ends that may leave in a sink what was never committed
 FINAL = frozenset({"completed", "partial_success", "failed", "cancelled"})  # until somebody goes on with it
 _MOST_OPEN = 16  # runs that are held at a time, each with its sink
 _MOST_TABLES = 256
@@ -210,14 +211,18 @@ def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
             raise InterruptedError(message)
 
 
-def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease) -> RunRecord:
+def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, before: RunRecord) -> RunRecord:
     """
     Open the sink of a run where that has come to: what was written and never committed goes. The run's record, which is another one if something
-    on it is not in the sink.
+    on it is not in the sink. `before` is the run as it was found: one that has come to a good end, and that nobody has touched since, has left
+    nothing behind what is committed.
     """
     state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
     alone = not lease.before or tenure.certainly_dead(lease.before)
-    sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone)
+    settled = (
+        not lease.before and before.replayed_by is None and before.status in FINAL and before.reason not in _CUT_OFF
+    )
+    sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone, settled=settled)
     if state.sink_offset is None and sink.name is not None:
         # From now on what stands in the file is ours, and can be told from what is on record.
         persist(lambda: store.write(lease, Batch(sink_offset=0, read=state.read)), "the store")
@@ -418,7 +423,7 @@ def hold(
 def _marked(store: Store, record: RunRecord, lease: Lease, sink: Sink, replay: str | None) -> RunRecord:
     persist(lambda: store.hold_sink(lease, replay), "the store")
     try:
-        now = make_ready(sink, store, record, lease)
+        now = make_ready(sink, store, record, lease, before=record)
     except BaseException:
         with suppress(Exception):  # whose mark was there still has to be made good
             store.hold_sink(lease, record.replayed_by)

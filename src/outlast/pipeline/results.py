@@ -121,7 +121,7 @@ class RunResult(Generic[Out_co]):
 
     @property
     def groups(self) -> Sequence[FailureGroup]:
-        """The failures of this run by fingerprint, the largest group first."""
+        """What is still failed of this run by fingerprint, the largest group first: not what a replay has mended."""
         if self._store is None:
             return ()
         store = self._store()

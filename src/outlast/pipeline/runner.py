@@ -287,6 +287,7 @@ class Runner(Traffic):
             return
         self._cancelling = True
         self._stop.set()
+        self.journal.hurry()
         self.room.open_for_good()
         for task in self._tasks:
             task.cancel()

@@ -71,14 +71,14 @@ def gathered(store: Store, run: RunRecord) -> Report:
         warnings, more_warnings = _warnings(count.warnings())
         throughput = _throughput(count, sums, run)
         pass_list = _passes(count.passes())
-    groups = store.groups(run=run.id, status=None, limit=_LISTED)
+    groups = store.failed_groups(run.id, limit=_LISTED)
     complete = _complete(sums)
     stages = _stages(run, sums, complete=complete)
     letters = _letters(groups, sums, run.id, store.code_option(run.pipeline))
     counts = _counts(run)
     return Report(
         format=FORMAT,
-        verdict=_verdict(run, counts, letters, errors),
+        verdict=_verdict(run, counts, store.failures(run, limit=_LISTED), errors),
         run=_facts(run, sums),
         counts=counts,
         complete=complete,
@@ -157,7 +157,7 @@ def _counts(run: RunRecord) -> CountFacts:
     )
 
 
-def _verdict(run: RunRecord, counts: CountFacts, letters: Sequence[LetterGroup], errors: Sequence[ErrorGroup]) -> str:
+def _verdict(run: RunRecord, counts: CountFacts, failed: Sequence[StoredGroup], errors: Sequence[ErrorGroup]) -> str:
     """What happened, in a sentence for somebody who has slept through it."""
     dead, total = counts.dlq + counts.failed, counts.total
     if total == 0:
@@ -176,12 +176,13 @@ def _verdict(run: RunRecord, counts: CountFacts, letters: Sequence[LetterGroup],
             f", {counts.dlq:,} became {'a dead letter' if counts.dlq == 1 else 'dead letters'}" if counts.dlq else ""
         )
         said += f", {counts.failed:,} failed." if counts.failed else "."
-    causes = [group for group in letters or errors if isinstance(group, LetterGroup) or group.dead]
+    # Items from before that was on record have no group, but attempts.
+    causes = [(group.count, group.stage, group.error_type) for group in failed]
+    causes = causes or [(group.dead, group.stage, group.error_type) for group in errors if group.dead]
     if dead and causes:
-        first = causes[0]
-        number = first.count if isinstance(first, LetterGroup) else first.dead
+        number, stage, error_type = causes[0]
         much = "all" if number >= dead else "most" if number * 2 > dead else f"{number:,}"
-        cause = f"failed at {sanitise(first.stage, 60)} with {sanitise(first.error_type, 60)}."
+        cause = f"failed at {sanitise(stage, 60)} with {sanitise(error_type, 60)}."
         said += f" Of those {dead:,}, {much} {cause}" if dead > 1 else f" It {cause}"
     begun = {
         "failed": "The run failed. ",
@@ -246,7 +247,7 @@ def _stages(run: RunRecord, sums: Sums, *, complete: bool) -> tuple[StageReport,
     for place, mark in enumerate(run.stages):
         figures = by_stage[place]
         here = [figure for figure in sums.items if figure.stage == place and not figure.unread]
-        # Every unit has a first attempt. Without those that succeeded: every item that ended here or further on has been here.
+        # Every unit has one first attempt, in whichever pass. Without those that succeeded: every item that ended here or further on has been here.
         entered = sum(figure.number for figure in figures if not figure.again)
         if not complete:
             entered = sum(figure.number for figure in sums.items if figure.stage >= place and not figure.unread)
@@ -258,7 +259,10 @@ def _stages(run: RunRecord, sums: Sums, *, complete: bool) -> tuple[StageReport,
         first = sum(figure.number for figure in figures if figure.outcome == "success" and not figure.again) - (
             skipped - later_skips
         )
-        later = sum(figure.number for figure in figures if figure.outcome == "success" and figure.again) - later_skips
+        later = sum(
+            figure.number for figure in figures if figure.outcome == "success" and figure.again and not figure.repeated
+        )
+        later -= later_skips
         retries = _retries(sums, place, entered)
         found.append(
             StageReport(

@@ -165,7 +165,10 @@ class ErrorGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterGroup:
-    """Dead letters of this run with one fingerprint. `open` ones wait for somebody; the commands look at them and replay them."""
+    """
+    Dead letters of this run with one fingerprint that no replay has mended. `open` ones wait for somebody; the commands look at them and
+    replay them.
+    """
 
     group: str
     stage: str

@@ -7,6 +7,7 @@ What lies between two attempts and was no wait on record is the wait for a slot.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.errors import ConfigurationError
@@ -17,16 +18,16 @@ from outlast.store.records import from_us
 from outlast.words import counted, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from outlast.store import Store
-    from outlast.store.records import AttemptRow, ItemRow, RunRecord
+    from outlast.store.records import AttemptRow, DeadLetterRow, ItemRow, RunRecord
 
 _NOTICED = 1000  # microseconds; a shorter wait for a slot is nothing but bookkeeping
 _MOST = 1000  # attempts that are told
 
-Kind = Literal["read", "attempt", "wait", "pause", "checkpoint", "warning", "end"]
+Kind = Literal["read", "attempt", "wait", "pause", "checkpoint", "warning", "replay", "end"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +102,18 @@ def told(store: Store, run: RunRecord, item: str | int) -> Story:
     attempts = sorted(
         store.attempts(run.number, trail.seq, limit=_MOST), key=lambda each: (each.started_us, each.stage)
     )
-    letters = store.letters(run=run.id, text=trail.key, status=None, limit=100)
-    letter = next((each.id for each in letters if each.seq == trail.seq), None)
+    letter = store.letter_of(run.id, trail.seq)
+    replays = [] if letter is None else list(_replays(store, letter))
     waited: dict[str, float] = {}
-    for why, microseconds in _all_waits(attempts, row):
+    for why, microseconds in chain(
+        _all_waits(attempts, row), *(_all_waits(replay.attempts, replay.row) for replay in replays)
+    ):
         waited[why] = waited.get(why, 0.0) + microseconds / 1e6
+    spent: dict[str, float] = {}
+    for each in (row, *(replay.row for replay in replays)):
+        for name, amount in ({} if each is None else each.spent).items():
+            spent[name] = spent.get(name, 0.0) + amount
+    known = _Trial(run, row, attempts, set(trail.checkpoints))
     return Story(
         run_id=run.id,
         pipeline=sanitise(run.pipeline),
@@ -114,13 +122,49 @@ def told(store: Store, run: RunRecord, item: str | int) -> Story:
         position=trail.seq,
         status=trail.status,
         took=None if row is None else row.took_us / 1e6,
-        attempts=len(attempts) if row is None else row.attempts,
-        worked=sum(each.took_us for each in attempts) / 1e6,
+        attempts=sum(each.number for each in (known, *replays)),
+        worked=sum(each.took_us for trial in (known, *replays) for each in trial.attempts) / 1e6,
         waited={why: round(seconds, 6) for why, seconds in waited.items()},
-        spent={} if row is None else dict(row.spent),
-        letter=letter,
-        moments=tuple(_moments(run, trail.seq, row, attempts, set(trail.checkpoints), letter)),
+        spent=spent,
+        letter=None if letter is None else letter.id,
+        moments=tuple(_moments(trail.seq, known, replays, spent, None if letter is None else letter.id)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What a run, or a replay, has on record of the item; `row` is None where it has not finished it."""
+
+    run: RunRecord
+    row: ItemRow | None
+    attempts: list[AttemptRow]
+    checkpoints: set[int]
+
+    @property
+    def number(self) -> int:
+        """How many attempts there were."""
+        return len(self.attempts) if self.row is None else self.row.attempts
+
+    @property
+    def tried(self) -> bool:
+        return bool(self.attempts) or bool(self.row is not None and self.row.attempts)
+
+
+def _replays(store: Store, letter: DeadLetterRow) -> Iterator[_Trial]:
+    """Every replay of the item's dead letter, the first one first."""
+    for run_id, seq in store.replays_of(letter):
+        run = store.run(run_id)
+        if run is None:
+            continue
+        trail = store.trail(run.number, seq)
+        attempts = store.attempts(run.number, seq, limit=_MOST)
+        rows = store.items(run.number, after=seq - 1, limit=1)
+        yield _Trial(
+            run,
+            next((row for row in rows if row.seq == seq), None),
+            sorted(attempts, key=lambda each: (each.started_us, each.stage)),
+            set() if trail is None else set(trail.checkpoints),
+        )
 
 
 def _all_waits(attempts: Iterable[AttemptRow], row: ItemRow | None) -> Iterator[tuple[str, int]]:
@@ -131,16 +175,27 @@ def _all_waits(attempts: Iterable[AttemptRow], row: ItemRow | None) -> Iterator[
 
 
 def _moments(
-    run: RunRecord,
-    seq: int,
-    row: ItemRow | None,
-    attempts: list[AttemptRow],
-    checkpoints: set[int],
-    letter: str | None,
+    seq: int, known: _Trial, replays: Sequence[_Trial], spent: Mapping[str, float], letter: str | None
 ) -> Iterator[Moment]:
     yield Moment(kind="read", text=f"read from the source, at position {seq:,}")
+    yield from _tried(known)
+    row = known.row
+    if row is None:
+        yield Moment(kind="end", text="not finished: a resume goes on with it")
+        return
+    for why, took in (row.waits or {}).items():
+        text = f"waited {duration(took / 1e6)}: {reason(why)[2]}; no attempt on record came after it"
+        yield Moment(kind="wait", why=why, seconds=took / 1e6, text=text)
+    for replay in replays:
+        yield from _replayed(replay, last=replay is replays[-1])
+    for warning in row.warnings:
+        yield Moment(kind="warning", text=f"warning: {sanitise(warning)}")
+    yield _end(known.run, row, [replay for replay in replays if replay.tried], spent, letter)
+
+
+def _tried(trial: _Trial) -> Iterator[Moment]:
     before: AttemptRow | None = None
-    for attempt in attempts:
+    for attempt in trial.attempts:
         if before is not None and attempt.pass_ != before.pass_:
             end = before.started_us + before.took_us
             apart = (attempt.started_us - end) / 1e6
@@ -152,23 +207,35 @@ def _moments(
             )
             before = None
         yield from _waits(attempt.waits, attempt.started_us, before)
-        yield _attempt(run, attempt)
-        if attempt.outcome == "success" and attempt.stage in checkpoints:
-            stage = _stage(run, attempt.stage)
+        yield _attempt(trial.run, attempt)
+        if attempt.outcome == "success" and attempt.stage in trial.checkpoints:
+            stage = _stage(trial.run, attempt.stage)
             yield Moment(
                 kind="checkpoint", stage=stage, text=f"the output of {stage} is on record: no resume pays for it again"
             )
         before = attempt
+
+
+def _replayed(replay: _Trial, *, last: bool) -> Iterator[Moment]:
+    row, name = replay.row, sanitise(replay.run.run_key)
+    begun = min((each.started_us for each in replay.attempts), default=None if row is None else row.started_us)
+    yield Moment(
+        kind="replay",
+        at=None if begun is None else from_us(begun),
+        outcome=None if row is None else row.status,
+        text=f"its dead letter was replayed by {name}",
+    )
+    yield from _tried(replay)
+    why = "" if row is None else sanitise(row.reason or "")
     if row is None:
-        yield Moment(kind="end", text="not finished: a resume goes on with it")
+        text = "that replay has not finished it" if last else "that replay did not finish it"
+    elif not replay.tried:
+        text = f"that replay did not try it: {why}"
+    elif row.status in {"dlq", "failed"}:
+        text = f"it failed again: {why}"
+    else:
         return
-    end_us = row.started_us + row.took_us
-    for why, took in (row.waits or {}).items():
-        text = f"waited {duration(took / 1e6)}: {reason(why)[2]}; no attempt on record came after it"
-        yield Moment(kind="wait", why=why, seconds=took / 1e6, text=text)
-    for warning in row.warnings:
-        yield Moment(kind="warning", text=f"warning: {sanitise(warning)}")
-    yield _end(run, row, end_us, letter)
+    yield Moment(kind="replay", outcome=None if row is None else row.status, error=why or None, text=text)
 
 
 def _waits(waits: Mapping[str, int] | None, started_us: int, before: AttemptRow | None) -> Iterator[Moment]:
@@ -210,7 +277,7 @@ def _attempt(run: RunRecord, attempt: AttemptRow) -> Moment:
     if attempt.stop_reason is not None:
         said += f"; not tried again: {attempt.stop_reason}"
     if attempt.delay_us is not None:
-        said += f"; to be tried again in {duration(attempt.delay_us / 1e6)}"
+        said += "; to be tried again " + (f"in {duration(attempt.delay_us / 1e6)}" if attempt.delay_us else "at once")
     if attempt.spent:
         said += f"; spent {amounts(attempt.spent)}"
     return Moment(
@@ -228,20 +295,34 @@ def _attempt(run: RunRecord, attempt: AttemptRow) -> Moment:
     )
 
 
-def _end(run: RunRecord, row: ItemRow, end_us: int, letter: str | None) -> Moment:
+def _end(
+    run: RunRecord, row: ItemRow, replays: Sequence[_Trial], spent: Mapping[str, float], letter: str | None
+) -> Moment:
     stage = _stage(run, row.stage)
     why = sanitise(row.reason or "")
-    total = f" after {counted(row.attempts, 'attempt')} in {duration(row.took_us / 1e6)}"
+    end_us = row.started_us + row.took_us
+    number = row.attempts + sum(replay.number for replay in replays)
+    total = f" after {counted(number, 'attempt')}"
+    dead = "became a dead letter"
+    if not replays:
+        total += f" in {duration(row.took_us / 1e6)}"
+    elif row.status in {"dlq", "failed"}:
+        dead = "is still a dead letter"
+    else:
+        final = replays[-1]
+        total += f", in the replay {sanitise(final.run.run_key)}"
+        stage = _stage(final.run, row.stage if final.row is None else final.row.stage)
+        end_us = end_us if final.row is None else final.row.started_us + final.row.took_us
     said = {
         "succeeded": f"succeeded{', degraded' if row.degraded else ''}{total}",
         "skipped": f"skipped at {stage}: {why}",
-        "dlq": f"became a dead letter{total}: {why}",
+        "dlq": f"{dead}{total}: {why}",
         "failed": f"failed{total}: {why}",
     }[row.status]
-    if row.stop_reason is not None:
+    if row.stop_reason is not None and not replays:
         said += f"; not tried again: {row.stop_reason}"
-    if row.spent:
-        said += f"; spent {amounts(row.spent)} in all"
+    if spent:
+        said += f"; spent {amounts(spent)} in all"
     if letter is not None:
         said += f"; look: outlast dlq show {letter[:12]}"
     return Moment(
@@ -251,7 +332,7 @@ def _end(run: RunRecord, row: ItemRow, end_us: int, letter: str | None) -> Momen
         outcome=row.status,
         error=why or None,
         stop_reason=row.stop_reason,
-        spent=dict(row.spent),
+        spent=dict(spent),
         text=said,
     )
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from outlast.store.letters import UNRESOLVED
 from outlast.store.records import LetterGroup, from_us, storable
 
 if TYPE_CHECKING:
@@ -28,26 +29,38 @@ _CLASSES = "case when took < 1000 then took {} else took / 10000000000 * 1000000
 )
 # What attempts are sorted by, in one number: that is a third quicker than four columns, and it is most of what a report costs.
 _OUTCOMES: tuple[AttemptOutcome, ...] = ("success", "retrying", "failed")
-_CODE = "stage * 6 + case outcome when 'success' then 0 when 'retrying' then 2 else 4 end + case when number > 1 then 1 else 0 end"
+_CODE = "t.stage * 9 + case t.outcome when 'success' then 0 when 'retrying' then 3 else 6 end + {}"
+_AGAIN = "case when t.number > 1 then 1 else 0 end"
+# Each pass counts its attempts from one: what a pass before it has tried is no first attempt, and what that has done is done once more.
+_BEFORE = "exists (select 1 from outlast_attempts e where e.run = t.run and e.seq = t.seq and e.stage = t.stage and e.pass < t.pass"
+_AGAIN_IN_PASSES = (
+    f"case when {_BEFORE} and e.outcome = 'success') then 2 when t.number > 1 or {_BEFORE}) then 1 else 0 end"
+)
 _ROOM = 100_000_000_000_000  # more microseconds than anything takes
 _SOURCE = "case when reason like 'source: %' and status in ('dlq', 'failed') then 1 else 0 end"  # could not be read
+# And what a replay has mended of that: no stage of this run has seen it.
+_UNREAD = f"case when {_SOURCE} = 1 or (attempts = 0 and status in ('succeeded', 'skipped')) then 1 else 0 end"
 # An item that is not finished has rows up to its last checkpoint only: it came through those stages.
 _DEAD = "(i.seq is not null and i.status in ('dlq', 'failed') and i.stage = t.stage)"
 
 
 class AttemptFigure(NamedTuple):
-    """Attempts of one stage with one outcome, first or further ones, of about the same duration (in microseconds)."""
+    """
+    Attempts of one stage with one outcome, first or further ones, of about the same duration (in microseconds). `repeated` ones are of
+    units that came through in a pass before, which ended before the item did.
+    """
 
     stage: int
     outcome: AttemptOutcome
     again: bool
+    repeated: bool
     number: int
     took: int
     longest: int
 
 
 class ItemFigure(NamedTuple):
-    """Finished items with one status whose last stage was the same; `unread` ones failed before the first."""
+    """Finished items with one status whose last stage was the same; `unread` ones came to none."""
 
     stage: int
     status: ItemStatus
@@ -118,7 +131,9 @@ class Sums:
     spent_in_vain: dict[str, tuple[float, float]] = field(default_factory=dict)  # failed attempts; dead items
     wasted: dict[str, float] = field(default_factory=dict)  # without counting anything twice
     slowest: list[SlowItem] = field(default_factory=list)
-    letters: list[tuple[str, str, LetterStatus, int]] = field(default_factory=list)  # fingerprint, stage, status, count
+    letters: list[tuple[str, str, LetterStatus, int]] = field(
+        default_factory=list
+    )  # not resolved: fingerprint, stage, status, count
     stop_reasons: dict[str, int] = field(
         default_factory=dict
     )  # why failed items were not tried again, the most frequent first
@@ -131,6 +146,7 @@ class Figures:
     app: str
     _runs: Callable[..., list[RunRecord]]
     groups: Callable[..., list[LetterGroup]]
+    failed_groups: Callable[..., list[LetterGroup]]
 
     @contextmanager
     def counting(self, run: RunRecord) -> Iterator[Count]:
@@ -141,10 +157,14 @@ class Figures:
 
     def failures(self, run: RunRecord, status: LetterStatus | None = None, *, limit: int = 100) -> list[LetterGroup]:
         """
-        The failures of a run by fingerprint, the largest group first: its dead letters of this status (None: of any), and the failed items
-        that have none, because the run keeps none or is a replay of those of others.
+        What is failed of a run by fingerprint, the largest group first: its dead letters of this status (None: all that no replay has
+        mended), and the failed items that have none, because the run keeps none or is a replay of those of others.
         """
-        found = {(group.id, group.stage): group for group in self.groups(run=run.id, status=status, limit=limit)}
+        if status is None:
+            letters = self.failed_groups(run.id, limit=limit)
+        else:
+            letters = self.groups(run=run.id, status=status, limit=limit)
+        found = {(group.id, group.stage): group for group in letters}
         bare = ("failed", "dlq") if run.kind == "replay" else ("failed",)
         if sum(getattr(run.counts, name) for name in bare):
             for group in self._bare_failures(run, bare, limit):
@@ -216,12 +236,15 @@ class Count:
         """All that is counted in whole."""
         tx, run = self._tx, self.run.number
         sums = Sums()
+        again = _AGAIN if self.run.passes <= 1 else _AGAIN_IN_PASSES
         sums.attempts = [
-            AttemptFigure(code // 6, _OUTCOMES[code % 6 // 2], code % 2 == 1, count, int(took), int(longest))
+            AttemptFigure(
+                code // 9, _OUTCOMES[code % 9 // 3], code % 3 > 0, code % 3 == 2, count, int(took), int(longest)
+            )
             for code, count, took, longest in (
                 (int(key) // _ROOM, *numbers)
                 for key, *numbers in tx.rows(
-                    f"select ({_CODE}) * {_ROOM} + {_CLASSES}, count(*), sum(took), max(took) from outlast_attempts "
+                    f"select ({_CODE.format(again)}) * {_ROOM} + {_CLASSES}, count(*), sum(took), max(took) from outlast_attempts t "
                     "where run = ? group by 1 order by 1",
                     run,
                 )
@@ -230,7 +253,7 @@ class Count:
         sums.items = [
             ItemFigure(stage, status, bool(unread), *(int(number) for number in numbers))
             for stage, status, unread, *numbers in tx.rows(
-                f"select stage, status, {_SOURCE}, count(*), sum(attempts), sum(took), min(started), max(started + took), "
+                f"select stage, status, {_UNREAD}, count(*), sum(attempts), sum(took), min(started), max(started + took), "
                 "sum(case when degraded then 1 else 0 end) from outlast_items where run = ? group by 1, 2, 3 order by 1, 2, 3",
                 run,
             )
@@ -238,8 +261,8 @@ class Count:
         sums.retries = self._retries()
         sums.skipped_again = dict(
             tx.rows(
-                "select i.stage, count(*) from outlast_items i join outlast_attempts a on a.run = i.run and a.seq = i.seq "
-                "and a.stage = i.stage where i.run = ? and i.status = 'skipped' and a.outcome = 'success' and a.number > 1 group by 1",
+                "select i.stage, count(*) from outlast_items i join outlast_attempts t on t.run = i.run and t.seq = i.seq "
+                f"and t.stage = i.stage where i.run = ? and i.status = 'skipped' and t.outcome = 'success' and {again} = 1 group by 1",
                 run,
             )
         )
@@ -255,7 +278,7 @@ class Count:
         sums.letters = [
             tuple(row)
             for row in tx.rows(
-                "select fingerprint, stage, status, count(*) from outlast_dead_letters where app = ? and run = ? "
+                f"select fingerprint, stage, status, count(*) from outlast_dead_letters where app = ? and run = ?{UNRESOLVED} "
                 "group by 1, 2, 3 order by 4 desc, 1, 2, 3 limit 1000",
                 *(self._app, self.run.id),
             )

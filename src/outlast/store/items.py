@@ -208,8 +208,9 @@ class Items:
         before = _run_counts(read, counts, degraded)
         moved = dict.fromkeys(_COUNTED, 0)
         for item in home.items:
+            # What could not be read was no stage's attempt in that run, and has none on record.
             done = tx.execute(
-                "update outlast_items set status = ?, degraded = ?, reason = ?, warnings = coalesce(?, warnings), output = ?, "
+                "update outlast_items set attempts = case when reason like 'source: %' then 0 else attempts end, status = ?, degraded = ?, reason = ?, warnings = coalesce(?, warnings), output = ?, "
                 "stop_reason = null, fingerprint = null, failure_class = null, failure_type = null where run = ? and seq = ? and status = 'dlq'",
                 *(item.status, item.degraded, item.reason and storable(item.reason)),
                 *(_json(item.warnings) if item.warnings else None, item.output, run, item.seq),

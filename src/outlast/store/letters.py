@@ -45,6 +45,7 @@ Order = Literal["updated", "created"]
 _ORDERS = {"updated": "moved", "created": "created"}
 # Who has a letter that is replayed. Before there was a column for it, the reason named the replay.
 _CLAIM = "coalesce(claimed_by, reason, '')"
+UNRESOLVED = " and status in ('open', 'replaying', 'archived')"  # what a replay has mended is no failure any more
 CLAIMED = "replayed by "  # and its key: for people, and for letters without a column
 
 
@@ -98,6 +99,15 @@ class Letters:
             row = tx.row(f"select {_FIELDS} from outlast_dead_letters where app = ? and id = ?", self.app, id)
         return None if row is None else _letter(row)
 
+    def letter_of(self, run: str, seq: int) -> DeadLetterRow | None:
+        """The dead letter of this item of a run."""
+        with self._database.reading() as tx:
+            row = tx.row(
+                f"select {_FIELDS} from outlast_dead_letters where app = ? and run = ? and seq = ? order by created limit 1",
+                *(self.app, run, seq),
+            )
+        return None if row is None else _letter(row)
+
     def letters_by_id(self, ids: Iterable[str], /) -> dict[str, DeadLetterRow]:
         """Those of these ids that are there."""
         passed = self._database.passed(ids)
@@ -131,7 +141,15 @@ class Letters:
     ) -> list[LetterGroup]:
         """The largest groups of dead letters with one fingerprint at one stage; of open ones, unless a status is named."""
         where.setdefault("status", "open")
+        return self._groups(where, abandoned, limit)
+
+    def failed_groups(self, run: str, *, limit: int = 100) -> list[LetterGroup]:
+        """As `groups`, of one run: all that no replay has mended, whether somebody is to look at them or not."""
+        return self._groups({"run": run}, (), limit, UNRESOLVED)
+
+    def _groups(self, where: LetterFilter, abandoned: Sequence[str], limit: int, more: str = "") -> list[LetterGroup]:
         condition, values = self._where(where, abandoned)
+        condition += more
         with self._database.reading() as tx:
             groups = tx.rows(
                 "select fingerprint, pipeline, stage, count(*), min(first_failed), max(last_attempt) "
@@ -139,11 +157,14 @@ class Letters:
                 "order by count(*) desc, fingerprint, pipeline, stage limit ?",
                 *(*values, limit),
             )
-            return [self._group(tx, group, where, abandoned) for group in groups]
+            return [self._group(tx, group, where, abandoned, more) for group in groups]
 
-    def _group(self, tx: Transaction, group: Any, where: LetterFilter, abandoned: Sequence[str]) -> LetterGroup:
+    def _group(
+        self, tx: Transaction, group: Any, where: LetterFilter, abandoned: Sequence[str], more: str
+    ) -> LetterGroup:
         fingerprint, pipeline, stage, count, first, last = group
         condition, values = self._where(where | {"group": fingerprint, "pipeline": pipeline, "stage": stage}, abandoned)
+        condition += more
         newest = tx.rows(
             "select error_class, error_type, error, item_key from outlast_dead_letters "
             f"where {condition} order by created desc, id desc limit 3",
@@ -312,6 +333,16 @@ class Letters:
                 *(run_number, after),
             )
         return [(seq, letter) for seq, letter in rows]
+
+    def replays_of(self, letter: DeadLetterRow) -> list[tuple[str, int]]:
+        """The replays that had this letter on their list, the first one first: the id of each, and the number of the item there."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select runs.id, listed.seq from outlast_runs runs join outlast_replays listed on listed.run = runs.number "
+                "where runs.app = ? and runs.pipeline = ? and runs.kind = 'replay' and listed.letter = ? order by runs.started, runs.number",
+                *(self.app, letter.pipeline, letter.id),
+            )
+        return [(run, seq) for run, seq in rows]
 
     def free_letters(self, lease: Lease, run: str, reason: str) -> int:
         """Open the letters again that a replay has claimed and not settled; how many. `LeaseLost` if the lease is not the newest."""
