@@ -1991,3 +1991,26 @@ def test_a_result_to_retry_is_a_success_for_the_breaker():
         guard = Guard(retry=quick(), breaker=breaker, retry_if=lambda answer: answer == "wait")
         assert guard.call(lambda: next(answers)) == "done"
     assert (breaker.state, breaker.failure_count) == (CLOSED, 0)
+
+
+@pytest.mark.parametrize("result", [5, None])
+@pytest.mark.parametrize("off", [False, True], ids=["on", "off"])
+def test_a_blocking_function_is_not_awaited_and_the_way_out_is_said(result, off):
+    """It is a mistake of the program and no failure of the service, whatever counts as one; a TypeError of async code is that code's own."""
+    breaker = CircuitBreaker(f"blocking {result} {off}", failure_threshold=1, count="any")
+
+    def blocking():
+        return result
+
+    async def broken():
+        raise TypeError("its own")
+
+    with disabled() if off else contextlib.nullcontext():
+        with pytest.raises(
+            outlast.ConfigurationError, match=r"something to await from .*blocking, got: a result.*use `call`"
+        ):
+            asyncio.run(breaker.acall(blocking))
+        assert breaker.state is CircuitState.CLOSED
+        with pytest.raises(TypeError, match="its own"):
+            asyncio.run(breaker.acall(broken))
+    assert breaker.state is (CircuitState.CLOSED if off else CircuitState.OPEN)

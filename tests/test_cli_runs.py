@@ -380,6 +380,29 @@ def test_a_run_that_nobody_runs_is_cancelled_at_once_and_not_paused(shell):
     assert shell("resume today").returncode == 2
 
 
+def test_a_failed_run_with_something_left_goes_on_or_is_cancelled(shell):
+    """`runs show` says how it goes on; it is cancelled as any run that has not ended. One with nothing left is not."""
+    shell.write("good", "bad", *["good"] * 40)
+    failed = "import outlast\n" + (shell.folder / "app.py").read_text() + "\nimport sys\n"
+    (shell.folder / "program.py").write_text(
+        failed + 'reviews.run("in.jsonl", run_key=sys.argv[1], item_key="id", on_item_error=sys.argv[2], check=False)\n'
+    )
+    for key, then in (("stopped", "stop"), ("ended", "collect")):
+        command = [sys.executable, "program.py", key, then]
+        subprocess.run(command, cwd=shell.folder, env=shell.env, check=True, capture_output=True, timeout=40)
+    (left, over) = (shell.json(f"runs show {key}") for key in ("stopped", "ended"))
+    assert (left["status"], left["counts"]["succeeded"] < 41) == ("failed", True)
+    assert "go on: outlast resume stopped" in shell("runs show stopped").stderr
+    assert "resume" not in shell("runs show ended").stderr
+    assert shell("cancel stopped").stdout == "Cancelled stopped of reviews.\n"
+    assert shell.json("runs show stopped")["status"] == "cancelled"
+    refused = shell("cancel ended")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        f"ended of reviews is {over['status']}: there is nothing to cancel.\n",
+    )
+
+
 # --- what is on record ---
 
 
@@ -441,6 +464,9 @@ def test_tables_fit_the_terminal(shell, width, columns):
         done = shell(line, COLUMNS=str(width))
         assert done.returncode == 0
         assert max(len(row) for row in done.stdout.splitlines()) <= width, line
+    narrow = shell("runs attempts today", COLUMNS="60").stdout.splitlines()
+    assert narrow[0].split() == ["position", "stage", "attempt", "outcome", "error"]  # how it ended is why one looks
+    assert max(len(row) for row in narrow) <= 60
 
 
 def test_without_a_store_nothing_is_made_by_looking(shell):

@@ -25,12 +25,12 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from outlast.callables import PLAIN, awaitable, dress, is_async, rewrapped
+from outlast.callables import PLAIN, awaitable, dress, is_async, name_of, rewrapped
 from outlast.checks import Check
 from outlast.circuits import Answer, CircuitState, LocalMemory, Ticket, closed, isolated, probed
 from outlast.clock import here
 from outlast.commons import Bond
-from outlast.errors import CircuitBreakerOpenError, LimitExceededError, TotalTimeoutError
+from outlast.errors import CircuitBreakerOpenError, ConfigurationError, LimitExceededError, TotalTimeoutError
 from outlast.observe import emit, listening, stands
 from outlast.redact import sanitise
 from outlast.replicas import SharedMemory
@@ -55,6 +55,7 @@ _SETTINGS = (
     "count mode shared"
 ).split()
 _LONGEST_OPEN = 3600.0  # growth of the open time ends here (or at reset_timeout, if that is longer)
+_NOTHING: Any = object()  # a function has returned nothing yet
 _ROUNDING = 1e-6  # as for circuits
 
 __all__ = ["CircuitBreaker", "CircuitState", "Ticket"]
@@ -505,10 +506,18 @@ class CircuitBreaker:
             ticket = asked
             free = False
         else:
-            return await fn(*args, **kwargs)
+            work: Any = fn(*args, **kwargs)
+            if not awaitable(work):
+                raise _blocking(fn)
+            return await work  # type: ignore[no-any-return]
+        work = _NOTHING
         try:
-            value = await fn(*args, **kwargs)
+            work = fn(*args, **kwargs)
+            value: R = await work
         except BaseException as error:
+            if work is not _NOTHING and isinstance(error, TypeError) and not awaitable(work):
+                self.settle(ticket, failed=None)  # that says nothing about the service
+                raise _blocking(fn) from None
             self.settle(ticket, self.judge(error))
             raise
         if not free or self.counts.failures:
@@ -545,6 +554,13 @@ _entered: ContextVar[tuple[Ticket, ...]] = ContextVar("outlast_breakers_entered"
 _breakers: weakref.WeakSet[CircuitBreaker] = weakref.WeakSet()
 _by_name: weakref.WeakValueDictionary[str, CircuitBreaker] = weakref.WeakValueDictionary()
 _unpickled: dict[str, CircuitBreaker] = {}  # nobody else holds these
+
+
+def _blocking(fn: Callable[..., Any]) -> ConfigurationError:
+    return ConfigurationError(
+        f"expected something to await from {name_of(fn)}, got: a result. It is a sync function, and has held up the event loop: use `call`, "
+        'or give a Guard this breaker and isolation="thread" to await it.'
+    )
 
 
 def _named(name: str, settings: dict[str, Any]) -> CircuitBreaker:

@@ -137,6 +137,27 @@ def test_a_changed_body_is_told_once(app, caplog):
     assert "changed" not in outlast.Pipeline("q", second(), app=app).run(ROWS, run_key="k").why
 
 
+def test_a_version_that_was_said_is_not_asked_for(app):
+    """With another version and `on_change="keep"` the stage is told as another version; a stage without one as other code."""
+
+    def make(version, factor):
+        @outlast.stage(version=version)
+        def label(row):
+            return row["id"] * factor
+
+        @outlast.stage
+        def double(number):
+            return number * factor
+
+        return outlast.Pipeline("p", label, double, app=app)
+
+    make("1", 1).run(ROWS, run_key="k")
+    assert make("2", 2).run(ROWS, run_key="k", on_change="keep").why == (
+        "3 of 3 items succeeded; the version of label has changed since, and what is finished keeps its outputs"
+        "; the code of double has changed since, and what is finished keeps its outputs: say version= to tell the old from the new"
+    )
+
+
 def test_a_run_from_before_this_was_recorded_is_accepted_and_recorded_now(app):
     """D-24: what it was begun with is not known; from then on it is."""
     pipeline = outlast.Pipeline("p", passing, app=app)

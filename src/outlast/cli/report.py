@@ -74,6 +74,12 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") 
         )
 
 
+def unfinished(run: RunRecord) -> bool:
+    """Whether there is something left to go on with: items that have not ended, or a source that was not read to its end."""
+    counts = run.counts
+    return not run.source_exhausted or counts.total > counts.succeeded + counts.skipped + counts.dlq + counts.failed
+
+
 def next_steps(
     run: RunRecord, groups: Sequence[FailureGroup], resume: str | None, code: Sequence[str] = ()
 ) -> Iterator[str]:
@@ -81,8 +87,8 @@ def next_steps(
     if run.status in {"interrupted", "paused", "running"}:
         yield f"Go on: {resume or shlex.join(['outlast', 'resume', run.run_key])}"
         return
-    if run.status == "failed" and resume:
-        yield f"Once the cause is gone, go on: {resume}"
+    if run.status == "failed" and (resume or (unfinished(run) and run.kind != "replay")):
+        yield f"Once the cause is gone, go on: {resume or shlex.join(['outlast', 'resume', run.run_key])}"
     # A replay has no letters of its own, and a run that collects its failures has none at all.
     bare = run.counts.failed or (run.kind == "replay" and run.counts.dlq)
     if bare:

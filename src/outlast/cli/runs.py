@@ -194,7 +194,7 @@ def list_attempts(
         ("position", "stage", "attempt", "outcome", "started", "took", "then waited", "stopped", "error"),
         rows,
         fold="error",
-        drop=("then waited", "took", "started", "outcome", "stopped"),
+        drop=("then waited", "took", "started", "stopped"),
     )
 
 
@@ -336,9 +336,13 @@ def cancel(
     run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
 ) -> None:
     """Ask a run to end for good. One that nobody is running is cancelled at once."""
+    from outlast.cli.report import unfinished
+
     with opened(store, app) as kept:
         record = found_run(kept, run, pipeline)
         worker = worker_of(kept, record)
+        # One that has failed with something left goes on when it is run again: until it is cancelled.
+        left = ("failed",) if unfinished(record) else ()
         if worker is not None:
             asked = kept.want(record.id, "cancel")
         else:
@@ -348,7 +352,7 @@ def cancel(
                 status="cancelled",
                 reason="cancelled",
                 why="Cancelled by hand.",
-                expect=("running", "paused", "interrupted"),
+                expect=("running", "paused", "interrupted", *left),
             )
     _asked(record, asked, worker, "cancel", as_json=as_json)
 

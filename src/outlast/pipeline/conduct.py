@@ -64,6 +64,7 @@ class Run:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wishes: deque[str] = deque()
         self._doubted = False
+        self._versioned: set[str] = set()  # stages that are another version than when it began
         self._changed: list[str] = []  # stages whose functions are written in another way than when it began
         self.runner: Runner | None = None
 
@@ -108,7 +109,11 @@ class Run:
             record, lease, before = await _aside(lambda: _opened(store, plan, sink, now))
             self._doubted = in_doubt(before.identity, now)
             if before.counts.succeeded + before.counts.skipped + before.counts.dlq + before.counts.failed:
+                versions = {mark.name: mark.version for mark in before.stages}
                 self._changed = changed(before.identity, now)
+                self._versioned = {
+                    mark.name for mark in plan.marks if versions.get(mark.name, mark.version) != mark.version
+                }
             try:
                 if sink is not None:
                     record = await _aside(lambda: _ready(sink, store, record, lease, before))
@@ -249,7 +254,7 @@ class Run:
         )
 
     def _why(self, status: str, reason: str | None, runner: Runner) -> str:
-        said = _why(status, reason, runner) + _whereabouts(runner.sink) + _what_changed(self._changed)
+        said = _why(status, reason, runner) + _whereabouts(runner.sink) + _what_changed(self._changed, self._versioned)
         if self._resends is None:
             return said
         note = self._resends.note if status in FINAL else ""
@@ -513,13 +518,18 @@ def _why(status: str, reason: str | None, runner: Runner) -> str:
             return f"interrupted: {said}{again}"
 
 
-def _what_changed(stages: list[str]) -> str:
-    if not stages:
-        return ""
-    has = "has" if len(stages) == 1 else "have"
-    said = f"the code of {', '.join(stages)} {has} changed since, and what is finished keeps its outputs: say version= to tell the old from the new"
-    warn("%s", said)
-    return f"; {said}"
+def _what_changed(stages: list[str], versioned: set[str]) -> str:
+    """What is finished keeps its outputs: that is told, and what would tell the old from the new unless it was said."""
+    kept = "changed since, and what is finished keeps its outputs"
+    silent, said = ([name for name in stages if (name in versioned) is told] for told in (False, True))
+    parts = [
+        f"the {what} of {', '.join(names)} {'has' if len(names) == 1 else 'have'} {kept}{way}"
+        for what, names, way in (("version", said, ""), ("code", silent, ": say version= to tell the old from the new"))
+        if names
+    ]
+    for part in parts:
+        warn("%s", part)
+    return "".join(f"; {part}" for part in parts)
 
 
 def _whereabouts(sink: Sink | None) -> str:
