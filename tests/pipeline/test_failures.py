@@ -15,6 +15,7 @@ from outlast import report
 from outlast.cli import app as command_line
 from outlast.deadletters.folder import as_entry, from_entry
 from outlast.testing import run as trial
+from stores import sql
 
 QUICK = {"max_attempts": 2, "initial_delay": 0.001}
 
@@ -314,3 +315,34 @@ def test_another_run_has_other_idempotency_keys(app, batch):
     pipeline.run([1, 2])
     pipeline.run([3, 4])
     assert len(set(keys)) == len(keys)
+
+
+def test_a_payload_that_cannot_be_read_hides_no_other_letter(app):
+    """It is listed with the reason, by the library and in a shell, as JSON too; it can be shown, and edited into one that can be read."""
+    work = outlast.stage(retry=policy())(raising(ValueError("no")))
+    outlast.Pipeline("p", work, app=app).run(range(3), run_key="k", item_key=str, check=False)
+    broken = next(each for each in app.dead_letters.find() if each.item_key == "1")
+    stored = {
+        b"\x80 another codec's": "expected a stored value in its envelope, got: other bytes.",
+        b'{"v":1,"d":{"$type":"datetime","d":"hunter2"}}': "it holds what cannot be read (ValueError)",
+    }
+    for data, why in stored.items():
+        sql(app.store, "update outlast_dead_letters set payload = ? where id = ?", data, broken.id)
+        found = {each.item_key: each for each in app.dead_letters.find()}
+        assert {key: (each.payload, each.unreadable is None) for key, each in found.items()} == {
+            "0": (0, True),
+            "1": (None, False),
+            "2": (2, True),
+        }
+        assert found["1"].unreadable.startswith(why)
+    listed = shell(app, "dlq", "list")
+    assert f"The payload of {broken.id[:12]} cannot be read: {why}" in listed
+    assert "hunter2" not in listed
+    assert all(each.id[:12] in listed for each in found.values())
+    told = {each["item_key"]: each for each in json.loads(shell(app, "dlq", "list", "--json"))}
+    assert (told["0"]["payload"], told["1"]["payload"], told["1"]["unreadable"]) == (0, None, why)
+    shown = shell(app, "dlq", "show", broken.id)
+    assert f"payload      cannot be read: {why}" in shown
+    assert "Give it an input: outlast dlq edit" in shown
+    app.dead_letters.edit(broken.id, 7, reason="from the backup")
+    assert app.dead_letters.show(broken.id).unreadable is None

@@ -167,6 +167,9 @@ def list_letters(
             fold="error",
             drop=("status", "attempts", "failed", "pipeline", "item"),
         )
+        for letter in shown:
+            if letter.unreadable is not None:
+                hint(f"The payload of {letter.id[:12]} cannot be read: {letter.unreadable}")
         if len(shown) == limit:
             hint(f"The newest {limit:,}. More: --limit; as a few problems: outlast dlq groups")
 
@@ -245,11 +248,13 @@ def show_letter(
     if letter.unstored is not None:
         begins = "cannot be replayed" if letter.begins_at is None else f"a replay begins at {letter.begins_at}"
         say(f"input        not stored: {letter.unstored}; {begins}")
-    if letter.begins_at is not None:
+    if letter.unreadable is not None:
+        say(f"payload      cannot be read: {letter.unreadable}")
+    elif letter.begins_at is not None:
         whose = "" if letter.begins_at == letter.stage else f", the input of {letter.begins_at}"
         say(f"payload{whose}" if reveal else f"payload{whose} (masked; --reveal prints it as it is)")
         print_block(_indented(letter.payload, reveal=reveal))
-    if letter.status == "open" and letter.begins_at is None:
+    if letter.status == "open" and (letter.begins_at is None or letter.unreadable is not None):
         hint(f"Give it an input: outlast dlq edit {letter.id[:12]} --payload JSON --reason ...")
     elif letter.status == "open":
         hint(f"Send it again: {shlex.join(['outlast', 'dlq', 'replay', letter.id[:12], *code])}")

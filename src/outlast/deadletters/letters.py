@@ -22,8 +22,9 @@ class DeadLetter:
 
     `group` is its fingerprint; `error` is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`; `reason` says why
     its status was changed last. `begins_at` is the stage whose input the payload is and where a replay begins: an earlier one than `stage`
-    if that one's input could not be stored, for the reason in `unstored`; None if nothing could, and there is no payload. `stop_reason` is
-    why there was no further attempt; None for letters from before that was on record, and of other programs.
+    if that one's input could not be stored, for the reason in `unstored`; None if nothing could, and there is no payload. `unreadable` says why the
+    payload is on record and cannot be read: then `payload` is None. `stop_reason` is why there was no further attempt; None for letters from
+    before that was on record, and of other programs.
     """
 
     id: str
@@ -49,6 +50,7 @@ class DeadLetter:
     stop_reason: StopReason | None = None
     begins_at: str | None = None
     unstored: str | None = None
+    unreadable: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 

@@ -16,7 +16,8 @@ from outlast.deadletters.letters import DeadLetter, as_groups
 from outlast.errors import ConfigurationError
 from outlast.observe import emit, listening
 from outlast.observe.events import DeadLettersOverThreshold
-from outlast.redact import sanitise
+from outlast.redact import error_text, sanitise
+from outlast.store.faults import StoreError
 from outlast.store.filters import FIELDS, checked, chooses, spelled_out
 from outlast.store.records import from_us
 
@@ -354,12 +355,19 @@ class DeadLetters:
 
     def _shown(self, row: DeadLetterRow, abandoned: Sequence[str] = ()) -> DeadLetter:
         given_up = row.status == "replaying" and (row.claimed_by or row.reason or "") in abandoned
+        payload, unreadable = None, None
+        try:
+            payload = self._codec.decode(row.payload)
+        except Exception as error:  # noqa: BLE001 - one that cannot be read hides no other
+            # Another's message may quote what is in it.
+            mine = isinstance(error, StoreError)
+            unreadable = error_text(error) if mine else f"it holds what cannot be read ({type(error).__name__})"
         return DeadLetter(
             id=row.id,
             pipeline=row.pipeline,
             stage=row.stage,
             item_key=row.item_key,
-            payload=self._codec.decode(row.payload),
+            payload=payload,
             error=row.error,
             error_class=row.error_class,
             group=row.fingerprint,
@@ -378,6 +386,7 @@ class DeadLetters:
             stop_reason=row.stop_reason,
             begins_at=begins_at(row),
             unstored=unstored(row),
+            unreadable=unreadable,
             metadata=row.metadata,
         )
 

@@ -43,9 +43,10 @@ class Attempts:
     _cancelling: bool
     _virtual: bool
 
-    def hold(self, journey: Traveller) -> None:
-        """Let no thread begin anything before it is known whether the end of this attempt stops the run."""
-        raise NotImplementedError
+    if TYPE_CHECKING:  # what the runner adds
+
+        def hold(self, journey: Traveller) -> None:
+            """Let no thread begin anything before it is known whether the end of this attempt stops the run."""
 
     async def attempt(self, journey: Traveller, post: Post) -> Next:
         """One attempt at an async stage."""
