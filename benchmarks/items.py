@@ -58,7 +58,7 @@ def _drop(_: object) -> None:
 
 def measure(case: str, items: int) -> dict[str, float]:
     """One run in this process: seconds, seconds of processor time, the most memory it had. Imports are not part of it."""
-    import outlast.pipeline.runner
+    import outlast.pipeline.engine.runner
     import outlast.store.sqlite  # noqa: F401 - loaded before the clock starts
 
     with tempfile.TemporaryDirectory() as folder:

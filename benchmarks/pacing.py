@@ -27,7 +27,7 @@ import httpx
 from report import renew
 
 from outlast import App, Guard, Limit, Pipeline, stage
-from outlast.clock import here
+from outlast.kernel.clock import here
 from outlast.testing import virtual_time
 from servers.limited import Bucket, LimitedServer, Service, Window, many
 

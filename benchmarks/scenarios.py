@@ -417,7 +417,7 @@ def isolated(kind: str, _: Fn) -> Any:
 
 
 def isolated_cold(fn: Fn) -> Fn:
-    call, pool = isolated("process", fn), library("outlast.processes")._pool  # noqa: SLF001 - a new worker for every call
+    call, pool = isolated("process", fn), library("outlast.isolation.processes")._pool  # noqa: SLF001 - a new worker for every call
 
     def wrapper(x: int) -> Any:
         warm, pool._idle = pool._idle, []  # noqa: SLF001 - as above

@@ -16,7 +16,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast import config, presets, rules
+from outlast.settings import blocks
+from outlast import presets
+from outlast.verdicts import rules
 from outlast.observe import events, metrics
 from outlast.policy import RetryPolicy
 
@@ -168,7 +170,7 @@ def ready_made() -> str:
 
 
 def configuration_keys() -> str:
-    rows = ((code(key), text, unit(key)) for key, text in config.CONFIG_KEYS.items())
+    rows = ((code(key), text, unit(key)) for key, text in blocks.CONFIG_KEYS.items())
     return table("key | meaning | unit", rows)
 
 

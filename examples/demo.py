@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 import outlast
-from outlast.cli.report import next_steps, print_run
+from outlast.cli.printing import next_steps, print_run
 from outlast.cli.watch import watching
 
 if TYPE_CHECKING:

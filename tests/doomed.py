@@ -16,7 +16,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import outlast
-from outlast.pipeline import journal
+from outlast.pipeline.record import writer
 from outlast.store import Store
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def dawdle() -> None:
         write(store, lease, batch)
         time.sleep(0.001)
 
-    journal.MOST_ITEMS = 60
+    writer.MOST_ITEMS = 60
     os.pwrite, Store.write = in_pieces, slowly
 
 

@@ -12,8 +12,9 @@ from unittest import mock
 
 import pytest
 
-from outlast import Guard, guard
-from outlast.clock import here
+from outlast import Guard
+from outlast.calls import guard
+from outlast.kernel.clock import here
 
 
 class _Scopes:

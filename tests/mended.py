@@ -17,7 +17,7 @@ from pathlib import Path
 
 import outlast
 from outlast.components import parquet, tables
-from outlast.pipeline import journal
+from outlast.pipeline.record import writer
 from outlast.store import Store
 
 APP, PIPELINE = "mended", "mill"
@@ -26,7 +26,7 @@ RUNS = 3  # that the letters come from, each with a sink of its own
 
 def slowly() -> None:
     """As on a slow disk: files grow in pieces, commits take their time. Kills then hit the moments in between."""
-    journal.MOST_ITEMS = 20
+    writer.MOST_ITEMS = 20
     piecemeal = os.pwrite
 
     def pieces(file, data, at):

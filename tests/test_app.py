@@ -4,7 +4,7 @@ import pytest
 
 import outlast
 from outlast import App, ConfigurationError, Secret
-from outlast.redact import sanitise
+from outlast.kernel.redact import sanitise
 
 
 def test_the_store_is_the_argument_then_the_environment_then_sqlite(monkeypatch):

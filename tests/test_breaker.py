@@ -34,7 +34,7 @@ import outlast
 from lanes import lane  # noqa: F401 - a fixture
 from outlast import CircuitBreaker, CircuitBreakerOpenError, CircuitState, ConfigurationError, Guard, RetryPolicy
 from outlast.breaker import _Window
-from outlast.clock import here
+from outlast.kernel.clock import here
 from outlast.observe import subscribe
 from outlast.testing import capture_events, disabled, virtual_time
 

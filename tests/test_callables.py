@@ -15,7 +15,7 @@ import pytest
 
 import outlast
 from outlast import ConfigurationError, Guard, RetryBudget, RetryPolicy, retry
-from outlast.callables import kind_of, name_of
+from outlast.settings.callables import kind_of, name_of
 
 AT_ONCE = RetryPolicy(initial_delay=0)
 

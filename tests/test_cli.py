@@ -57,7 +57,7 @@ def test_classify_as_json_has_every_field():
 
 def test_classify_without_an_argument_lists_every_class():
     """C-07: the table of error classes."""
-    from outlast.rules import ERROR_CLASSES
+    from outlast.verdicts.rules import ERROR_CLASSES
 
     rows = json.loads(outlast("classify", "--json").stdout)
     assert [row["error"] for row in rows] == list(ERROR_CLASSES)

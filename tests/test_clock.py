@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import outlast
 from outlast import CircuitBreaker, Guard, RetryPolicy, Stop
-from outlast.clock import REAL, Clock, Dice, Ids, here, roll_for, stopping
+from outlast.kernel.clock import REAL, Clock, Dice, Ids, here, roll_for, stopping
 from outlast.testing import capture_events, virtual_time
 
 SLOW = RetryPolicy(initial_delay=60, max_delay=60, jitter=0)
@@ -122,7 +122,7 @@ def test_the_roll_of_an_identity_is_its_own(parts):
 
 def test_the_roll_of_an_identity_is_the_same_in_every_process():
     """C-06: it can be worked out from the ids of a run, tomorrow and elsewhere."""
-    script = "from outlast.clock import roll_for; print(roll_for('run-1', 'fetch', 'item-7', 2))"
+    script = "from outlast.kernel.clock import roll_for; print(roll_for('run-1', 'fetch', 'item-7', 2))"
     rolls = {
         subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
         for _ in range(2)

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 import outlast
-from outlast import commons, testing
-from outlast.commons import Bond, Contact, Unreachable, bind
+from outlast import sharing, testing
+from outlast.sharing import Bond, Contact, Unreachable, bind
 
 
 class Place:
@@ -116,7 +116,7 @@ def test_an_unexpected_error_in_the_thread_of_a_contact_stops_nobody(caplog):
 
 def test_the_thread_of_a_contact_goes_on_after_an_unexpected_error(caplog, monkeypatch):
     """Semantics 55: whatever it is, meanwhile everybody decides alone, and later what is shared counts again."""
-    monkeypatch.setattr(commons, "_LOST", 0.01)
+    monkeypatch.setattr(sharing, "_LOST", 0.01)
     contact, thing = Contact(Desk()), Thing()
     thing.looks = 1
     fails = iter([True])

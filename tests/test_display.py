@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from outlast.components import count_items
-from outlast.display.flow import gutter, ranks
+from outlast.display.graph import gutter, ranks
 from outlast.display.page import run_page
 from outlast.display.snapshot import (
     BreakerLine,
@@ -29,7 +29,7 @@ from outlast.display.snapshot import (
 )
 from outlast.display.telling import breaker, ending, lines, pace
 from outlast.display.terminal import picture
-from outlast.words import counted, duration, per_second, percent
+from outlast.kernel.wording import counted, duration, per_second, percent
 
 WAY = ["source", "parse", "label", "store", "out.jsonl"]
 RUN = Snapshot(

@@ -26,7 +26,7 @@ from outlast import (
     RetryPolicy,
     TotalTimeoutError,
 )
-from outlast.clock import here
+from outlast.kernel.clock import here
 from outlast.testing import capture_events, disabled, virtual_time
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -37,14 +37,14 @@ who: ContextVar[str] = ContextVar("who", default="nobody")
 
 async def pause(seconds: float) -> None:
     """Sleep in virtual time; in trio, whose tasks jump one by one, for real."""
-    if here.get().clock.__class__.__name__ == "_VirtualClock" and outlast.clock.in_trio() is None:
+    if here.get().clock.__class__.__name__ == "_VirtualClock" and outlast.kernel.clock.in_trio() is None:
         await here.get().clock.asleep(seconds)
     else:
         await trio.sleep(seconds)
 
 
 async def forever() -> None:
-    if outlast.clock.in_trio() is not None:
+    if outlast.kernel.clock.in_trio() is not None:
         await trio.sleep_forever()
     await asyncio.get_running_loop().create_future()
 

@@ -13,8 +13,9 @@ import threading
 import pytest
 
 import outlast
-from outlast import AttemptTimeoutError, ConfigurationError, Guard, RetryPolicy, isolate
-from outlast.clock import Clock, Dice, Ids, World, here
+from outlast import AttemptTimeoutError, ConfigurationError, Guard, RetryPolicy
+from outlast.isolation import threads
+from outlast.kernel.clock import Clock, Dice, Ids, World, here
 from outlast.testing import capture_events, disabled, virtual_time
 
 QUICK = RetryPolicy(initial_delay=1, jitter=0)
@@ -272,7 +273,7 @@ import outlast.isolate, sys, threading
 try:
     outlast.Guard(retry=None, timeout=0.01, isolation="thread").call(threading.Event().wait)
 except outlast.AttemptTimeoutError:
-    print("left", outlast.isolate.abandoned())
+    print("left", outlast.isolation.threads.abandoned())
 sys.exit(7)
 """
     done = subprocess.run(
@@ -330,21 +331,21 @@ def test_another_attempt_follows_if_the_first_has_ended_meanwhile(blocking):
 
 def test_the_late_result_is_discarded_and_the_thread_counted(blocking):
     """D-9, semantics 40: abandoned() counts it for as long as it runs."""
-    before = isolate.abandoned()
+    before = threads.abandoned()
     with virtual_time(), pytest.raises(outlast.AttemptTimeoutError):
         guard(retry=None).call(blocking)
-    assert isolate.abandoned() == before + 1
+    assert threads.abandoned() == before + 1
     blocking.end()
-    assert isolate.abandoned() == before
+    assert threads.abandoned() == before
 
 
 def test_threads_that_are_waited_for_are_not_abandoned(blocking):
     """semantics 40: only those that nobody waits for."""
-    before, result = isolate.abandoned(), []
+    before, result = threads.abandoned(), []
     caller = threading.Thread(target=lambda: result.append(guard(timeout=20).call(blocking)))
     caller.start()
     assert blocking.started.wait(20)
-    assert isolate.abandoned() == before
+    assert threads.abandoned() == before
     blocking.end()
     caller.join(20)
     assert result == ["late"]
@@ -358,14 +359,14 @@ def test_an_interrupted_caller_leaves_an_abandoned_thread(blocking):
             assert blocking.started.wait(20)
             raise KeyboardInterrupt
 
-    before = isolate.abandoned()
+    before = threads.abandoned()
     token = here.set(World(Interrupted(), Dice(), Ids()))
     try:
         with pytest.raises(KeyboardInterrupt):
             guard().call(blocking)
     finally:
         here.reset(token)
-    assert isolate.abandoned() == before + 1
+    assert threads.abandoned() == before + 1
 
 
 def test_a_late_error_is_discarded_in_silence():
@@ -414,7 +415,7 @@ def test_an_outcome_tells_of_the_timeout(blocking):
 
 def test_abandoned_threads_are_bounded(monkeypatch):
     """D-9, semantics 40: past the bound no further thread is started, and the call says why; when some end, it goes on."""
-    monkeypatch.setattr(isolate, "MOST_ABANDONED", 2)
+    monkeypatch.setattr(threads, "MOST_ABANDONED", 2)
     release = threading.Event()
     guard = Guard(retry=None, timeout=0.001, isolation="thread")
     for _ in range(2):

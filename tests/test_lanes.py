@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import outlast
 from lanes import on_the_short_way
 from outlast import AttemptTimeoutError, CircuitBreaker, Guard, Limit, Rate, RetryBudget, RetryPolicy
-from outlast.clock import here
+from outlast.kernel.clock import here
 from outlast.testing import virtual_time
 
 
@@ -30,7 +30,7 @@ async def aflaky(bad):
 
 @pytest.fixture
 def nobody_listens(monkeypatch):
-    monkeypatch.setattr("outlast.call.listening", lambda: False)
+    monkeypatch.setattr("outlast.calls.state.listening", lambda: False)
 
 
 # --- doors --------------------------------------------------------------------------------------------------------------

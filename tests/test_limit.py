@@ -36,7 +36,7 @@ from outlast import (
     Stop,
     TotalTimeoutError,
 )
-from outlast.clock import here
+from outlast.kernel.clock import here
 from outlast.limits import _Bucket
 from outlast.testing import capture_events, disabled, virtual_time
 

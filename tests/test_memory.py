@@ -475,7 +475,7 @@ def test_waiting_keeps_nothing():
     """semantics 64: during the wait the failed body's locals are already gone."""
     work, alive = Watch(), []
     forget = outlast.observe.subscribe(lambda _: None)
-    from outlast.clock import Clock, Dice, Ids, World, here
+    from outlast.kernel.clock import Clock, Dice, Ids, World, here
 
     class Looking(Clock):
         def sleep(self, seconds, stop=None):

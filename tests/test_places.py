@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast import CircuitBreaker, Guard, Hedge, Limit, Rate, RetryBudget, RetryPolicy
-from outlast.clock import here
+from outlast.kernel.clock import here
 from outlast.observe import subscribe
 from outlast.testing import virtual_time
 

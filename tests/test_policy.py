@@ -15,7 +15,7 @@ from itertools import pairwise
 import pytest
 
 from outlast import CircuitBreakerOpenError, PermanentFailure, RetryPolicy, TemporaryFailure, Verdict, classify
-from outlast.clock import Dice, roll_for
+from outlast.kernel.clock import Dice, roll_for
 
 
 def library(module: str, name: str, *bases: type[Exception]) -> type[Exception]:

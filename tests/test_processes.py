@@ -21,9 +21,10 @@ import pytest
 
 import hostile
 import outlast
-from outlast import ConfigurationError, Guard, PermanentFailure, RetryPolicy, TemporaryFailure, processes
-from outlast.clock import Clock, Dice, Ids, World, here
-from outlast.processes import ProcessAttempt
+from outlast import ConfigurationError, Guard, PermanentFailure, RetryPolicy, TemporaryFailure
+from outlast.isolation import processes
+from outlast.isolation.processes import ProcessAttempt
+from outlast.kernel.clock import Clock, Dice, Ids, World, here
 from outlast.testing import Faults, capture_events, disabled, inject, virtual_time
 
 QUICK = RetryPolicy(initial_delay=0, jitter=0)

@@ -26,9 +26,9 @@ from outlast import (
     TotalTimeoutError,
     classify,
     history,
-    redact,
     stop_reason,
 )
+from outlast.kernel import redact
 from outlast.testing import capture_events, virtual_time
 
 # --- failures, with what is known about them ------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlast.limits.quanta import LEASE, QUANTUM, Ask, Offset, Stretches, Wish, _shares, exchange
+from outlast.limits.stretches import LEASE, QUANTUM, Ask, Offset, Stretches, Wish, _shares, exchange
 
 EPOCH = 1_800_000_000.0
 

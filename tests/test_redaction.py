@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import outlast
-from outlast import CircuitBreaker, ConfigurationError, Guard, RetryPolicy, redact
-from outlast.redact import MASK, error_text, mask, remember_secret, sanitise
+from outlast import CircuitBreaker, ConfigurationError, Guard, RetryPolicy
+from outlast.kernel import redact
+from outlast.kernel.redact import MASK, error_text, mask, remember_secret, sanitise
 from outlast.testing import capture_events, virtual_time
 
 PLANT = "Zx9pLantEd"  # what must not be seen again, nor either half of it

@@ -13,7 +13,7 @@ import unicodedata
 import pytest
 
 import outlast
-from outlast.redact import harmless, in_json, masked, plain, sanitise
+from outlast.kernel.redact import harmless, in_json, masked, plain, sanitise
 from outlast.store.records import EventRow
 from outlast.testing import capture_events
 from stores import sql

@@ -16,7 +16,7 @@ import pytest
 
 import outlast
 from outlast import CircuitBreaker, Guard, RetryPolicy
-from outlast.clock import REAL, here
+from outlast.kernel.clock import REAL, here
 from outlast.testing import Faults, capture_events, disabled, inject, virtual_time
 
 names = itertools.count()
@@ -602,7 +602,7 @@ print(len(calls), breaker.state)
 @pytest.mark.parametrize("value", ["", "0", "no", "false"])
 def test_the_environment_does_not_disable_by_other_words(value):
     """semantics 73: zero and no mean no."""
-    script = "from outlast.clock import REAL; print(REAL.retries)"
+    script = "from outlast.kernel.clock import REAL; print(REAL.retries)"
     done = subprocess.run(
         [sys.executable, "-c", script],
         env=os.environ | {"OUTLAST_DISABLE": value},

@@ -37,11 +37,11 @@ from outlast import (
     TotalTimeoutError,
     classify,
     register,
-    rules,
     verdicts,
 )
-from outlast.clock import here
+from outlast.kernel.clock import here
 from outlast.testing import virtual_time
+from outlast.verdicts import rules
 
 # Written down a second time, so that the tables can be wrong: error class -> category, tier.
 MEANING = {

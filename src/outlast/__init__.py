@@ -14,39 +14,40 @@ if TYPE_CHECKING:
     from outlast.breaker import CircuitBreaker as CircuitBreaker
     from outlast.breaker import CircuitState as CircuitState
     from outlast.budgets import RetryBudget as RetryBudget
-    from outlast.call import current as current
-    from outlast.call import history as history
-    from outlast.call import stop_reason as stop_reason
-    from outlast.clock import Stop as Stop
+    from outlast.calls.drivers import Attempt as Attempt
+    from outlast.calls.drivers import Attempts as Attempts
+    from outlast.calls.guard import Guard as Guard
+    from outlast.calls.guard import retry as retry
+    from outlast.calls.hedge import Hedge as Hedge
+    from outlast.calls.records import AttemptRecord as AttemptRecord
+    from outlast.calls.records import Context as Context
+    from outlast.calls.records import Outcome as Outcome
+    from outlast.calls.state import current as current
+    from outlast.calls.state import history as history
+    from outlast.calls.state import stop_reason as stop_reason
     from outlast.components import Files as Files
     from outlast.components import Query as Query
     from outlast.components import Table as Table
     from outlast.deadletters import DeadLetter as DeadLetter
     from outlast.deadletters import DeadLetters as DeadLetters
     from outlast.deadletters import FailureGroup as FailureGroup
-    from outlast.drivers import Attempt as Attempt
-    from outlast.drivers import Attempts as Attempts
     from outlast.errors import AttemptTimeoutError as AttemptTimeoutError
     from outlast.errors import CircuitBreakerOpenError as CircuitBreakerOpenError
     from outlast.errors import ConfigurationError as ConfigurationError
-    from outlast.errors import FailureBudgetExceeded as FailureBudgetExceeded
     from outlast.errors import LeaseLost as LeaseLost
     from outlast.errors import LimitExceededError as LimitExceededError
     from outlast.errors import OutlastError as OutlastError
     from outlast.errors import PermanentFailure as PermanentFailure
-    from outlast.errors import RunFailed as RunFailed
-    from outlast.errors import RunInterrupted as RunInterrupted
     from outlast.errors import TemporaryFailure as TemporaryFailure
     from outlast.errors import TotalTimeoutError as TotalTimeoutError
-    from outlast.errors import result_of as result_of
-    from outlast.guard import Guard as Guard
-    from outlast.guard import retry as retry
-    from outlast.hedge import Hedge as Hedge
+    from outlast.kernel.aliases import Category as Category
+    from outlast.kernel.aliases import ErrorSpec as ErrorSpec
+    from outlast.kernel.aliases import Jitter as Jitter
+    from outlast.kernel.aliases import Seconds as Seconds
+    from outlast.kernel.aliases import StopReason as StopReason
+    from outlast.kernel.clock import Stop as Stop
     from outlast.limits import Limit as Limit
     from outlast.limits import Rate as Rate
-    from outlast.model import AttemptRecord as AttemptRecord
-    from outlast.model import Context as Context
-    from outlast.model import Outcome as Outcome
     from outlast.pipeline import ArrowStream as ArrowStream
     from outlast.pipeline import Counts as Counts
     from outlast.pipeline import Degraded as Degraded
@@ -61,16 +62,15 @@ if TYPE_CHECKING:
     from outlast.pipeline import map as map  # noqa: A004 - outlast.map
     from outlast.pipeline import stage as stage
     from outlast.pipeline import use as use
+    from outlast.pipeline.errors import FailureBudgetExceeded as FailureBudgetExceeded
+    from outlast.pipeline.errors import RunFailed as RunFailed
+    from outlast.pipeline.errors import RunInterrupted as RunInterrupted
+    from outlast.pipeline.errors import result_of as result_of
     from outlast.policy import Decision as Decision
     from outlast.policy import Delay as Delay
     from outlast.policy import RetryPolicy as RetryPolicy
     from outlast.rows import RowTransformStep as RowTransformStep
     from outlast.rows import StepResult as StepResult
-    from outlast.shapes import Category as Category
-    from outlast.shapes import ErrorSpec as ErrorSpec
-    from outlast.shapes import Jitter as Jitter
-    from outlast.shapes import Seconds as Seconds
-    from outlast.shapes import StopReason as StopReason
     from outlast.verdicts import Verdict as Verdict
     from outlast.verdicts import classify as classify
     from outlast.verdicts import register as register
@@ -82,20 +82,21 @@ _ROOMS = {
     "app": "App Secret",
     "breaker": "CircuitBreaker CircuitState",
     "budgets": "RetryBudget",
-    "call": "current history stop_reason",
-    "clock": "Stop",
+    "calls.drivers": "Attempt Attempts",
+    "calls.guard": "Guard retry",
+    "calls.hedge": "Hedge",
+    "calls.records": "AttemptRecord Context Outcome",
+    "calls.state": "current history stop_reason",
     "components": "Files Query Table",
-    "drivers": "Attempt Attempts",
     "deadletters": "DeadLetter DeadLetters FailureGroup",
-    "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError FailureBudgetExceeded LeaseLost LimitExceededError OutlastError PermanentFailure RunFailed RunInterrupted TemporaryFailure TotalTimeoutError result_of",
-    "guard": "Guard retry",
-    "hedge": "Hedge",
+    "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError LeaseLost LimitExceededError OutlastError PermanentFailure TemporaryFailure TotalTimeoutError",
+    "kernel.aliases": "Category ErrorSpec Jitter Seconds StopReason",
+    "kernel.clock": "Stop",
     "limits": "Limit Rate",
-    "model": "AttemptRecord Context Outcome",
     "pipeline": "ArrowStream Counts Degraded ItemResult PartialResult Pipeline RunResult Skip Snooze Stage amap map stage use",
+    "pipeline.errors": "FailureBudgetExceeded RunFailed RunInterrupted result_of",
     "policy": "Decision Delay RetryPolicy",
     "rows": "RowTransformStep StepResult",
-    "shapes": "Category ErrorSpec Jitter Seconds StopReason",
     "verdicts": "Verdict classify register",
 }
 _MODULES = ("observe", "presets", "report", "rows", "testing")

@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from outlast.checks import Check, Shown
-from outlast.commons import Bond, bind
 from outlast.errors import ConfigurationError
+from outlast.kernel.redact import MASK, remember_secret
 from outlast.pipeline.home import Home
-from outlast.redact import MASK, remember_secret
+from outlast.settings.checks import Check, Shown
+from outlast.sharing import Bond, bind
 from outlast.store.retention import KINDS
 
 if TYPE_CHECKING:

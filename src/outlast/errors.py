@@ -15,6 +15,8 @@ Every exception Outlast raises of its own.
             ├── FailureBudgetExceeded           too large a share of the items failed
             └── RunInterrupted                  a run was interrupted, paused or cancelled before its end
 
+`RunFailed` and those below it carry the result of a run, so they live in `outlast.pipeline.errors`.
+
 What a protected call raises is, wherever one exists, the last attempt's own exception and none of these.
 """
 
@@ -26,8 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
-    from outlast.pipeline import RunResult
-    from outlast.shapes import Seconds
+    from outlast.kernel.aliases import Seconds
 
 
 class OutlastError(Exception):
@@ -52,7 +53,7 @@ class ConfigurationError(OutlastError, ValueError):
     problems: Sequence[str]
 
     def __init__(self, problems: Sequence[str] | str) -> None:
-        from outlast.redact import mask  # an error path; and what people write may hold a secret
+        from outlast.kernel.redact import mask  # an error path; and what people write may hold a secret
 
         self.problems = tuple(mask(problem) for problem in ((problems,) if isinstance(problems, str) else problems))
         count = len(self.problems)
@@ -117,61 +118,6 @@ class LimitExceededError(OutlastError):
 
 class LeaseLost(OutlastError):
     """Somebody else works on this now, or has done so since: nothing more is written here."""
-
-
-class RunFailed(OutlastError):
-    """A run over items ended as failed. `result` is what it came to; the same run key resumes it."""
-
-    result: RunResult[Any]
-
-    def __init__(self, message: str, *, result: RunResult[Any]) -> None:
-        super().__init__(message)
-        self.result = result
-
-
-class FailureBudgetExceeded(RunFailed):
-    """More than the allowed share of the items failed, so no further ones were begun."""
-
-    rate: float
-    budget: float
-    processed: int
-    failed: int
-
-    def __init__(
-        self, message: str, *, result: RunResult[Any], rate: float, budget: float, processed: int, failed: int
-    ) -> None:
-        super().__init__(message, result=result)
-        self.rate = rate
-        self.budget = budget
-        self.processed = processed
-        self.failed = failed
-
-
-class RunInterrupted(RunFailed):
-    """A run over items was interrupted, paused or cancelled before its end. Unless it was cancelled, the same run key goes on with it."""
-
-
-def mark_with_result(error: BaseException, result: RunResult[Any]) -> None:
-    """Let an exception say which run ended with it, and how that goes on."""
-    if not isinstance(error, RunFailed):
-        error.__outlast_result__ = result  # type: ignore[attr-defined]  # any exception has room for one
-    error.add_note(f"outlast: {result.way_on()}")
-
-
-def result_of(error: BaseException, /) -> RunResult[Any] | None:
-    """What the run came to that ended with this exception: RunFailed, or what a signal or a cancellation became; None if it was no run."""
-    each: BaseException | None = error
-    for _ in range(_DEEPEST):  # `asyncio.timeout` and others raise an exception of their own from it
-        if each is None:
-            return None
-        found = each.result if isinstance(each, RunFailed) else getattr(each, "__outlast_result__", None)
-        if found is not None:
-            return found
-        each = each.__cause__
-    return None
-
-
-_DEEPEST = 100  # causes that are looked at; they may form a circle
 
 
 def as_seconds(value: Seconds) -> float:

@@ -17,18 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from outlast.callables import PLAIN, awaitable, discard, name_of
-from outlast.checks import Check, canonical_spec, errno_symbol, errno_symbols, errno_type, is_status, statuses
 from outlast.errors import ConfigurationError, as_seconds
-from outlast.log import report_once
-from outlast.value import Value, put
+from outlast.kernel.log import report_once
+from outlast.kernel.value import Value, put
+from outlast.settings.callables import PLAIN, awaitable, discard, name_of
+from outlast.settings.checks import Check, canonical_spec, errno_symbol, errno_symbols, errno_type, is_status, statuses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Literal, Never, Self
 
-    from outlast.shapes import ErrorSpec, Jitter, Seconds, StopReason
+    from outlast.kernel.aliases import ErrorSpec, Jitter, Seconds, StopReason
     from outlast.verdicts import Verdict
 
 BACKOFFS = ("exponential", "linear", "fixed")
@@ -362,7 +362,7 @@ class RetryPolicy(Value):
         >>> RetryPolicy.from_config({"max_retries": 3, "initial_delay_ms": 500, "jitter": 0}).max_attempts
         4
         """
-        from outlast.config import Reading
+        from outlast.settings.blocks import Reading
 
         reading = Reading(config)
         try:

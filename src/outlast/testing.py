@@ -20,20 +20,20 @@ from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from outlast import guard
-from outlast.callables import name_of
-from outlast.checks import Check, Shown
-from outlast.clock import Clock, Dice, Ids, Signal, World, here, later
+from outlast.calls import guard
 from outlast.errors import ConfigurationError, nearest
+from outlast.kernel.clock import Clock, Dice, Ids, Signal, World, here, later
 from outlast.observe import captures
+from outlast.settings.callables import name_of
+from outlast.settings.checks import Check, Shown
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextvars import Context
 
-    from outlast.clock import Event as Done
-    from outlast.clock import Stop, Timer
+    from outlast.kernel.clock import Event as Done
+    from outlast.kernel.clock import Stop, Timer
     from outlast.observe.events import Event
     from outlast.pipeline import Pipeline, RunResult
 

@@ -12,7 +12,9 @@ import pytest
 import outlast
 from outlast.components.lines import Appended, Lines, Rows
 from outlast.components.parquet import Parquet
-from outlast.pipeline import journal, replays, tenure
+from outlast.pipeline import replays
+from outlast.pipeline.record import writer
+from outlast.work import leases
 from stores import left_running
 
 
@@ -46,7 +48,7 @@ HARMS = {
 @pytest.mark.parametrize("moment", ["between batches", "at the end"])
 def test_a_file_that_is_changed_in_mid_run_fails_the_run(app, tmp_path, monkeypatch, harm, name, moment):
     """D-21: never `completed` while outputs are gone; a resume does not say so either, until the file is back."""
-    monkeypatch.setattr(journal, "MOST_ITEMS", 20)
+    monkeypatch.setattr(writer, "MOST_ITEMS", 20)
     sink = tmp_path / name
     file = sink if name != "out.parquet" else Path(f"{sink}.spool")
     settle, finish, settled = Appended.settle, type(outlast.components.open_sink(sink)).finish, []
@@ -193,8 +195,8 @@ def test_a_writer_who_was_thought_to_be_dead_damages_nothing(tmp_path, monkeypat
 
 def test_who_finds_the_file_taken_leaves_the_lease_alone(app, tmp_path, monkeypatch):
     """One that is only slow goes on: the next one is refused before it has taken anything away."""
-    monkeypatch.setattr(tenure, "TTL", 0.0)
-    monkeypatch.setattr(tenure.Heart, "_beat", lambda _: None)  # as if the process stood still
+    monkeypatch.setattr(leases, "TTL", 0.0)
+    monkeypatch.setattr(leases.Heart, "_beat", lambda _: None)  # as if the process stood still
     monkeypatch.setattr(replays, "_BUSY", 0.0)
     begun, go = threading.Event(), threading.Event()
     sink = tmp_path / "out.jsonl"

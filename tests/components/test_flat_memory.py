@@ -10,7 +10,8 @@ from uuid import uuid4
 import pytest
 
 import outlast
-from outlast.pipeline import journal, runner
+from outlast.pipeline.engine import runner
+from outlast.pipeline.record import writer
 
 PROGRAM = """
 import json, sys
@@ -111,8 +112,8 @@ def marked_again(text):
 @pytest.mark.parametrize("ordered", [False, True])
 def test_an_output_larger_than_all_the_room_passes(app, tmp_path, monkeypatch, sync, ordered):
     """Nothing waits for room that there will never be; what is small comes through beside it."""
-    monkeypatch.setattr(runner, "Room", lambda: journal.Room(1000))
-    monkeypatch.setattr(journal, "BATCH_BYTES", 500)
+    monkeypatch.setattr(runner, "Room", lambda: writer.Room(1000))
+    monkeypatch.setattr(writer, "BATCH_BYTES", 500)
 
     async def asynchronous(n):
         return "y" * (5000 if n % 10 == 0 else n)

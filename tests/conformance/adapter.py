@@ -44,7 +44,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import pytest
 
 import outlast
-from outlast import isolate, observe, testing
+from outlast import observe, testing
+from outlast.isolation import threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -360,7 +361,7 @@ class OutlastSubject:
         return outlast.current().idempotency_key
 
     def abandoned(self):
-        return isolate.abandoned()
+        return threads.abandoned()
 
     # -- pretending and watching
 

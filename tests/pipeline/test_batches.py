@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 
 import outlast
-from outlast.clock import here
-from outlast.pipeline.batches import portions
-from outlast.pipeline.runner import Runner
+from outlast.kernel.clock import here
+from outlast.pipeline.engine.batches import portions
+from outlast.pipeline.engine.runner import Runner
 from outlast.testing import Faults, capture_events, virtual_time
 from outlast.testing import run as trial
 

@@ -18,7 +18,6 @@ import pytest
 
 import doomed
 import outlast
-from outlast.pipeline import journal
 from outlast.store import Store, StoreRefused, StoreUnavailable
 from outlast.testing import virtual_time
 from servers.disk import Disk
@@ -292,7 +291,7 @@ def disk():
 @pytest.mark.timeout(120)
 def test_a_full_disk_stops_the_run_with_a_message_and_resume_completes_it(disk, monkeypatch):
     """C-14, D-13: store and sink on one small disk; nothing that was not stored counts, and with room again all of it comes true."""
-    monkeypatch.setattr(journal, "PATIENCE", 0.3)
+    monkeypatch.setattr("outlast.work.patience.PATIENCE", 0.3)
     store, sink = disk.folder / "store.db", disk.folder / "out.jsonl"
     app = outlast.App("full", store=str(store))
     result = doubled(app).run(range(20_000), run_key="k", sink=sink, check=False)

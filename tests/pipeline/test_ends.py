@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 import outlast
-from outlast.clock import stopping
+from outlast.kernel.clock import stopping
 from outlast.testing import virtual_time
 
 ONCE = outlast.RetryPolicy(max_attempts=1)
@@ -177,13 +177,13 @@ def test_streams_that_overlap_give_the_handlers_back(sqlite_app, handlers):
 
 def test_a_signal_before_anything_was_begun(sqlite_app, handlers, monkeypatch):
     """It ends the program as always; there is no result."""
-    from outlast.pipeline import conduct
+    from outlast.pipeline import lifecycle
 
     def opened(*_):
         os.kill(os.getpid(), signal.SIGINT)
         raise InterruptedError("it is over")
 
-    monkeypatch.setattr(conduct, "_opened", opened)
+    monkeypatch.setattr(lifecycle, "_opened", opened)
     with pytest.raises(KeyboardInterrupt) as ended:
         run(outlast.Pipeline("p", killing(signal.SIGINT), app=sqlite_app))
     assert outlast.result_of(ended.value) is None
@@ -724,7 +724,7 @@ def test_attempts_that_end_while_a_run_winds_down_are_on_record(app, batch):
 
 def test_a_signal_does_not_wait_for_a_disk_that_is_full(app, monkeypatch):
     """D-21: a sink that cannot be written to is waited for, but after a signal for no longer than for the attempts under way."""
-    monkeypatch.setattr("outlast.pipeline.runner.GRACE", 0.2)
+    monkeypatch.setattr("outlast.pipeline.engine.runner.GRACE", 0.2)
     told = []
 
     def full(_: list) -> None:

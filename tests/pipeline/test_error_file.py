@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 import outlast
 from outlast import testing
-from outlast.pipeline.errorfile import HEADER, append_errors, cells_of, defused
-from outlast.pipeline.rowerrors import ErrorLine
+from outlast.pipeline.record.errorfile import HEADER, append_errors, cells_of, defused
+from outlast.pipeline.record.rowerrors import ErrorLine
 from outlast.rows import number, required, row_stage, year_month
 
 SIGNS = "=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b"

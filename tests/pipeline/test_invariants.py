@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 
 import outlast
-from outlast.pipeline.ledger import Ledger
-from outlast.pipeline.runner import Runner
+from outlast.pipeline.engine.runner import Runner
+from outlast.pipeline.record.endings import Ledger
 from outlast.testing import virtual_time
 
 RETRY = outlast.RetryPolicy(max_attempts=3, initial_delay=1.0, on_errors=("transient",))

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 import outlast
-from outlast.pipeline.runner import Runner
+from outlast.pipeline.engine.runner import Runner
 from outlast.testing import virtual_time
 
 THRICE = outlast.RetryPolicy(max_attempts=3, initial_delay=1.0, jitter=0.5)

@@ -9,10 +9,10 @@ from hypothesis import given
 import outlast
 from outlast.components import open_sink
 from outlast.components.lines import Lines
-from outlast.pipeline.accounting import SAME_FAILURES, Accounting, Bounds
 from outlast.pipeline.keys import Keys, Seen
-from outlast.pipeline.tenure import certainly_dead, myself
+from outlast.pipeline.record.books import SAME_FAILURES, Accounting, Bounds
 from outlast.store.records import ItemRow
+from outlast.work.leases import certainly_dead, myself
 
 statuses = st.sampled_from(["succeeded", "skipped", "dlq", "failed"])
 

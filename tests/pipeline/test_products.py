@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 
 import outlast
-from outlast import processes
+from outlast.isolation import processes
 
 RETRY = outlast.RetryPolicy(max_attempts=2, initial_delay=0.001, max_delay=0.002)
 FATES = ("fine",) * 6 + ("again", "hopeless", "permanent", "skip", "degraded", "refused", "broken", "exits", "leaks")

@@ -15,7 +15,8 @@ import pytest
 import outlast
 from outlast.components.parquet import Parquet
 from outlast.deadletters import DeadLetterEntry, Directory
-from outlast.pipeline import replays, tenure
+from outlast.pipeline import replays
+from outlast.work import leases
 from stores import contents
 
 ONCE = outlast.RetryPolicy(max_attempts=1)
@@ -180,7 +181,7 @@ def test_each_run_gets_its_own_and_one_that_cannot_stops_no_other(app, tmp_path)
         mill.fail(range(10 * number, 10 * number + 4), bad=[10 * number], run_key=key, sink=place)
     mill.fail([90, 91], bad=[90], run_key="callable", sink=handed.extend)
     places["gone"].unlink()
-    busy = tenure.take(app.store, mill.run("busy"))
+    busy = leases.take(app.store, mill.run("busy"))
     result = mill.pipeline.reprocess(check=False)
     assert (result.status, result.counts.succeeded, result.counts.dlq) == ("failed", 2, 3)
     assert "the sink of its run is gone" in result.why
@@ -265,7 +266,7 @@ def test_what_a_replay_has_left_in_a_sink_is_made_good_also_when_no_letter_is_le
 
     with monkeypatch.context() as patched:
         patched.setattr(Parquet, "finish", full)
-        patched.setattr("outlast.pipeline.journal.PATIENCE", 0.0)
+        patched.setattr("outlast.work.patience.PATIENCE", 0.0)
         assert mill.pipeline.reprocess(check=False).reason == "store_error"
     assert (mill.letters(), rows_of(sink)) == ([("1", "resolved"), ("2", "resolved")], [0, 3])
     with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
@@ -283,7 +284,7 @@ def test_a_look_changes_nothing_and_sees_letters_of_the_dead_as_open(app):
     mill.fail(range(3), bad=range(3))
     store = app.store
     run = store.open_run("mill", "dead", (), kind="replay")
-    lease = store.take_lease(run.number, 0, f"{tenure._host()}:{2**22 + 1}:77:1", 600)
+    lease = store.take_lease(run.number, 0, f"{leases._host()}:{2**22 + 1}:77:1", 600)
     ids = [letter.id for letter in app.dead_letters.find()]
     store.claim_for_replay(lease, run.id, ids[:2], reason="replayed by dead")
     before = contents(store)

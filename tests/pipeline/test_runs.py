@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import outlast
-from outlast.pipeline import tenure
 from outlast.testing import capture_events, virtual_time
+from outlast.work import leases
 
 ONCE = outlast.RetryPolicy(max_attempts=1)
 
@@ -257,8 +257,8 @@ def test_a_pass_that_stopped_half_way_is_completed_by_the_next(app, tmp_path):
     heard = threading.Event()
     pipeline = outlast.Pipeline("p", work, app=app)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tenure, "TTL", 0.4)  # so that the wish is heard soon
-        patch.setattr(tenure.Heart, "_beat", _beats_until(heard, tenure.Heart._beat))
+        patch.setattr(leases, "TTL", 0.4)  # so that the wish is heard soon
+        patch.setattr(leases.Heart, "_beat", _beats_until(heard, leases.Heart._beat))
         with capture_events() as events, pytest.raises(outlast.RunInterrupted) as paused:
             pipeline.run(Source(True), run_key="k", sink=tmp_path / "o.jsonl")
     result = paused.value.result
@@ -339,11 +339,11 @@ def test_who_works_on_a_run_is_not_disturbed(app):
     pipeline = outlast.Pipeline("p", counted([]), app=app)
     pipeline.run([1], run_key="k")
     run = app.store.find_run("p", "k")
-    lease = app.store.take_lease(run.number, 0, tenure.myself(), 20.0)
+    lease = app.store.take_lease(run.number, 0, leases.myself(), 20.0)
     with pytest.raises(outlast.LeaseLost, match="is being worked on by process"):
         pipeline.run([1, 2], run_key="k")
     app.store.drop_lease(lease)
-    host = tenure.myself().partition(":")[0]
+    host = leases.myself().partition(":")[0]
     assert app.store.take_lease(run.number, 0, f"{host}:999999999:1", 600.0)
     assert pipeline.run([1, 2], run_key="k").counts.succeeded == 2
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 import outlast
-from outlast.pipeline.runner import Runner
+from outlast.pipeline.engine.runner import Runner
 from outlast.testing import run as trial
 from outlast.testing import virtual_time
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 import outlast
-from outlast.pipeline.accounting import Accounting, Bounds
+from outlast.pipeline.record.books import Accounting, Bounds
 from outlast.testing import capture_events
 from outlast.testing import run as trial
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 import outlast
-from outlast.clock import roll_for
+from outlast.kernel.clock import roll_for
 from outlast.testing import run as trial
 from outlast.testing import virtual_time
 

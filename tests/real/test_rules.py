@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from outlast import rules
+from outlast.verdicts import rules
 
 NOT_HERE = {
     "MySQLdb": "a C extension that needs a compiler; it raises what PyMySQL raises",

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol, Self
 
-from outlast.clock import here
+from outlast.kernel.clock import here
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -173,7 +173,7 @@ def test_the_wall_clock_of_a_process_does_not_matter(crew, name):
     ahead, behind = sharing(crew[:2], name, reset=0.5)
     for process, hours in ((ahead, 1), (behind, -1)):
         process(
-            "exec('from datetime import timedelta; from outlast.clock import REAL, Clock; "
+            "exec('from datetime import timedelta; from outlast.kernel.clock import REAL, Clock; "
             f"REAL.clock.now = lambda: Clock().now() + timedelta(hours={hours})')"
         )
     try:
@@ -373,7 +373,9 @@ async def _adown():
 
 def test_an_event_loop_never_waits_for_the_store(breaker, monkeypatch):
     """While the store is asked, other tasks go on; it is asked once for all who wait, and the probes of 200 tasks are bounded."""
-    monkeypatch.setattr("outlast.replicas.PATIENCE", 60.0)  # a busy machine must not look like a store that is away
+    monkeypatch.setattr(
+        "outlast.breaker.shared.PATIENCE", 60.0
+    )  # a busy machine must not look like a store that is away
     made = breaker(reset_timeout=0.1)
     commons, asked, answer = made.bond.commons(), [], threading.Event()
     change = type(commons).change
@@ -593,8 +595,8 @@ def test_a_closed_circuit_asks_nobody(breaker, monkeypatch):
 
 def test_a_circuit_that_nobody_uses_is_not_looked_at(breaker, monkeypatch):
     """It falls asleep, and the next call looks before it passes."""
-    monkeypatch.setattr("outlast.replicas._DOZE", 0.3)
-    monkeypatch.setattr("outlast.commons._IDLE", 0.2)
+    monkeypatch.setattr("outlast.breaker.shared._DOZE", 0.3)
+    monkeypatch.setattr("outlast.sharing._IDLE", 0.2)
     made = breaker()
     made.call(lambda: None)
     contact = made.bond.contact()
@@ -609,7 +611,7 @@ def test_a_circuit_that_nobody_uses_is_not_looked_at(breaker, monkeypatch):
 
 def test_a_circuit_in_use_stays_awake(breaker, monkeypatch):
     """Calls in a row are enough, and none of them asks for long."""
-    monkeypatch.setattr("outlast.replicas._DOZE", 0.1)
+    monkeypatch.setattr("outlast.breaker.shared._DOZE", 0.1)
     made = breaker()
     until = time.monotonic() + 1.0
     while time.monotonic() < until:

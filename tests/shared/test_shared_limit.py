@@ -18,8 +18,8 @@ import pytest
 
 import outlast
 from outlast import App, Guard, Limit, Rate
-from outlast.limits.quanta import Answer, Ask, Wish
 from outlast.limits.shared import SharedLimit
+from outlast.limits.stretches import Answer, Ask, Wish
 from outlast.testing import virtual_time
 from servers.postgres import Postgres
 from test_quanta import largest_excess

@@ -14,11 +14,11 @@ from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import outlast
-from outlast import replicas
-from outlast.circuits import Circuit, CircuitState
-from outlast.clock import Clock, Dice, Ids, World, here
-from outlast.commons import Unreachable, on_loop
-from outlast.replicas import SharedMemory
+from outlast.breaker import shared
+from outlast.breaker.circuit import Circuit, CircuitState
+from outlast.breaker.shared import SharedMemory
+from outlast.kernel.clock import Clock, Dice, Ids, World, here
+from outlast.sharing import Unreachable, on_loop
 
 PROBES, RESET, LEASE = 2, 5.0, 5.0
 CLIENTS = strategies.integers(0, 2)
@@ -109,11 +109,11 @@ class Client:
 
     def __enter__(self):
         self._token = here.set(self.world)
-        replicas.on_loop = lambda: self.loop
+        shared.on_loop = lambda: self.loop
         return self
 
     def __exit__(self, *_):
-        replicas.on_loop = on_loop
+        shared.on_loop = on_loop
         here.reset(self._token)
 
     def ask(self):
@@ -350,11 +350,11 @@ def test_a_probe_that_hangs_counts_in_later_rounds_and_in_other_processes():
 
 def test_a_document_from_before_late_probes_were_counted_is_read():
     """A store that an older version has written to, and writes to."""
-    document = replicas.written(
+    document = shared.written(
         Circuit(passing=False, state=CircuitState.HALF_OPEN, era=3, probes=((7, 102.0),), issued=7)
     )
     del document["late"]
-    seen = replicas.read(document, 100.0)
+    seen = shared.read(document, 100.0)
     assert (seen.probes, seen.late, seen.issued, seen.era) == (((7, 102.0),), (), 7, 3)
 
 

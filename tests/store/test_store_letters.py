@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from outlast.clock import here
+from outlast.kernel.clock import here
 from outlast.store.records import LetterGroup, LetterStat, from_us
 from outlast.testing import virtual_time
 from stores import START, letter

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from outlast.clock import here
 from outlast.errors import LeaseLost
+from outlast.kernel.clock import here
 from outlast.store import StoreUnavailable, open_store
 from outlast.store.records import Batch, Checkpoint, EventRow, RunCounts, ShardState, StageMark, to_us
 from outlast.store.runs import fenced

@@ -11,7 +11,7 @@ import sys
 def main() -> None:
     """Run the command line."""
     from outlast.errors import ConfigurationError, OutlastError
-    from outlast.redact import harmless
+    from outlast.kernel.redact import harmless
 
     try:
         from outlast.cli.commands import app

@@ -15,8 +15,8 @@ import typer
 from rich.table import Table
 
 from outlast import __version__
-from outlast.cli.figures import report_run
 from outlast.cli.letters import dlq
+from outlast.cli.report import report_run
 from outlast.cli.running import resume, run
 from outlast.cli.runs import breaker, cancel, events, pause, runs
 from outlast.cli.schema import migrate

@@ -30,7 +30,7 @@ from outlast.cli.output import (  # noqa: TC001 - typer reads the annotations
 )
 from outlast.cli.stores import dead_letters, found_run, opened
 from outlast.errors import ConfigurationError
-from outlast.redact import masked
+from outlast.kernel.redact import masked
 from outlast.store.filters import FIELDS, STATUSES, LetterFilter, chooses  # noqa: TC001 - the annotations are read
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def list_groups(
     as_json: AsJson = False,
 ) -> None:
     """List dead letters as problems: one line for all that failed the same way."""
-    from outlast.cli.report import group_rows
+    from outlast.cli.printing import group_rows
 
     with opened(store, app) as kept:
         groups = dead_letters(kept).groups(limit=limit, **_named(kept, where, status))

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outlast.display.terminal import Screen
-from outlast.redact import harmless, in_json, plain
+from outlast.kernel.redact import harmless, in_json, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

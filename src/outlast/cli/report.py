@@ -1,118 +1,316 @@
 """
-What a run came to, for people: counts, the sentence why, problems, and what to do next.
+``outlast runs report``: what a run came to and why, for the terminal, as JSON, or as a page; and one item's way through it.
 """
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+from rich.table import Table
 from rich.text import Text
 
-from outlast.cli.output import console, print_table
-from outlast.display.terminal import STATUS_COLOURS, WIDEST_BAR, bar
-from outlast.redact import plain
-from outlast.words import counted, duration, percent
+from outlast.cli.output import AppName, AsJson, StoreUrl, console, hint, print_json, print_table, refuse, say  # noqa: TC001 - typer reads the annotations
+from outlast.cli.stores import found_run, opened
+from outlast.kernel.redact import mask, plain
+from outlast.kernel.wording import amount, counted, duration, percent, precise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from outlast.deadletters import FailureGroup
-    from outlast.store.records import RunRecord
+    from outlast.report import Report, Story
 
-
-def group_rows(groups: Sequence[FailureGroup]) -> Iterator[tuple[Any, ...]]:
-    """Failure groups as rows of a table."""
-    for group in groups:
-        share = percent(group.count, round(group.count / group.share)) if group.share else ""
-        yield group.count, share, group.id, group.stage, group.error_class, group.last_seen_at, group.message
+# What a terminal would obey instead of showing it, and what turns the direction of reading.
+_BAR = 20
 
 
-def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") -> None:
-    """A run as it stands in the store."""
+def report_run(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run, by its key, its id, or the beginning of one.")],
+    *,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts that needs nothing else.")
+    ] = None,
+    item: Annotated[
+        str | None, typer.Option("--item", metavar="KEY", help="One item's way instead, by its key or its position.")
+    ] = None,
+    pipeline: Annotated[str | None, typer.Option("--pipeline", help="Only of this pipeline.")] = None,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run came to and why: retries, errors, stages, time, cost; or one item's way with the reason for every wait."""
+    from outlast import report
+
+    if html is not None and (as_json or item is not None):
+        refuse(f"expected --html alone, got it with {'--json' if as_json else '--item'}: a page has the whole report.")
+    with opened(store, app) as kept:
+        record = found_run(kept, run, pipeline)
+        if item is not None:
+            story = report.story(kept, record.id, item)
+            if as_json:
+                print_json(story.to_dict())
+            else:
+                _print_story(story)
+            return
+        found = report.read(kept, record.id)
+    if as_json:
+        print_json(found.to_dict())
+    elif html is not None:
+        try:
+            found.save(html)
+        except OSError as error:
+            refuse(f"expected --html to be a file that can be written, got: {html} ({error.strerror}).")
+        say(clean(found.verdict))
+        hint(f"The report is in {html}")
+    else:
+        print_report(found)
+
+
+def clean(value: object) -> str:
+    """Somebody else's text, without secrets."""
+    return plain(mask(str(value)))
+
+
+# -- the report -------------------------------------------------------------------------------------------------------------------
+
+
+def print_report(report: Report) -> None:
+    """The report for a terminal, most important things first."""
     out = console()
-    counts = run.counts
-    finished = counts.succeeded + counts.skipped + counts.dlq + counts.failed
-    ended = run.finished_at
-    took = "" if ended is None else f"  {duration((ended - run.started_at).total_seconds())}"
-    status = Text(run.status, style=f"bold {STATUS_COLOURS.get(run.status, '')}")
-    called = (plain(run.pipeline), "bold"), "  ", plain(run.run_key), "  "
-    out.print(Text.assemble(*called, status, took, "  ", (run.id[:12], "dim")))
-    if why or run.why:
-        out.print(Text(plain(why or run.why)))
-    drawn = bar(
-        min(out.width, WIDEST_BAR) - 8,
-        counts.total,
-        dead=counts.dlq + counts.failed,
-        degraded=counts.degraded,
-        skipped=counts.skipped,
-        succeeded=counts.succeeded - counts.degraded,
+    run = report.run
+    out.print(
+        Text.assemble(
+            (clean(run.pipeline), "bold"), "  ", clean(run.run_key), "  ", clean(run.status), "  ", (run.id[:12], "dim")
+        )
     )
-    out.print(drawn.append(f"  {percent(finished, counts.total):>6}"))
-    degraded = f" ({counts.degraded:,} degraded)" if counts.degraded else ""
-    parts = [counted(counts.total, "item") + " read" + ("" if run.source_exhausted else ", more to come")]
-    parts.append(f"{counts.succeeded:,} succeeded{degraded}")
+    out.print(Text(clean(report.verdict), style="bold"))
+    for said in report.unknown:
+        out.print(Text(f"! {said}"))
+    _facts(report)
+    _groups(report)
+    _stages(report)
+    _retries(report)
+    _time(report)
+    _errors(report)
+    _cost(report)
+    _ends(report)
+    for group in [group for group in report.letters if group.open][:1]:
+        hint("")
+        hint(f"Look at one: {group.look}")
+        hint(f"Once it is mended: {group.replay}")
+    if not report.letters and report.counts.dlq + report.counts.failed:
+        hint(f"Look at them: {shlex.join(['outlast', 'runs', 'errors', clean(run.run_key)])}")
+    hint(f"As a page: outlast runs report {run.id[:12]} --html report.html")
+
+
+def _heading(text: str) -> None:
+    say()
+    console().print(Text(text, style="bold underline"))
+
+
+def _clean_rows(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    return [[clean(value) if isinstance(value, str) else value for value in row] for row in rows]
+
+
+def _bar(share: float) -> str:
+    """A share that can be seen without colours."""
+    return "█" * max(1 if share > 0 else 0, round(share * _BAR))
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else percent(round(share * 1e9), 10**9)
+
+
+def _facts(report: Report) -> None:
+    counts = report.counts
+    parts = [f"{counts.succeeded:,} succeeded" + (f" ({counts.degraded:,} degraded)" if counts.degraded else "")]
     parts += [
-        f"{number:,} {word}" for number, word in ((counts.skipped, "skipped"), (counts.failed, "failed")) if number
+        f"{number:,} {word}"
+        for number, word in (
+            (counts.skipped, "skipped"),
+            (counts.dlq, "dead"),
+            (counts.failed, "failed"),
+            (counts.pending, "pending"),
+        )
+        if number
     ]
-    if counts.dlq:
-        parts.append(counted(counts.dlq, "dead letter"))
-    if counts.total > finished:
-        parts.append(f"{counts.total - finished:,} pending")
-    out.print(Text("   ".join(parts)))
-    if run.passes > 1:
-        out.print(Text(f"started {run.passes} times", style="dim"))
-    if run.spent:
-        out.print(Text("spent " + ", ".join(f"{amount:,.6g} {plain(name)}" for name, amount in run.spent.items())))
-    if groups:
-        out.print()
+    if report.run.took is not None:
+        parts.append(duration(report.run.took))
+    if report.passes > 1:
+        parts.append(f"started {report.passes} times")
+    console().print(Text("   ".join(parts)))
+
+
+def _groups(report: Report) -> None:
+    ended = [group for group in report.errors if group.dead]
+    if not report.letters and not ended:
+        return
+    _heading("What went wrong")
+    rows: list[tuple[Any, ...]] = [
+        (group.count, group.open, group.group, group.stage, group.error_type, group.message) for group in report.letters
+    ] or [(group.dead, None, group.group, group.stage, group.error_type, group.message) for group in ended]
+    print_table(
+        ("dead", "open", "group", "stage", "error", "message"),
+        _clean_rows(rows),
+        fold="message",
+        drop=("open", "error"),
+    )
+    if report.stop_reasons:
+        told = ", ".join(f"{number:,} {reason}" for reason, number in report.stop_reasons.items())
+        say(f"Not tried again: {told}")
+
+
+def _stages(report: Report) -> None:
+    _heading("Stages")
+    rows = [
+        (
+            stage.name,
+            stage.entered,
+            _share(stage.first_try_rate),
+            stage.after_retry,
+            stage.skipped,
+            stage.dead,
+            *(
+                ("", "", "", "")
+                if stage.took is None
+                else (precise(value) for value in (stage.took.p50, stage.took.p95, stage.took.p99, stage.took.max))
+            ),
+        )
+        for stage in report.stages
+    ]
+    headings = ("stage", "entered", "first try", "retried", "skipped", "dead", "p50", "p95", "p99", "longest")
+    print_table(headings, _clean_rows(rows), fold="stage", drop=("p99", "longest", "skipped", "p50"))
+    amplification = report.amplification
+    if amplification.ratio is not None:
+        fine = "below" if amplification.ratio < amplification.target else "above"
+        say(f"{amplification.ratio:.2f} calls for each unit, {fine} the target of {amplification.target:g}")
+
+
+def _retries(report: Report) -> None:
+    _heading("Retries that items needed")
+    whole = report.retries
+    total = whole.none + whole.one + whole.two + whole.more
+    rows = [
+        (word, number, percent(number, total), _bar(number / total if total else 0.0))
+        for word, number in (
+            ("none", whole.none),
+            ("one", whole.one),
+            ("two", whole.two),
+            ("three or more", whole.more),
+        )
+    ]
+    print_table(("retries", "items", "share", ""), rows)
+
+
+def _time(report: Report) -> None:
+    time = report.time
+    _heading("Where the time of all items went")
+    rows = [
+        (
+            "attempts" if report.complete else "attempts and slots",
+            duration(time.work),
+            _share(time.work_share),
+            "",
+            _bar(time.work_share),
+        )
+    ]
+    rows += [
+        (
+            wait.text,
+            duration(wait.seconds),
+            _share(wait.share),
+            f"{wait.count:,} times, at most {precise(wait.longest)}",
+            _bar(wait.share),
+        )
+        for wait in time.waits
+    ]
+    if time.slots:
+        rows.append(
+            ("slots, and between attempts", duration(time.slots), _share(time.slots_share), "", _bar(time.slots_share))
+        )
+    print_table(("what", "in all", "share", "", " "), _clean_rows(rows), fold="what", drop=("", " "))
+
+
+def _errors(report: Report) -> None:
+    if not report.errors:
+        return
+    _heading("Errors")
+    rows = [
+        (
+            group.count,
+            _share(group.share),
+            group.saved,
+            group.dead,
+            group.stage,
+            group.error_class,
+            group.error_type,
+            group.message,
+        )
+        for group in report.errors
+    ]
+    headings = ("attempts", "share", "saved", "dead", "stage", "error class", "error", "message")
+    print_table(headings, _clean_rows(rows), fold="message", drop=("error class", "share", "error"))
+    if report.left_out["errors"]:
+        say(f"and {counted(report.left_out['errors'], 'further kind')}")
+
+
+def _cost(report: Report) -> None:
+    if not report.cost:
+        return
+    _heading("Cost")
+    rows = [
+        (
+            cost.name,
+            amount(cost.total),
+            "" if cost.per_succeeded is None else amount(cost.per_succeeded),
+            amount(cost.wasted),
+            _share(cost.wasted_share),
+        )
+        for cost in report.cost
+    ]
+    print_table(("what", "spent", "for each success", "in vain", "share"), _clean_rows(rows), fold="what")
+
+
+def _ends(report: Report) -> None:
+    if report.slowest:
+        _heading("Slowest items")
+        rows = [(item.key, item.status, item.stage, item.attempts, precise(item.took)) for item in report.slowest[:5]]
         print_table(
-            ("count", "share", "group", "stage", "error class", "last seen", "message"),
-            group_rows(groups),
-            fold="message",
-            drop=("last seen", "share", "error class"),
+            ("item", "status", "stage", "attempts", "took"), _clean_rows(rows), fold="item", drop=("stage", "attempts")
+        )
+    if report.warnings:
+        _heading("Warnings")
+        print_table(
+            ("count", "warning"),
+            _clean_rows((warned.count, warned.message) for warned in report.warnings),
+            fold="warning",
         )
 
 
-def unfinished(run: RunRecord) -> bool:
-    """Whether there is something left to go on with: items that have not ended, or a source that was not read to its end."""
-    counts = run.counts
-    return not run.source_exhausted or counts.total > counts.succeeded + counts.skipped + counts.dlq + counts.failed
+# -- one item ---------------------------------------------------------------------------------------------------------------------
 
 
-def next_steps(
-    run: RunRecord,
-    groups: Sequence[FailureGroup],
-    resume: str | None,
-    code: Sequence[str] = (),
-    *,
-    anew: str | None = None,
-    stored: Sequence[str] = (),
-) -> Iterator[str]:
-    """
-    What a person may want to do now, as commands; `code` is what those need to find the pipeline's. `resume` goes on with this run, if a command
-    can; `anew` replays once more what a replay has tried; `stored` says where the store is.
-    """
-    # Where everything was read and has ended, a resume has nothing to do but to finish a sink that could not be.
-    over = not unfinished(run) and run.reason != "store_error"
-    how = resume or f"start its program again, with run_key={run.run_key!r}"
-    if run.reason == "spend_limit":
-        yield f"Once its spend_limit is higher, go on: {how}"
-    elif run.status in {"interrupted", "paused", "running"}:
-        yield f"Go on: {how}"
-        return
-    elif run.status == "failed" and not over:
-        yield f"Once the cause is gone, go on: {how}"
-    elif run.kind == "replay" and run.counts.dlq and anew:
-        yield f"Once the cause is gone, replay what is still open: {anew}"
-    # A replay has no letters of its own, and a run that collects its failures has none at all.
-    bare = run.counts.failed or (run.kind == "replay" and run.counts.dlq)
-    if bare:
-        yield f"Look at them: {shlex.join(['outlast', 'runs', 'errors', run.run_key, *stored])}"
-    open_groups = [group for group in groups if group.count]
-    if open_groups and run.counts.dlq and run.kind != "replay":
-        first = open_groups[0]
-        chosen = ["--group", first.id, "--run", run.run_key, *stored]
-        yield f"Look at one: {shlex.join(['outlast', 'dlq', 'list', *chosen])}"
-        canary = ["--canary", "20"] if first.count > 20 else []
-        yield f"Once it is mended: {shlex.join(['outlast', 'dlq', 'replay', *chosen, *canary, *code])}"
+def _print_story(story: Story) -> None:
+    out = console()
+    ended = story.status or "not finished"
+    out.print(
+        Text.assemble(
+            (clean(story.key), "bold"),
+            f"  {ended}  ",
+            clean(f"{story.pipeline} {story.run_key}"),
+            ("  " + story.run_id[:12], "dim"),
+        )
+    )
+    if story.took is not None:
+        waited = sum(story.waited.values())
+        say(
+            f"{counted(story.attempts, 'attempt')} in {duration(story.took)}: {precise(story.worked)} of work, {precise(waited)} of named waits"
+        )
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for moment in story.moments:
+        table.add_row(Text(moment.clock), Text(clean(moment.text)))
+    out.print(table)

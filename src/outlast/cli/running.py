@@ -15,10 +15,11 @@ import typer
 
 from outlast.cli.output import AppName, AsJson, Code, Progress, StoreUrl, hint, print_json, refuse  # noqa: TC001 - typer reads the annotations
 from outlast.cli.stores import found_run, opened
-from outlast.clock import here
 from outlast.deadletters import as_groups
-from outlast.errors import ConfigurationError, FailureBudgetExceeded, OutlastError, RunFailed, result_of
-from outlast.redact import mask
+from outlast.errors import ConfigurationError, OutlastError
+from outlast.kernel.clock import here
+from outlast.kernel.redact import mask
+from outlast.pipeline.errors import FailureBudgetExceeded, RunFailed, result_of
 from outlast.store.filters import FIELDS
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from outlast.components import Files
     from outlast.pipeline import Pipeline, RunResult
-    from outlast.pipeline.runner import Runner
+    from outlast.pipeline.engine.runner import Runner
     from outlast.store import Store
     from outlast.store.records import RunRecord
 
@@ -458,7 +459,7 @@ def _tell(
     signalled: Code | None = None,
 ) -> None:
     """The report, what to do next, and the exit code."""
-    from outlast.cli.report import next_steps, print_run
+    from outlast.cli.printing import next_steps, print_run
     from outlast.cli.runs import run_fields
 
     kept = pipeline.app.store

@@ -15,10 +15,10 @@ from outlast.cli.output import AppName, AsJson, Limit, StoreUrl, hint, print_jso
 from outlast.cli.stores import Shell, dead_letters, found_run, opened, worker_of
 from outlast.deadletters import as_groups
 from outlast.display.terminal import STATUS_COLOURS
+from outlast.kernel.redact import masked
+from outlast.kernel.wording import counted, duration
 from outlast.observe.events import canonical
-from outlast.redact import masked
 from outlast.store.records import Failure, from_us
-from outlast.words import counted, duration
 
 if TYPE_CHECKING:
     from outlast.store.records import AttemptRow, ItemRow, ItemStatus, RunRecord, RunStatus, SharedState
@@ -86,7 +86,7 @@ def show_run(
     run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
 ) -> None:
     """Show what a run came to: counts, why, its problems, and what to do next."""
-    from outlast.cli.report import next_steps, print_run
+    from outlast.cli.printing import next_steps, print_run
     from outlast.cli.running import stored_at, ways_on
 
     with opened(store, app) as kept:
@@ -216,8 +216,8 @@ def list_errors(
     as_json: AsJson = False,
 ) -> None:
     """List what is wrong with the items of a run, error by error, for whoever has to mend them."""
-    from outlast.pipeline.errorfile import HEADER, append_errors, cells_of
-    from outlast.pipeline.rowerrors import error_lines
+    from outlast.pipeline.record.errorfile import HEADER, append_errors, cells_of
+    from outlast.pipeline.record.rowerrors import error_lines
 
     with opened(store, app) as kept:
         record = found_run(kept, run, pipeline)
@@ -339,7 +339,7 @@ def cancel(
     run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
 ) -> None:
     """Ask a run to end for good. One that nobody is running is cancelled at once."""
-    from outlast.cli.report import unfinished
+    from outlast.cli.printing import unfinished
 
     with opened(store, app) as kept:
         record = found_run(kept, run, pipeline)
@@ -406,7 +406,7 @@ def list_breakers(*, store: StoreUrl = None, app: AppName = None, as_json: AsJso
 
 def _circuit(state: SharedState) -> dict[str, Any]:
     """A shared circuit for a person's eye. Failures are counted by each process."""
-    from outlast.replicas import read
+    from outlast.breaker.shared import read
 
     circuit = read(state.data, state.changed_at.timestamp())
     reopens = None if circuit.isolated is not None or circuit.opened_at is None else circuit.retry_at
@@ -449,9 +449,9 @@ def reset_breaker(
 
 
 def _wish(name: str, wish: str, reason: str, store: str | None, app: str | None, *, as_json: bool) -> None:
+    from outlast.breaker.shared import by_hand
     from outlast.errors import nearest
-    from outlast.redact import sanitise
-    from outlast.replicas import by_hand
+    from outlast.kernel.redact import sanitise
 
     with opened(store, app) as kept:
         shared, watched = kept.state("breaker", name), kept.state("watched_breaker", name)

@@ -11,7 +11,7 @@ import typer
 
 from outlast.cli.output import AsJson, Code, StoreUrl, hint, print_json, say  # noqa: TC001 - typer reads the annotations
 from outlast.cli.stores import present
-from outlast.redact import mask
+from outlast.kernel.redact import mask
 from outlast.store import EMBEDDED, StoreError, bring_up_to_date, schema_of
 
 

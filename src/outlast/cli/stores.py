@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from outlast.cli.output import refuse
 from outlast.deadletters import DeadLetters
 from outlast.errors import ConfigurationError
-from outlast.pipeline.tenure import certainly_dead
-from outlast.redact import mask
+from outlast.kernel.redact import mask
 from outlast.store import EMBEDDED, StoreError, open_store
 from outlast.store.codec import Codec
+from outlast.work.leases import certainly_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ConfigurationError, nearest
+from outlast.kernel.redact import error_text
 from outlast.pipeline import Pipeline
-from outlast.redact import error_text
 
 if TYPE_CHECKING:
     from types import ModuleType

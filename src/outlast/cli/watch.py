@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from outlast.breaker import CircuitBreaker
-    from outlast.pipeline.runner import Runner
+    from outlast.pipeline.engine.runner import Runner
     from outlast.store import Store
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from outlast import breaker, guard, policy
+from outlast import breaker, policy
 from outlast.breaker import CircuitState as CircuitState
-from outlast.clock import here
+from outlast.calls import guard
 from outlast.compat.letters import DeadLetterQueue as DeadLetterQueue
 from outlast.compat.letters import get_dlq_samples as get_dlq_samples
 from outlast.compat.letters import move_to_dlq as move_to_dlq
@@ -21,9 +21,10 @@ from outlast.compat.pipelines import PipelineConfig as PipelineConfig
 from outlast.compat.pipelines import PipelineResult as PipelineResult
 from outlast.deadletters import DeadLetterEntry
 from outlast.errors import CircuitBreakerOpenError, ConfigurationError, TemporaryFailure
+from outlast.kernel.clock import here
+from outlast.kernel.redact import error_text
 from outlast.observe import emit, listening
 from outlast.observe.events import ItemFailed, ItemSucceeded, canonical
-from outlast.redact import error_text
 from outlast.rows import RowTransformStep as RowTransformStep
 from outlast.rows import StepResult as StepResult
 from outlast.verdicts import classify

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from outlast.clock import here
 from outlast.deadletters import DeadLetterEntry, Directory, fingerprint
 from outlast.errors import ConfigurationError, nearest
-from outlast.log import logger
+from outlast.kernel.clock import here
+from outlast.kernel.log import logger
+from outlast.kernel.redact import error_text, sanitise
 from outlast.observe import emit, listening
 from outlast.observe.events import DeadLetterEnqueue, DeadLetterReplay
 from outlast.pipeline.keys import Keys
-from outlast.redact import error_text, sanitise
 from outlast.store.records import DeadLetterRow, to_us
 from outlast.verdicts import classify
 

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from outlast import pipeline, policy
-from outlast.checks import Check, Shown
-from outlast.clock import here
 from outlast.compat.levels import as_loud
 from outlast.errors import ConfigurationError, nearest
+from outlast.kernel.clock import here
 from outlast.rows.steps import as_step, row_stage
+from outlast.settings.checks import Check, Shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.checks import Check
 from outlast.components import lines, packed
 from outlast.components.csvs import TABLES
 from outlast.components.reading import Aside
 from outlast.errors import ConfigurationError
-from outlast.value import put
+from outlast.kernel.value import put
+from outlast.settings.checks import Check
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterator, Sequence

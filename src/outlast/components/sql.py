@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import quote
 
-from outlast.checks import Check
 from outlast.components.reading import missing
 from outlast.errors import ConfigurationError, OutlastError, PermanentFailure, TemporaryFailure
-from outlast.redact import error_text, mask, sanitise
-from outlast.value import put
+from outlast.kernel.redact import error_text, mask, sanitise
+from outlast.kernel.value import put
+from outlast.settings.checks import Check
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:

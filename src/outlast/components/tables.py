@@ -25,13 +25,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from outlast.checks import Check
 from outlast.components.sinks import Refused, Sink
 from outlast.components.sql import check_address, close, connect, dialect_of, failure, said, shown
 from outlast.components.values import json_text, row_of, tell, unfit
 from outlast.errors import ConfigurationError, OutlastError, PermanentFailure
+from outlast.kernel.value import put
+from outlast.settings.checks import Check
 from outlast.store.codec import Codec
-from outlast.value import put
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.errors import PermanentFailure
-from outlast.redact import sanitise
+from outlast.kernel.redact import sanitise
 from outlast.store.codec import Lost
 from outlast.store.faults import StoreRefused
 

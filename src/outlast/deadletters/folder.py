@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from uuid import UUID
 
-from outlast.clock import here
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.errors import ConfigurationError
-from outlast.redact import in_json, sanitise
-from outlast.shapes import StopReason
+from outlast.kernel.aliases import StopReason
+from outlast.kernel.clock import here
+from outlast.kernel.redact import in_json, sanitise
 from outlast.store.records import DeadLetterRow, LetterKind, from_us, to_us
 from outlast.verdicts import classify
 

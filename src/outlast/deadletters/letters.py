@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from outlast.shapes import StopReason
+    from outlast.kernel.aliases import StopReason
     from outlast.store.records import LetterGroup, LetterKind
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from outlast.clock import here
 from outlast.deadletters.beginnings import begins_at, unstored
 from outlast.deadletters.folder import Directory, as_entry, from_entry, is_json
 from outlast.deadletters.letters import DeadLetter, as_groups
 from outlast.errors import ConfigurationError
+from outlast.kernel.clock import here
+from outlast.kernel.redact import error_text, sanitise
 from outlast.observe import emit, listening
 from outlast.observe.events import DeadLettersOverThreshold
-from outlast.redact import error_text, sanitise
 from outlast.store.faults import StoreError
 from outlast.store.filters import FIELDS, checked, chooses, spelled_out
 from outlast.store.records import from_us

@@ -11,18 +11,18 @@ from collections import Counter
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from outlast.display.flow import ranks
+from outlast.display.graph import ranks
 from outlast.display.telling import ending, lines, number, pace, protections, totals, trouble, unit
-from outlast.redact import error_text
-from outlast.words import counted, duration, percent, whole
+from outlast.kernel.redact import error_text
+from outlast.kernel.wording import counted, duration, percent, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from outlast.deadletters import FailureGroup
     from outlast.display.snapshot import Edge, Snapshot
-    from outlast.pipeline.declare import Stage
     from outlast.pipeline.results import Counts, PartialResult, RunResult
+    from outlast.pipeline.stages import Stage
 
 # Halfway between light and dark, so that they can be read on both.
 _UNKNOWN = ("--target", "FILE:NAME")  # where code is that nobody has recorded

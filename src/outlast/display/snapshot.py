@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from outlast.breaker import CircuitState
-from outlast.clock import here
+from outlast.kernel.clock import here
 from outlast.store import StoreError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from outlast.breaker import CircuitBreaker
     from outlast.budgets import RetryBudget
     from outlast.limits import Limit
-    from outlast.pipeline.runner import Runner
+    from outlast.pipeline.engine.runner import Runner
 
 _FOREVER = 1e9  # seconds; some thirty years
 _PROBLEMS = 2.0  # seconds between two looks at what has failed

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outlast.redact import plain
-from outlast.words import counted, per_second, percent, whole
+from outlast.kernel.redact import plain
+from outlast.kernel.wording import counted, per_second, percent, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

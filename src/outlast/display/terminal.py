@@ -15,10 +15,10 @@ from rich.console import Console, Group
 from rich.segment import Segment
 from rich.text import Text
 
-from outlast.display.flow import gutter
+from outlast.display.graph import gutter
 from outlast.display.telling import ending, pace, protections, totals, trouble
-from outlast.redact import harmless, plain
-from outlast.words import percent, whole
+from outlast.kernel.redact import harmless, plain
+from outlast.kernel.wording import percent, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

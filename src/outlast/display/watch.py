@@ -12,11 +12,11 @@ from contextvars import copy_context
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from outlast.clock import here
 from outlast.display.snapshot import View
 from outlast.display.telling import lines
-from outlast.log import logger
-from outlast.redact import error_text
+from outlast.kernel.clock import here
+from outlast.kernel.log import logger
+from outlast.kernel.redact import error_text
 from outlast.store import StoreError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from outlast.display.snapshot import Snapshot
-    from outlast.pipeline.runner import Runner
+    from outlast.pipeline.engine.runner import Runner
 
 LIVE = 0.2  # seconds between two pictures in a terminal
 PAGE = 0.3  # and in a notebook, where each travels to a browser

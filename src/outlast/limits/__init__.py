@@ -5,8 +5,9 @@ A limit has one line for all who wait, threads and tasks of any event loop alike
 and never waits there; whoever waits does so in a loop of its own (`wait`, `await_turn`) and looks again when rung for. Only the head of
 the line needs a timer: everybody else can go no earlier.
 
-Rooms: `heed` (what to make of a service that says "too many"), `quanta` (what processes share of a limit, pure) and `shared` (a limit that is
-shared, and the agent that talks to the store).
+    throttle    what to make of a service that says "too many", pure
+    stretches   the arithmetic of a rate that processes share, pure
+    shared      a limit that processes share, and the agent that talks to the store
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from collections import OrderedDict, deque
 from contextvars import ContextVar
 from math import inf
 
-from outlast.checks import Check, Frozen, Shown
-from outlast.clock import Bell, Signal, here, stopping
 from outlast.errors import LimitExceededError
-from outlast.limits.heed import LONGEST_GATE, MANY, Heed
+from outlast.kernel.clock import Bell, Signal, here, stopping
+from outlast.kernel.value import Value, put
+from outlast.limits.throttle import LONGEST_GATE, MANY, Heed
 from outlast.observe import emit, listening
-from outlast.value import Value, put
+from outlast.settings.checks import Check, Frozen, Shown
 from outlast.verdicts import refusal
 
 TYPE_CHECKING = False
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Literal, Never, Self, TypeAlias
 
+    from outlast.kernel.aliases import Seconds
     from outlast.observe.events import Event
-    from outlast.shapes import Seconds
 
     Waited: TypeAlias = Literal["granted", "late", "stopped"]
 

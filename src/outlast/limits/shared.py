@@ -17,19 +17,19 @@ import weakref
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from outlast.clock import REAL, Bell, Clock, here
-from outlast.commons import Bond
+from outlast.kernel.clock import REAL, Bell, Clock, here
+from outlast.kernel.log import logger
 from outlast.limits import Limit, Rate, _Bucket, _of, _ring
-from outlast.limits.heed import GATE_ALWAYS, GATE_FROM, LONGEST_GATE
-from outlast.limits.quanta import QUANTUM, Ask, Offset, Stretches, Wish, exchange
-from outlast.log import logger
+from outlast.limits.stretches import QUANTUM, Ask, Offset, Stretches, Wish, exchange
+from outlast.limits.throttle import GATE_ALWAYS, GATE_FROM, LONGEST_GATE
 from outlast.observe import emit, listening
+from outlast.sharing import Bond
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from outlast.limits import Turn
-    from outlast.limits.quanta import Answer, Shared
+    from outlast.limits.stretches import Answer, Shared
     from outlast.observe.events import Event
 
     Mode = Literal["shared", "alone", "virtual"]

@@ -11,10 +11,10 @@ from __future__ import annotations
 from _thread import allocate_lock
 from contextvars import ContextVar
 
-from outlast.callables import PLAIN, awaitable, discard, name_of
-from outlast.checks import Check
-from outlast.clock import here
-from outlast.log import heard, logger, report_once
+from outlast.kernel.clock import here
+from outlast.kernel.log import heard, logger, report_once
+from outlast.settings.callables import PLAIN, awaitable, discard, name_of
+from outlast.settings.checks import Check
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from outlast.clock import here
+from outlast.kernel.clock import here
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -16,8 +16,8 @@ from collections import deque
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from outlast.errors import mark_with_result
-from outlast.pipeline.conduct import Run, announce
+from outlast.pipeline.errors import mark_with_result
+from outlast.pipeline.lifecycle import Run, announce
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator

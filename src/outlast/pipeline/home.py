@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from outlast.clock import here
-from outlast.commons import Unreachable
 from outlast.deadletters import DeadLetters
 from outlast.errors import ConfigurationError, nearest
-from outlast.log import warn
+from outlast.kernel.clock import here
+from outlast.kernel.log import warn
+from outlast.kernel.redact import error_text, mask
 from outlast.observe.metrics import count_letters_of
-from outlast.pipeline.tenure import certainly_dead
-from outlast.redact import error_text, mask
+from outlast.sharing import Unreachable
 from outlast.store import EMBEDDED, StoreError, open_store, retention
 from outlast.store.codec import Codec
 from outlast.store.retention import DEFAULT_DAYS
+from outlast.work.leases import certainly_dead
 
 _PATIENCE = 2.0  # seconds that something shared waits for a busy or silent database
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import TypeVar
 
-    from outlast.commons import Change
+    from outlast.sharing import Change
     from outlast.store import Store
     from outlast.store.codec import Seal
 

@@ -13,18 +13,18 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from outlast.components import Unreadable
-from outlast.log import warn
+from outlast.kernel.log import warn
+from outlast.pipeline.engine.item import Journey
 from outlast.pipeline.identity import other_keys
-from outlast.pipeline.journal import BATCH_BYTES, rough
-from outlast.pipeline.journey import Journey
 from outlast.pipeline.keys import Keys
+from outlast.pipeline.record.writer import BATCH_BYTES, rough
 from outlast.store.codec import Lost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
-    from outlast.pipeline.declare import Stage
-    from outlast.pipeline.journal import Load
+    from outlast.pipeline.record.writer import Load
+    from outlast.pipeline.stages import Stage
     from outlast.store import Store
     from outlast.store.records import Checkpoint, RunRecord
 

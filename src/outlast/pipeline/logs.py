@@ -9,7 +9,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from outlast.call import current, standing
+from outlast.calls.state import current, standing
 
 if TYPE_CHECKING:
     import logging

@@ -9,22 +9,22 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from outlast.callables import is_async, name_of
-from outlast.checks import Check
-from outlast.clock import here
 from outlast.errors import ConfigurationError
+from outlast.kernel.clock import here
+from outlast.kernel.redact import error_text, sanitise
 from outlast.observe import emit, listening
-from outlast.pipeline.attempts import failure_of
-from outlast.pipeline.journey import shorten
+from outlast.pipeline.engine.attempts import failure_of
+from outlast.pipeline.engine.item import shorten
 from outlast.pipeline.results import PartialResult
-from outlast.redact import error_text, sanitise
+from outlast.settings.callables import is_async, name_of
+from outlast.settings.checks import Check
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from concurrent.futures import Future
 
-    from outlast.guard import Guard
+    from outlast.calls.guard import Guard
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from outlast.pipeline.declare import annotations_of
+from outlast.pipeline.stages import annotations_of
 from outlast.store.codec import types_in
 from outlast.store.records import StageMark
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from outlast.commons import Commons
-    from outlast.pipeline.accounting import Bounds
-    from outlast.pipeline.declare import Stage
-    from outlast.pipeline.runner import Runner
+    from outlast.pipeline.engine.runner import Runner
+    from outlast.pipeline.record.books import Bounds
+    from outlast.pipeline.stages import Stage
+    from outlast.sharing import Commons
     from outlast.store import Store
     from outlast.store.codec import Codec
 

@@ -25,29 +25,29 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.clock import here, stopping
 from outlast.components import Busy, Table, Unreadable, open_sink
 from outlast.deadletters.beginnings import beginning
 from outlast.errors import ConfigurationError, LeaseLost, PermanentFailure
-from outlast.log import warn
-from outlast.pipeline import tenure
-from outlast.pipeline.accounting import Accounting, in_words, tally
+from outlast.kernel.clock import here, stopping
+from outlast.kernel.log import warn
+from outlast.kernel.redact import MASK, error_text, mask, remember_secret
+from outlast.kernel.wording import counted
+from outlast.pipeline.engine.item import Journey
 from outlast.pipeline.intake import Intake
-from outlast.pipeline.journal import persist
-from outlast.pipeline.journey import Journey
+from outlast.pipeline.record.books import Accounting, in_words, tally
 from outlast.pipeline.results import Counts
-from outlast.redact import MASK, error_text, mask, remember_secret
 from outlast.store.records import Batch, Standing
-from outlast.words import counted
+from outlast.work import leases
+from outlast.work.patience import persist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from outlast.components import Sink
-    from outlast.pipeline.accounting import Bounds
-    from outlast.pipeline.journal import Load
+    from outlast.pipeline.engine.runner import Runner
     from outlast.pipeline.plan import Plan
-    from outlast.pipeline.runner import Runner
+    from outlast.pipeline.record.books import Bounds
+    from outlast.pipeline.record.writer import Load
     from outlast.store import Store
     from outlast.store.records import DeadLetterRow, Lease, RunCounts, RunRecord
 
@@ -199,8 +199,8 @@ def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
             sink.claim()
         except Busy:
             other = persist(lambda: store.lease_of(record.number, 0), "the store")
-            if other is not None and not tenure.certainly_dead(other.owner):
-                raise tenure.taken(record, other) from None
+            if other is not None and not leases.certainly_dead(other.owner):
+                raise leases.taken(record, other) from None
             if clock.monotonic() >= until:
                 raise
         else:
@@ -218,7 +218,7 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     nothing behind what is committed.
     """
     state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
-    alone = not lease.before or tenure.certainly_dead(lease.before)
+    alone = not lease.before or leases.certainly_dead(lease.before)
     settled = (
         not lease.before and before.replayed_by is None and before.status in FINAL and before.reason not in _CUT_OFF
     )
@@ -405,7 +405,7 @@ def hold(
     try:
         if sink is not None:
             claim_sink(sink, store, record)
-        lease = tenure.take(store, record, counted=False)
+        lease = leases.take(store, record, counted=False)
         try:
             now: RunRecord = persist(lambda: store.run(record.id), "the store") or record
             if sink is not None:
@@ -443,7 +443,7 @@ def finished(store: Store, record: RunRecord, lease: Lease, sink: Sink) -> None:
 
 def let_go(store: Store, lease: Lease) -> None:
     """Give a lease back."""
-    tenure.ended(lease)
+    leases.ended(lease)
     try:
         store.drop_lease(lease)
     except Exception as error:  # noqa: BLE001 - it ends by itself
@@ -458,7 +458,7 @@ def make_good(store: Store, given: object = None) -> None:
     for record in persist(store.held_sinks, "the store"):
         holder = persist(partial(store.run, record.replayed_by or ""), "the store")
         lease = None if holder is None else persist(partial(store.lease_of, holder.number, 0), "the store")
-        if lease is not None and not tenure.certainly_dead(lease.owner):
+        if lease is not None and not leases.certainly_dead(lease.owner):
             continue
         try:
             _make_good(store, record, given)

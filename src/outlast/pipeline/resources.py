@@ -7,8 +7,8 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from outlast.callables import name_of
 from outlast.errors import ConfigurationError
+from outlast.settings.callables import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from outlast.deadletters import as_groups
-from outlast.errors import FailureBudgetExceeded, RunFailed, RunInterrupted, mark_with_result
-from outlast.pipeline.errorfile import append_errors
-from outlast.pipeline.rowerrors import error_lines
-from outlast.redact import error_text
-from outlast.words import counted, duration
+from outlast.kernel.redact import error_text
+from outlast.kernel.wording import counted, duration
+from outlast.pipeline.errors import FailureBudgetExceeded, RunFailed, RunInterrupted, mark_with_result
+from outlast.pipeline.record.errorfile import append_errors
+from outlast.pipeline.record.rowerrors import error_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from outlast.deadletters import FailureGroup
-    from outlast.pipeline.rowerrors import ErrorLine
-    from outlast.shapes import StopReason
+    from outlast.kernel.aliases import StopReason
+    from outlast.pipeline.record.rowerrors import ErrorLine
     from outlast.store import Store
 
 A = TypeVar("A")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.deadletters import fingerprint, normalised
 from outlast.deadletters.beginnings import SOURCE
-from outlast.redact import sanitise
+from outlast.kernel.redact import sanitise
+from outlast.kernel.wording import counted
 from outlast.report.model import (
     FORMAT,
     Amplification,
@@ -34,7 +35,6 @@ from outlast.report.model import (
 )
 from outlast.store.figures import MOST
 from outlast.store.records import from_us, to_us
-from outlast.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -8,11 +8,11 @@ import base64
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from outlast.report import charts
-from outlast.report.charts import escaped
-from outlast.report.pieces import legend_of, moment, named, num, numbers, section, share, tabled, text
-from outlast.report.style import SHEET
-from outlast.words import amount, counted, duration, per_second, percent, precise
+from outlast.kernel.wording import amount, counted, duration, per_second, percent, precise
+from outlast.report.html import charts
+from outlast.report.html.charts import escaped
+from outlast.report.html.pieces import legend_of, moment, named, num, numbers, section, share, tabled, text
+from outlast.report.html.style import SHEET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,11 +11,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.errors import ConfigurationError
-from outlast.redact import sanitise
+from outlast.kernel.redact import sanitise
+from outlast.kernel.wording import counted, duration
 from outlast.report.gather import reason
 from outlast.report.model import plain
 from outlast.store.records import from_us
-from outlast.words import counted, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -6,13 +6,13 @@ Rows that people typed: steps that cleanse and check them, and words in which th
     dates     year_month: what people write for a month, as YYYYMM
     models    from_model: a pydantic model as a step, its complaints in plain sentences
 
-The errors themselves, and the file they go to, are those of every run (`outlast.pipeline.rowerrors`, `outlast.pipeline.errorfile`).
+The errors themselves, and the file they go to, are those of every run (`outlast.pipeline.record.rowerrors`, `outlast.pipeline.record.errorfile`).
 """
 
 from __future__ import annotations
 
-from outlast.pipeline.rowerrors import InvalidRow as InvalidRow
-from outlast.pipeline.rowerrors import RowError as RowError
+from outlast.pipeline.record.rowerrors import InvalidRow as InvalidRow
+from outlast.pipeline.record.rowerrors import RowError as RowError
 from outlast.rows.dates import year_month as year_month
 from outlast.rows.fields import cleanse as cleanse
 from outlast.rows.fields import columns as columns

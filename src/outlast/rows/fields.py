@@ -11,16 +11,16 @@ import unicodedata
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from outlast.checks import Check, Shown
 from outlast.errors import nearest
-from outlast.pipeline.rowerrors import RowError, shown
+from outlast.pipeline.record.rowerrors import RowError, shown
 from outlast.rows.steps import RowTransformStep, StepResult
+from outlast.settings.checks import Check, Shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
-    from outlast.model import Context
+    from outlast.calls.records import Context
 
     Parser: TypeAlias = Callable[[Any], Any]
 

@@ -8,14 +8,14 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from outlast.checks import show
 from outlast.errors import ConfigurationError, nearest
-from outlast.pipeline.rowerrors import RowError, shown
+from outlast.pipeline.record.rowerrors import RowError, shown
 from outlast.rows.fields import missing_column, unexpected_column
 from outlast.rows.steps import RowTransformStep, StepResult
+from outlast.settings.checks import show
 
 if TYPE_CHECKING:
-    from outlast.model import Context
+    from outlast.calls.records import Context
 
 # What is wrong, what is expected, an example, by the beginning of pydantic's own name for it. Longer beginnings first.
 _SAID: tuple[tuple[str, str, str, str, str], ...] = (

@@ -14,22 +14,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from outlast.call import current
-from outlast.callables import kind_of, name_of
-from outlast.checks import Check
+from outlast.calls.state import current
 from outlast.errors import PermanentFailure
 from outlast.pipeline import stage
-from outlast.pipeline.rowerrors import InvalidRow, RowError
+from outlast.pipeline.record.rowerrors import InvalidRow, RowError
+from outlast.settings.callables import kind_of, name_of
+from outlast.settings.checks import Check
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from typing import TypeAlias
 
-    from outlast.guard import Guard
-    from outlast.model import Context
+    from outlast.calls.guard import Guard
+    from outlast.calls.records import Context
+    from outlast.kernel.aliases import Seconds
     from outlast.pipeline import Stage
     from outlast.policy import RetryPolicy
-    from outlast.shapes import Seconds
 
     Row: TypeAlias = dict[str, Any]
     AnyStep: TypeAlias = "RowTransformStep | Callable[..., Any]"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from outlast.redact import sanitise
+from outlast.kernel.redact import sanitise
 from outlast.store.connections import Connections
 from outlast.store.faults import StoreRefused
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from outlast.errors import OutlastError, PermanentFailure, TemporaryFailure
-from outlast.redact import error_text, mask
+from outlast.kernel.redact import error_text, mask
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from outlast.clock import here
+from outlast.kernel.clock import here
 from outlast.store.database import Duplicate
 from outlast.store.faults import StoreRefused
 from outlast.store.letters import COLUMNS as LETTER

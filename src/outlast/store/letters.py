@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
-from outlast.clock import here
+from outlast.kernel.clock import here
 from outlast.store.database import Duplicate
 from outlast.store.filters import in_sql
 from outlast.store.records import (

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ConfigurationError
-from outlast.redact import mask, remember_secret, sanitise
+from outlast.kernel.redact import mask, remember_secret, sanitise
 from outlast.store.database import Database, Duplicate
 from outlast.store.faults import StoreUnavailable, fault
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from outlast.shapes import StopReason
+    from outlast.kernel.aliases import StopReason
 
 RunStatus = Literal["running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"]
 RunKind = Literal["run", "replay"]

@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from outlast.clock import here
 from outlast.errors import LeaseLost
+from outlast.kernel.clock import here
 from outlast.store.records import ENDED, Lease, RunCounts, RunRecord, ShardState, StageMark, from_us, storable, to_us
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import math
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from outlast.clock import here
+from outlast.kernel.clock import here
 from outlast.store.records import EventRow, SharedState, from_us, storable, to_us
 
 if TYPE_CHECKING:

@@ -1,0 +1,108 @@
+"""
+A call as another process knows it. What an attempt says there (what it spent, its warnings, that it asked for the idempotency key) travels
+back with its result or on its error, and counts here.
+"""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+
+from outlast.calls.state import renumber, running, standing
+from outlast.kernel.clock import REAL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeAlias
+
+    from outlast.calls.records import Context, Notes
+    from outlast.calls.state import Call
+
+    Said: TypeAlias = tuple[bool, dict[str, float], list[str]]  # asked for the key, spent, warnings
+
+_SAID = "__outlast_said__"  # on an error that travels
+_PLACE = ("run_id", "item_key", "item_keys", "stage", "job_id")  # what is known of the item or the job
+
+
+class Elsewhere:
+    """A call as another process knows it: what `current` says there, and the deadline of the calls inside of it."""
+
+    def __init__(self, call: Call) -> None:
+        self._number = call.context().attempt
+        self._max_attempts = call.guard.retry.max_attempts
+        self._key = call.key()
+        self._asked = False
+        self._notes: Notes | None = None
+        self._place: dict[str, Any] = {}
+        place = standing.get()
+        if place is not None:
+            from outlast.calls.records import Context
+
+            place.fill(there := Context())
+            self._place = {name: getattr(there, name) for name in _PLACE}
+        left = call.left()
+        # On the real monotonic clock, which is the same one in every process.
+        self.deadline = None if left is None else REAL.clock.monotonic() + left
+
+    def __call__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the attempt, there: what came of it, and what it said."""
+        return copy_context().run(self._run, fn, args, kwargs)
+
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Said]:
+        running.set(self)
+        try:
+            result = fn(*args, **kwargs)
+        except Exception as error:
+            object.__setattr__(error, _SAID, self._said())
+            raise
+        return result, self._said()
+
+    def _said(self) -> Said:
+        notes = self._notes
+        return self._asked, {} if notes is None else notes.spent, [] if notes is None else notes.warnings
+
+    def context(self) -> Context:
+        """What `current` says during the attempt."""
+        from outlast.calls.records import Context
+
+        context = Context(
+            attempt=self._number,
+            max_attempts=self._max_attempts,
+            deadline=self.deadline,
+            monotonic=REAL.clock.monotonic,
+            key=self._ask_key,
+            notes=self._take_notes,
+        )
+        for name, value in self._place.items():
+            setattr(context, name, value)
+        return context
+
+    def _ask_key(self) -> str:
+        self._asked = True
+        return self._key
+
+    def _take_notes(self) -> Notes:
+        from outlast.calls.records import Notes
+
+        if self._notes is None:
+            self._notes = Notes()
+        return self._notes
+
+
+def hear(call: Call, said: Said) -> None:
+    """What an attempt said in another process counts as if it had been said here."""
+    asked, spent, warnings = said
+    call.asked = call.asked or asked
+    if spent or warnings:
+        notes = call.notes_of(call.number)
+        for name, amount in spent.items():  # the one before may have been the same attempt, that was put off
+            notes.spent[name] = notes.spent.get(name, 0.0) + amount
+        notes.warnings += warnings
+
+
+def adopt(call: Call, error: BaseException) -> None:
+    """An error came from another process, which numbers its histories by itself: here they count as made now."""
+    said = error.__dict__.pop(_SAID, None)
+    if said is not None:
+        hear(call, said)
+    renumber(error)

@@ -1,0 +1,916 @@
+"""
+One protected call, from its first attempt to its end: the flow.
+
+A `Call` knows what has happened so far and answers what to do next; it never waits and never calls. The drivers (`outlast.calls.drivers`) are
+thin loops around it. What happens in a call, from the outside in:
+
+    fallback → total timeout → retry (and its budget) → limit → breaker → attempt timeout → the function
+
+State of one call lives in its `Call`, never in the guard: one guard serves any number of threads and event loops.
+"""
+
+from __future__ import annotations
+
+import itertools
+from contextvars import ContextVar
+
+from outlast.calls.ending import note
+from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError, nearest
+from outlast.kernel.clock import here, later, stopping
+from outlast.kernel.log import report_once
+from outlast.observe import emit, listening
+from outlast.policy import plain
+from outlast.settings.callables import PLAIN, awaitable, discard, shape_of
+from outlast.verdicts import classify, plans, refusal, surely_undone
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any, NoReturn, Protocol, TypeAlias
+
+    from outlast.breaker import CircuitBreaker
+    from outlast.breaker.circuit import Circuit, Ticket
+    from outlast.budgets import RetryBudget
+    from outlast.calls.records import AttemptRecord, Context, History, Notes
+    from outlast.isolation.processes import ProcessAttempt
+    from outlast.isolation.threads import ThreadAttempt
+    from outlast.kernel.aliases import StopReason
+    from outlast.limits import Limit, Turn, Waited
+    from outlast.policy import Coverage, RetryPolicy
+    from outlast.settings.callables import Shape
+    from outlast.verdicts import Verdict
+
+    Running: TypeAlias = "Begun | list[Any] | None"  # what `running` holds; `made` makes a call of it
+
+    class Settings(Protocol):
+        """What a call needs to know of its guard."""
+
+        name: str | None
+        plain: bool  # nothing but retries
+        retry: RetryPolicy
+        timeout: float | None
+        total_timeout: float | None
+        isolation: str | None
+        breaker: CircuitBreaker | None
+        limit: Limit | None
+        cost: Callable[..., Mapping[str, float]] | None
+        retry_budget: RetryBudget | None
+        on_open: str
+        retry_if: Callable[[Any], bool] | None
+        fallback: Callable[..., Any] | None
+        covers: Coverage
+        cost_shape: Shape | None
+        idempotent: bool
+
+        @property
+        def hedge(self) -> Hedging | None: ...
+
+    class Hedging(Protocol):
+        """When a slow attempt is started once more beside itself, and how often."""
+
+        @property
+        def after(self) -> float: ...
+        @property
+        def max_hedges(self) -> int: ...
+
+    class Place(Protocol):
+        """Where code stands that works on an item or a job."""
+
+        def fill(self, context: Context) -> None: ...
+
+    class Begun(Protocol):
+        """A call that is running, here or in the process that asked for this attempt."""
+
+        @property
+        def deadline(self) -> float | None: ...
+        def context(self) -> Context: ...
+
+    class TimeLimit(Protocol):
+        """How an attempt that was bounded in time came out."""
+
+        seconds: float
+        scope: str
+        fired: bool
+
+        def cut_short(self, error: BaseException) -> bool: ...
+
+    # number, began, duration, error, verdict, delay: a record as long as nobody reads it
+    Row = tuple[int, float, float, str | None, Verdict | None, float | None]
+
+
+class Ended(Exception):
+    """No further attempt for a result that was not wanted; the result is what the call returns."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+
+_drop_frames = BaseException.with_traceback  # past any __setattr__: an exception may be a frozen dataclass
+_MARK = "__outlast_history__"
+_NOT_RETRIED = frozenset({"permanent", "unclear", "not_listed", "skipped", "ambiguous"})
+_numbers = itertools.count(1)
+running: ContextVar[Running] = ContextVar("outlast_call", default=None)
+standing: ContextVar[Place | None] = ContextVar("outlast_place", default=None)  # around all calls made there
+latest = [
+    0
+]  # the number of the newest history: read when an attempt begins, to tell the marks it leaves from older ones
+
+
+def current() -> Context:
+    """Where the running code stands: attempt, time left, last error."""
+    from outlast.calls.records import Context
+
+    call, place = made(running.get()), standing.get()
+    context = Context() if call is None else call.context()
+    if place is not None:
+        place.fill(context)
+    return context
+
+
+def made(begun: Running) -> Begun | None:
+    """
+    The call that is running. Most calls succeed at once, and nobody ever asks for them, so they begin as a mere list and are made when
+    somebody does: [guard, name, when it began, what was running around it, the call once it is made].
+    """
+    if not isinstance(begun, list):
+        return begun
+    call: Call | None = begun[4]
+    if call is None:
+        guard, name, began, outer, _ = begun
+        call = begun[4] = Call(guard, name, began=began, outer=outer)
+    return call
+
+
+def history(error: BaseException, /) -> tuple[AttemptRecord, ...]:
+    """The attempts behind an exception that a protected call raised; () if there were none."""
+    mark = _mark_of(error)
+    return mark.attempts if mark is not None else ()
+
+
+def stop_reason(error: BaseException, /) -> StopReason | None:
+    """Why the protected call that raised this exception made no further attempt; None if no protected call raised it."""
+    mark = _mark_of(error)
+    return mark.reason if mark is not None else None
+
+
+def _mark_of(error: BaseException) -> History | None:
+    return error.__dict__.get(_MARK)
+
+
+def renumber(error: BaseException) -> None:
+    """The histories on an error were made in another process, which numbers its own: here they count as made now."""
+    for link in _chain(error):
+        mark = _mark_of(link)
+        if mark is not None:
+            from dataclasses import replace
+
+            latest[0] = next(_numbers)
+            object.__setattr__(link, _MARK, replace(mark, number=latest[0]))
+
+
+# -- the flow ------------------------------------------------------------------------------------------------------------------
+
+
+class Call:
+    """
+    One protected call.
+
+    A driver asks `begin` before each attempt and tells `failed` or `succeeded` after it; both of those answer with the seconds to wait
+    before the next attempt, or None when the call is over.
+    """
+
+    # What a call that succeeds at once never changes stands here, on the class: most calls do, and making one must cost little.
+    number = 0
+    previous: float | None = None
+    last_error: Exception | None = None
+    reason: StopReason | None = None
+    tier = "unknown"
+    heard: bool | None = None
+    timer: TimeLimit | None = None
+    ticket: Ticket | int | None = None
+    turn: Turn | None = None  # in the line of the limit
+    entry = -1  # the place held there
+    asking = False  # whether the store of a shared circuit is being asked
+    held_up = False  # whether it had to wait before its first attempt
+    cost: Mapping[str, float] | None = None
+    notes: dict[int, Notes] | None = None
+    thread: ThreadAttempt | ProcessAttempt | None = None
+    timed = True
+    recorded = False  # whether somebody wants the record of an attempt that succeeds
+    quick = False
+    unwanted: object = None
+    unawaited: object = None  # watches over the rest of a call that nobody has awaited yet
+    deadline: float | None = None
+    circuits = False  # whether an open circuit inside of an attempt is as transient as anything
+    asked = False  # whether the code has asked for its idempotency key, to send it along
+    around: Begun | None = None  # the call that a plain one was made in, and that it speaks for
+    alone = False  # whether it has a key and a record of its own, whatever its guard
+    _key: str | None = None
+
+    def __init__(
+        self,
+        guard: Settings,
+        name: str,
+        plain_since: int | None = None,
+        *,
+        began: float | None = None,
+        outer: Running = None,
+    ) -> None:
+        """
+        `plain_since` says that the first attempt, a plain one, has already failed: what `latest` was when it began. A call that is `made`
+        later began before, and had another one around it.
+        """
+        self.guard = guard
+        self.name = name
+        self.world = world = here.get()
+        self.rows: list[Row] = []
+        if began is None:
+            began, outer = world.clock.monotonic(), running.get()
+        self.began = self.attempt_began = began
+        around = made(outer)
+        if around is not None and guard.plain and not self.alone:
+            self.around = around
+        if guard.total_timeout is not None and world.retries:
+            self.deadline = began + guard.total_timeout
+            # Nested deadlines take the minimum: an inner call cannot extend an outer one.
+            if around is not None and around.deadline is not None and around.deadline < self.deadline:
+                self.deadline = around.deadline
+        elif around is not None and around.deadline is not None:
+            self.deadline = around.deadline
+        if plain_since is not None:
+            self.number = 1
+            self.seen = plain_since
+            self.timed = False
+            self.heard = listening()
+            # Nothing but a policy to ask, and nobody who watches: the fast lane.
+            self.quick = not self.heard and world.retries and self.deadline is None and stopping.get() is None
+
+    # -- before an attempt
+
+    def begun(self, circuit: Circuit | None, entry: int, seen: int) -> None:
+        """The first attempt has begun elsewhere, without asking: the closed circuit it found, its place, and what `latest` was."""
+        self.number = 1
+        self.ticket = None if circuit is None else circuit.era
+        self.entry = entry
+        self.seen = seen
+
+    def begin(self) -> float | None:
+        """
+        None: attempt now. Seconds: wait so long, then ask again; if there is a `turn`, wait for that. Raises if the call cannot go on.
+        """
+        guard = self.guard
+        if not guard.plain:
+            if self.thread is not None and self.thread.running:
+                self._end_with_last("still_running")
+            if self.world.retries:
+                limit, breaker = guard.limit, guard.breaker
+                if limit is not None and self.entry < 0:
+                    self.entry = entry = limit.take(self.cost) if self.turn is None else self._take_turn(self.turn)
+                    if entry < 0:
+                        if breaker is not None and guard.on_open == "fail" and breaker.open_beyond(0.0):
+                            self._rejected(breaker)  # not even worth standing in line
+                        self.turn = limit.line_up(self.cost)
+                        self.held_up, self.asking = True, False
+                        return 0.0
+                if breaker is not None:
+                    self.ticket = ticket = breaker.era()
+                    if ticket is None and (wait := self._admission(breaker)) is not None:
+                        self.held_up = True
+                        return wait
+        self.seen = latest[0]
+        if self.number or self.held_up:
+            self.unwanted = None
+            self.attempt_began = self.world.clock.monotonic()
+        self.number += 1
+        return None
+
+    def estimate(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], fn: Callable[..., Any] | None = None) -> None:
+        """
+        What an attempt will probably use of the limit's rates: the same for all of them, for they have the same arguments. Raises what
+        `cost` raises: a call whose price is not known would pass a limit that is there to bound it.
+        """
+        guard = self.guard
+        cost, shape, limit = guard.cost, guard.cost_shape, guard.limit
+        if cost is None or limit is None or not self.world.retries:
+            return
+        if shape is not None:
+            args, kwargs = shape.fitting(args, kwargs, None if fn is None or not kwargs else shape_of(fn))
+        self.cost = _amounts(cost, cost(*args, **kwargs), limit.rates)
+
+    def _take_turn(self, turn: Turn) -> int:
+        """The turn that was waited for has come."""
+        self.turn = None
+        return turn.entry
+
+    def patience(self) -> float | None:
+        """How long to stand in line at the most."""
+        most = None if self.guard.limit is None else self.guard.limit.max_wait
+        if self.deadline is None or self.turn is None:
+            return most
+        left = self.deadline - self.world.clock.monotonic()
+        self.turn.hurried = most is None or left < most
+        return left if self.turn.hurried else most
+
+    def _leave(
+        self,
+        error: BaseException | None = None,
+        verdict: Verdict | None = None,
+        *,
+        worked: bool = False,
+        undone: bool = False,
+    ) -> None:
+        """Give back the place at the limit."""
+        limit, entry, self.entry = self.guard.limit, self.entry, -1
+        if limit is None or entry < 0:
+            return
+        notes = None if self.notes is None else self.notes.get(self.number)
+        limit.leave(
+            entry,
+            self.cost,
+            None if notes is None or undone else notes.spent,
+            worked=worked,
+            refused=None if verdict is None else refusal(error, verdict),
+            undone=undone,
+        )
+
+    def _admission(self, breaker: CircuitBreaker) -> float | None:
+        try:
+            self.ticket = breaker.ask()
+            self.asking = self.ticket is None
+            if self.asking:
+                self._leave(undone=True)
+                return self._moment(breaker.memory.moment)
+        except CircuitBreakerOpenError as rejection:
+            self.asking = False
+            self._leave(undone=True)
+            wait = self._patience(rejection.retry_after)
+            if wait is not None:
+                return wait
+            if self.number == 0:
+                self._attach(rejection, "breaker_open", None)
+                self._turned_away("breaker", breaker.name)
+                raise
+        if self.ticket is None:  # outside of the handler, or the rejection would become the last error's context
+            self._end_with_last("breaker_open")
+        return None
+
+    def _moment(self, seconds: float) -> float:
+        """How long to wait for the answer of a shared circuit's store, which is on its way."""
+        if not self._too_late(seconds):
+            return seconds
+        if self.number:
+            self._end_with_last("total_timeout")
+        error = TotalTimeoutError("the total timeout ran out while a shared circuit was asked: nothing was called")
+        self._attach(error, "total_timeout", None)
+        try:
+            raise error
+        finally:
+            del error
+
+    def _rejected(self, breaker: CircuitBreaker) -> NoReturn:
+        """End because the circuit is open, as `_admission` does when nothing is waited for."""
+        if self.number:
+            self._end_with_last("breaker_open")
+        rejection = breaker.rejection()
+        self._attach(rejection, "breaker_open", None)
+        self._turned_away("breaker", breaker.name)
+        try:
+            raise rejection
+        finally:
+            del rejection
+
+    def _patience(self, seconds: float) -> float | None:
+        """How long an open circuit is waited for; that costs no attempt. None: it is not."""
+        if self.guard.on_open != "wait" or seconds == float("inf") or self._stopped():
+            return None
+        return None if self._too_late(seconds) else seconds
+
+    def blocking_limit(self) -> tuple[float, str] | None:
+        """As `limit`, for code that no enclosing call can cancel: what that has left counts too."""
+        limit, left = self.limit(), self.left()
+        return limit if left is None or (limit is not None and limit[0] <= left) else (left, "total")
+
+    def left(self) -> float | None:
+        """Seconds until the nearest deadline; None without one."""
+        if self.deadline is None or not self.world.retries:
+            return None
+        return max(0.0, self.deadline - self.world.clock.monotonic())
+
+    def limit(self) -> tuple[float, str] | None:
+        """The time the next attempt may take, and whether it is the attempt's own or what is left in all."""
+        guard = self.guard
+        if not self.world.retries or (guard.timeout is None and guard.total_timeout is None):
+            return None
+        if guard.total_timeout is None:
+            return (guard.timeout or 0.0), "attempt"
+        left = max(0.0, self.began + guard.total_timeout - self.world.clock.monotonic())
+        return (guard.timeout, "attempt") if guard.timeout is not None and guard.timeout < left else (left, "total")
+
+    def context(self) -> Context:
+        """What `current` says during an attempt."""
+        if self.around is not None:  # nothing but retries: time, key and what is spent are those of the call around it
+            context = self.around.context()
+            context.attempt, context.max_attempts = self.number or 1, self.guard.retry.max_attempts
+            context.last_error = self.last_error
+            return context
+        from outlast.calls.records import Context
+
+        return Context(
+            attempt=self.number or 1,  # it has begun elsewhere
+            max_attempts=self.guard.retry.max_attempts,
+            last_error=self.last_error,
+            deadline=self.deadline,
+            monotonic=self.world.clock.monotonic,
+            key=None if self.guard.plain else self._ask_key,
+            notes=self._take_notes(self.number or 1),
+        )
+
+    def _take_notes(self, number: int) -> Callable[[], Notes]:
+        return lambda: self.notes_of(number)
+
+    def notes_of(self, number: int) -> Notes:
+        """What the code of this attempt says about it."""
+        from outlast.calls.records import Notes
+
+        if self.notes is None:
+            self.notes = {}
+        return self.notes.setdefault(number, Notes())
+
+    def _ask_key(self) -> str:
+        self.asked = True
+        return self.key()
+
+    def key(self) -> str:
+        """The idempotency key: the same in every attempt."""
+        if self._key is None:
+            self._key = self.world.ids.new()
+        return self._key
+
+    # -- the fallback
+
+    def covers(self, error: Exception) -> bool:
+        """Whether the fallback answers for this error."""
+        if not self.world.retries:
+            return False
+        answer = self.guard.covers(error)
+        if isinstance(answer, str):  # a predicate has failed
+            object.__setattr__(
+                error, "__notes__", [*error.__dict__.get("__notes__", ()), f"outlast {self.name}: {answer}"]
+            )
+        return answer is True
+
+    def fell_back(self, error: Exception | None) -> None:
+        """The fallback has answered, for this error or for a result that was not wanted."""
+        if listening():
+            from outlast.observe.events import FallbackUsed
+
+            kind = "unwanted result" if error is None else type(error).__name__
+            error_class = "unknown" if error is None else classify(error).error_class
+            emit(FallbackUsed(**self.who(), error_class=error_class, error_type=kind, reason=self.reason))
+
+    def _turned_away(self, by: str, which: str) -> None:
+        """Nothing was called, because a breaker or a limit said no."""
+        if listening():
+            from outlast.observe.events import CallRejected
+
+            who = {name: value for name, value in self.who().items() if name not in {"attempt", "max_attempts"}}
+            emit(CallRejected(**who, by=by, which=which))
+
+    # -- after an attempt
+
+    def roll(self) -> float:
+        """What chance says about the next wait."""
+        return self.world.dice.roll()
+
+    def failed(self, error: Exception) -> float | None:
+        """An attempt raised: the seconds until the next one, or None, and then the error is to be raised as it is."""
+        if self.quick:
+            # The fast lane: an error whose type says all, and a policy that asks for its category only. The same as below, in
+            # one piece, because a retry should cost little more than its attempts.
+            plan, policy, number = plans.get(error.__class__), self.guard.retry, self.number
+            if (
+                plan is not None
+                and plan.simple
+                and plan.category in policy._easy  # noqa: SLF001 - the policy keeps its answers ready for this
+                and number < policy.max_attempts
+                and latest[0] == self.seen
+                and error.__context__ is None
+                and error.__cause__ is None
+                and not error.__dict__
+                and (not plan.has_errno or error.errno is None)  # type: ignore[attr-defined]
+                and (band := policy._bands.get(number)) is not None  # noqa: SLF001 - as above
+            ):
+                low, high = band
+                delay = low if low == high else low + self.roll() * (high - low)
+                began = self.attempt_began
+                duration = self.world.clock.monotonic() - began if number > 1 else 0.0
+                try:
+                    text = str(error)
+                except Exception:  # noqa: BLE001 - somebody else's __str__
+                    text = _text(error)
+                self.rows.append((number, began, duration, text, plan.verdict, delay))
+                _drop_frames(error, None)
+                self.last_error = error
+                return delay
+        world = self.world
+        if not world.retries:
+            return None
+        verdict = classify(error)
+        if self.ticket is not None:
+            self._settle(error, verdict)
+        if self.entry >= 0:
+            self._leave(error, verdict)
+        number, began = self.number, self.attempt_began
+        # The first attempt of a plain call is not timed: for all we know it has just begun.
+        now = world.clock.monotonic() if self.timed or number > 1 else began
+        reason = self._before_policy(error) if latest[0] != self.seen or self.timer is not None else None
+        answer = reason or self.guard.retry.answer(
+            error, verdict, number, self.roll, self.previous, circuits=self.circuits
+        )
+        if not isinstance(answer, str) and (
+            stopping.get() is not None or self.deadline is not None or not self.guard.plain
+        ):
+            if not self.guard.idempotent and not self.asked and not surely_undone(error, verdict):
+                answer = "ambiguous"
+            else:
+                answer = self._after_policy(now, answer) or answer
+        if isinstance(answer, str):
+            self._finish(error, verdict, answer, now)
+            return None
+        delay = answer
+        self.rows.append((number, began, now - began, _text(error), verdict, delay))
+        # A wait that was asked for is no step of our own backoff.
+        self.previous = delay if verdict.retry_after is None else delay - self.guard.retry.asked(verdict)
+        self.tier = verdict.tier
+        if self.heard is None:
+            self.heard = listening()
+        if self.heard:
+            self._tell_retry(error, verdict, delay)
+        # A traceback keeps alive whatever its frames hold.
+        _drop_frames(error, None)
+        if error.__context__ is not None or error.__cause__ is not None or isinstance(error, ExceptionGroup):
+            _forget_frames(error)
+        self.last_error = error
+        return delay
+
+    def _before_policy(self, error: Exception) -> StopReason | None:
+        """Reasons that come before the policy is asked."""
+        if not self.guard.retry.retry_exhausted and self._owned_by_inner(error):
+            return "nested_exhausted"
+        if self.timer is not None and self.timer.cut_short(error):
+            return "total_timeout"
+        return None
+
+    def _after_policy(self, now: float, delay: float) -> StopReason | None:
+        """Reasons why a retry that the policy wants cannot be."""
+        if self.deadline is not None and now + delay >= self.deadline:
+            return "total_timeout"
+        if self._stopped():
+            return "shutdown"
+        guard = self.guard
+        if guard.breaker is not None and guard.on_open == "fail" and guard.breaker.open_beyond(delay):
+            return "breaker_open"  # it would be rejected after the wait
+        budget = guard.retry_budget
+        return "retry_budget" if budget is not None and not budget.withdraw() else None
+
+    def succeeded(self, result: object) -> float | None:
+        """An attempt returned: None, or the seconds to wait if `retry_if` wants another one."""
+        guard = self.guard
+        if not self.world.retries:
+            return None
+        unwanted = guard.retry_if is not None and self._is_unwanted(result)
+        ticket, limit = self.ticket, guard.limit
+        if ticket is not None and guard.breaker is not None:
+            self.ticket = None
+            guard.breaker.passed(ticket)
+        if limit is not None and self.entry >= 0:
+            if self.notes is None:
+                limit.leave(self.entry, self.cost, worked=True)
+                self.entry = -1
+            else:
+                self._leave(worked=True)
+        if unwanted:
+            return self._another(result)
+        if self.recorded:
+            now = self.world.clock.monotonic()
+            self.rows.append((self.number, self.attempt_began, now - self.attempt_began, None, None, None))
+        if guard.retry_budget is not None and self.number == 1:
+            guard.retry_budget.deposit()
+        if self.number > 1:
+            if self.heard is None:
+                self.heard = listening()
+            if self.heard:
+                from outlast.observe.events import StepSuccess
+
+                emit(StepSuccess(**self.who(), tier=self.tier))
+        return None
+
+    def _is_unwanted(self, result: object) -> bool:
+        wanted = self.guard.retry_if
+        try:
+            answer = wanted is not None and wanted(result)
+            if answer.__class__ not in PLAIN and awaitable(answer):
+                discard(answer)
+                raise TypeError("it returned something to await")
+            return bool(answer)
+        except Exception as broken:  # noqa: BLE001 - a broken predicate must not destroy a good result
+            report_once(wanted, broken, "the result counts as good")
+            return False
+
+    def _another(self, result: object) -> float | None:
+        """A result that `retry_if` does not want: the delay until another attempt, or None, and then it is returned as it is."""
+        policy, now = self.guard.retry, self.world.clock.monotonic()
+        delay = policy.delay(self.number, self.roll(), None, self.previous)
+        reason: StopReason | None = (
+            "exhausted" if self.number >= policy.max_attempts else self._after_policy(now, delay)
+        )
+        again = delay if reason is None else None
+        self.rows.append((self.number, self.attempt_began, now - self.attempt_began, None, None, again))
+        self.reason, self.previous, self.last_error = reason, delay, None
+        self.unwanted = result
+        if listening():
+            self.heard = True
+            self._tell_result(result, reason, delay)
+        return again
+
+    def interrupted(self, error: BaseException) -> None:
+        """
+        An attempt was ended from outside (cancellation, Ctrl-C), or will not be made: neither success nor failure. Whatever the call holds
+        goes back: its leave from the breaker, its place at the limit, its turn in the line, granted or not.
+        """
+        if self.ticket is not None:
+            self._settle(error)
+        if self.entry >= 0:
+            self._leave()
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            turn.limit.withdraw(turn)
+
+    def over(self) -> None:
+        """The call has ended, however: by now it holds nothing, unless a way out was taken that nobody thought of."""
+        self.unawaited = None
+        if self.entry >= 0 or self.ticket is not None or self.turn is not None:
+            self.interrupted(GeneratorExit())
+
+    def _settle(self, error: BaseException, verdict: Verdict | None = None) -> None:
+        ticket, self.ticket = self.ticket, None
+        breaker = self.guard.breaker
+        if ticket is None or breaker is None:
+            return
+        # An attempt that the total timeout cut short says nothing about the service.
+        short = self.timer is not None and self.timer.cut_short(error)
+        breaker.settle(ticket, None if short else breaker.judge(error, verdict))
+
+    def _too_late(self, delay: float) -> bool:
+        return self.deadline is not None and self.world.clock.monotonic() + delay >= self.deadline
+
+    def _stopped(self) -> bool:
+        stop = stopping.get()
+        return stop is not None and stop.is_set()
+
+    def _owned_by_inner(self, error: BaseException) -> bool:
+        """Whether a retry inside this attempt has already given up on the error: then it is not tried again here."""
+        for link in _chain(error):
+            mark = _mark_of(link)
+            if mark is not None and mark.retried and mark.number > self.seen:
+                return True
+        return False
+
+    # -- between attempts
+
+    def waited(self, how: Waited) -> NoReturn:
+        """The wait has not brought what it was for: the call ends, as its last attempt did if there was one."""
+        limit, turn, self.turn = self.guard.limit, self.turn, None
+        reason: StopReason = "shutdown"
+        if how == "late" and turn is not None:
+            reason = "total_timeout" if turn.hurried else "throttled"
+        if self.number:
+            if reason == "throttled" and limit is not None:
+                limit.tell_exceeded()
+            self._end_with_last(reason)
+        if reason == "total_timeout":
+            name = "" if limit is None else limit.name
+            error: Exception = TotalTimeoutError(
+                f"the total timeout ran out in the line of the limit {name!r}: nothing was called"
+            )
+        elif turn is not None and limit is not None:
+            error = limit.rejection("asked to stop" if how == "stopped" else None)
+        else:  # it waited for the circuit
+            error = self.guard.breaker.rejection() if self.guard.breaker is not None else Ended(None)
+        self._attach(error, reason, None)
+        if reason == "throttled" and limit is not None:
+            self._turned_away("limit", limit.name)
+        try:
+            raise error
+        finally:
+            del error
+
+    def interrupted_wait(self, interruption: BaseException) -> None:
+        """Cancelled while waiting: the failure that was waited on stays visible."""
+        turn, self.turn = self.turn, None
+        if turn is not None:  # a Ctrl-C may come in the very moment in which it was granted
+            turn.limit.withdraw(turn)
+        if interruption.__context__ is None and interruption is not self.last_error:
+            interruption.__context__ = self.last_error
+
+    # -- the end
+
+    def _end_with_last(self, reason: StopReason) -> NoReturn:
+        """End as the last attempt ended, whatever kept the next one from starting: with its error, or with its result."""
+        error, self.last_error = self.last_error, None
+        if error is None:
+            self.reason = reason
+            raise Ended(self.unwanted)
+        verdict = self.rows[-1][4]
+        self._attach(error, reason, verdict)
+        self._tell_end(error, reason, verdict)
+        try:
+            raise error
+        finally:
+            del error
+
+    def too_late(self, error: Exception) -> None:
+        """A generator failed after its first item: it is not started anew, whatever the policy says."""
+        if not self.world.retries:
+            return
+        verdict = classify(error)
+        self._settle(error, verdict)
+        self._leave(error, verdict)
+        self._finish(error, verdict, "generator_started", self.world.clock.monotonic())
+
+    def _finish(self, error: Exception, verdict: Verdict, reason: StopReason, now: float) -> None:
+        self.rows.append((self.number, self.attempt_began, now - self.attempt_began, _text(error), verdict, None))
+        self.last_error = None
+        self._attach(error, reason, verdict)
+        self._tell_end(error, plain(reason), verdict)
+
+    def _attach(self, error: Exception, reason: StopReason, verdict: Verdict | None) -> None:
+        """Give the exception its history, its stop reason and a note for people."""
+        from outlast.calls.records import History
+
+        said = note(self, error, reason, verdict)
+        self.reason = reason = plain(reason)
+        inner = _mark_of(error)
+        nested = reason == "nested_exhausted" and inner is not None
+        number = latest[0] = next(_numbers)
+        mark = History(
+            attempts=inner.attempts if nested and inner is not None else self.attempts(),
+            reason=reason,
+            retried=nested or self.number > 1,
+            number=number,
+            note=said,
+        )
+        # object.__setattr__ and the list by hand: an exception may be a frozen dataclass.
+        notes = [old for old in error.__dict__.get("__notes__", ()) if inner is None or old != inner.note]
+        object.__setattr__(error, "__notes__", [*notes, mark.note])
+        object.__setattr__(error, _MARK, mark)
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """What decides about its retries."""
+        return self.guard.retry
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        return self.world.clock.monotonic() - self.began
+
+    def attempts(self) -> tuple[AttemptRecord, ...]:
+        """What has happened so far, as values."""
+        from outlast.calls.records import AttemptRecord
+        from outlast.kernel.redact import sanitise
+
+        now, wall, notes = self.world.clock.monotonic(), self.world.clock.now(), self.notes or {}
+        return tuple(
+            AttemptRecord(
+                number=number,
+                started_at=later(wall, began - now),
+                duration=duration,
+                error=None if text is None else sanitise(text),
+                verdict=verdict,
+                delay=delay,
+                spent=dict(notes[number].spent) if number in notes else {},
+                warnings=tuple(notes[number].warnings) if number in notes else (),
+            )
+            for number, began, duration, text, verdict, delay in self.rows
+        )
+
+    # -- telling
+
+    def who(self) -> dict[str, Any]:
+        """The fields that every event of this call has."""
+        return {"step_id": self.name, "attempt": self.number, "max_attempts": self.guard.retry.max_attempts}
+
+    def _what(self, error: BaseException, verdict: Verdict) -> dict[str, Any]:
+        from outlast.kernel.redact import error_text
+
+        policy = self.guard.retry
+        granted = policy.max_attempts - 1
+        if policy.retry_limits is not None:
+            granted = min(granted, policy.retry_limits.get(verdict.tier, 0))
+        return self.who() | {
+            "max_retries": granted,
+            "tier": verdict.tier,
+            "category": verdict.category,
+            "error_class": verdict.error_class,
+            "error_type": type(error).__name__,
+            "error": error_text(error),
+        }
+
+    def _tell_retry(self, error: BaseException, verdict: Verdict, delay: float) -> None:
+        from outlast.observe.events import StepRetryAttempt
+
+        self._tell_timeout(error)
+        at = later(self.world.clock.now(), delay)
+        emit(StepRetryAttempt(**self._what(error, verdict), next_delay=delay, next_attempt_at=at))
+
+    def _tell_result(self, result: object, reason: StopReason | None, delay: float) -> None:
+        """A result that was not wanted is told like a failure; of the result itself only its type."""
+        from outlast.observe.events import StepRetryAttempt, StepRetryExhausted
+
+        fields: dict[str, Any] = self.who() | {
+            "max_retries": self.guard.retry.max_attempts - 1,
+            "tier": "unknown",
+            "category": "unclear",
+            "error_class": "unknown",
+            "error_type": type(result).__name__,
+            "error": "retry_if wants another result",
+        }
+        if reason is None:
+            emit(StepRetryAttempt(**fields, next_delay=delay, next_attempt_at=later(self.world.clock.now(), delay)))
+        else:
+            emit(StepRetryExhausted(**fields, reason=reason))
+
+    def _tell_end(self, error: BaseException, reason: StopReason, verdict: Verdict | None) -> None:
+        if verdict is None or not listening():
+            return
+        from outlast.observe.events import RetryBudgetExhausted, StepErrorPermanent, StepRetryExhausted
+
+        self._tell_timeout(error)
+        if reason == "retry_budget" and self.guard.retry_budget is not None:
+            emit(RetryBudgetExhausted(**self.who(), budget=self.guard.retry_budget.name))
+        kind = StepErrorPermanent if reason in _NOT_RETRIED else StepRetryExhausted
+        emit(kind(**self._what(error, verdict), reason=reason))
+
+    def _tell_timeout(self, error: BaseException) -> None:
+        timer, self.timer = self.timer, None
+        if timer is None or not timer.fired or not isinstance(error, AttemptTimeoutError | TotalTimeoutError):
+            return
+        from outlast.observe.events import AttemptTimeout
+
+        emit(AttemptTimeout(**self.who(), timeout=timer.seconds, scope=timer.scope))
+
+
+def _amounts(cost: object, said: object, rates: Mapping[str, object]) -> dict[str, float]:
+    """What `cost` has returned, if it is amounts of rates that the limit has."""
+    from collections.abc import Mapping as SomeMapping
+
+    from outlast.calls.records import amount
+    from outlast.settings.callables import name_of
+    from outlast.settings.checks import Check
+
+    if isinstance(said, SomeMapping) and rates.keys() >= said.keys():
+        return {name: amount(name, value) for name, value in said.items()}
+    check = Check()
+    if isinstance(said, SomeMapping):
+        for name in [name for name in said if name not in rates][:8]:
+            known = nearest(str(name), tuple(rates)) or f" Known: {', '.join(rates)}."
+            check.add(f"what {name_of(cost)} returns", "amounts of the limit's rates", name, known)
+    else:
+        if awaitable(said):
+            discard(said)
+        check.add(f"what {name_of(cost)} returns", 'a mapping such as {"tokens": 800}', said)
+    check.raise_if_any()
+    return {}
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:16_384]  # more than is ever read of it
+    except Exception:  # noqa: BLE001 - somebody else's __str__
+        return f"<{type(error).__name__} has no readable text>"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    for _ in range(8):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error and of all that hangs on it."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting and len(seen) < 1000:
+        link = waiting.pop()
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        _drop_frames(link, None)
+        waiting += [link.__cause__, link.__context__]
+        if isinstance(link, BaseExceptionGroup):
+            waiting += link.exceptions

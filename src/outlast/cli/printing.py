@@ -1,0 +1,118 @@
+"""
+What a run came to, for people: counts, the sentence why, problems, and what to do next.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from outlast.cli.output import console, print_table
+from outlast.display.terminal import STATUS_COLOURS, WIDEST_BAR, bar
+from outlast.kernel.redact import plain
+from outlast.kernel.wording import counted, duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from outlast.deadletters import FailureGroup
+    from outlast.store.records import RunRecord
+
+
+def group_rows(groups: Sequence[FailureGroup]) -> Iterator[tuple[Any, ...]]:
+    """Failure groups as rows of a table."""
+    for group in groups:
+        share = percent(group.count, round(group.count / group.share)) if group.share else ""
+        yield group.count, share, group.id, group.stage, group.error_class, group.last_seen_at, group.message
+
+
+def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") -> None:
+    """A run as it stands in the store."""
+    out = console()
+    counts = run.counts
+    finished = counts.succeeded + counts.skipped + counts.dlq + counts.failed
+    ended = run.finished_at
+    took = "" if ended is None else f"  {duration((ended - run.started_at).total_seconds())}"
+    status = Text(run.status, style=f"bold {STATUS_COLOURS.get(run.status, '')}")
+    called = (plain(run.pipeline), "bold"), "  ", plain(run.run_key), "  "
+    out.print(Text.assemble(*called, status, took, "  ", (run.id[:12], "dim")))
+    if why or run.why:
+        out.print(Text(plain(why or run.why)))
+    drawn = bar(
+        min(out.width, WIDEST_BAR) - 8,
+        counts.total,
+        dead=counts.dlq + counts.failed,
+        degraded=counts.degraded,
+        skipped=counts.skipped,
+        succeeded=counts.succeeded - counts.degraded,
+    )
+    out.print(drawn.append(f"  {percent(finished, counts.total):>6}"))
+    degraded = f" ({counts.degraded:,} degraded)" if counts.degraded else ""
+    parts = [counted(counts.total, "item") + " read" + ("" if run.source_exhausted else ", more to come")]
+    parts.append(f"{counts.succeeded:,} succeeded{degraded}")
+    parts += [
+        f"{number:,} {word}" for number, word in ((counts.skipped, "skipped"), (counts.failed, "failed")) if number
+    ]
+    if counts.dlq:
+        parts.append(counted(counts.dlq, "dead letter"))
+    if counts.total > finished:
+        parts.append(f"{counts.total - finished:,} pending")
+    out.print(Text("   ".join(parts)))
+    if run.passes > 1:
+        out.print(Text(f"started {run.passes} times", style="dim"))
+    if run.spent:
+        out.print(Text("spent " + ", ".join(f"{amount:,.6g} {plain(name)}" for name, amount in run.spent.items())))
+    if groups:
+        out.print()
+        print_table(
+            ("count", "share", "group", "stage", "error class", "last seen", "message"),
+            group_rows(groups),
+            fold="message",
+            drop=("last seen", "share", "error class"),
+        )
+
+
+def unfinished(run: RunRecord) -> bool:
+    """Whether there is something left to go on with: items that have not ended, or a source that was not read to its end."""
+    counts = run.counts
+    return not run.source_exhausted or counts.total > counts.succeeded + counts.skipped + counts.dlq + counts.failed
+
+
+def next_steps(
+    run: RunRecord,
+    groups: Sequence[FailureGroup],
+    resume: str | None,
+    code: Sequence[str] = (),
+    *,
+    anew: str | None = None,
+    stored: Sequence[str] = (),
+) -> Iterator[str]:
+    """
+    What a person may want to do now, as commands; `code` is what those need to find the pipeline's. `resume` goes on with this run, if a command
+    can; `anew` replays once more what a replay has tried; `stored` says where the store is.
+    """
+    # Where everything was read and has ended, a resume has nothing to do but to finish a sink that could not be.
+    over = not unfinished(run) and run.reason != "store_error"
+    how = resume or f"start its program again, with run_key={run.run_key!r}"
+    if run.reason == "spend_limit":
+        yield f"Once its spend_limit is higher, go on: {how}"
+    elif run.status in {"interrupted", "paused", "running"}:
+        yield f"Go on: {how}"
+        return
+    elif run.status == "failed" and not over:
+        yield f"Once the cause is gone, go on: {how}"
+    elif run.kind == "replay" and run.counts.dlq and anew:
+        yield f"Once the cause is gone, replay what is still open: {anew}"
+    # A replay has no letters of its own, and a run that collects its failures has none at all.
+    bare = run.counts.failed or (run.kind == "replay" and run.counts.dlq)
+    if bare:
+        yield f"Look at them: {shlex.join(['outlast', 'runs', 'errors', run.run_key, *stored])}"
+    open_groups = [group for group in groups if group.count]
+    if open_groups and run.counts.dlq and run.kind != "replay":
+        first = open_groups[0]
+        chosen = ["--group", first.id, "--run", run.run_key, *stored]
+        yield f"Look at one: {shlex.join(['outlast', 'dlq', 'list', *chosen])}"
+        canary = ["--canary", "20"] if first.count > 20 else []
+        yield f"Once it is mended: {shlex.join(['outlast', 'dlq', 'replay', *chosen, *canary, *code])}"

@@ -1,0 +1,639 @@
+"""
+One item's way through the stages: where it is, what has happened to it, and what is next. Neither waits nor calls.
+
+A driver makes an attempt and tells `succeeded` or `failed`; the journey answers with what is to be done now. What an attempt's failure means
+is the decision of the same flow as in any protected call, as it is at a stage (`stagecalls`).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from outlast.calls.records import Notes
+from outlast.calls.state import Ended, running, standing
+from outlast.errors import CircuitBreakerOpenError, PermanentFailure
+from outlast.kernel.clock import stopping
+from outlast.kernel.redact import error_text, sanitise
+from outlast.pipeline.engine.itemcall import StageCall
+from outlast.pipeline.stages import Degraded, Skip, Snooze
+from outlast.store.records import AttemptRow
+from outlast.verdicts import classify, refusal
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Mapping
+
+    from outlast.calls.guard import Guard
+    from outlast.calls.records import Context
+    from outlast.kernel.aliases import StopReason
+    from outlast.pipeline.results import ItemStatus
+    from outlast.pipeline.stages import Stage
+    from outlast.verdicts import Verdict
+
+_HERE = Path(__file__).parent
+# The rooms that make attempts; what other rooms raise may be a defect of theirs, and its frames are kept.
+_OURS = (str(_HERE), *(str(_HERE.parent / f"{name}.py") for name in ("drivers", "isolate", "processes", "hedge")))
+_UNTOLD = (None,) * 7
+_row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
+LONGEST_SNOOZE = 7 * 86400.0  # seconds from the first one at a stage
+NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
+_REPAIRABLE = frozenset({"permanent", "unclear", "not_listed", "skipped"})
+NOT_OURS = frozenset({"breaker_open", "shutdown"})  # reasons that leave an item unfinished
+
+
+def shorten(error: BaseException) -> None:
+    """
+    Take our own frames off the front of a traceback. They hold the item, which holds the error: what a failed body held would be freed by the
+    garbage collector only.
+    """
+    reached = error.__traceback__
+    while reached is not None and reached.tb_frame.f_code.co_filename.startswith(_OURS):
+        reached = reached.tb_next
+    error.__traceback__ = reached
+
+
+class Next(Enum):
+    """What is to be done with an item now."""
+
+    GO = "go"  # on to the stage it is at
+    HOLD = "hold"  # its checkpoint must be on record first
+    WAIT = "wait"  # `wait` seconds, then the same stage
+    LINE = "line"  # until its turn at the limit has come
+    END = "end"  # it has a status
+    BACK = "back"  # it stays unfinished
+    APART = "apart"  # a convoy: each of its items has its own `outcome`
+
+
+class Post:
+    """One stage in one run: the function as it is called there, and its slots."""
+
+    __slots__ = (
+        "alone",
+        "direct",
+        "free",
+        "full",
+        "guard",
+        "index",
+        "is_async",
+        "kwargs",
+        "last",
+        "name",
+        "native",
+        "onward",
+        "ready",
+        "rounds",
+        "run",
+        "stage",
+        "work",
+    )
+
+    def __init__(self, run: Bearings, stage: Stage[..., Any, Any], index: int, *, last: bool) -> None:
+        from collections import deque
+
+        self.run = run
+        self.stage = stage
+        self.index = index
+        self.last = last
+        self.name = stage.name
+        self.guard: Guard = stage.guard
+        self.is_async = stage.is_async
+        self.work: Callable[..., Any] = stage.fn
+        self.kwargs: dict[str, Any] = {}
+        self.direct = False  # calling it makes a coroutine and runs no code yet
+        self.native = False  # and it has left the context variables of its task as they were
+        self.onward = Next.HOLD if stage.checkpoint else Next.GO  # for an item that came through
+        self.alone = stage.batch is None  # items come one by one
+        # Anything but retries has to be asked before an attempt; and repairs must not run in the event loop, as `attempt` knows.
+        self.full = not stage.guard.plain or not self.alone or (self.is_async and bool(stage.repairs))
+        # A slot is a token: taking one out and putting it back is one step each, which needs no lock between threads.
+        self.free: deque[None] = deque([None] * stage.concurrency)
+        self.ready: Any = deque()  # items that wait for a slot; for a batch stage, the runner puts a `Gathering` here
+        self.rounds: int | None = None  # of probes that had failed in vain when its breaker first held an item up
+
+
+class Bearings:
+    """What all items of a run have in common."""
+
+    __slots__ = ("audit_all", "base_us", "monotonic", "pass_", "pipeline", "run_id")
+
+    def __init__(
+        self, *, pipeline: str, run_id: str, pass_: int, monotonic: Callable[[], float], wall_us: int, audit_all: bool
+    ) -> None:
+        self.pipeline = pipeline
+        self.run_id = run_id
+        self.pass_ = pass_
+        self.monotonic = monotonic
+        self.base_us = wall_us - int(monotonic() * 1e6)
+        self.audit_all = audit_all
+
+
+class Journey:
+    """
+    One item on its way. It stands in the context of each of its attempts, for `outlast.current` and for log records.
+    """
+
+    # What an item that comes through at once never changes stands here, on the class: making one must cost little.
+    call: StageCall | None = None
+    notes: Notes | None = None
+    post: Post
+    status: ItemStatus | None = None
+    reason: str | None = None
+    stop_reason: StopReason | None = None  # why a failed item was not tried again
+    warnings: list[str] | None = None
+    spent: dict[str, float] | None = None
+    degraded = False
+    started: float | None = None
+    attempts = 0
+    seated = False  # it has a slot and is not attempted: it stands in line at a limit, or is on its way to a thread
+    wait = 0.0
+    why = ""  # what it waits for: a kind and, where there are several, a name; see `AttemptRow`
+    since = 0.0  # when that began
+    waits: dict[str, int] | None = None  # what it has waited for since its last row, in microseconds
+    unplaced: dict[str, int] | None = None  # and before attempts that have no row
+    seen = 0  # what the flow's `latest` was when the attempt began
+    repaired = numbered = 0  # repairs tried at this stage, and the attempts before the newest of them
+    falling = False  # the fallback answers next
+    fallen: Exception | None = None  # for this error; for none, if it is a result that was not wanted
+    first_failed: float | None = None
+    snoozed: tuple[int, float] | None = None  # the stage that asked for it last, and when it did so first
+    throttled_at: float | None = None
+    throttled = False
+    letter: Any = None  # the dead letter that is replayed
+    origin: Any = None  # the run that it comes from, if its output comes home to it
+    untried: str | None = None  # why the letter cannot be replayed
+    output: Any = None
+    before: Any = None  # the input of the stage whose checkpoint is being recorded
+    saved: tuple[int, bytes] | None = None  # its last checkpoint: the stage that goes on from there, and what it gets
+    error: Exception
+    verdict: Verdict
+    failed_at: str
+
+    def __init__(self, seq: int, key: str, value: Any) -> None:
+        self.seq = seq
+        self.key = key
+        self.source = self.input = self.value = value
+        self.at = 0
+        self.rows: list[AttemptRow] = []
+
+    # -- standing in the context
+
+    def enter(self, call: StageCall) -> None:
+        """Called inside of an attempt's own context, before an attempt with a call of its own."""
+        running.set(call)
+        standing.set(self)
+
+    def context(self) -> Context:
+        """What `current` says during a first attempt that nobody has prepared."""
+        from outlast.calls.records import Context
+
+        return Context(
+            max_attempts=self.post.guard.retry.max_attempts, key=self.idempotency_key, notes=self._take_notes
+        )
+
+    def fill(self, context: Context) -> None:
+        """What `current` says in a stage, and in any call that is made there."""
+        context.run_id, context.item_key, context.stage = self.post.run.run_id, self.key, self.post.name
+        context.item_keys = (self.key,)
+
+    def _take_notes(self) -> Notes:
+        if self.notes is None:
+            self.notes = Notes()
+        return self.notes
+
+    def idempotency_key(self) -> str:
+        """The same in every attempt at this stage, also after a resume."""
+        parts = f"{self.post.run.run_id}\x1f{self.seq}\x1f{self.post.name}\x1f{self.repaired}"
+        return blake2b(parts.encode(), digest_size=16).hexdigest()
+
+    # -- before an attempt
+
+    def begin(self, post: Post) -> Next | None:
+        """None: attempt now. Anything else: not yet, or not at all."""
+        call = self.call
+        if call is None:
+            call = self.call = StageCall(post.guard, post.name)
+            call.journey, self.post = self, post
+            if post.guard.cost is not None:
+                try:
+                    call.estimate((self.value,), post.kwargs)
+                except Exception as error:  # noqa: BLE001 - what it would cost is not known, so it is not called
+                    self.give_up(post.name, error)
+                    return Next.END
+        try:
+            wait = call.begin()
+        except Ended as end:
+            return self.ended(post, end.result)
+        except Exception as error:  # noqa: BLE001 - the end of this item at this stage
+            return self.over(post, error)
+        if wait is None:
+            return None
+        self.why = call.held_up_by()
+        if call.turn is not None:
+            return Next.LINE
+        self.wait = wait
+        return Next.WAIT
+
+    def waited(self, now: float) -> None:
+        """What it waited for `since` then has come, or will not come."""
+        waits = self.waits or {}
+        waits[self.why] = waits.get(self.why, 0) + int((now - self.since) * 1e6 + 0.5)
+        self.waits = waits
+
+    # -- after an attempt
+
+    def succeeded(self, post: Post, result: Any, began: float) -> Next:
+        """An attempt returned."""
+        call, run = self.call, post.run
+        now = run.monotonic()
+        if self.started is None:
+            self.started = began
+        number = 1 + self.numbered
+        if call is not None:
+            number = call.tries + self.numbered
+        notes = self._said()
+        if notes is not None:
+            self._keep(notes)
+        again = None if call is None else call.succeeded(result)
+        self.attempts += 1
+        if again is not None:
+            if self.first_failed is None:
+                self.first_failed = now
+            why = "retry_if wants another result"
+            self._row(post, number, "retrying", began, now, error=why, delay=again, spent=_spent(notes))
+            self.wait, self.why = again, "result"
+            return Next.WAIT
+        if notes is not None or self.waits is not None or not run.audit_all:
+            self._row(post, number, "success", began, now, spent=_spent(notes))
+        else:
+            self.rows.append(
+                _row(
+                    AttemptRow,
+                    (
+                        self.seq,
+                        post.index,
+                        run.pass_,
+                        number,
+                        "success",
+                        int(began * 1e6) + run.base_us,
+                        int((now - began) * 1e6),
+                        *_UNTOLD,
+                    ),
+                )
+            )
+        return self.ended(post, result)
+
+    def passed(self, post: Post, result: Any, began: float) -> Next:
+        """As `succeeded`, for a first attempt that needed no call and said nothing: nearly all of them, so in one piece."""
+        if self.notes is not None or result.__class__ is Degraded or self.repaired or self.waits is not None:
+            return self.succeeded(post, result, began)
+        run = post.run
+        if self.started is None:
+            self.started = began
+        self.attempts += 1
+        if run.audit_all or self.first_failed is not None:
+            took, base = int((run.monotonic() - began) * 1e6), run.base_us
+            start = int(began * 1e6) + base
+            self.rows.append(_row(AttemptRow, (self.seq, post.index, run.pass_, 1, "success", start, took, *_UNTOLD)))
+        if post.last:
+            self.output = result
+            self.status = "succeeded"
+            return Next.END
+        if post.stage.checkpoint:
+            self.before = self.input
+        self.at += 1
+        self.value = self.input = result
+        return post.onward
+
+    def ended(self, post: Post, result: Any) -> Next:
+        """The stage has its last result; if that is one that `retry_if` does not want, the fallback answers."""
+        call, fallback = self.call, post.guard.fallback
+        if fallback is None or call is None or call.reason is None or not call.world.retries:
+            return self.came_out(post, result)
+        self.falling, self.fallen = True, None
+        return Next.GO
+
+    def came_out(self, post: Post, result: Any) -> Next:
+        """The stage has its output."""
+        if result.__class__ is Degraded:
+            self.degraded = True
+            self.warn(f"degraded at {post.name}: {result.why}")
+            result = result.value
+        if self.call is not None or self.notes is not None:
+            self.call = self.notes = None
+        if self.repaired:
+            self.repaired = self.numbered = 0
+        if post.last:
+            self.output = result
+            self.status = "succeeded"
+            return Next.END
+        self.at = post.index + 1
+        before, self.value, self.input = self.input, result, result
+        if post.stage.checkpoint:
+            self.before = before
+            return Next.HOLD
+        return Next.GO
+
+    def failed(self, post: Post, error: Exception, began: float) -> Next:
+        """An attempt raised."""
+        shorten(error)
+        run = post.run
+        now = run.monotonic()
+        if self.started is None:
+            self.started = began
+        if isinstance(error, Skip):
+            return self._skipped(post, error, began, now)
+        if isinstance(error, Snooze):
+            return self._snoozed(post, error, began, now)
+        call = self.call
+        stop = stopping.get()
+        if stop is not None and stop.is_set():
+            # It may have failed because of that: what ended early in it says nothing about the item. That it was made stays on record.
+            self._kept_only(post, error, began, now)
+            self.reason = "shutdown"
+            return Next.BACK
+        if call is None:
+            call = self.call = StageCall(post.guard, post.name, self.seen)
+            call.journey = self
+            if self.notes is not None:
+                call.notes, self.notes = {1: self.notes}, None
+        number = call.tries + self.numbered
+        notes = (call.notes or {}).get(call.number)
+        if notes is not None:
+            self._keep(notes)
+        uncharged = call.uncharged
+        wait = call.failed(error)
+        if self.first_failed is None:
+            self.first_failed = now
+        if wait is not None and call.reason is None:
+            self.attempts += 1
+            verdict = call.rows[-1][4]
+            self._failure(post, error, verdict, number, began, now, wait, notes)
+            self.wait = wait
+            self.why = "retry" if verdict is None or verdict.retry_after is None else "retry_after"
+            if isinstance(error, CircuitBreakerOpenError):
+                self.why = f"breaker {error.name}"
+            if call.uncharged != uncharged:
+                self.why = call.at_limit("throttled")
+            return Next.WAIT
+        return self.over(post, error, (number, began, now, notes))
+
+    def cut_short(self, post: Post, began: float) -> None:
+        """The run does not wait for this attempt any longer; the item stays unfinished."""
+        error = InterruptedError("the run was asked to end, and did not wait for this attempt")
+        self._kept_only(post, error, began, post.run.monotonic())
+
+    def _kept_only(self, post: Post, error: Exception, began: float, now: float) -> None:
+        """The attempt is on record and decides nothing."""
+        if self.started is None:
+            self.started = began
+        notes = self._said()
+        if notes is not None:
+            self._keep(notes)
+        self._failure(post, error, classify(error), self._number(), began, now, 0.0, notes)
+        self.attempts += 1
+
+    def over(self, post: Post, error: Exception, attempt: tuple[int, float, float, Notes | None] | None = None) -> Next:
+        """No further attempt at this stage; `attempt` is the one that has just failed, if that is what ended it."""
+        call = self.call
+        reason = None if call is None else call.reason
+        verdict = classify(error)
+        if reason in NOT_OURS:
+            if attempt is not None:
+                self.attempts += 1
+                self._failure(post, error, verdict, attempt[0], attempt[1], attempt[2], 0.0, attempt[3])
+            self.reason = reason
+            return Next.BACK
+        if attempt is not None:
+            self.attempts += 1
+            number, began, now, notes = attempt
+            self._failure(post, error, verdict, number, began, now, None, notes, stop_reason=reason)
+        if (
+            reason in _REPAIRABLE
+            and self.repaired < len(post.stage.repairs)
+            and not verdict.fatal
+            and self._repair(post, error)
+        ):
+            if attempt is not None:  # it is tried again after all, with another input
+                self.rows[-1] = self.rows[-1]._replace(outcome="retrying", delay_us=0, stop_reason=None)
+            return Next.GO
+        if post.guard.fallback is not None and (call is None or call.covers(error)):
+            self.falling, self.fallen = True, error
+            self.stop_reason = reason
+            return Next.GO
+        self.give_up(post.name, error, verdict, reason)
+        return Next.END
+
+    def fell_back(self, post: Post, result: Any = None, error: Exception | None = None) -> Next:
+        """The fallback has answered, or failed too; it is no attempt, and what it spends is booked with the last one."""
+        self.falling = False
+        if self.notes is not None:
+            self._keep(self.notes)
+            if self.notes.spent and self.rows:
+                self.rows[-1] = self.rows[-1]._replace(spent=sum_of(self.rows[-1].spent, self.notes.spent))
+        stop_reason, self.stop_reason = self.stop_reason, None
+        if error is None:
+            after = "a result that retry_if does not want" if self.fallen is None else type(self.fallen).__name__
+            self.warn(f"the fallback of {post.name} answered after {after}")
+            self.degraded = True
+            if self.call is not None:
+                self.call.fell_back(self.fallen)
+            return self.came_out(post, result)
+        if error.__context__ is None and error is not self.fallen:
+            error.__context__ = self.fallen
+        self.give_up(post.name, error, stop_reason=stop_reason)
+        return Next.END
+
+    def give_up(
+        self,
+        stage: str,
+        error: Exception,
+        verdict: Verdict | None = None,
+        stop_reason: StopReason | None = "permanent",
+    ) -> None:
+        """The item has failed for good. What cannot be read or written is not even tried again: it is permanent."""
+        self.verdict = verdict or classify(error)
+        self.stop_reason = stop_reason
+        self.error = error
+        self.failed_at = stage
+        # Neither says anything about the item: the service was asked too often, or a circuit inside of the stage was open.
+        self.throttled = (
+            refusal(error, self.verdict) is not None
+            or getattr(self.call, "reason", None) == "throttled"
+            or self.verdict.error_class == "circuit_open"
+        )
+        self.reason = f"{stage}: {type(error).__name__}: {error_text(error)}"
+        self.status = "failed"
+
+    def forget(self) -> None:
+        """Its failure is on record. An error leads to frames, which lead to the item again: in a circle nothing would be freed at once."""
+        self.call = self.notes = None
+        self.__dict__.pop("error", None)
+
+    # -- what may be said instead of an output
+
+    def _skipped(self, post: Post, skip: Skip, began: float, now: float) -> Next:
+        number, notes = self._number(), self._said()
+        if self.call is not None:
+            self.call.interrupted(NEUTRAL)
+        if notes is not None:
+            self._keep(notes)
+        self.attempts += 1
+        self._row(post, number, "success", began, now, spent=_spent(notes))
+        self.status, self.reason = "skipped", sanitise(str(skip.reason))
+        return Next.END
+
+    def _snoozed(self, post: Post, snooze: Snooze, began: float, now: float) -> Next:
+        number = self._number()
+        if self.call is not None:
+            self.call.interrupted(NEUTRAL)
+            self.call.number -= 1
+        if self.snoozed is None or self.snoozed[0] != post.index:
+            self.snoozed = (post.index, now)
+        if now + snooze.delay - self.snoozed[1] > LONGEST_SNOOZE:
+            message = f"expected what {post.name} waits for to come within 7 days of its first Snooze, got: a Snooze of another {snooze.delay:g} s"
+            error = PermanentFailure(message)
+            self.attempts += 1
+            self._failure(post, error, classify(error), number, began, now, None, self._said())
+            self.give_up(post.name, error)
+            return Next.END
+        self.wait, self.why = snooze.delay, "snooze"
+        return Next.WAIT
+
+    def _repair(self, post: Post, error: Exception) -> bool:
+        repair = post.stage.repairs[self.repaired]
+        self.repaired += 1
+        name = getattr(repair, "__name__", type(repair).__name__)
+        try:
+            self.value = repair(self.value, error)
+        except Exception as broken:  # noqa: BLE001 - then the item fails as it would have without
+            self.warn(f"{name} could not repair the input of {post.name}: {type(broken).__name__}")
+            return False
+        self.numbered += 1 if self.call is None else self.call.tries
+        self.call = self.notes = None
+        self.warn(f"input of {post.name} repaired by {name} after {type(error).__name__}")
+        return True
+
+    # -- the record
+
+    def parted(self, post: Post, error: Exception, verdict: Verdict, began: float) -> None:
+        """The attempt failed for all who were in it, and is made again in halves: on record, and not charged."""
+        now, call = post.run.monotonic(), self.call
+        notes = None if call is None or call.notes is None else call.notes.pop(call.number + 1, None)
+        if notes is not None:
+            self._keep(notes)
+        if self.started is None:
+            self.started = began
+        if self.first_failed is None:
+            self.first_failed = now
+        self.attempts += 1
+        self._failure(post, error, verdict, self._number(), began, now, 0.0, notes)
+
+    def _number(self) -> int:
+        """Which attempt this is of those at this stage."""
+        return self.numbered + (1 if self.call is None else self.call.tries)
+
+    def _said(self) -> Notes | None:
+        """What the code of this attempt has said."""
+        return self.notes if self.call is None else (self.call.notes or {}).get(self.call.number)
+
+    def warn(self, message: str) -> None:
+        if self.warnings is None:
+            self.warnings = []
+        self.warnings.append(sanitise(message))
+
+    def _keep(self, notes: Notes) -> None:
+        """What the code of an attempt has said about it."""
+        if notes.warnings:
+            self.warnings = (self.warnings or []) + notes.warnings
+        if notes.spent:
+            self.spent = sum_of(self.spent, notes.spent)
+
+    def _failure(
+        self,
+        post: Post,
+        error: Exception,
+        verdict: Verdict | None,
+        number: int,
+        began: float,
+        now: float,
+        delay: float | None,
+        notes: Notes | None,
+        *,
+        stop_reason: StopReason | None = None,
+    ) -> None:
+        self._row(
+            post,
+            number,
+            "failed" if delay is None else "retrying",
+            began,
+            now,
+            error_class=None if verdict is None else verdict.error_class,
+            error_type=type(error).__name__,
+            error=error_text(error),
+            delay=delay,
+            spent=_spent(notes),
+            stop_reason=stop_reason,
+        )
+
+    def _row(
+        self,
+        post: Post,
+        number: int,
+        outcome: Any,
+        began: float,
+        now: float,
+        *,
+        error_class: str | None = None,
+        error_type: str | None = None,
+        error: str | None = None,
+        delay: float | None = None,
+        spent: Mapping[str, float] | None = None,
+        stop_reason: StopReason | None = None,
+    ) -> None:
+        run = post.run
+        waits, self.waits = self.waits, None
+        if outcome == "success" and not run.audit_all and self.first_failed is None:
+            self.unplaced, waits = added(self.unplaced, waits), None
+            if not spent:
+                return
+            # What was spent is needed in case the item is not finished in this pass; the ledger leaves the row out otherwise.
+        self.rows.append(
+            AttemptRow(
+                self.seq,
+                post.index,
+                run.pass_,
+                number,
+                outcome,
+                int(began * 1e6) + run.base_us,
+                int((now - began) * 1e6),
+                error_class,
+                error_type,
+                error,
+                None if delay is None else int(delay * 1e6),
+                spent,
+                waits,
+                stop_reason,
+            )
+        )
+
+
+def sum_of(some: Mapping[str, float] | None, more: Mapping[str, float]) -> dict[str, float]:
+    """What was spent, and what was spent besides."""
+    total = dict(some or {})
+    for name, amount in more.items():
+        total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def _spent(notes: Notes | None) -> dict[str, float] | None:
+    return None if notes is None else notes.spent or None
+
+
+def added(one: dict[str, int] | None, other: dict[str, int] | None) -> dict[str, int] | None:
+    """The waits of both."""
+    if one is None or other is None:
+        return one or other
+    return one | {why: one.get(why, 0) + waited for why, waited in other.items()}

@@ -1,0 +1,150 @@
+"""
+A protected call at a stage: the flow of any call, with the rules that are special to items. It waits for an open circuit off its slot, a
+refusal by a service behind a limit is not charged at first, and an empty retry budget defers. An open circuit inside of the stage's function
+is not the stage's: it fails an attempt like anything transient.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from outlast.calls.state import Call, standing
+from outlast.kernel.clock import roll_for
+from outlast.kernel.redact import error_text
+from outlast.verdicts import classify, refusal
+
+if TYPE_CHECKING:
+    from outlast.calls.records import Context
+    from outlast.pipeline.engine.item import Journey
+    from outlast.verdicts import Verdict
+
+PATIENCE = 900.0  # seconds for which an item's refusals are not charged, and for which an empty retry budget defers
+_DEFERRED = 1.0  # seconds; how soon an empty budget is asked again, at least
+
+
+class _Underway:
+    """Stands for the call in the context of a first attempt that nobody has prepared."""
+
+    deadline = None
+
+    def context(self) -> Context:
+        place: Any = standing.get()
+        context: Context = place.context()
+        return context
+
+
+UNDERWAY: Any = _Underway()
+
+
+class StageCall(Call):
+    """A protected call at a stage: the flow, with what is special to items."""
+
+    alone = True
+    journey: Journey
+    circuits = True
+    uncharged = 0  # attempts that the service refused, and that do not count
+    owing = False  # a retry that the budget has not granted yet
+    owing_since = 0.0
+
+    @property
+    def tries(self) -> int:
+        """Attempts made at this stage, the uncharged ones included."""
+        return self.number + self.uncharged
+
+    def roll(self) -> float:
+        """A run is reproducible from its id: how long an item waits follows from who it is, where, and how often it has tried."""
+        journey = self.journey
+        return roll_for(journey.post.run.run_id, journey.post.name, journey.key, self.tries + journey.numbered)
+
+    def who(self) -> dict[str, Any]:
+        journey = self.journey
+        run = journey.post.run
+        return super().who() | {
+            "attempt": self.tries,
+            "item_id": journey.key,
+            "run_id": run.run_id,
+            "pipeline": run.pipeline,
+        }
+
+    def context(self) -> Context:
+        context = super().context()
+        context.attempt = max(1, self.tries)
+        context._key = self._ask_key  # noqa: SLF001 - known at every stage, also with a plain guard
+        return context
+
+    def key(self) -> str:
+        """The idempotency key: the item's own, at this stage."""
+        if self._key is None:
+            self._key = self.journey.idempotency_key()
+        return self._key
+
+    def held_up_by(self) -> str:
+        """What `begin` asked to wait for."""
+        if self.owing and self.guard.retry_budget is not None:
+            return f"retry_budget {self.guard.retry_budget.name}"
+        if self.turn is not None:
+            return self.at_limit("throttled" if self.turn.limit.paused else "limit")
+        return "breaker" if self.guard.breaker is None else f"breaker {self.guard.breaker.name}"
+
+    def at_limit(self, kind: str) -> str:
+        return kind if self.guard.limit is None else f"{kind} {self.guard.limit.name}"
+
+    def begin(self) -> float | None:
+        if self.owing:
+            budget, now = self.guard.retry_budget, self.world.clock.monotonic()
+            if budget is None or budget.withdraw():
+                self.owing = False
+            elif now - self.owing_since >= PATIENCE:
+                self._end_with_last("retry_budget")
+            else:
+                return max(_DEFERRED, self.previous or 0.0)
+        return super().begin()
+
+    def _after_policy(self, now: float, delay: float) -> Any:
+        reason = super()._after_policy(now, delay)
+        if reason != "retry_budget":
+            return reason
+        self.owing, self.owing_since = True, now
+        return None
+
+    def failed(self, error: Exception) -> float | None:
+        if self.guard.limit is not None and self.world.retries:
+            verdict = classify(error)
+            if refusal(error, verdict) is not None:
+                wait = self._refused(error, verdict)
+                if wait is not None:
+                    return wait
+        return super().failed(error)
+
+    def _refused(self, error: Exception, verdict: Verdict) -> float | None:
+        """The seconds to wait after a refusal that is not charged; None if it is."""
+        now, policy, journey = self.world.clock.monotonic(), self.guard.retry, self.journey
+        if journey.throttled_at is None:
+            journey.throttled_at = now
+        wait = policy.delay(min(1 + self.uncharged, 6), self.roll(), verdict.retry_after, self.previous)
+        if now - journey.throttled_at >= PATIENCE or self._stopped():
+            return None
+        if self.deadline is not None and now + wait >= self.deadline:
+            return None
+        if self.ticket is not None:
+            self._settle(error, verdict)
+        if self.entry >= 0:
+            self._leave(error, verdict)
+        self.rows.append((self.number, self.attempt_began, now - self.attempt_began, error_text(error), verdict, wait))
+        self.tier = verdict.tier
+        if self._hears():
+            self._tell_retry(error, verdict, wait)
+        error.with_traceback(None)
+        self.last_error = error
+        if self.notes is not None:
+            self.notes.pop(self.number, None)  # on record; the next attempt has the same number, and says its own
+        self.number -= 1
+        self.uncharged += 1
+        return wait
+
+    def _hears(self) -> bool:
+        from outlast.observe import listening
+
+        if self.heard is None:
+            self.heard = listening()
+        return self.heard

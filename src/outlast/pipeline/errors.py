@@ -1,0 +1,67 @@
+"""
+The exceptions that carry the result of a run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from outlast.errors import OutlastError
+
+if TYPE_CHECKING:
+    from outlast.pipeline.results import RunResult
+
+
+class RunFailed(OutlastError):
+    """A run over items ended as failed. `result` is what it came to; the same run key resumes it."""
+
+    result: RunResult[Any]
+
+    def __init__(self, message: str, *, result: RunResult[Any]) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class FailureBudgetExceeded(RunFailed):
+    """More than the allowed share of the items failed, so no further ones were begun."""
+
+    rate: float
+    budget: float
+    processed: int
+    failed: int
+
+    def __init__(
+        self, message: str, *, result: RunResult[Any], rate: float, budget: float, processed: int, failed: int
+    ) -> None:
+        super().__init__(message, result=result)
+        self.rate = rate
+        self.budget = budget
+        self.processed = processed
+        self.failed = failed
+
+
+class RunInterrupted(RunFailed):
+    """A run over items was interrupted, paused or cancelled before its end. Unless it was cancelled, the same run key goes on with it."""
+
+
+def mark_with_result(error: BaseException, result: RunResult[Any]) -> None:
+    """Let an exception say which run ended with it, and how that goes on."""
+    if not isinstance(error, RunFailed):
+        error.__outlast_result__ = result  # type: ignore[attr-defined]  # any exception has room for one
+    error.add_note(f"outlast: {result.way_on()}")
+
+
+def result_of(error: BaseException, /) -> RunResult[Any] | None:
+    """What the run came to that ended with this exception: RunFailed, or what a signal or a cancellation became; None if it was no run."""
+    each: BaseException | None = error
+    for _ in range(_DEEPEST):  # `asyncio.timeout` and others raise an exception of their own from it
+        if each is None:
+            return None
+        found = each.result if isinstance(each, RunFailed) else getattr(each, "__outlast_result__", None)
+        if found is not None:
+            return found
+        each = each.__cause__
+    return None
+
+
+_DEEPEST = 100  # causes that are looked at; they may form a circle

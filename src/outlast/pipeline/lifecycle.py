@@ -1,0 +1,561 @@
+"""
+A run from its first line in the store to its last: found or begun, leased, worked on by a `Runner`, and given its name at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+from outlast.components import open_sink, open_source
+from outlast.errors import ConfigurationError
+from outlast.kernel.clock import Clock, Stop, here
+from outlast.kernel.log import warn
+from outlast.kernel.redact import error_text
+from outlast.observe import emit, listening
+from outlast.pipeline.engine.runner import Runner
+from outlast.pipeline.errors import mark_with_result
+from outlast.pipeline.identity import OtherKeys, changed, identity_of, in_doubt, refusal
+from outlast.pipeline.intake import Intake
+from outlast.pipeline.logs import marked
+from outlast.pipeline.record.books import Accounting, in_words, tally
+from outlast.pipeline.record.endings import Ledger
+from outlast.pipeline.record.writer import as_row
+from outlast.pipeline.replays import FINAL, Chosen, Origins, Resends, address_of, claim_sink, let_go, make_ready
+from outlast.pipeline.results import Counts, RunResult
+from outlast.sharing import bind
+from outlast.verdicts import classify
+from outlast.work import leases
+from outlast.work.patience import persist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from outlast.components import Sink
+    from outlast.observe.events import Event
+    from outlast.pipeline.plan import Plan
+    from outlast.pipeline.results import ItemResult
+    from outlast.store import Store
+    from outlast.store.records import Checkpoint, Lease, RunRecord
+
+_LOOKED_THROUGH = 1000  # runs, for the one that a sink belongs to
+_WATCH = 0.2  # seconds between two looks of whoever watches
+
+
+class Run:
+    """One pass of one run, with what others may ask of it while it goes on."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        source: object,
+        *,
+        deliver: Callable[[ItemResult[Any]], None] | None = None,
+        crowded: Callable[[], bool] | None = None,
+    ) -> None:
+        self.plan = plan
+        self._source = source
+        self._deliver = deliver
+        self._crowded = crowded
+        self._asked: str | None = None
+        self._stop = Stop()  # ends the waits before the first item
+        self._items: Any = None
+        self._origins: Origins | None = None
+        self._resends: Resends | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wishes: deque[str] = deque()
+        self._doubted = False
+        self._versioned: set[str] = set()  # stages that are another version than when it began
+        self._changed: list[str] = []  # stages whose functions are written in another way than when it began
+        self.runner: Runner | None = None
+
+    def ask(self, wish: str) -> None:
+        """Wind down (pause, cancel or interrupted); when asked twice, without waiting for running attempts. In the run's own loop only."""
+        again, self._asked = self._asked is not None, self._asked or wish
+        if self.runner is None:
+            self._stop.set()
+            return
+        if again:
+            self.runner.cancel()
+        else:
+            self.runner.end(wish)
+
+    def ask_soon(self, wish: str) -> None:
+        """As `ask`, from any thread, from a signal handler, and before it has begun."""
+        self._wishes.append(wish)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._hear)
+
+    def _hear(self) -> None:
+        while self._wishes:
+            self.ask(self._wishes.popleft())
+
+    async def go(self) -> RunResult[Any]:
+        """Work on it until nothing more can be done."""
+        plan = self.plan
+        self._loop = asyncio.get_running_loop()
+        self._hear()
+        with self._stop:
+            return await self._go(plan)
+
+    async def _go(self, plan: Plan) -> RunResult[Any]:
+        # What is wrong with these is said before anything is begun.
+        _share(plan)
+        sink, replays = open_sink(plan.sink), isinstance(self._source, Chosen)
+        if not replays:
+            self._items = open_source(self._source)
+        store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
+        now = identity_of(plan, sink)
+        try:
+            record, lease, before = await _aside(lambda: _opened(store, plan, sink, now))
+            self._doubted = in_doubt(before.identity, now)
+            if before.counts.succeeded + before.counts.skipped + before.counts.dlq + before.counts.failed:
+                versions = {mark.name: mark.version for mark in before.stages}
+                self._changed = changed(before.identity, now)
+                self._versioned = {
+                    mark.name for mark in plan.marks if versions.get(mark.name, mark.version) != mark.version
+                }
+            try:
+                if sink is not None:
+                    record = await _aside(lambda: _ready(sink, store, record, lease, before))
+                if replays:
+                    self._origins = Origins(store, record, plan.bounds, elsewhere=sink is not None)
+                return await self._work(store, record, lease, sink)
+            except OtherKeys:
+                await _aside(lambda: _as_before(store, lease, before))
+                raise
+            except BaseException as error:
+                if self.runner is None:  # it never began: nobody has to wait for the lease to end
+                    why = error_text(error)
+                    if before.status in FINAL:
+                        await _aside(lambda: _as_before(store, lease, before))
+                    else:
+                        await _aside(lambda: _not_begun(store, lease, record, why))
+                raise
+        finally:
+            if self._origins is not None:
+                await _aside(self._origins.close)
+            if sink is not None:
+                sink.close()
+
+    async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
+        plan, began = self.plan, here.get().clock.now()
+        state = await _aside(lambda: persist(lambda: store.shard_state(lease.run_number, lease.shard), "the store"))
+        before = Counts(
+            total=record.counts.total,
+            succeeded=record.counts.succeeded,
+            skipped=record.counts.skipped,
+            dlq=record.counts.dlq,
+            failed=record.counts.failed,
+            degraded=record.counts.degraded,
+        )
+        books = Accounting(plan.bounds, before, record.spent)
+        codec, types = plan.home.codec, plan.types()
+        options: dict[str, Any] = {
+            "store": store,
+            "run": record,
+            "read_before": state.read,
+            "valid": _validity(plan, record),
+            "decode": lambda data, _: codec.bring_back(data, types),
+        }
+        resends: Resends | None = None
+        if isinstance(self._source, Chosen) and self._origins is not None:
+            resends = self._resends = Resends(self._source, plan, lease, self._origins, **options)
+            await _aside(lambda: persist(resends.begin, "the store"))
+
+        def intake(runner: Runner) -> Intake:
+            if resends is not None:
+                resends.beside(runner)
+                return resends
+            return Intake(
+                self._items,
+                plan.item_key,
+                stages=plan.stages,
+                aside=runner.aside,
+                doubted=self._doubted,
+                **options,
+            )
+
+        self.runner = runner = Runner(
+            plan, store, record, lease, books, sink, intake, lambda runner: Ledger(runner, codec, self._deliver)
+        )
+        if sink is not None or resends is not None:
+            runner.at_end = lambda: self._finish(runner, sink)
+        if self._crowded is not None:
+            runner.crowded = self._crowded
+        started = _tell_start(record, before, plan.target)
+        if self._asked is not None:
+            runner.end(self._asked)
+        cancelled: asyncio.CancelledError | None = None
+        watcher = None if plan.watch is None else asyncio.create_task(_watched(runner, plan.watch))
+        try:
+            with marked():
+                await runner.run(started)
+        except asyncio.CancelledError as interruption:
+            cancelled = interruption
+        if watcher is not None:
+            watcher.cancel()
+        if isinstance(runner.error, OtherKeys):  # nothing was begun
+            raise runner.error
+        if resends is not None and runner.status != "lost":
+            await _aside(lambda: _set_free(store, lease, record))
+        result = runner.result = self._result(runner, types)
+        await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
+        if cancelled is None and runner.reason != "store_error":
+            await _aside(lambda: plan.home.tidy(began))
+        if plan.watch is not None:
+            plan.watch(runner)
+        if cancelled is not None:
+            mark_with_result(cancelled, result)
+            raise cancelled
+        if runner.reason == "aborted" and isinstance(runner.error, KeyboardInterrupt | SystemExit):
+            mark_with_result(runner.error, result)
+            raise runner.error
+        return result
+
+    # -- the end
+
+    async def _finish(self, runner: Runner, sink: Sink | None) -> None:
+        """
+        Tell the sink that the run is over, unless it is to go on, or it is not ours any more, or has failed itself; and the sinks that
+        something has come home to, in any case.
+        """
+        status, reason = self._called(runner)
+        if reason in {"store_error", "lease_lost"}:
+            return
+        try:
+            if self._origins is not None:
+                await _aside(self._origins.finish)
+            if sink is not None and status in FINAL:
+                await _aside(lambda: persist(sink.finish, "the sink"))
+                if self._origins is not None:
+                    await _aside(lambda: persist(lambda: runner.store.hold_sink(runner.lease, None), "the store"))
+        except Exception as error:  # noqa: BLE001 - all items are on record: a resume finishes it
+            runner.status, runner.reason, runner.error = "failed", "store_error", error
+
+    def _result(self, runner: Runner, types: dict[str, type]) -> RunResult[Any]:
+        plan, books, record = self.plan, runner.books, runner.record
+        status, reason = self._called(runner)
+        codec, home = plan.home.codec, plan.home
+        return RunResult(
+            id=record.id,
+            run_key=record.run_key,
+            pipeline=plan.name,
+            status=cast("Any", status),
+            outcome=books.outcome(),
+            reason=reason,
+            why=self._why(status, reason, runner),
+            counts=books.counts(),
+            spent=dict(books.spent),
+            error=runner.error,
+            _number=record.number,
+            _kind=record.kind,
+            _store=lambda: home.store,
+            _decode=lambda data: codec.decode(data, types),
+        )
+
+    def _why(self, status: str, reason: str | None, runner: Runner) -> str:
+        untried = None if self._resends is None else self._resends.untried_in_all
+        said = _why(status, reason, runner, untried) + _whereabouts(runner.sink)
+        said += _what_changed(self._changed, self._versioned)
+        if self._resends is None:
+            return said
+        note = self._resends.note if status in FINAL else ""
+        more = self._resends.in_words(ended=status in FINAL)
+        return f"{(note or said).rstrip('.')}. {more}" if more else note or said
+
+    def _called(self, runner: Runner) -> tuple[str, str | None]:
+        """What the end is called, and why if not just so."""
+        if runner.status == "lost":
+            return "failed", "lease_lost"
+        if runner.status is not None:
+            return runner.status, runner.reason if runner.reason != runner.status else None
+        if runner.reason is not None:
+            return "failed", runner.reason
+        books = runner.books
+        if books.bounds.final_check and books.over_budget:
+            return "failed", "failure_budget_exceeded"
+        return books.verdict()
+
+
+async def _aside(do: Callable[[], Any]) -> Any:
+    return await asyncio.to_thread(do)
+
+
+async def _watched(runner: Runner, watch: Callable[[Runner], None]) -> None:
+    while True:
+        watch(runner)
+        await asyncio.sleep(_WATCH)
+
+
+# -- the beginning ----------------------------------------------------------------------------------------------------------------
+
+
+def _share(plan: Plan) -> None:
+    """Bind what the stages share with other processes to this app's store."""
+    if type(here.get().clock) is Clock:
+        guards = [stage.guard for stage in plan.stages]
+        bind(
+            [thing for guard in guards for thing in (guard.breaker, guard.limit, guard.retry_budget)], plan.home.commons
+        )
+
+
+def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) -> tuple[RunRecord, Lease, RunRecord]:
+    """The run of this key, the right to work on it and to write to its sink, and the run as it was found."""
+    name = None if sink is None else sink.name
+    key, at = plan.run_key or here.get().ids.new(), address_of(plan.sink)
+    record: RunRecord = persist(
+        lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, sink_at=at, identity=now),
+        "the store",
+    )
+    if record.kind != plan.kind:
+        other = "a replay of dead letters" if record.kind == "replay" else "a run"
+        way = f"Go on with it: outlast resume {key}" if record.kind == "replay" else "Choose another run_key"
+        message = f"expected run_key to be that of a {plan.kind}, got: {key!r}, which is {other}. {way}."
+        raise ConfigurationError(message)
+    if record.status == "cancelled":
+        message = f"the run {key!r} of {plan.name} was cancelled: begin another one with another run_key."
+        raise ConfigurationError(message)
+    if record.passes and record.sink != name and (at is None or record.sink_at != at):
+        message = (
+            f"expected the sink of the run {key!r} to stay the same, {record.sink or 'the store'}, got: {name or 'none'}. "
+            "What it has finished is there: give the same sink, or another run_key."
+        )
+        raise ConfigurationError(message)
+    if record.passes and plan.kind == "run" and (problem := refusal(record.identity, now, key)) is not None:
+        raise ConfigurationError(problem)
+    others = [mark[:2] for mark in _plain(record)] != [mark[:2] for mark in _marks(plan)]
+    if others and plan.on_change == "stop":
+        old, new = (", ".join(f"{n} {v}" for n, v, _ in marks) for marks in (_plain(record), _marks(plan)))
+        message = (
+            f"the stages have changed since the run {key!r} of {plan.name} began ({old}; now {new}). Finished items stay as they are: "
+            'on_change="keep" goes on with the checkpoints of the old stages, on_change="redo" without them.'
+        )
+        raise ConfigurationError(message)
+    if sink is not None:
+        claim_sink(sink, store, record)
+    lease = leases.take(store, record)
+    try:
+        persist(
+            lambda: store.set_run(
+                lease,
+                record.id,
+                status="running",
+                expect=("running", "paused", "interrupted", "completed", "partial_success", "failed"),
+                # What has changed is told once; keys are judged by what is on record, whatever function gives them.
+                identity=now if record.identity is None else {**record.identity, "code": now["code"]},
+            ),
+            "the store",
+        )
+        if record.sink_at != at:
+            persist(lambda: store.note_sink(lease, at), "the store")
+        again = persist(lambda: store.run(record.id), "the store")  # with the counts of who had the lease before
+    except BaseException:
+        let_go(store, lease)
+        raise
+    return again or record, lease, record
+
+
+def _plain(record: RunRecord) -> list[tuple[str, str, bool]]:
+    return [(mark.name, mark.version, mark.checkpoint) for mark in record.stages]
+
+
+def _marks(plan: Plan) -> list[tuple[str, str, bool]]:
+    return [(mark.name, mark.version, mark.checkpoint) for mark in plan.marks]
+
+
+def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
+    """Whether an item may go on behind a checkpoint: not if that stage or one before it has changed and is to be redone."""
+    now = [mark[:2] for mark in _marks(plan)]
+    before = [mark[:2] for mark in _plain(record)]
+
+    def valid(checkpoint: Checkpoint) -> bool:
+        if checkpoint.stage + 1 >= len(now):
+            return False
+        if plan.on_change == "redo":
+            reach = checkpoint.stage + 1
+            return now[:reach] == before[:reach] and checkpoint.version == now[checkpoint.stage][1]
+        return checkpoint.stage < len(before) and before[checkpoint.stage][0] == now[checkpoint.stage][0]
+
+    return valid
+
+
+def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, before: RunRecord) -> RunRecord:
+    if record.kind == "replay":  # who finds it dead makes its sink good
+        persist(lambda: store.hold_sink(lease, record.id), "the store")
+    try:
+        return make_ready(sink, store, record, lease, before=before)
+    except ConfigurationError:
+        if record.kind != "replay":
+            raise
+        runs = persist(lambda: store.runs(record.pipeline, limit=_LOOKED_THROUGH), "the store")
+        own = next((run for run in runs if run.kind == "run" and run.sink_at == record.sink_at), None)
+        if own is None:
+            raise
+        message = (
+            f"expected sink to be a new one, got: {sink.name}, which is that of the run {own.run_key!r}. "
+            "What is replayed goes to the sink of its run by itself: leave sink out."
+        )
+        raise ConfigurationError(message) from None
+
+
+def _set_free(store: Store, lease: Lease, record: RunRecord) -> None:
+    """Letters that were claimed and not settled are open again."""
+    try:
+        persist(lambda: store.free_letters(lease, record.id, "its replay has ended before its turn"), "the store")
+    except Exception as error:  # noqa: BLE001 - whoever replays next opens them
+        warn("letters of the replay could not be opened again: %s", error_text(error))
+
+
+def _tell_start(record: RunRecord, before: Counts, target: str | None) -> Event:
+    from outlast.observe.events import RunStarted
+
+    identity: dict[str, Any] = {"run_id": record.id, "pipeline": record.pipeline, "run_key": record.run_key}
+    event = RunStarted(**identity, finished=before.finished, target=target)
+    if listening():
+        emit(event)
+    return event
+
+
+# -- the end ------------------------------------------------------------------------------------------------------------------------
+
+
+def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any], *, lost: bool) -> None:
+    from outlast.observe import events
+
+    leases.ended(lease)
+
+    identity: dict[str, Any] = {"run_id": record.id, "pipeline": record.pipeline, "run_key": record.run_key}
+    told: list[Event] = []
+    if lost:
+        told.append(events.LeaseLost(**identity, owner=lease.owner))
+    elif result.status == "paused":
+        told.append(events.RunPaused(**identity))
+    counts = result.counts
+    told.append(
+        events.RunFinished(
+            **identity,
+            status=result.status,
+            outcome=result.outcome,
+            reason=result.reason,
+            why=result.why,
+            total=counts.total,
+            succeeded=counts.succeeded,
+            skipped=counts.skipped,
+            dlq=counts.dlq,
+            failed=counts.failed,
+            pending=counts.pending,
+        )
+    )
+    if listening():
+        for event in told:
+            emit(event)
+    if lost:
+        return
+    rows = [as_row(event) for event in told]
+
+    def write() -> None:  # once more changes nothing
+        store.set_run(lease, record.id, status=result.status, reason=result.reason, why=result.why, expect=("running",))
+        store.add_events(rows)
+
+    try:
+        if result.status in FINAL and result.reason != "store_error":
+            persist(write, "the store")  # whoever gets this result must find it there, too
+        else:  # the store was waited for, or somebody waits for us to end
+            write()
+    except Exception as error:  # noqa: BLE001 - all items are on record; only the run's own line is not
+        warn("the end of the run could not be written: %s", error_text(error))
+        if classify(error).category == "permanent":
+            return
+    let_go(store, lease)
+
+
+def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
+    try:
+        if record.kind == "replay" and store.forget_run(lease):
+            leases.ended(lease)
+            return
+        store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}", expect=("running",))
+    except Exception as error:  # noqa: BLE001 - what kept it from beginning is raised
+        warn("the end of the run could not be written: %s", error_text(error))
+    let_go(store, lease)
+
+
+def _as_before(store: Store, lease: Lease, before: RunRecord) -> None:
+    """It was refused: the run is what it was."""
+    status = "interrupted" if before.status == "running" else before.status
+    try:
+        store.set_run(lease, before.id, status=status, reason=before.reason, why=before.why, expect=("running",))
+    except Exception as error:  # noqa: BLE001 - why it was refused is raised
+        warn("the end of the run could not be written: %s", error_text(error))
+    let_go(store, lease)
+
+
+def _why(status: str, reason: str | None, runner: Runner, untried: int | None) -> str:
+    """What the run came to, in a sentence or two."""
+    counts, bounds = runner.books.counts(), runner.books.bounds
+    missing = counts.source_exhausted and runner.status is None and runner.reason is None
+    elsewhere = runner.record.elsewhere
+    said = tally(counts, missing=missing, elsewhere=elsewhere, untried=untried)
+    again = f"; run it again with run_key={runner.record.run_key!r} to go on"
+    problem = "" if runner.error is None else f"{type(runner.error).__name__}: {error_text(runner.error)}"
+    match reason or status:
+        case "completed" | "partial_success" | "low_success_rate":
+            return in_words(status, reason, counts, bounds, missing=missing, elsewhere=elsewhere, untried=untried)
+        case "failure_budget_exceeded" if runner.error is not None:
+            return f"{error_text(runner.error)} {said}"
+        case "failure_budget_exceeded":
+            return f"failure rate {runner.books.rate:.1%} exceeds the budget of {bounds.failure_budget:.1%}; {said}"
+        case "same_failure":
+            return f"50 items in a row failed in the same way ({runner.detail}); {said}"
+        case "fatal_error":
+            return f"no other item can succeed either: {runner.detail}; {said}"
+        case "item_error":
+            return f"an item failed, and on_item_error is stop: {runner.detail}; {said}"
+        case "spend_limit":
+            spent = runner.books.spent.get(runner.detail, 0.0)
+            return f"the spend limit of {(bounds.spend_limit or {}).get(runner.detail):g} {runner.detail} is reached ({spent:g}); {said}; run it again with run_key={runner.record.run_key!r} and a higher limit to go on"
+        case "breaker_open":
+            return f"{runner.detail or 'a circuit breaker stayed open'}; {said}{again}"
+        case "source_error":
+            return f"the source failed with {problem}; {said}{again}"
+        case "store_error":
+            return f"what was finished could not be recorded: {problem}; {said}{again}"
+        case "resource_error":
+            return f"a resource could not be opened: {problem}"
+        case "lease_lost":
+            return f"another process works on this run now; {said}"
+        case "aborted":
+            return f"ended by {problem}; {said}{again}"
+        case "paused":
+            return f"paused: {said}{again}"
+        case "cancelled":
+            return f"cancelled: {said}"
+        case _:
+            return f"interrupted: {said}{again}"
+
+
+def _what_changed(stages: list[str], versioned: set[str]) -> str:
+    """What is finished keeps its outputs: that is told, and what would tell the old from the new unless it was said."""
+    kept = "changed since, and what is finished keeps its outputs"
+    silent, said = ([name for name in stages if (name in versioned) is told] for told in (False, True))
+    parts = [
+        f"the {what} of {', '.join(names)} {'has' if len(names) == 1 else 'have'} {kept}{way}"
+        for what, names, way in (("version", said, ""), ("code", silent, ": say version= to tell the old from the new"))
+        if names
+    ]
+    for part in parts:
+        warn("%s", part)
+    return "".join(f"; {part}" for part in parts)
+
+
+def _whereabouts(sink: Sink | None) -> str:
+    waits = None if sink is None else sink.waits
+    return "" if waits is None else f". What they became waits in {waits} until the run is over"
+
+
+def announce(result: RunResult[Any]) -> None:
+    """Tell a person at the terminal what is left and how to go on."""
+    print(f"outlast: run {result.run_key} of {result.pipeline} {result.why}", file=sys.stderr)  # noqa: T201 - it is asked for by Ctrl-C

@@ -1,0 +1,241 @@
+"""
+Configuration blocks, in every spelling that is accepted, read into the arguments of a `RetryPolicy`.
+
+Canonical keys carry their unit (``_ms``, ``_s``). A block in an older spelling brings the defaults that went with it there. Unknown keys
+are errors: a retry block that is silently ignored is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from outlast.errors import nearest
+from outlast.settings.checks import Check, Shown, show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+# Every key a retry block may have, with what it means.
+CONFIG_KEYS: dict[str, str] = {
+    "max_attempts": "executions in all, the first included",
+    "max_retries": "executions after the first",
+    "mode": "inline or requeue; read by jobs, ignored elsewhere",
+    "backoff": "exponential, linear, fixed (or none), schedule, jittered_exponential",
+    "multiplier": "growth of exponential backoff",
+    "initial_delay_ms": "first delay",
+    "initial_delay_s": "first delay",
+    "initial_delay": "first delay, seconds",
+    "base_delay_ms": "first delay; brings the stage preset's defaults",
+    "base_delay": "first delay, seconds; brings the call preset's defaults",
+    "retry_backoff_base": "first delay, seconds; brings the tiered preset's defaults",
+    "max_delay_ms": "ceiling of one delay; null for none",
+    "max_delay_s": "ceiling of one delay; null for none",
+    "max_delay": "ceiling of one delay, seconds; null for none",
+    "delays_ms": "the schedule, literally",
+    "delays_s": "the schedule, literally",
+    "delays": "the schedule, literally, seconds",
+    "jitter": "a ratio, full, equal, decorrelated, {add_ms: n}; true is {add_ms: 1000}; false is 0",
+    "cap": "after_jitter or before_jitter",
+    "max_retry_after_ms": "longest wait granted to a Retry-After",
+    "max_retry_after_s": "longest wait granted to a Retry-After",
+    "max_retry_after": "longest wait granted to a Retry-After, seconds",
+    "on_errors": "what is retried",
+    "skip_on_errors": "what is never retried",
+    "retriable_errors": "auto, all, none, or what is retried",
+    "retryable_exceptions": "exception names that are retried",
+    "retryable_http_status_codes": "HTTP statuses that are retried",
+    "unclear": "fail or retry errors of category unclear",
+    "retry_limits": "retries for each tier",
+    "retry_exhausted": "try again what an inner retry gave up on",
+    "retry_exhausted_steps": "the same",
+}
+_TIERED = {"database": 5, "network": 3, "http_429_503": 3, "http_500_502_504": 2}
+_BACKOFFS = {
+    "none": "fixed",
+    "exp": "exponential",
+    "jittered_exponential": "exponential",
+    "schedule": "exponential",
+}
+_BACKOFFS_KNOWN = ("exponential", "linear", "fixed", *_BACKOFFS)
+# Setting -> the keys it may be written as; the ending says the unit.
+_TIMES = {
+    "initial_delay": "initial_delay initial_delay_s initial_delay_ms base_delay base_delay_ms retry_backoff_base",
+    "max_delay": "max_delay max_delay_s max_delay_ms",
+    "max_retry_after": "max_retry_after max_retry_after_s max_retry_after_ms",
+    "delays": "delays delays_s delays_ms",
+}
+
+
+class Reading:
+    """What a block says: the `settings` it makes, and in `check` what is wrong with it."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.check = Check()
+        self.settings: dict[str, Any] = {}
+        self._written: dict[str, str] = {}  # setting -> the key it was written as
+        self._origins: list[str] = []  # where each entry of on_errors was written
+        self._complained: set[str] = set()  # settings that a problem is already known of
+        if not isinstance(config, Mapping):
+            self.check.add("retry", "a mapping of settings", config)
+            self.check.raise_if_any()
+        for key in self.check.some(key for key in config if key not in CONFIG_KEYS):
+            if key not in CONFIG_KEYS:
+                known = nearest(str(key), tuple(CONFIG_KEYS)) or f" Known: {', '.join(CONFIG_KEYS)}."
+                self.check.problems.append(f"expected a known key, got: {show(key)}.{known}")
+        self.config = config
+        self.settings |= self._dialect()
+        self._attempts()
+        self._times()
+        self._backoff()
+        self._errors()
+        self._rest()
+
+    def _dialect(self) -> dict[str, Any]:
+        """The defaults that come with a spelling: each origin keeps the numbers it promised."""
+        config = self.config
+        if "retry_backoff_base" in config:
+            by_tier = {} if "max_attempts" in config or "max_retries" in config else {"retry_limits": _TIERED}
+            return {"max_delay": None, "jitter": 0.0} | by_tier
+        backoff = config.get("backoff")
+        if "base_delay_ms" in config or backoff == "jittered_exponential":
+            shape: dict[str, Any] = {"jitter": 0.25, "max_delay": 60.0, "cap": "before_jitter"}
+            if backoff in ("fixed", "none", "linear"):
+                shape = {"jitter": 0.0, "max_delay": 60.0 if backoff == "linear" else None}
+            return shape | {"on_errors": ("all",)}
+        if "base_delay" in config:
+            listed = ("timeout", ConnectionError, "TemporaryFailure")
+            return {"max_delay": 60.0, "cap": "before_jitter", "jitter": {"add": 1.0}, "on_errors": listed}
+        return {}
+
+    def _attempts(self) -> None:
+        attempts, retries = self.config.get("max_attempts"), self.config.get("max_retries")
+        if "max_retries" in self.config:
+            known = len(self.check.problems)
+            granted = self.check.integer("max_retries", retries, low=0, default=2)
+            if len(self.check.problems) > known:
+                self._complained.add("max_attempts")
+            else:
+                self.settings["max_attempts"] = granted + 1
+                if attempts is not None and attempts != granted + 1:
+                    self.check.add("max_retries", "one less than max_attempts", retries, "Give only one of the two.")
+        if attempts is not None:
+            self.settings["max_attempts"] = attempts
+
+    def _times(self) -> None:
+        for field, spellings in _TIMES.items():
+            given = [key for key in spellings.split() if key in self.config]
+            if len(given) > 1:
+                self.check.add(field, "given once", Shown(f"both {given[0]} and {given[1]}"))
+            for key in given[:1]:
+                self._written[field] = key
+                value = self.config[key]
+                known = len(self.check.problems)
+                if field == "delays":
+                    times: Any = tuple(self._time(f"{key}[{i}]", key, one) for i, one in enumerate(self._listed(key)))
+                else:
+                    times = None if value is None and field == "max_delay" else self._time(key, key, value)
+                if len(self.check.problems) > known:
+                    self._complained.add(field)
+                    self.settings.pop(field, None)
+                else:
+                    self.settings[field] = times
+        self._order()
+
+    def _order(self) -> None:
+        """The first delay against the ceiling, in the words and units that were written."""
+        first, top = self.settings.get("initial_delay", 1.0), self.settings.get("max_delay", 30.0)
+        if {"initial_delay", "max_delay"} & self._complained:
+            self._complained |= {"initial_delay"}
+        elif top is not None and first > top and not self.settings.get("delays"):
+            self._complained |= {"initial_delay"}
+            ceiling = self._written.get("max_delay", "max_delay_ms")
+            shown = self.config.get(ceiling, round(top * 1000) if ceiling.endswith("_ms") else top)
+            key = self._written.get("initial_delay", "initial_delay_ms")
+            way_out = f"Raise {ceiling}, or set {ceiling}: null for no ceiling."
+            self.check.add(key, f"at most {ceiling} ({shown})", self.config.get(key, round(first * 1000)), way_out)
+
+    def _time(self, where: str, key: str, value: Any) -> float:
+        unit, size = ("milliseconds", 1000) if key.endswith("_ms") else ("seconds", 1)
+        if hasattr(value, "total_seconds") and size == 1:
+            value = value.total_seconds()
+        return self.check.number(where, value, low=0, default=0.0, what=unit) / size
+
+    def _backoff(self) -> None:
+        backoff = self.check.choice("backoff", self.config.get("backoff", "exponential"), _BACKOFFS_KNOWN)
+        self.settings["backoff"] = _BACKOFFS.get(backoff, backoff)
+        if backoff == "schedule" and not self.settings.get("delays"):
+            self.check.add("delays_ms", "a list of delays (backoff: schedule needs them)", Shown("none"))
+        if self.settings.get("delays") and "backoff" in self.config and backoff != "schedule":
+            self.check.add("backoff", "schedule when delays are listed", backoff)
+        if "jitter" in self.config:
+            self.settings["jitter"] = self._jitter(self.config["jitter"])
+
+    def _jitter(self, value: Any) -> Any:
+        if isinstance(value, bool):
+            return {"add": 1.0} if value else 0.0
+        if isinstance(value, Mapping) and list(value)[:1] in (["add"], ["add_s"], ["add_ms"]) and len(value) == 1:
+            ((key, amount),) = value.items()
+            return {"add": self._time(f"jitter.{key}", str(key), amount)}
+        return value
+
+    def _errors(self) -> None:
+        config, settings = self.config, self.settings
+        lists = [key for key in ("on_errors", "retriable_errors") if key in config and config[key] != "auto"]
+        if len(lists) > 1:
+            self.check.add("on_errors", "given once", Shown("both on_errors and retriable_errors"))
+        for key in lists[:1]:
+            value = config[key]
+            self._written["on_errors"] = key
+            settings["on_errors"] = {"all": ["all"], "none": []}.get(value, value) if isinstance(value, str) else value
+            self._origins = [f"{key}[{i}]" for i in range(len(value) if isinstance(value, list | tuple) else 0)]
+        if not lists and config.get("retriable_errors") == "auto":
+            settings["on_errors"] = ["transient"]
+        for key in ("retryable_exceptions", "retryable_http_status_codes"):
+            if key in config:
+                named = self._listed(key)
+                before = settings.get("on_errors", ()) if self._origins or lists else ()
+                settings["on_errors"] = [*before, *named] if isinstance(before, list | tuple) else before
+                self._origins += [f"{key}[{i}]" for i in range(len(named))]
+                lists = lists or [key]
+        if "skip_on_errors" in config:
+            settings["skip_on_errors"] = config["skip_on_errors"]
+        unclear = config.get("unclear", "fail")
+        if unclear not in ("fail", "retry"):
+            self.check.add("unclear", "fail or retry", unclear)
+        current = settings.get("on_errors", ("transient",))
+        if unclear == "retry" and isinstance(current, list | tuple) and "unclear" not in current:
+            settings["on_errors"] = [*current, "unclear"]
+
+    def _listed(self, key: str) -> Sequence[Any]:
+        value = self.config.get(key, ())
+        if isinstance(value, list | tuple | set | frozenset):
+            return tuple(value)
+        self.check.add(key, "a list", value)
+        return ()
+
+    def _rest(self) -> None:
+        config = self.config
+        self.settings |= {key: config[key] for key in ("multiplier", "cap", "retry_limits") if key in config}
+        if config.get("mode", "inline") not in ("inline", "requeue"):
+            self.check.add("mode", "inline or requeue", config["mode"])
+        for key in ("retry_exhausted_steps", "retry_exhausted"):
+            if key in config:
+                self.settings["retry_exhausted"] = config[key]
+                self._written["retry_exhausted"] = key
+
+    def in_its_words(self, problems: Sequence[str]) -> list[str]:
+        """The policy's own complaints under the keys that were written, without what was already said."""
+        return [self._translated(problem) for problem in problems if self._field(problem) not in self._complained]
+
+    def _field(self, problem: str) -> str:
+        return problem.removeprefix("expected ").split(" ", 1)[0].split("[", 1)[0]
+
+    def _translated(self, problem: str) -> str:
+        field = self._field(problem)
+        subject = problem.removeprefix("expected ").split(" ", 1)[0]
+        index = subject.partition("[")[2].rstrip("]")
+        if field == "on_errors" and index.isdecimal() and int(index) < len(self._origins):
+            return problem.replace(subject, self._origins[int(index)], 1)
+        return problem.replace(field, self._written.get(field, field), 1)
