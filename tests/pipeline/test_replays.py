@@ -269,7 +269,7 @@ def test_what_a_replay_has_left_in_a_sink_is_made_good_also_when_no_letter_is_le
         patched.setattr("outlast.work.patience.PATIENCE", 0.0)
         assert mill.pipeline.reprocess(check=False).reason == "store_error"
     assert (mill.letters(), rows_of(sink)) == ([("1", "resolved"), ("2", "resolved")], [0, 3])
-    with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
+    with pytest.raises(outlast.ConfigurationError, match="none of the dead letters that are open fits"):
         mill.pipeline.reprocess()
     assert rows_of(sink) == [0, 1, 2, 3]
     assert not Path(f"{sink}.spool").exists()
@@ -404,7 +404,7 @@ def test_a_replay_that_never_began_leaves_nothing(app, tmp_path):
     (tmp_path / "mine.jsonl").write_text("mine\n")
     with pytest.raises(outlast.ConfigurationError, match="to be new or empty"):
         mill.pipeline.reprocess(sink=tmp_path / "mine.jsonl")
-    with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
+    with pytest.raises(outlast.ConfigurationError, match="none of the dead letters that are open fits"):
         mill.pipeline.replayed(["0" * 32], run_key="late")
     assert [run.run_key for run in app.store.runs()] == ["k"]
     result = mill.pipeline.reprocess(canary=2)

@@ -14,6 +14,7 @@ from outlast.errors import ConfigurationError, PermanentFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
 
 class Refused(PermanentFailure):
@@ -73,6 +74,11 @@ class Sink(ABC):
 
     def close(self) -> None:  # noqa: B027 - not every sink has something to do here
         """Let everything go."""
+
+
+def spool_of(path: Path) -> Path:
+    """The file in which the outputs for this one wait, if it can only be made at the end."""
+    return path.with_name(f"{path.name}.spool")
 
 
 class Batched(list[Any]):

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from outlast.deadletters.beginnings import begins_at, unstored
 from outlast.deadletters.folder import Directory, as_entry, from_entry, is_json
-from outlast.deadletters.letters import DeadLetter, as_groups
+from outlast.deadletters.letters import DeadLetter, NothingToReplay, as_groups
 from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
 from outlast.kernel.redact import error_text, sanitise
@@ -92,7 +92,10 @@ class DeadLetters:
         from outlast.display.page import groups_page
 
         groups = self.groups()
-        return groups_page(groups, self._store().code_option(groups[0].pipeline)) if groups else groups_page(groups)
+        if not groups:
+            return groups_page(groups)
+        store = self._store()
+        return groups_page(groups, [*store.code_option(groups[0].pipeline), *store.app_option()])
 
     # -- reading
 
@@ -284,8 +287,7 @@ class DeadLetters:
             found = fitting or []
         owners = sorted({owner for _, owner, _ in found})
         if not owners:
-            message = "there are no open dead letters to replay here."
-            raise ConfigurationError(message)
+            raise NothingToReplay
         if len(owners) > 1:
             message = (
                 f"expected dead letters of one pipeline, got: those of {', '.join(owners)}. Name one with pipeline=."

@@ -26,6 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outlast.components import Busy, Table, Unreadable, open_sink
+from outlast.components.files import PARQUET
+from outlast.components.sinks import spool_of
+from outlast.deadletters import NothingToReplay
 from outlast.deadletters.beginnings import beginning
 from outlast.errors import ConfigurationError, LeaseLost, PermanentFailure
 from outlast.kernel.clock import here, stopping
@@ -149,7 +152,7 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
     if "table" in told or name.startswith("table "):
         return open_sink(_table(name, told, given))
     path = Path(told.get("file") or name)
-    there = path.exists() or path.with_name(f"{path.name}.spool").exists()
+    there = path.exists() or spool_of(path).exists()
     if offset and not there:
         message = (
             f"the sink of its run is gone: {path}. Put it back, or give another one with sink= (--output in a shell)"
@@ -161,6 +164,16 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
         message = f"the sink of its run, {path}, is not as the run has left it: give another one with sink= (--output in a shell)"
         raise Gone(message)
     return open_sink(path)
+
+
+def waiting_in(run: RunRecord) -> Path | None:
+    """The file beside a run's sink in which outputs wait until the run is over; None if there is none."""
+    told: dict[str, Any] = json.loads(run.sink_at) if run.sink_at else {}
+    name = told.get("file") or ("" if told or (run.sink or "").startswith("table ") else run.sink)
+    if not name or Path(name).suffix.lower() not in PARQUET:
+        return None
+    spool = spool_of(Path(name))
+    return spool if spool.is_file() else None
 
 
 def _table(name: str, told: dict[str, Any], given: object) -> Table:
@@ -532,8 +545,7 @@ class Resends(Intake):
                 self._claim(len(self._rest))
             return
         if not self._claim(len(self._rest) if self._canary is None else self._canary):
-            message = "there are no open dead letters to replay here."
-            raise ConfigurationError(message)
+            raise NothingToReplay
 
     def _claim(self, many: int) -> int:
         chosen, self._rest = self._rest[:many], self._rest[many:]

@@ -104,7 +104,8 @@ class RunResult(Generic[Out_co]):
 
         try:
             groups = self.groups
-            code = () if self._store is None else self._store().code_option(self.pipeline)
+            store = None if self._store is None else self._store()
+            code = () if store is None else [*store.code_option(self.pipeline), *store.app_option()]
         except Exception as error:  # noqa: BLE001 - what is known without the store is shown all the same
             return result_page(self, (), unread=error_text(error))
         return result_page(self, groups, code=code)

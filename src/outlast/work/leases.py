@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _tenures = itertools.count(1)
 _alive: set[str] = set()  # owners of this process that still work; who is missing here could not give back its lease
 TTL = 20.0
+ABANDONED = "interrupted: the process that ran it is gone, or cannot reach the store."
 _BEATS = 4  # in a ttl
 
 
@@ -65,6 +66,19 @@ def certainly_dead(owner: str) -> bool:
     if host != _host() or host.endswith("/") or not pid.isdigit() or started in {"", "None"}:
         return False
     return _started(int(pid)) != started
+
+
+def as_told(store: Store, run: RunRecord) -> RunRecord:
+    """
+    The run as people are told of it. One whose process was killed could not say so: it stays on record as running, and is told as
+    interrupted once that process is known to be dead, or its lease has ended.
+    """
+    if run.status != "running":
+        return run
+    lease = store.lease_of(run.number, 0)
+    if lease is not None and not certainly_dead(lease.owner):
+        return run
+    return replace(run, status="interrupted", why=run.why or ABANDONED)
 
 
 def take(store: Store, run: RunRecord, shard: int = 0, *, counted: bool = True) -> Lease:
