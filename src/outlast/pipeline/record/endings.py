@@ -134,14 +134,14 @@ class Ledger:
         broken = journey.value
         if journey.untried is not None:
             journey.started = self._runner.bearings.monotonic()
-            journey.source = journey.input = journey.value = None
+            journey.source = journey.value = None
             journey.reason = journey.untried
             if journey.status is None:
                 journey.give_up(journey.letter.stage, broken.error)
                 journey.reason = f"{UNTRIED}{journey.untried}"
             self.finish(journey)
             return
-        journey.source = journey.input = journey.value = broken.raw
+        journey.source = journey.value = broken.raw
         journey.started = self._runner.bearings.monotonic()
         journey.attempts = 1
         journey.give_up(SOURCE, broken.error)
@@ -155,7 +155,7 @@ class Ledger:
             kept = self._codec.keep(journey.value)
         except Exception as error:  # noqa: BLE001 - what cannot be stored cannot be a checkpoint
             journey.at -= 1
-            journey.value = journey.input = journey.before
+            journey.value = journey.before
             journey.give_up(stage.name, _unstorable(error, stage.name))
             runner.let_go(journey)
             return
@@ -268,7 +268,7 @@ class Ledger:
         # The context of a task or a timer may remember the journey for a while; what it carried is in the journal's hands.
         journey.output = None
         if self._sink is None or not self._sink.refuses:
-            journey.source = journey.input = journey.value = journey.saved = None
+            journey.source = journey.value = journey.saved = None
         runner.journal.added()
         runner.finished()
         if stop is not None:
@@ -372,9 +372,10 @@ class Ledger:
             self._known,
             self._names,
             at=journey.at,
-            value=journey.input,
+            value=journey.value,
             source=journey.source,
             saved=journey.saved,
+            mended=journey.mended_at == journey.at,
         )
         name = self._names[journey.at]
         if kept.unstored is not None:
@@ -524,8 +525,9 @@ class Ledger:
     def _stop(self, reason: str, journey: Journey) -> None:
         runner, books = self._runner, self._runner.books
         if reason == "failure_budget_exceeded":
-            self._over_budget(stopped=runner.reading)
-            if not runner.reading:
+            stops = runner.stoppable
+            self._over_budget(stopped=stops)
+            if not stops:
                 return
             message = (
                 f"failure rate {books.rate:.1%} exceeds the budget of {books.bounds.failure_budget:.1%} "
@@ -541,7 +543,7 @@ class Ledger:
             )
             runner.stop(reason, details, drop=True)
         elif reason == "same_failure":
-            if runner.reading:
+            if runner.stoppable:
                 runner.detail = journey.reason or ""
                 runner.stop(reason, journey.error, drop=True)
         else:
