@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from outlast.calls.state import Call, standing
+from outlast.kernel import raised
 from outlast.kernel.clock import roll_for
 from outlast.kernel.redact import error_text
 from outlast.verdicts import classify, refusal
@@ -150,7 +151,7 @@ class StageCall(Call):
         self.tier = verdict.tier
         if self._hears():
             self._tell_retry(error, verdict, wait)
-        error.with_traceback(None)
+        raised.set_frames(error, None)
         self.last_error = error
         if self.notes is not None:
             self.notes.pop(self.number, None)  # on record; the next attempt has the same number, and says its own
