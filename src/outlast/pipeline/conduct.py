@@ -22,7 +22,17 @@ from outlast.pipeline.intake import Intake
 from outlast.pipeline.journal import as_row, persist
 from outlast.pipeline.ledger import Ledger
 from outlast.pipeline.logs import marked
-from outlast.pipeline.replays import FINAL, Chosen, Origins, Resends, address_of, claim_sink, let_go, make_ready
+from outlast.pipeline.replays import (
+    FINAL,
+    Chosen,
+    Origins,
+    Resends,
+    address_of,
+    claim_sink,
+    let_go,
+    make_ready,
+    mark_left,
+)
 from outlast.pipeline.results import Counts, RunResult
 from outlast.pipeline.runner import Runner
 from outlast.redact import error_text
@@ -230,6 +240,8 @@ class Run:
                 await _aside(lambda: persist(sink.finish, "the sink"))
                 if self._origins is not None:
                     await _aside(lambda: persist(lambda: runner.store.hold_sink(runner.lease, None), "the store"))
+            if sink is not None:
+                await _aside(lambda: mark_left(runner.store, runner.lease, sink))
         except Exception as error:  # noqa: BLE001 - all items are on record: a resume finishes it
             runner.status, runner.reason, runner.error = "failed", "store_error", error
 
@@ -308,6 +320,56 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
         lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, sink_at=at, identity=now),
         "the store",
     )
+    try:
+        _admit(plan, record, name, at, now)
+        if sink is not None:
+            claim_sink(sink, store, record)
+    except BaseException:
+        if not record.passes:  # nobody has ever worked on it: what was refused binds nobody
+            _withdraw(store, record)
+        raise
+    lease, bound = tenure.take(store, record), _is_bound(record)
+    if not bound:
+        held: RunRecord | None = persist(lambda: store.run(record.id), "the store")
+        if held is None or _is_bound(
+            held
+        ):  # somebody else has withdrawn it, or read something of it, before it was ours
+            if held is not None or not persist(lambda: store.forget_run(lease), "the store"):
+                let_go(store, lease)
+            tenure.ended(lease)
+            return _opened(store, plan, sink, now)
+    try:
+        persist(
+            lambda: store.set_run(
+                lease,
+                record.id,
+                status="running",
+                expect=("running", "paused", "interrupted", "completed", "partial_success", "failed"),
+                stages=None if bound else plan.marks,
+                # What has changed is told once; keys are judged by what is on record, whatever function gives them.
+                identity={**record.identity, "code": now["code"]} if bound and record.identity is not None else now,
+            ),
+            "the store",
+        )
+        if record.sink_at != at:
+            persist(lambda: store.note_sink(lease, at), "the store")
+        if not bound and (record.sink, record.sink_at) != (name, at):
+            persist(lambda: store.change_sink(lease, name, anew=record.sink_at != at), "the store")
+        again = persist(lambda: store.run(record.id), "the store")  # with the counts of who had the lease before
+    except BaseException:
+        let_go(store, lease)
+        raise
+    return again or record, lease, record
+
+
+def _is_bound(record: RunRecord) -> bool:
+    """Whether what makes the run itself must stay: something was read. Until then nothing is finished, and nothing is in its sink."""
+    return record.passes > 0 and record.counts.total > 0
+
+
+def _admit(plan: Plan, record: RunRecord, name: str | None, at: str | None, now: dict[str, Any]) -> None:
+    """Complain if the run of this key is another one than is meant."""
+    key = record.run_key
     if record.kind != plan.kind:
         other = "a replay of dead letters" if record.kind == "replay" else "a run"
         way = f"Go on with it: outlast resume {key}" if record.kind == "replay" else "Choose another run_key"
@@ -316,13 +378,15 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
     if record.status == "cancelled":
         message = f"the run {key!r} of {plan.name} was cancelled: begin another one with another run_key."
         raise ConfigurationError(message)
-    if record.passes and record.sink != name and (at is None or record.sink_at != at):
+    if not _is_bound(record):
+        return
+    if record.sink != name and (at is None or record.sink_at != at):
         message = (
             f"expected the sink of the run {key!r} to stay the same, {record.sink or 'the store'}, got: {name or 'none'}. "
             "What it has finished is there: give the same sink, or another run_key."
         )
         raise ConfigurationError(message)
-    if record.passes and plan.kind == "run" and (problem := refusal(record.identity, now, key)) is not None:
+    if plan.kind == "run" and (problem := refusal(record.identity, now, key)) is not None:
         raise ConfigurationError(problem)
     others = [mark[:2] for mark in _plain(record)] != [mark[:2] for mark in _marks(plan)]
     if others and plan.on_change == "stop":
@@ -332,28 +396,16 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
             'on_change="keep" goes on with the checkpoints of the old stages, on_change="redo" without them.'
         )
         raise ConfigurationError(message)
-    if sink is not None:
-        claim_sink(sink, store, record)
-    lease = tenure.take(store, record)
+
+
+def _withdraw(store: Store, record: RunRecord) -> None:
+    """Forget a run that was refused before anybody has worked on it, unless somebody does so by now."""
     try:
-        persist(
-            lambda: store.set_run(
-                lease,
-                record.id,
-                status="running",
-                expect=("running", "paused", "interrupted", "completed", "partial_success", "failed"),
-                # What has changed is told once; keys are judged by what is on record, whatever function gives them.
-                identity=now if record.identity is None else {**record.identity, "code": now["code"]},
-            ),
-            "the store",
-        )
-        if record.sink_at != at:
-            persist(lambda: store.note_sink(lease, at), "the store")
-        again = persist(lambda: store.run(record.id), "the store")  # with the counts of who had the lease before
-    except BaseException:
-        let_go(store, lease)
-        raise
-    return again or record, lease, record
+        lease = store.take_lease(record.number, 0, tenure.myself(), tenure.TTL)
+        if lease is not None and not store.forget_run(lease):
+            let_go(store, lease)
+    except Exception as error:  # noqa: BLE001 - why it was refused is raised
+        warn("a run that was refused stays on record: %s", error_text(error))
 
 
 def _plain(record: RunRecord) -> list[tuple[str, str, bool]]:
@@ -472,7 +524,7 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
 
 def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
     try:
-        if record.kind == "replay" and store.forget_run(lease):
+        if store.forget_run(lease):
             tenure.ended(lease)
             return
         store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}", expect=("running",))

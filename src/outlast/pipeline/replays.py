@@ -222,10 +222,11 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     settled = (
         not lease.before and before.replayed_by is None and before.status in FINAL and before.reason not in _CUT_OFF
     )
-    sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone, settled=settled)
-    if state.sink_offset is None and sink.name is not None:
-        # From now on what stands in the file is ours, and can be told from what is on record.
-        persist(lambda: store.write(lease, Batch(sink_offset=0, read=state.read)), "the store")
+    sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone, settled=settled, mark=state.sink_mark)
+    if sink.name is not None and (state.sink_offset is None or sink.mark != state.sink_mark):
+        # From now on what stands in the file is ours, and can be told from what is on record; and more may follow that is not.
+        news = Batch(sink_offset=state.sink_offset or 0, sink_mark=sink.mark, read=state.read)
+        persist(lambda: store.write(lease, news), "the store")
     if not sink.returned:
         return record
     # They are done once more: the sink says then what is wrong, and their dead letters have what they came from.
@@ -438,7 +439,15 @@ def finished(store: Store, record: RunRecord, lease: Lease, sink: Sink) -> None:
     """Finish the sink of a run that is over; one that is to be resumed is finished then. The mark goes."""
     if record.status in FINAL or record.kind == "replay":
         persist(sink.finish, "the sink")
+    mark_left(store, lease, sink)
     persist(lambda: store.hold_sink(lease, None), "the store")
+
+
+def mark_left(store: Store, lease: Lease, sink: Sink) -> None:
+    """Everything that the sink was given is committed: note how it looks, so that it is known again."""
+    mark = sink.left()
+    if mark is not None:
+        persist(lambda: store.mark_sink(lease, mark), "the store")
 
 
 def let_go(store: Store, lease: Lease) -> None:

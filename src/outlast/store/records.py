@@ -149,11 +149,12 @@ class Lease:
 
 
 class ShardState(NamedTuple):
-    """How far a shard has come: items read, bytes of the sink that count, whether the source has ended."""
+    """How far a shard has come: items read, bytes of the sink that count and by what they are known, whether the source has ended."""
 
     read: int
     sink_offset: int | None
     source_exhausted: bool
+    sink_mark: str | None = None
 
 
 class Failure(NamedTuple):
@@ -359,6 +360,7 @@ class Homecoming:
     lease: Lease
     items: Sequence[Mended]
     sink_offset: int | None
+    sink_mark: str | None = None
     undone: Sequence[
         tuple[int, int]
     ] = ()  # items that came home and could not be kept: their numbers there and in the replay
@@ -377,7 +379,7 @@ class Standing(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """
-    What becomes true together. `read` and `sink_offset` are absolute, and only ever grow.
+    What becomes true together. `read` and `sink_offset` are absolute, and only ever grow; `sink_mark` is that of the sink at its offset.
 
     `resolved` ends replays of dead letters, and `homes` says what that means for the runs they come from. `undone` are the numbers of
     items that were on record as succeeded and are not: their outputs could not be kept. They are taken back first; `items` may have them again.
@@ -392,5 +394,6 @@ class Batch:
     events: tuple[EventRow, ...] | list[EventRow] = ()
     read: int = 0
     sink_offset: int | None = None
+    sink_mark: str | None = None
     source_exhausted: bool = False
     undone: tuple[int, ...] | list[int] = ()
