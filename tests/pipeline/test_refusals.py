@@ -50,7 +50,7 @@ WRONG = {
 def test_a_sink_that_was_refused_binds_nothing(app, tmp_path, wrong):
     """D-24: the store is as it was, and the same key takes another sink, other stages and another item key."""
     before = contents(app.store)
-    with pytest.raises((outlast.ConfigurationError, OSError)):
+    with pytest.raises((outlast.OutlastError, OSError)):
         pipeline(app).run(ROWS, run_key="k", item_key="n", sink=WRONG[wrong](tmp_path))
     assert contents(app.store) == before
 

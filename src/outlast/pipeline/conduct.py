@@ -24,6 +24,7 @@ from outlast.pipeline.ledger import Ledger
 from outlast.pipeline.logs import marked
 from outlast.pipeline.replays import (
     FINAL,
+    LOOKED_THROUGH,
     Chosen,
     Origins,
     Resends,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.records import Checkpoint, Lease, RunRecord
 
-_LOOKED_THROUGH = 1000  # runs, for the one that a sink belongs to
 _WATCH = 0.2  # seconds between two looks of whoever watches
 
 
@@ -238,7 +238,7 @@ class Run:
                 await _aside(self._origins.finish)
             if sink is not None and status in FINAL:
                 await _aside(lambda: persist(sink.finish, "the sink"))
-                if self._origins is not None:
+                if self._origins is not None or runner.record.replayed_by is not None:
                     await _aside(lambda: persist(lambda: runner.store.hold_sink(runner.lease, None), "the store"))
             if sink is not None:
                 await _aside(lambda: mark_left(runner.store, runner.lease, sink))
@@ -440,7 +440,7 @@ def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, before: Ru
     except ConfigurationError:
         if record.kind != "replay":
             raise
-        runs = persist(lambda: store.runs(record.pipeline, limit=_LOOKED_THROUGH), "the store")
+        runs = persist(lambda: store.runs(record.pipeline, limit=LOOKED_THROUGH), "the store")
         own = next((run for run in runs if run.kind == "run" and run.sink_at == record.sink_at), None)
         if own is None:
             raise

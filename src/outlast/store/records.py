@@ -131,6 +131,21 @@ class RunRecord:
     replayed_by: str | None = None
     elsewhere: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def told(self) -> str:
+        """What is said of it, with what must not be taken for granted while a replay has its sink."""
+        # Lines are in their file before they count; rows of a table and of a Parquet file come there after that.
+        late = (self.sink or "").startswith("table ") or (self.sink or "").endswith((".parquet", ".pq"))
+        if self.replayed_by is None or self.kind == "replay" or not late:
+            return self.why
+        return f"{self.why}. {_OPEN}" if self.why else _OPEN
+
+
+_OPEN = (
+    "A replay has its sink open: what that has brought may not be there before it ends, or if it has died, before the next replay or "
+    "resume"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
