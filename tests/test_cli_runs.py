@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from outlast.cli.running import exit_code
+from outlast.store import open_store
 from servers.postgres import Postgres
 from sharing import Process
 
@@ -114,6 +116,72 @@ def test_a_run_reports_what_it_came_to_and_what_to_do_next(shell):
         f"Once it is mended: outlast dlq replay --group {group['id']} --run today",
     ]
     assert len((shell.folder / "out.jsonl").read_text().splitlines()) == 40
+
+
+def labels(shell: Shell) -> list[tuple[int, str]]:
+    with contextlib.closing(sqlite3.connect(shell.folder / "shop.db")) as database:
+        return database.execute("select id, label from labels order by id").fetchall()
+
+
+def test_a_table_is_the_output_of_runs_resumes_and_replays(shell):
+    """D-25: the same addresses for all of them; rows of a replay are at home, and the key that is on record updates those that are there."""
+    with contextlib.closing(sqlite3.connect(shell.folder / "shop.db")) as database:
+        database.execute("create table labels (id integer primary key, label text)")
+        database.execute("insert into labels values (0, 'old')")
+        database.commit()
+    shell.write("good", "bad", *["fine"] * 40)
+    done = shell(
+        "run app.py:reviews --input in.jsonl --output sqlite:///shop.db#labels:id --run-key today --item-key id"
+    )
+    assert (done.returncode, len(labels(shell)), labels(shell)[0]) == (0, 41, (0, "GOOD"))
+    mended = APP.replace('if "bad" in', 'if "worse" in')
+    (shell.folder / "app.py").write_text(mended)
+    shell.write("good", "bad", *["fine"] * 40, "more")
+    assert shell("resume today").returncode == 0  # as on record
+    with contextlib.closing(sqlite3.connect(shell.folder / "shop.db")) as database:  # the key is needed, and not said
+        database.execute("insert into labels values (1, 'somebody')")
+        database.commit()
+    done = shell("dlq replay --run today --output sqlite:///shop.db#labels")
+    assert (done.returncode, labels(shell)[1], len(labels(shell))) == (0, (1, "BAD"), 43)
+    assert shell.json("runs show today")["why"] == "43 of 43 items succeeded"
+
+
+def test_an_address_with_a_password_is_given_again_and_is_on_no_record(shell):
+    """D-25: the same database with another password is the same sink; without the address the letters stay open, and the way is said."""
+    with Postgres() as server:
+        server.execute("create table labels (id integer primary key, label text)")
+
+        def rows():
+            return server.execute("select count(*), min(label) filter (where id = 1) from labels").strip()
+
+        def at(password):
+            return re.sub("//[^@]*@", f"//postgres:{password}@", server.dsn) + "#labels"
+
+        shell.write("good", "bad", *["fine"] * 40)
+        command = "run app.py:reviews --input in.jsonl --run-key today --item-key id --output"
+        assert (shell(f"{command} '{at('hunter2')}:id'").returncode, rows()) == (0, "41|")
+        (shell.folder / "app.py").write_text(APP.replace('if "bad" in', 'if "worse" in'))
+        done = shell("resume today")
+        assert (done.returncode, "give the same sink" in done.stderr) == (2, True)
+        done = shell("dlq replay --run today")
+        assert ("in a shell with --output ADDRESS#TABLE" in done.stdout, rows()) == (True, "41|")
+        server.execute("insert into labels values (1, 'somebody')")  # the key is on record, and not said
+        assert (shell(f"dlq replay --run today --output '{at('other1')}'").returncode, rows()) == (0, "42|BAD")
+    assert shell.json("runs show today")["why"] == "42 of 42 items succeeded"
+    kept = b"".join(path.read_bytes() for path in shell.folder.rglob("*.db*"))
+    assert (b"hunter2" in kept, b"other1" in kept, b"labels" in kept) == (False, False, True)
+
+
+@pytest.mark.parametrize("wrong", ["sqlite:///shop.db", "sqlite:///shop.db#", "mysql://ann:hunter2@db/shop#labels"])
+def test_an_address_that_names_no_table_is_refused_before_anything_begins(shell, wrong):
+    """Every mistake at once, and no secret in it."""
+    shell.write("good")
+    for line in (
+        f"run app.py:reviews --input in.jsonl --output '{wrong}'",
+        f"dlq reprocess app.py:reviews --output '{wrong}'",
+    ):
+        done = shell(line)
+        assert (done.returncode, "--output: expected" in done.stderr, "hunter2" in done.stderr) == (2, True, False)
 
 
 def test_a_run_as_json_is_one_document(shell):
@@ -403,6 +471,96 @@ def test_a_failed_run_with_something_left_goes_on_or_is_cancelled(shell):
         2,
         f"ended of reviews is {over['status']}: there is nothing to cancel.\n",
     )
+
+
+# --- killed ---
+
+# Put in front of an app: its process kills itself at a moment that KILL names, counted in batches that have items: "half 2" writes half of the
+# second one's outputs, "before 2" has them all in the sink, "after 2" has it on record.
+KILLED = """
+import os, signal
+from outlast.pipeline import journal
+from outlast.store import Store
+
+moment, number = os.environ.get("KILL", "never 0").split()
+write, pwrite, batch_number = Store.write, os.pwrite, 1
+journal.MOST_ITEMS = 10
+
+
+def at(now):
+    return (now, batch_number) == (moment, int(number))
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_write(store, lease, batch):
+    global batch_number
+    if batch.items and at("before"):
+        die()
+    write(store, lease, batch)
+    if batch.items and at("after"):
+        die()
+    batch_number += bool(batch.items)
+
+
+def dying_pwrite(file, data, offset):
+    if at("half"):
+        pwrite(file, data[: len(data) // 2], offset)
+        die()
+    return pwrite(file, data, offset)
+
+
+Store.write, os.pwrite = dying_write, dying_pwrite
+"""
+
+
+def kill(shell: Shell, line: str, moment: str) -> None:
+    done = shell(line, KILL=moment)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def written(shell: Shell) -> list[int]:
+    """The ids in the sink, a half line included as an error."""
+    return sorted(json.loads(line)["id"] for line in (shell.folder / "out.jsonl").read_text().splitlines())
+
+
+def test_a_resume_that_is_killed_can_be_resumed(shell):
+    """D-13, C-22: with kill -9, at one moment after the other; in the end nothing is lost, doubled or wrong."""
+    shell.write(*["good"] * 58, "bad", "")
+    (shell.folder / "app.py").write_text(KILLED + APP)
+    kill(shell, "run app.py:reviews --input in.jsonl --output out.jsonl --run-key today --item-key id", "after 1")
+    kill(shell, "resume today", "half 2")
+    kill(shell, "resume today", "before 2")
+    done = shell("resume today --json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert written(shell) == [*range(58)]
+    assert (told["status"], told["counts"]["succeeded"], told["counts"]["skipped"], told["counts"]["dlq"]) == (
+        "completed",
+        58,
+        1,
+        1,
+    )
+
+
+def test_a_replay_that_is_killed_goes_on_under_its_key(shell):
+    """D-25, C-22: with kill -9, at one moment after the other; in the end each letter is resolved, its output in the sink of its run once."""
+    shell.write(*["good"] * 10, *["bad"] * 50)
+    (shell.folder / "app.py").write_text(APP.replace("failure_check_interval=20", "failure_budget=1.0"))
+    shell("run app.py:reviews --input in.jsonl --output out.jsonl --run-key today --item-key id")
+    assert written(shell) == [*range(10)]
+    (shell.folder / "app.py").write_text(KILLED + APP.replace('"bad" in review.text', "False"))
+    kill(shell, "dlq replay --pipeline reviews --run-key mend", "half 2")
+    kill(shell, "dlq replay --run-key mend", "before 2")
+    done = shell("dlq replay --run-key mend")
+    assert done.returncode == 0, done.stderr
+    assert written(shell) == [*range(60)]
+    with contextlib.closing(open_store(str(shell.folder / ".outlast" / "outlast.db"), app="default")) as store:
+        run = store.find_run("reviews", "today")
+        assert (run.status, run.counts.succeeded, run.counts.dlq, run.replayed_by) == ("completed", 60, 0, None)
+        assert [(stat.status, stat.count) for stat in store.stats()] == [("resolved", 50)]
 
 
 # --- what is on record ---
