@@ -541,3 +541,69 @@ def test_an_edit_is_replayed_or_nothing_is(app):
     assert "for which its input was edited" in pipeline.reprocess(check=False).why
     assert [found.status for found in app.dead_letters.find(status=None)] == ["open"]
     assert list(pipeline.reprocess(from_start=True).outputs()) == [5]
+
+
+def database(path):
+    """A new SQLite database with a table for what a mill has made, and a function that connects to it."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table made (n integer)")
+    return lambda: sqlite3.connect(path, check_same_thread=False)
+
+
+def numbers_in(path):
+    with sqlite3.connect(path) as connection:
+        return sorted(n for (n,) in connection.execute("select n from made"))
+
+
+def test_tables_that_only_functions_connect_to_are_not_taken_for_each_other(app, tmp_path, monkeypatch):
+    """D-25: letters come home by the very table of their run; a process that was not given it leaves them open, and says what to give."""
+    mill = Mill(app)
+    places = [tmp_path / "one.db", tmp_path / "two.db"]
+    for number, place in enumerate(places):
+        numbers = range(10 * number, 10 * number + 4)
+        mill.fail(numbers, bad=numbers[:2], run_key=place.name, sink=outlast.Table(database(place), "made"))
+    mill.bad = {0, 10}
+    mill.pipeline.reprocess(check=False)
+    mill.bad = set()
+    assert [numbers_in(place) for place in places] == [[1, 2, 3], [11, 12, 13]]
+    monkeypatch.setattr(replays, "_tables", {})  # as in another process
+    again = outlast.Table(lambda: sqlite3.connect(places[1], check_same_thread=False), "made")
+    mill.fail([20, 21], bad=[20], run_key="third", sink=again)
+    assert "has an address that is not on record: give it again with sink=" in mill.pipeline.reprocess(check=False).why
+    assert [numbers_in(place) for place in places] == [[1, 2, 3], [11, 12, 13, 20, 21]]
+    app.dead_letters.replay(run=mill.run("two.db").id, sink=again)
+    assert [numbers_in(place) for place in places] == [[1, 2, 3], [10, 11, 12, 13, 20, 21]]
+    assert mill.run("two.db").why == "4 of 4 items succeeded, 1 of them was replayed into table made in a connection"
+    assert mill.letters()[0] == ("0", "open")
+
+
+def test_a_table_that_is_given_is_not_taken_for_the_one_that_a_dead_replay_has_left(app, tmp_path, monkeypatch, caplog):
+    """D-25: nothing says that a function connects to the same database; the run itself, with its table, makes it good."""
+    mill = Mill(app)
+    one, two = (database(tmp_path / name) for name in ("one.db", "two.db"))
+    mill.fail(range(3), bad=[1], run_key="one", sink=outlast.Table(one, "made"))
+    with monkeypatch.context() as patched:  # as if it were killed behind the commit
+        for step in ("finish", "settle"):
+            patched.setattr(type(open_sink(outlast.Table(one, "made"))), step, lambda _: 1 / 0)
+        mill.pipeline.reprocess(check=False)
+    monkeypatch.setattr(replays, "_tables", {})  # as in another process
+    mill.fail([5], bad=[5], run_key="two")
+    mill.pipeline.reprocess(sink=outlast.Table(two, "made"))
+    assert "the sink of run one of mill, which a replay has left unfinished, stays so" in caplog.text
+    assert (mill.run("one").replayed_by is None, numbers_in(tmp_path / "one.db")) == (False, [0, 2])
+    mill.pipeline.run(range(3), run_key="one", item_key=str, sink=outlast.Table(one, "made"))
+    assert (mill.run("one").replayed_by, numbers_in(tmp_path / "one.db")) == (None, [0, 1, 2])
+    assert numbers_in(tmp_path / "two.db") == [5]
+
+
+def test_a_table_is_the_same_one_from_another_folder(app, tmp_path, monkeypatch):
+    """D-25: a relative address means the folder that the run was in."""
+    mill = Mill(app)
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        database(tmp_path / name / "data.db")
+    monkeypatch.chdir(tmp_path / "here")
+    mill.fail(range(3), bad=[1], sink=outlast.Table("sqlite:///data.db", "made"))
+    monkeypatch.chdir(tmp_path / "there")
+    mill.pipeline.reprocess()
+    assert [numbers_in(tmp_path / name / "data.db") for name in ("here", "there")] == [[0, 1, 2], []]

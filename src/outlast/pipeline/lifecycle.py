@@ -34,6 +34,7 @@ from outlast.pipeline.replays import (
     let_go,
     make_ready,
     mark_left,
+    remember,
 )
 from outlast.pipeline.results import Counts, RunResult
 from outlast.sharing import bind
@@ -361,6 +362,7 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
     except BaseException:
         let_go(store, lease)
         raise
+    remember(record.id, plan.sink)
     return again or record, lease, record
 
 

@@ -73,7 +73,8 @@ class Chosen:
 
 # -- sinks that are opened again ------------------------------------------------------------------------------------------------------
 
-_tables: dict[str, Table] = {}  # those that this process was given, for addresses that do not belong on record
+# Tables that this process was given, for addresses that do not belong on record: by the id of the run, and by name if that names one database.
+_tables: dict[str, Table] = {}
 
 
 def address_of(sink: object) -> str | None:
@@ -83,8 +84,6 @@ def address_of(sink: object) -> str | None:
     if isinstance(sink, str | Path):
         return json.dumps({"file": str(Path(sink).absolute())})
     if isinstance(sink, Table):
-        if len(_tables) < _MOST_TABLES:
-            _tables[str(sink)] = sink
         told: dict[str, Any] = {"table": sink.name, "key": list(sink.key)}
         target = sink.target
         if isinstance(target, str):
@@ -92,6 +91,28 @@ def address_of(sink: object) -> str | None:
         variable = getattr(target, "variable", None)
         return json.dumps(told | ({"env": variable} if isinstance(variable, str) else {}))
     return json.dumps({"callable": getattr(sink, "__qualname__", type(sink).__name__)})
+
+
+def remember(run: str, sink: object) -> None:
+    """Keep the table that a run was given, for what comes home to it later in this process."""
+    if isinstance(sink, Table):
+        names = (run, str(sink)) if _names_one(sink) else (run,)
+        for name in names:
+            _tables.pop(name, None)
+            _tables[name] = sink
+        while len(_tables) > _MOST_TABLES:
+            del _tables[next(iter(_tables))]
+
+
+def _names_one(table: Table) -> bool:
+    """
+    Whether two tables of this name are surely in one database: of the address of a server only the password is hidden. A function that connects
+    may connect anywhere, and so may a secret of which nobody knows where it comes from; a path depends on the folder.
+    """
+    target = table.target
+    if isinstance(target, str):
+        return target.startswith("postgres")
+    return isinstance(getattr(target, "variable", None), str)
 
 
 def tellable(target: str) -> bool:
@@ -148,7 +169,7 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
         raise Gone(message)
     name = run.sink or ""
     if "table" in told or name.startswith("table "):
-        return open_sink(_table(name, told, given))
+        return open_sink(_table(run, told, given))
     path = Path(told.get("file") or name)
     there = path.exists() or path.with_name(f"{path.name}.spool").exists()
     if offset and not there:
@@ -164,15 +185,19 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
     return open_sink(path)
 
 
-def _table(name: str, told: dict[str, Any], given: object) -> Table:
-    if isinstance(given, Table) and str(given) == name:
+def _table(run: RunRecord, told: dict[str, Any], given: object) -> Table:
+    """The table of a run, and never one that may be another run's. What is on record is the same from every folder, so it comes first."""
+    name = run.sink or ""
+    if "target" in told:
+        return Table(told["target"], told["table"], key=told["key"])
+    if run.id in _tables:
+        return _tables[run.id]
+    if isinstance(given, Table) and str(given) == name and _names_one(given):
         return given
     if name in _tables:
         return _tables[name]
     if "env" in told:
         return Table(_Variable(told["env"]), told["table"], key=told["key"])
-    if "target" in told:
-        return Table(told["target"], told["table"], key=told["key"])
     message = (
         f"the sink of its run, the {name}, has an address that is not on record: give it again with sink=, "
         "or in a shell with --output ADDRESS#TABLE"
@@ -201,7 +226,7 @@ def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
     if "file" in told:
         return run.sink if run.sink and Path(run.sink).absolute() == Path(told["file"]) else told["file"]
     if "table" in told:
-        return _table(run.sink or "", told, None)
+        return _table(run, told, None)
     message = f"expected sink: the replay {run_key!r} was given the callable {told['callable']}, give it again."
     raise ConfigurationError(message)
 
@@ -254,11 +279,15 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
 
 def _other_sink(replay: RunRecord, run: RunRecord) -> str | None:
     """What a replay was given as its sink, in words; None if that is the run's own, given again."""
-    table = (replay.sink or "").startswith("table ")
-    if replay.sink_at == run.sink_at or (table and replay.sink == run.sink):
-        return None
-    told: dict[str, Any] = json.loads(replay.sink_at) if replay.sink_at else {}
-    return replay.sink or f"the callable {told.get('callable', 'it was given')}"
+    told, own = (json.loads(each.sink_at or "{}") for each in (replay, run))
+    given = _tables.get(replay.id)
+    if "target" in told:
+        same = (told["target"], told["table"]) == (own.get("target"), own.get("table"))
+    elif "table" in told:
+        same = replay.sink == run.sink if given is None or _names_one(given) else given == _tables.get(run.id)
+    else:
+        same = replay.sink_at == run.sink_at
+    return None if same else replay.sink or f"the callable {told.get('callable', 'it was given')}"
 
 
 # -- the runs that letters come from --------------------------------------------------------------------------------------------------
@@ -489,8 +518,9 @@ def make_good(store: Store, given: object = None) -> None:
             _make_good(store, record, given)
         except (LeaseLost, Gone, ConfigurationError) as error:
             warn(
-                "the sink of run %s of %s, which a replay has left unfinished, stays so: %s",
-                *(record.run_key, record.pipeline, error_text(error)),
+                "the sink of run %s of %s, which a replay has left unfinished, stays so: %s. Once it is there, any replay "
+                "makes it good; so does the run itself with its run_key and sink",
+                *(record.run_key, record.pipeline, error_text(error).removesuffix(".")),
             )
 
 
