@@ -524,6 +524,16 @@ def test_edit_and_replay_from_a_shell(shell):
     assert again.returncode == 1
     assert {stat["status"]: stat["count"] for stat in shell.json("dlq stats")} == {"open": 1, "resolved": 1}
     assert shell.json("dlq list --status all --text 'bad 2'")[0]["replays"] == 1
+    shell.folder.joinpath("app.py").write_text(APP.replace('ValueError(f"cannot label', 'TypeError(f"no label for'))
+    shell(f"dlq replay {second['id']}")
+    said = shell(f"dlq show {second['id']}").stdout
+    assert re.search(r"^error +TypeError \(\w+\): no label for 'bad 2'$", said, re.MULTILINE)
+    assert said.count(": failed at label with ValueError (data_error): cannot label 'bad 2'") == 2
+    assert said.count(" in the replay replay-") == 2
+    history = shell.json(f"dlq show {second['id']}")["history"]
+    assert [attempt["error_type"] for attempt in history] == [None, "ValueError", "ValueError", "TypeError"]
+    assert len({attempt["run"] for attempt in history}) == 3
+    assert [(group["stage"], group["error_type"]) for group in shell.json("dlq groups")] == [("label", "TypeError")]
 
 
 def test_a_failing_canary_is_told(shell):

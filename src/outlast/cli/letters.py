@@ -32,6 +32,7 @@ from outlast.cli.stores import dead_letters, found_run, opened
 from outlast.errors import ConfigurationError
 from outlast.redact import masked
 from outlast.store.filters import FIELDS, STATUSES, LetterFilter, chooses  # noqa: TC001 - the annotations are read
+from outlast.store.letters import earlier_failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -215,10 +216,13 @@ def show_letter(
         row = kept.letter(letter.id)
         run = None if letter.run_id is None else kept.run(letter.run_id)
         seq = None if row is None else row.seq
-        attempts = kept.attempts(run.number, seq) if run is not None and seq is not None else []
+        tried = [] if run is None or seq is None else [(run, attempt) for attempt in kept.attempts(run.number, seq)]
+        for replay, place in [] if row is None else kept.replays_of(row):
+            again = kept.run(replay)
+            tried += [] if again is None else [(again, attempt) for attempt in kept.attempts(again.number, place)]
         code = kept.code_option(letter.pipeline)
     if as_json:
-        history = [attempt._asdict() for attempt in attempts]
+        history = [attempt._asdict() | {"run": whose.id} for whose, attempt in tried]
         print_json(_fields(letter, reveal=reveal) | {"metadata": _notes(letter, reveal=reveal), "history": history})
         return
     say(f"dead letter  {letter.id}  ({letter.status})")
@@ -237,14 +241,20 @@ def show_letter(
             if letter.status == "open"
             else f"replays      {letter.replays}"
         )
+    for earlier in [] if row is None else earlier_failures(row):
+        say(
+            f"before       {str(earlier.get('last_at', ''))[:19]}: failed at {earlier.get('stage')} "
+            f"with {earlier.get('error_type')} ({earlier.get('error_class')}): {earlier.get('error')}"
+        )
     for edit in letter.metadata.get("edits", ()):
         say(f"edited       {edit.get('at', '')[:19]}: {edit.get('reason', '')}")
     if letter.reason:
         say(f"{letter.status:<12} {letter.reason}")
-    for attempt in attempts:
+    for whose, attempt in tried:
         what = "succeeded" if attempt.outcome == "success" else f"{attempt.error_type}: {attempt.error}"
-        named = "" if run is None or attempt.stage >= len(run.stages) else f" ({run.stages[attempt.stage].name})"
-        say(f"  attempt {attempt.number} at stage {attempt.stage + 1}{named}: {what}")
+        named = "" if attempt.stage >= len(whose.stages) else f" ({whose.stages[attempt.stage].name})"
+        where = f" in the replay {whose.run_key}" if whose.kind == "replay" else ""
+        say(f"  attempt {attempt.number} at stage {attempt.stage + 1}{named}{where}: {what}")
     if letter.unstored is not None:
         begins = "cannot be replayed" if letter.begins_at is None else f"a replay begins at {letter.begins_at}"
         say(f"input        not stored: {letter.unstored}; {begins}")

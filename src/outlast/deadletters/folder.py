@@ -21,6 +21,7 @@ from outlast.deadletters.fingerprints import fingerprint
 from outlast.errors import ConfigurationError
 from outlast.redact import in_json, sanitise
 from outlast.shapes import StopReason
+from outlast.store.letters import EARLIER
 from outlast.store.records import DeadLetterRow, LetterKind, from_us, to_us
 from outlast.verdicts import classify
 
@@ -261,13 +262,16 @@ def _public_name(error_type: str) -> str:
 # -- letters as entries
 
 _FOREIGN = "entry"  # what of another program's entry no letter has a place for
+_OURS = frozenset({_FOREIGN, "repos", "edits", "begins", EARLIER})
 
 
 def as_entry(row: DeadLetterRow, decode: Callable[[bytes], Any]) -> DeadLetterEntry:
     """
     The letter as other programs read it, with what only this one knows in its metadata. One that another program wrote is its entry again.
     """
-    if row.kind == "job" and not row.stage and isinstance(row.metadata.get(_FOREIGN), dict):
+    # A replay may have given it a stage at which it failed; what it keeps is still the input of none.
+    foreign = row.kind == "job" and not row.metadata.get("begins", row.stage)
+    if foreign and isinstance(row.metadata.get(_FOREIGN), dict):
         return _as_it_was(row, decode)
     more = {
         name: getattr(row, name)
@@ -313,7 +317,7 @@ def _as_it_was(row: DeadLetterRow, decode: Callable[[bytes], Any]) -> DeadLetter
         error=row.error,
         error_type=row.error_type,
         timestamp=kept["timestamp"],
-        metadata={name: value for name, value in row.metadata.items() if name not in {_FOREIGN, "repos", "edits"}},
+        metadata={name: value for name, value in row.metadata.items() if name not in _OURS},
     )
 
 

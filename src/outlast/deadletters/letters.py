@@ -20,7 +20,7 @@ class DeadLetter:
     """
     One piece of work that failed for good, with the input of the stage that failed.
 
-    `group` is its fingerprint; `error` is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`; `reason` says why
+    It tells its newest failure; ``metadata["earlier_failures"]`` has those before. `group` is its fingerprint; `error` is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`; `reason` says why
     its status was changed last. `begins_at` is the stage whose input the payload is and where a replay begins: an earlier one than `stage`
     if that one's input could not be stored, for the reason in `unstored`; None if nothing could, and there is no payload. `unreadable` says why the
     payload is on record and cannot be read: then `payload` is None. `stop_reason` is why there was no further attempt; None for letters from

@@ -5,6 +5,8 @@ The door: `DeadLetters` finds them, mends them, sends them again.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -19,6 +21,7 @@ from outlast.observe.events import DeadLettersOverThreshold
 from outlast.redact import error_text, sanitise
 from outlast.store.faults import StoreError
 from outlast.store.filters import FIELDS, checked, chooses, spelled_out
+from outlast.store.letters import earlier_failures
 from outlast.store.records import from_us
 
 if TYPE_CHECKING:
@@ -377,7 +380,7 @@ class DeadLetters:
             run_id=row.run,
             error_type=row.error_type,
             tier=row.tier,
-            first_failed_at=from_us(row.first_failed_us),
+            first_failed_at=_first_failed(row),
             last_attempt_at=from_us(row.last_attempt_us),
             created_at=from_us(row.created_us),
             replays=row.replays,
@@ -389,6 +392,14 @@ class DeadLetters:
             unreadable=unreadable,
             metadata=row.metadata,
         )
+
+
+def _first_failed(row: DeadLetterRow) -> datetime:
+    """The first time at all: the row says since when it fails as it does now."""
+    for earlier in earlier_failures(row)[:1]:
+        with suppress(KeyError, TypeError, ValueError):  # another program may have written it
+            return datetime.fromisoformat(earlier["first_at"]).astimezone(UTC)
+    return from_us(row.first_failed_us)
 
 
 _LOST = "the process that worked on it is gone; letters that it had not finished are open again"

@@ -130,14 +130,14 @@ def error_lines(store: Store, run_id: str, decode: Callable[[bytes], Any]) -> It
     names = [mark.name for mark in run.stages]
     kinds: tuple[ItemStatus, ...] = ("dlq", "failed")
     pages = (_failed(store, run.number, kind, decode) for kind in kinds)
-    for item, told, raw in heapq.merge(*pages, key=lambda found: found[0].seq):
+    for item, told, raw, failed_us in heapq.merge(*pages, key=lambda found: found[0].seq):
         stage = told.get("stage") or (names[item.stage] if 0 <= item.stage < len(names) else str(item.stage))
         errors: list[Any] = told.get("errors") or [[None, "failed", item.reason or "", None]]
         for field, kind, message, value in errors:
             yield ErrorLine(
                 run_id=run.id,
                 run_key=run.run_key,
-                timestamp=from_us(item.started_us + item.took_us),
+                timestamp=from_us(failed_us),
                 pipeline=run.pipeline,
                 stage=stage,
                 row_index=item.seq,
@@ -152,8 +152,8 @@ def error_lines(store: Store, run_id: str, decode: Callable[[bytes], Any]) -> It
 
 def _failed(
     store: Store, number: int, status: ItemStatus, decode: Callable[[bytes], Any]
-) -> Iterator[tuple[ItemRow, dict[str, Any], Any]]:
-    """Failed items with their particulars and what the source gave."""
+) -> Iterator[tuple[ItemRow, dict[str, Any], Any, int]]:
+    """Failed items with their particulars, what the source gave, and when they failed last: that may have been in a replay."""
     after: int | None = None
     while rows := store.items(number, status, after=after, limit=_PAGE):
         after = rows[-1].seq
@@ -162,7 +162,9 @@ def _failed(
         for row, each in zip(rows, told, strict=True):
             letter = letters.get(each.get("letter") or "")
             source = None if letter is None else source_of(letter)
-            yield row, each, each.get("input") if letter is None else source and decode(source)
+            raw = each.get("input") if letter is None else source and decode(source)
+            ended = row.started_us + row.took_us
+            yield row, each, raw, letter.last_attempt_us if letter is not None and letter.replays else ended
 
 
 def _told(row: ItemRow, decode: Callable[[bytes], Any]) -> dict[str, Any]:
