@@ -222,7 +222,7 @@ def show_letter(
             tried += [] if again is None else [(again, attempt) for attempt in kept.attempts(again.number, place)]
         code = kept.code_option(letter.pipeline)
     if as_json:
-        history = [attempt._asdict() | {"run": whose.id} for whose, attempt in tried]
+        history = [attempt._asdict() | {"run": held_by.id} for held_by, attempt in tried]
         print_json(_fields(letter, reveal=reveal) | {"metadata": _notes(letter, reveal=reveal), "history": history})
         return
     say(f"dead letter  {letter.id}  ({letter.status})")
@@ -250,10 +250,10 @@ def show_letter(
         say(f"edited       {edit.get('at', '')[:19]}: {edit.get('reason', '')}")
     if letter.reason:
         say(f"{letter.status:<12} {letter.reason}")
-    for whose, attempt in tried:
+    for held_by, attempt in tried:
         what = "succeeded" if attempt.outcome == "success" else f"{attempt.error_type}: {attempt.error}"
-        named = "" if attempt.stage >= len(whose.stages) else f" ({whose.stages[attempt.stage].name})"
-        where = f" in the replay {whose.run_key}" if whose.kind == "replay" else ""
+        named = "" if attempt.stage >= len(held_by.stages) else f" ({held_by.stages[attempt.stage].name})"
+        where = f" in the replay {held_by.run_key}" if held_by.kind == "replay" else ""
         say(f"  attempt {attempt.number} at stage {attempt.stage + 1}{named}{where}: {what}")
     if letter.unstored is not None:
         begins = "cannot be replayed" if letter.begins_at is None else f"a replay begins at {letter.begins_at}"
