@@ -142,9 +142,7 @@ class Run:
             if sink is not None:
                 sink.close()
 
-    async def _open(
-        self, store: Store, sink: Sink | None, now: dict[str, Any]
-    ) -> tuple[RunRecord, Lease, RunRecord]:
+    async def _open(self, store: Store, sink: Sink | None, now: dict[str, Any]) -> tuple[RunRecord, Lease, RunRecord]:
         """The run, leased. Who is cancelled meanwhile gives it back."""
         found: list[tuple[RunRecord, Lease, RunRecord]] = []
         try:
