@@ -17,6 +17,7 @@ import typer
 from outlast.cli.output import (  # noqa: TC001 - typer reads the annotations
     AppName,
     AsJson,
+    Code,
     Limit,
     Progress,
     StoreUrl,
@@ -28,9 +29,9 @@ from outlast.cli.output import (  # noqa: TC001 - typer reads the annotations
     refuse,
     say,
 )
-from outlast.cli.stores import dead_letters, found_run, opened
+from outlast.cli.stores import Plain, dead_letters, found_run, opened
 from outlast.errors import ConfigurationError
-from outlast.redact import masked
+from outlast.redact import masked, to_json
 from outlast.store.filters import FIELDS, STATUSES, LetterFilter, chooses  # noqa: TC001 - the annotations are read
 from outlast.store.letters import earlier_failures
 
@@ -431,11 +432,17 @@ def export_letters(
 ) -> None:
     """Write each dead letter as a JSON file of its own. Payloads are written as they are."""
     with opened(store, app) as kept:
-        count = dead_letters(kept).export(folder, **_named(kept, where, status))
+        count, unreadable = dead_letters(kept, Plain()).exported(folder, **_named(kept, where, status))
     if as_json:
-        print_json({"exported": count, "folder": folder})
+        print_json({"exported": count, "unreadable": unreadable, "folder": folder})
     else:
         say(f"Wrote {count:,} to {folder}.")
+    if unreadable:
+        hint(
+            f"{unreadable:,} of them cannot be read: their payloads are written as they are stored, in hexadecimal, and "
+            "metadata.outlast.unreadable says why."
+        )
+        raise typer.Exit(Code.PARTIAL)
 
 
 @dlq.command("import")
@@ -521,7 +528,7 @@ def _notes(letter: DeadLetter, *, reveal: bool) -> dict[str, Any]:
 
 def _indented(payload: Any, *, reveal: bool) -> str:
     try:
-        return json.dumps(payload if reveal else masked(payload), indent=2, ensure_ascii=False, default=str)
+        return to_json(payload if reveal else masked(payload), indent=2)
     except (RecursionError, ValueError):
         return "<nested too deeply to be shown>"
 

@@ -148,11 +148,12 @@ class Run:
         try:
             await _aside(lambda: found.append(_opened(store, self.plan, sink, now)), self._stop)
         except BaseException:
-            for record, lease, before in found:
+            if found:
+                record, lease, before = found[0]
                 if before.status in FINAL:
-                    await _aside(lambda lease=lease, before=before: _as_before(store, lease, before))
+                    await _aside(lambda: _as_before(store, lease, before))
                 else:
-                    await _aside(lambda lease=lease, record=record: _not_begun(store, lease, record, "cancelled"))
+                    await _aside(lambda: _not_begun(store, lease, record, "cancelled"))
             raise
         return found.pop()
 

@@ -84,7 +84,7 @@ async def amap(
     source = iter(enumerate(items))
 
     async def one(number: int, item: A) -> None:
-        for_an_item.set(True)  # noqa: FBT003 - a variable has no keywords
+        for_an_item.set(True)
         try:
             ended[number] = (item, await work(item), None)
         except Exception as error:  # noqa: BLE001 - that is the point
