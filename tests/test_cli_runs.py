@@ -687,6 +687,26 @@ def test_a_breaker_is_seen_and_steered_from_another_shell(shell):
     assert process.returncode == 0
 
 
+def test_a_breaker_is_isolated_for_the_next_run_when_nobody_runs_anything(shell):
+    """S4-17: what was asked between two runs is done before the next one makes its first call, and undone in the same way."""
+    (shell.folder / "app.py").write_text(
+        APP.replace("guard=None", "guard=outlast.Guard('shop', retry=once, breaker=outlast.CircuitBreaker('shop'))")
+    )
+    shell.write("good", "good")
+    shell("run app.py:reviews --input in.jsonl --run-key one")
+    asked = shell("breaker isolate shop --reason maintenance")
+    assert (asked.returncode, asked.stdout) == (
+        0,
+        "Nobody is running anything here now: the next `outlast run` that uses shop hears that when it starts.\n",
+    )
+    done = shell("run app.py:reviews --input in.jsonl --run-key two --json")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["counts"]["succeeded"], said["counts"]["pending"]) == (1, 0, 2), said
+    assert "the circuit breaker shop is isolated: maintenance" in said["why"]
+    assert shell("breaker reset shop").returncode == 0
+    assert shell("resume two").returncode == 0
+
+
 def test_a_shared_circuit_is_seen_and_steered_in_any_process(shell):
     """S4-17, D-10, semantics 54: also where no run was started by `outlast run`; isolation stays until somebody ends it."""
     at = f"--store sqlite:///{shell.folder}/shop.db --app shop"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import sqlite3
 import threading
 from pathlib import Path
@@ -518,6 +519,62 @@ def test_an_edit_is_replayed_or_nothing_is(app):
     assert "for which its input was edited" in pipeline.reprocess(check=False).why
     assert [found.status for found in app.dead_letters.find(status=None)] == ["open"]
     assert list(pipeline.reprocess(from_start=True).outputs()) == [5]
+
+
+@pytest.mark.parametrize("door", ["reprocess", "replay"])
+def test_a_replay_that_is_interrupted_says_so_and_goes_on(sqlite_app, door):
+    """D-21, D-25: Ctrl-C winds it down, its counts are true, what it has not done is open, and the same key goes on."""
+    mill = Mill(sqlite_app)
+    mill.fail(range(6), bad=range(6))
+    sent = []
+
+    def once_interrupted(event):
+        if event.name == "dead_letter_replay" and not sent:
+            sent.append(event)
+            signal.raise_signal(signal.SIGINT)
+
+    again = mill.pipeline.reprocess if door == "reprocess" else sqlite_app.dead_letters.replay
+    which = {} if door == "reprocess" else {"pipeline": "mill"}
+    stop = outlast.observe.subscribe(once_interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt) as ended:
+            again(run_key="mend", **which)
+    finally:
+        stop()
+    result = outlast.result_of(ended.value)
+    done = [key for key, status in mill.letters() if status == "resolved"]
+    assert (result.status, result.counts.succeeded, result.counts.dlq) == ("interrupted", len(done), 0)
+    assert {status for _, status in mill.letters()} <= {"resolved", "open"}
+    with pytest.raises(outlast.RunInterrupted):
+        result.raise_for_status()
+    (record,) = [run for run in sqlite_app.store.runs("mill") if run.kind == "replay"]
+    assert (record.status, sqlite_app.store.lease_of(record.number, 0)) == ("interrupted", None)
+    assert again(run_key="mend", **which).status == "completed"
+    assert {status for _, status in mill.letters()} == {"resolved"}
+    assert sorted(mill.seen) == list(range(6))
+
+
+def test_what_holds_items_is_for_its_owner_alone(sqlite_app, tmp_path, monkeypatch):
+    """S0-41: reports, error files and spools are 0600, the folders that are made for them 0700."""
+    monkeypatch.chdir(tmp_path)
+    before = os.umask(0)
+    try:
+        mill = Mill(sqlite_app)
+        seen = {}
+
+        def look(_):
+            seen.update({path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("*.spool")})
+
+        stop = outlast.observe.subscribe(look)
+        result = mill.fail(range(5), bad=[3], sink="out.parquet")
+        stop()
+        result.write_errors("errors/list.csv")
+        outlast.report.of(result).save("report.html")
+    finally:
+        os.umask(before)
+    modes = {path: Path(path).stat().st_mode & 0o777 for path in ("errors", "errors/list.csv", "report.html")}
+    assert modes == {"errors": 0o700, "errors/list.csv": 0o600, "report.html": 0o600}
+    assert set(seen.values()) == {0o600}
 
 
 # --- a letter tells its newest failure ---

@@ -71,7 +71,7 @@ def append_errors(path: str | Path, lines: Iterable[ErrorLine], *, reveal: bool 
     already is not written again. Processes take turns.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o600)
     try:
         _take_turn(file)
