@@ -59,8 +59,9 @@ def test_another_item_key_is_refused_and_a_function_is_judged_by_its_keys(app, t
     if refused is None:
         assert pipeline.run(ROWS, run_key="k", item_key=KEYS[then], sink=sink).counts.succeeded == 3
     else:
-        with pytest.raises(outlast.ConfigurationError, match=refused) as raised:
-            pipeline.run(ROWS, run_key="k", item_key=KEYS[then], sink=sink)
+        for _ in range(2):  # what was refused once is no part of the run
+            with pytest.raises(outlast.ConfigurationError, match=refused) as raised:
+                pipeline.run(ROWS, run_key="k", item_key=KEYS[then], sink=sink)
         assert "give the same item_key, or another run_key" in str(raised.value)
         record = app.store.run(result.id)
         assert (record.status, record.why, record.counts.succeeded) == ("completed", result.why, 3)

@@ -274,6 +274,23 @@ def test_what_a_replay_has_left_in_a_sink_is_made_good_also_when_no_letter_is_le
     assert not Path(f"{sink}.spool").exists()
 
 
+def test_what_a_living_replay_has_opened_is_left_to_it(app, tmp_path):
+    """D-25: its mark stays as long as its lease says that somebody works on it; when that is over, the sink is made good."""
+    mill, sink = Mill(app), tmp_path / "out.jsonl"
+    mill.fail(range(4), bad=[1], sink=sink)
+    store = app.store
+    run = store.open_run("mill", "elsewhere", (), kind="replay")
+    lease = store.take_lease(run.number, 0, "another-host:1:1:1", 600)
+    origin = store.take_lease(mill.run().number, 0, "another-host:1:1:2", 600)
+    store.hold_sink(origin, run.id)
+    store.drop_lease(origin)
+    replays.make_good(store)
+    assert mill.run().replayed_by == run.id
+    store.drop_lease(lease)
+    replays.make_good(store)
+    assert mill.run().replayed_by is None
+
+
 # --- who has claimed a letter ---
 
 
