@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import outlast
-from outlast.pipeline.identity import body_of
+from outlast.pipeline.identity import body_of, changed
 from stores import sql
 
 ROWS = [{"id": n, "other": f"o{n}"} for n in range(3)]
@@ -219,6 +219,14 @@ def test_a_body_is_what_is_written_in_it():
     assert body_of(scaled(2)) != body_of(scaled(3))
     assert body_of(functools.partial(pow, 2)) is None
     assert body_of(functools.partial(one, 2)) != body_of(functools.partial(one, 3)) != body_of(one)
+    assert body_of(functools.partial(one, x=2)) != body_of(functools.partial(one, x=3)) != body_of(one)
     assert body_of(functools.wraps(one)(lambda *args: -one(*args))) == body_of(one)
     assert body_of(json.loads) is not None
     assert body_of(eval(compile("lambda x: x", "nowhere", "eval"))) is not None
+
+
+def test_a_stage_that_is_new_has_not_changed():
+    """D-24: told are the stages whose body was another one before; what was not there, or could not be looked at, was none."""
+    before = {"code": {"clean": "1", "label": "1"}}
+    assert changed(before, {"code": {"clean": "1", "label": "2", "check": "1"}}) == ["label"]
+    assert changed(None, before) == []
