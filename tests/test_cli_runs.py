@@ -18,6 +18,7 @@ import pytest
 import forked
 from forked import Forked
 from outlast.cli.running import exit_code
+from outlast.store import open_store
 from sharing import Process
 
 if TYPE_CHECKING:
@@ -403,6 +404,96 @@ def test_a_failed_run_with_something_left_goes_on_or_is_cancelled(shell):
         2,
         f"ended of reviews is {over['status']}: there is nothing to cancel.\n",
     )
+
+
+# --- killed ---
+
+# Put in front of an app: its process kills itself at a moment that KILL names, counted in batches that have items: "half 2" writes half of the
+# second one's outputs, "before 2" has them all in the sink, "after 2" has it on record.
+KILLED = """
+import os, signal
+from outlast.pipeline import journal
+from outlast.store import Store
+
+moment, number = os.environ.get("KILL", "never 0").split()
+write, pwrite, batch_number = Store.write, os.pwrite, 1
+journal.MOST_ITEMS = 10
+
+
+def at(now):
+    return (now, batch_number) == (moment, int(number))
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_write(store, lease, batch):
+    global batch_number
+    if batch.items and at("before"):
+        die()
+    write(store, lease, batch)
+    if batch.items and at("after"):
+        die()
+    batch_number += bool(batch.items)
+
+
+def dying_pwrite(file, data, offset):
+    if at("half"):
+        pwrite(file, data[: len(data) // 2], offset)
+        die()
+    return pwrite(file, data, offset)
+
+
+Store.write, os.pwrite = dying_write, dying_pwrite
+"""
+
+
+def kill(shell: Shell, line: str, moment: str) -> None:
+    done = shell(line, KILL=moment)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def written(shell: Shell) -> list[int]:
+    """The ids in the sink, a half line included as an error."""
+    return sorted(json.loads(line)["id"] for line in (shell.folder / "out.jsonl").read_text().splitlines())
+
+
+def test_a_resume_that_is_killed_can_be_resumed(shell):
+    """D-13, C-22: with kill -9, at one moment after the other; in the end nothing is lost, doubled or wrong."""
+    shell.write(*["good"] * 58, "bad", "")
+    (shell.folder / "app.py").write_text(KILLED + APP)
+    kill(shell, "run app.py:reviews --input in.jsonl --output out.jsonl --run-key today --item-key id", "after 1")
+    kill(shell, "resume today", "half 2")
+    kill(shell, "resume today", "before 2")
+    done = shell("resume today --json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert written(shell) == [*range(58)]
+    assert (told["status"], told["counts"]["succeeded"], told["counts"]["skipped"], told["counts"]["dlq"]) == (
+        "completed",
+        58,
+        1,
+        1,
+    )
+
+
+def test_a_replay_that_is_killed_goes_on_under_its_key(shell):
+    """D-25, C-22: with kill -9, at one moment after the other; in the end each letter is resolved, its output in the sink of its run once."""
+    shell.write(*["good"] * 10, *["bad"] * 50)
+    (shell.folder / "app.py").write_text(APP.replace("failure_check_interval=20", "failure_budget=1.0"))
+    shell("run app.py:reviews --input in.jsonl --output out.jsonl --run-key today --item-key id")
+    assert written(shell) == [*range(10)]
+    (shell.folder / "app.py").write_text(KILLED + APP.replace('"bad" in review.text', "False"))
+    kill(shell, "dlq replay --pipeline reviews --run-key mend", "half 2")
+    kill(shell, "dlq replay --run-key mend", "before 2")
+    done = shell("dlq replay --run-key mend")
+    assert done.returncode == 0, done.stderr
+    assert written(shell) == [*range(60)]
+    with contextlib.closing(open_store(str(shell.folder / ".outlast" / "outlast.db"), app="default")) as store:
+        run = store.find_run("reviews", "today")
+        assert (run.status, run.counts.succeeded, run.counts.dlq, run.replayed_by) == ("completed", 60, 0, None)
+        assert [(stat.status, stat.count) for stat in store.stats()] == [("resolved", 50)]
 
 
 # --- what is on record ---
