@@ -30,6 +30,7 @@ import forked
 import outlast
 import reference
 import test_surface as surface
+from tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,7 +106,7 @@ def modules() -> list[str]:
     return [".".join(parts).removesuffix(".__init__") for parts in names if parts[-1] != "__main__"]
 
 
-@pytest.mark.parametrize("name", modules())
+@table("name", modules())
 def test_examples_in_docstrings_hold(name):
     """Examples in docstrings are doctests."""
     results = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
@@ -338,7 +339,7 @@ def waits_of_tenacity() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("theirs", "ours"), waits_of_tenacity())
+@table(("theirs", "ours"), waits_of_tenacity())
 def test_wait_of_tenacity_and_its_translation_are_the_same(theirs, ours):
     """Every wait that tenacity draws lies in the band of the policy on its right, and many draws fill the band."""
     tenacity = importlib.import_module("tenacity")
