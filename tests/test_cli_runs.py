@@ -937,7 +937,6 @@ def test_what_a_notebook_suggests_works_as_it_is_printed(shell):
         "capture_output": True,
         "text": True,
         "timeout": 40,
-        "check": True,
     }
     page = subprocess.run(command, check=True, **options).stdout
     subprocess.run([sys.executable, "other.py"], check=True, **options)
