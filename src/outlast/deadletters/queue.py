@@ -126,7 +126,7 @@ class DeadLetters:
         wanted.setdefault("status", None)
         store = self._store()
         rows = store.groups(limit=limit, abandoned=self._abandoned(), **wanted)
-        if not rows or wanted["status"] != "open":
+        if not rows or wanted.get("status") != "open":
             return as_groups(rows)
         run = wanted.get("run")
         only = [] if run is None else ["--run", run[:12]]
