@@ -684,7 +684,7 @@ def test_a_letter_that_fails_in_another_way_tells_that_everywhere(app, tmp_path)
         "error_type": "TimeoutError",
         "error_class": "timeout",
         "group": before.group,
-        "stop_reason": "max_attempts",
+        "stop_reason": before.stop_reason,
     }
     app.dead_letters.export(tmp_path / "letters")
     (entry,), _ = Directory(tmp_path / "letters").entries()
