@@ -16,7 +16,7 @@ NOTHING = "outlast.CircuitBreaker('nothing', shared=True)"
 PROGRAM = """
 import asyncio, json, logging, sys, threading, time
 import outlast
-from outlast import commons, replicas
+from outlast.breaker import shared
 
 exec(sys.argv[3])
 events, lines = [], []

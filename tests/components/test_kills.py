@@ -24,12 +24,12 @@ from forked import ForkedWithArrow
 PROGRAM = """
 import os, sys, time
 import outlast
-from outlast.pipeline import journal
+from outlast.pipeline.record import writer
 from outlast.components import parquet, tables
 from outlast.store import Store
 
 # As on a slow disk: files grow in pieces, commits take their time, and so does the making of the Parquet file. Kills then hit the moments in between.
-journal.MOST_ITEMS = 60
+writer.MOST_ITEMS = 60
 piecemeal, write, stage, settle, build = os.pwrite, Store.write, tables.Inserted.write, tables.Inserted.settle, parquet.Parquet._build
 
 def slow(file, data, at):

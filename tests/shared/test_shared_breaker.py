@@ -20,7 +20,7 @@ from servers.postgres import Postgres
 from servers.proxy import Proxy
 from sharing import Process, eventually, soon
 
-QUICK = "replicas._SHARED_LEASE, replicas._RENEW = 1.5, 0.3"
+QUICK = "shared._SHARED_LEASE, shared._RENEW = 1.5, 0.3"
 
 
 def thing(name="openai", reset=60.0, **more):

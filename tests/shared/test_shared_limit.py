@@ -31,11 +31,11 @@ PROGRAM = """
 import json, os, sys, threading, time
 import outlast
 from outlast import App, Guard, Limit, Rate, RetryPolicy
-from outlast.limits import quanta
+from outlast.limits import stretches
 
 store, out, options = sys.argv[1], os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND), json.loads(sys.argv[3])
-quanta.LEASE = options.get("lease", quanta.LEASE)
-quanta._RENEW = min(quanta._RENEW, quanta.LEASE / 4)
+stretches.LEASE = options.get("lease", stretches.LEASE)
+stretches._RENEW = min(stretches._RENEW, stretches.LEASE / 4)
 limit = Limit(
     "service",
     shared=True,
