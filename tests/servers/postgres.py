@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import threading
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+
+_starting = threading.Lock()  # all servers of a process share one lock of the wheel's, which is not safe in threads
 
 
 class Postgres:
@@ -40,10 +44,11 @@ class Postgres:
 
     def start(self) -> Self:
         """Start it for the first time, or again with the data it had."""
-        if self._server is None:
-            self._server = self._wheel.get_server(tempfile.mkdtemp(prefix="outlast-pg-"), cleanup_mode="delete")
-        else:
-            self._server.start()
+        with _starting:
+            if self._server is None:
+                self._server = self._wheel.get_server(tempfile.mkdtemp(prefix="outlast-pg-"), cleanup_mode="delete")
+            else:
+                self._server.start()
         return self
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
