@@ -96,11 +96,8 @@ def table(trials: list[Trial]) -> str:
     torn, tails = sum(trial.torn for trial in trials), sum(trial.tails for trial in trials)
     if tails:
         size = max(trial.size for trial in trials if trial.tails)
-        lines += [
-            "",
-            f"The long runs have {size:,} items; their kills left half a line {torn} times, and lines that were "
-            f"never committed {tails} times.",
-        ]
+        said = f"The long runs have {size:,} items; their kills left half a line {torn} times"
+        lines += ["", f"{said}, and lines that were never committed {tails} times."]
     return "\n".join(lines)
 
 

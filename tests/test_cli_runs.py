@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import forked
+from forked import Forked
 from outlast.cli.running import exit_code
 from outlast.store import open_store
-from servers.postgres import Postgres
 from sharing import Process
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ class Shell:
     def start(self, line: str, **options: object) -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = [sys.executable, "-m", "outlast.cli", *shlex.split(line)]
-        return subprocess.Popen(command, cwd=self.folder, env=self.env | options, text=True, **pipes)
+        # A variable for the interpreter needs one that has just started.
+        start = subprocess.Popen if any(name.startswith("PYTHON") for name in options) else Forked
+        return start(command, cwd=self.folder, env=self.env | options, text=True, **pipes)
 
     def __call__(self, line: str, stdin: str = "", **options: str) -> subprocess.CompletedProcess[str]:
         with self.start(line, **options) as process:
@@ -246,18 +249,15 @@ def test_the_store_is_an_option_or_the_environment(shell):
     )
 
 
-def test_all_of_it_works_on_postgresql_by_changing_one_address(shell):
+def test_all_of_it_works_on_postgresql_by_changing_one_address(shell, postgres_server):
     """C-28: run, groups, edit, replay and runs; and no password in what is printed."""
-    with Postgres() as server:
-        shell.env["OUTLAST_STORE"] = server.dsn
-        (letter,) = failed(shell, "bad")
-        assert shell.json("dlq groups")[0]["count"] == 1
-        assert (
-            shell(f'dlq edit {letter["id"]} --payload \'{{"id": 40, "text": "good"}}\' --reason typo').returncode == 0
-        )
-        assert shell(f"dlq replay {letter['id'][:9]}").returncode == 0
-        assert shell.json("dlq stats")[0]["status"] == "resolved"
-        assert [run["status"] for run in shell.json("runs list")] == ["completed", "completed"]
+    shell.env["OUTLAST_STORE"] = postgres_server.database("shell").dsn
+    (letter,) = failed(shell, "bad")
+    assert shell.json("dlq groups")[0]["count"] == 1
+    assert shell(f'dlq edit {letter["id"]} --payload \'{{"id": 40, "text": "good"}}\' --reason typo').returncode == 0
+    assert shell(f"dlq replay {letter['id'][:9]}").returncode == 0
+    assert shell.json("dlq stats")[0]["status"] == "resolved"
+    assert [run["status"] for run in shell.json("runs list")] == ["completed", "completed"]
 
 
 def test_a_password_in_the_address_is_not_printed(shell):
@@ -342,7 +342,7 @@ def test_resume_knows_how_the_run_was_started_from_anywhere(shell, tmp_path):
     unknown = other(f"resume yesterday {store}")
     assert (unknown.returncode, "expected the id or the key of a run, got: 'yesterday'" in unknown.stderr) == (2, True)
     (elsewhere / "program.py").write_text(APP + "reviews.run([{'id': 1, 'text': 'good'}], run_key='mine')\n")
-    subprocess.run([sys.executable, "program.py"], cwd=elsewhere, env=other.env, check=True, timeout=30)
+    forked.run([sys.executable, "program.py"], cwd=elsewhere, env=other.env, check=True, timeout=30)
     mine = other("resume mine")
     assert mine.returncode == 2
     assert "was not started by a command: name --target and --input too" in mine.stderr
@@ -391,7 +391,7 @@ def test_a_failed_run_with_something_left_goes_on_or_is_cancelled(shell):
     )
     for key, then in (("stopped", "stop"), ("ended", "collect")):
         command = [sys.executable, "program.py", key, then]
-        subprocess.run(command, cwd=shell.folder, env=shell.env, check=True, capture_output=True, timeout=40)
+        forked.run(command, cwd=shell.folder, env=shell.env, check=True, timeout=40)
     (left, over) = (shell.json(f"runs show {key}") for key in ("stopped", "ended"))
     assert (left["status"], left["counts"]["succeeded"] < 41) == ("failed", True)
     how = "go on: start its program again, with run_key='stopped'"  # a bare resume would be refused
@@ -679,7 +679,7 @@ def test_a_programs_run_goes_on_as_is_advised(shell):
         "from app import reviews\n"
         "reviews.run('in.jsonl', run_key='today', item_key='id', sink='out.jsonl', on_item_error='stop', check=False)\n"
     )
-    subprocess.run([sys.executable, "program.py"], cwd=shell.folder, env=shell.env, check=True, capture_output=True)
+    forked.run([sys.executable, "program.py"], cwd=shell.folder, env=shell.env, check=True)
     shown = shell("runs show today")
     assert "Once the cause is gone, go on: start its program again, with run_key='today'" in shown.stderr.splitlines()
     named = "resume today --target app.py:reviews --input in.jsonl --output out.jsonl"
@@ -800,7 +800,7 @@ def test_a_store_that_cannot_be_reached_is_waited_for_aloud_and_the_wait_can_be_
     (tmp_path / "in.jsonl").write_text('{"id": 1}\n')
     store = "postgresql://user:hunter2@127.0.0.1:1/x"
     command = [sys.executable, "-m", "outlast.cli", "run", "app.py:pipeline", "--input", "in.jsonl", "--store", store]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with Forked(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         said = process.stderr.readline()
         assert said.startswith("outlast: the store cannot be used, the run waits for it: ")
         assert "hunter2" not in said

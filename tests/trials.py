@@ -172,10 +172,8 @@ class Servers:
             server = self._free.pop() if self._free else self._all.enter_context(Postgres())
             self._databases += 1
             name = f"trial{self._databases}"
-        server.execute(f"create database {name}")
-        head, _, options = server.dsn.partition("?")
         try:
-            yield server, f"{head.rpartition('/')[0]}/{name}?{options}"
+            yield server, server.database(name).dsn
         finally:
             with suppress(RuntimeError):
                 server.execute(f"drop database if exists {name} with (force)")
