@@ -97,6 +97,10 @@ class Parquet(Appended):
 
     # -- opening
 
+    def look_for(self, offset: int | None) -> None:
+        if offset and not self._path.exists() and not self._target.exists():
+            raise self._gone(offset)
+
     def open(  # the file says itself which run has made it
         self,
         offset: int | None,
@@ -113,7 +117,7 @@ class Parquet(Appended):
                 self._renew(os.fstat(self._file).st_size, token)
             self._go_on(offset)
         except BaseException:
-            self.close()
+            self._leave()
             raise
 
     def _go_on(self, offset: int | None) -> None:
