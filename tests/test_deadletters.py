@@ -1043,8 +1043,8 @@ def test_retention_happens_by_itself_when_a_store_is_opened(address, monkeypatch
     monkeypatch.setattr("outlast.store.upkeep._CHUNK", 2)
     app = outlast.App("shop", store=address)
     assert sum(stat.count for stat in app.store.stats()) == 8
-    app.tidy(datetime.now(UTC))
-    app.tidy(datetime.now(UTC))
+    app.tidy(app.store, datetime.now(UTC))
+    app.tidy(app.store, datetime.now(UTC))
     assert {(stat.status, stat.count) for stat in app.store.stats()} == {("open", 1), ("resolved", 1)}
     app.store.close()
 

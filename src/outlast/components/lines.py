@@ -121,7 +121,7 @@ class Appended(Sink):
     _mode = 0o644  # as other programs make files: the output is its owner's to share
 
     def __init__(self, path: Path) -> None:
-        self._path = path  # the file that grows
+        self._path = path.absolute()  # the file that grows, whatever folder somebody goes to
         self.name = str(path)
         self._file = -1
         self._made = False  # whether there was none before

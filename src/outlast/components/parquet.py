@@ -84,7 +84,7 @@ class Parquet(Appended):
         self._pa = library("a Parquet file as a sink")
         super().__init__(path.with_name(path.name + ".spool"))
         self.name = str(path)
-        self._target = path
+        self._target = path.absolute()
         self._run = ""
         self._token = 0
         self._seen: tuple[int, int, int] | None = None  # which file had the name of the target

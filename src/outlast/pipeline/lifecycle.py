@@ -223,7 +223,7 @@ class Run:
         result = runner.result = self._result(runner, types)
         await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
         if cancelled is None and runner.reason != "store_error":
-            await _aside(lambda: plan.home.tidy(began))
+            await _aside(lambda: plan.home.tidy(store, began))
         if plan.watch is not None:
             plan.watch(runner)
         if cancelled is not None:
@@ -257,7 +257,7 @@ class Run:
     def _result(self, runner: Runner, types: dict[str, type]) -> RunResult[Any]:
         plan, books, record = self.plan, runner.books, runner.record
         status, reason = self._called(runner)
-        codec, home = plan.home.codec, plan.home
+        codec, store = plan.home.codec, runner.store
         return RunResult(
             id=record.id,
             run_key=record.run_key,
@@ -271,7 +271,7 @@ class Run:
             error=runner.error,
             _number=record.number,
             _kind=record.kind,
-            _store=lambda: home.store,
+            _store=lambda: store,
             _decode=lambda data: codec.decode(data, types),
         )
 

@@ -29,6 +29,7 @@ from outlast.store.records import (
     RunCounts,
     Settled,
     Standing,
+    key_text,
     storable,
     to_us,
 )
@@ -81,7 +82,7 @@ class Items:
             if batch.undone:
                 self._forget_keys()
             if self._keys is not None and self._keys.run == lease.run_number:
-                self._keys.add((item.seq, storable(item.key), item.status) for item in batch.items)
+                self._keys.add((item.seq, key_text(item.key), item.status) for item in batch.items)
 
     def _write(self, tx: Transaction, lease: Lease, batch: Batch) -> None:
         run = lease.run_number
@@ -150,7 +151,7 @@ class Items:
                 waits,
                 failure,
             ) = item
-            name = key if key.isprintable() else storable(key)
+            name = key_text(key)
             row = (run, seq, name, status, stage, attempts, degraded, started, took)
             if output is None and reason is None and not warnings and not spent and waits is None:
                 short.append(row)
@@ -419,7 +420,7 @@ class Items:
         with self._database.reading() as tx:
             if isinstance(item, str):
                 found = tx.row(
-                    "select min(seq) from outlast_items where run = ? and key = ?", run_number, storable(item)
+                    "select min(seq) from outlast_items where run = ? and key = ?", run_number, key_text(item)
                 )
                 item = -1 if found[0] is None else int(found[0])
             if item is not None:
@@ -526,7 +527,7 @@ class _Keys:
         self._found.execute("commit")
 
     def find(self, keys: Iterable[str]) -> dict[str, tuple[int, ItemStatus]]:
-        names = {storable(key): key for key in keys}
+        names = {key_text(key): key for key in keys}
         rows = self._found.execute(
             "select key, seq, status from keys where key in (select value from json_each(?))", (json.dumps([*names]),)
         )

@@ -19,6 +19,7 @@ from outlast.store.records import (
     LetterGroup,
     LetterStat,
     from_us,
+    key_text,
     storable,
     to_us,
 )
@@ -491,6 +492,7 @@ def letter_values(app: str, letter: DeadLetterRow, updated_us: int) -> tuple[Any
     values = [getattr(letter, name) for name in _NAMES]
     values[_NAMES.index("metadata")] = json.dumps(dict(letter.metadata))
     values[_NAMES.index("updated_us")] = updated_us
+    values[_NAMES.index("item_key")] = key_text(letter.item_key)
     return (*(storable(value) if isinstance(value, str) else value for value in values), app)
 
 

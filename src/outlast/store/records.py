@@ -79,6 +79,24 @@ def storable(text: str) -> str:
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
+CODED = ("\ufffd'", '\ufffd"')  # begins a key that stands for another one
+
+
+def coded(key: str) -> str:
+    r"""
+    The key in letters that every database can hold. Two keys are never coded alike.
+
+    >>> coded("zero \0, half \ud800")
+    "\ufffd'zero \\x00, half \\ud800'"
+    """
+    return f"\ufffd{key!a}"
+
+
+def key_text(key: str) -> str:
+    """The key as it is on record: itself, or coded if no database can hold it. What is on record is its own text."""
+    return key if key.isprintable() or storable(key) == key else coded(key)
+
+
 @dataclass(frozen=True, slots=True)
 class StageMark:
     """One stage as it was when the run began, to notice that the code has changed."""
