@@ -96,7 +96,7 @@ class Parquet(Appended):
         self._pa = library("a Parquet file as a sink")
         super().__init__(path.with_name(path.name + ".spool"))
         self.name = str(path)
-        self._target = path
+        self._target = path.absolute()
         self._run = ""
         self._token = 0
         self._seen: tuple[int, int, int] | None = None  # which file had the name of the target
@@ -120,6 +120,10 @@ class Parquet(Appended):
         """Where the file is: its name may be a link, which stays one."""
         return self._target.resolve()
 
+    def look_for(self, offset: int | None) -> None:
+        if offset and not self._path.exists() and not self._target.exists():
+            raise self._gone(offset)
+
     def open(  # the file says itself which run has made it
         self,
         offset: int | None,
@@ -127,7 +131,7 @@ class Parquet(Appended):
         run: str,
         token: int,
         alone: bool = True,
-        settled: bool = False,  # noqa: ARG002 - as above
+        settled: bool | None = None,  # noqa: ARG002 - as above
         mark: str | None = None,
     ) -> None:
         self._run, self._token = run, token
@@ -135,7 +139,7 @@ class Parquet(Appended):
         try:
             self._go_on(offset, Mark.of(mark, offset), alone=alone)
         except BaseException:
-            self.close()
+            self._leave()
             raise
 
     def _go_on(self, offset: int | None, known: Mark, *, alone: bool) -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from outlast.components.sinks import Refused, Sink
-from outlast.components.sql import check_address, close, connect, dialect_of, failure, said, shown
+from outlast.components.sql import check_address, close, connect, dialect_of, failure, said, shown, steady
 from outlast.components.values import json_text, row_of, seconds, tell, unfit
 from outlast.errors import ConfigurationError, OutlastError, PermanentFailure
 from outlast.kernel.value import put
@@ -97,6 +97,7 @@ class Inserted(Sink):
 
     def __init__(self, table: Table) -> None:
         self._table = table
+        self._target = steady(table.target)
         self.name = str(table)
         self._connection: Any = None
         self._dialect: Dialect = "other"
@@ -129,7 +130,7 @@ class Inserted(Sink):
         run: str,
         token: int,
         alone: bool = True,  # noqa: ARG002 - as above
-        settled: bool = False,  # noqa: ARG002 - as above
+        settled: bool | None = None,  # noqa: ARG002 - as above
         mark: str | None = None,  # noqa: ARG002 - as above
     ) -> None:
         self._run = run
@@ -354,7 +355,7 @@ class Inserted(Sink):
         try:
             connection = self._connection
             if connection is None:
-                self._connection = connection = connect(self._table.target)
+                self._connection = connection = connect(self._target)
                 self._dialect = self._prepared(connection)
             if self._dialect == "sqlite":
                 connection.execute("begin immediate")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, cast
 
 from outlast.components import open_sink, open_source
@@ -120,7 +121,7 @@ class Run:
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
         now = identity_of(plan, sink)
         try:
-            record, lease, before = await _aside(lambda: _opened(store, plan, sink, now))
+            record, lease, before = await self._open(store, sink, now)
             self._doubted = in_doubt(before.identity, now)
             if before.counts.succeeded + before.counts.skipped + before.counts.dlq + before.counts.failed:
                 versions = {mark.name: mark.version for mark in before.stages}
@@ -132,7 +133,7 @@ class Run:
                 if sink is not None:
                     record = await _aside(lambda: _ready(sink, store, record, lease, before))
                 if replays:
-                    self._origins = Origins(store, record, plan.bounds, elsewhere=sink is not None)
+                    self._origins = Origins(store, record, lease, plan.bounds, elsewhere=sink is not None)
                 return await self._work(store, record, lease, sink)
             except OtherKeys:
                 await _aside(lambda: _as_before(store, lease, before))
@@ -145,11 +146,29 @@ class Run:
                     else:
                         await _aside(lambda: _not_begun(store, lease, record, why))
                 raise
+            finally:
+                if leases.held(lease):  # ended in the middle of winding down
+                    await _aside(lambda: _left_behind(store, lease, record))
         finally:
             if self._origins is not None:
                 await _aside(self._origins.close)
             if sink is not None:
                 sink.close()
+
+    async def _open(self, store: Store, sink: Sink | None, now: dict[str, Any]) -> tuple[RunRecord, Lease, RunRecord]:
+        """The run, leased. Who is cancelled meanwhile gives it back."""
+        found: list[tuple[RunRecord, Lease, RunRecord]] = []
+        try:
+            await _aside(lambda: found.append(_opened(store, self.plan, sink, now)), self._stop)
+        except BaseException:
+            if found:
+                record, lease, before = found[0]
+                if before.status in FINAL:
+                    await _aside(lambda: _as_before(store, lease, before))
+                else:
+                    await _aside(lambda: _not_begun(store, lease, record, "cancelled"))
+            raise
+        return found.pop()
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
         plan, began = self.plan, here.get().clock.now()
@@ -215,7 +234,7 @@ class Run:
         result = runner.result = self._result(runner, types)
         await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
         if cancelled is None and runner.reason != "store_error":
-            await _aside(lambda: plan.home.tidy(began))
+            await _aside(lambda: plan.home.tidy(store, began))
         if plan.watch is not None:
             plan.watch(runner)
         if cancelled is not None:
@@ -251,7 +270,7 @@ class Run:
     def _result(self, runner: Runner, types: dict[str, type]) -> RunResult[Any]:
         plan, books, record = self.plan, runner.books, runner.record
         status, reason = self._called(runner)
-        codec, home = plan.home.codec, plan.home
+        codec, store = plan.home.codec, runner.store
         return RunResult(
             id=record.id,
             run_key=record.run_key,
@@ -265,7 +284,7 @@ class Run:
             error=runner.error,
             _number=record.number,
             _kind=record.kind,
-            _store=lambda: home.store,
+            _store=lambda: store,
             _decode=lambda data: codec.decode(data, types),
         )
 
@@ -293,8 +312,26 @@ class Run:
         return books.verdict()
 
 
-async def _aside(do: Callable[[], Any]) -> Any:
-    return await asyncio.to_thread(do)
+async def _aside(do: Callable[[], Any], waits: Stop | None = None) -> Any:
+    """
+    Do it in a thread, and do not leave it there: who is cancelled meanwhile hears of it when it is done, and what it waits for by `waits`
+    ends. What is written at the end of a run must not be half written, and its lease must be given back.
+    """
+    work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, do)
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        while not work.done():
+            try:
+                await asyncio.wait([work])  # which leaves it alone
+            except asyncio.CancelledError as interruption:
+                cancelled = interruption
+                if waits is not None:
+                    waits.set()
+        if cancelled is not None:
+            raise cancelled from work.exception()
+        return work.result()
+    finally:
+        del work, cancelled  # an exception and this frame must not keep each other
 
 
 async def _watched(runner: Runner, watch: Callable[[Runner], None]) -> None:
@@ -533,6 +570,16 @@ def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
             return
         store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}", expect=("running",))
     except Exception as error:  # noqa: BLE001 - what kept it from beginning is raised
+        warn("the end of the run could not be written: %s", error_text(error))
+    let_go(store, lease)
+
+
+def _left_behind(store: Store, lease: Lease, record: RunRecord) -> None:
+    """It did not come to its own end: what is finished is on record, and the rest is for whoever goes on with it."""
+    try:
+        why = "ended before it had wound down; run it again to go on"
+        store.set_run(lease, record.id, status="interrupted", why=why, expect=("running",))
+    except Exception as error:  # noqa: BLE001 - what has ended it is raised
         warn("the end of the run could not be written: %s", error_text(error))
     let_go(store, lease)
 

@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.errors import LeaseLost
 from outlast.kernel.clock import here
-from outlast.store.records import ENDED, Lease, RunCounts, RunRecord, ShardState, StageMark, from_us, storable, to_us
+from outlast.store.records import (
+    ENDED,
+    Lease,
+    RunCounts,
+    RunRecord,
+    ShardState,
+    StageMark,
+    from_us,
+    key_text,
+    storable,
+    to_us,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +65,7 @@ class Runs:
             world.ids.new(),
             self.app,
             pipeline,
-            storable(run_key),
+            key_text(run_key),
             kind,
             _stages(stages),
             sink,
@@ -69,7 +80,7 @@ class Runs:
                 "values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', '') on conflict (app, pipeline, run_key) do nothing",
                 *row,
             )
-            return self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, storable(run_key))[0]
+            return self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, key_text(run_key))[0]
 
     def run(self, id: str, /) -> RunRecord | None:
         """The run of this id."""
@@ -79,13 +90,13 @@ class Runs:
     def find_run(self, pipeline: str, run_key: str) -> RunRecord | None:
         """The run of this key."""
         with self._database.reading() as tx:
-            return next(iter(self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, storable(run_key))), None)
+            return next(iter(self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, key_text(run_key))), None)
 
     def find_replays(self, run_key: str, pipeline: str | None = None) -> list[RunRecord]:
         """The replays of this key, of any pipeline unless one is named."""
         named = ("" if pipeline is None else " and pipeline = ?", *(() if pipeline is None else (pipeline,)))
         with self._database.reading() as tx:
-            return self._runs(tx, f"and kind = 'replay' and run_key = ?{named[0]}", storable(run_key), *named[1:])
+            return self._runs(tx, f"and kind = 'replay' and run_key = ?{named[0]}", key_text(run_key), *named[1:])
 
     def runs(
         self,
