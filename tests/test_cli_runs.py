@@ -122,6 +122,72 @@ def test_a_run_reports_what_it_came_to_and_what_to_do_next(shell):
     assert len((shell.folder / "out.jsonl").read_text().splitlines()) == 40
 
 
+def labels(shell: Shell) -> list[tuple[int, str]]:
+    with contextlib.closing(sqlite3.connect(shell.folder / "shop.db")) as database:
+        return database.execute("select id, label from labels order by id").fetchall()
+
+
+def test_a_table_is_the_output_of_runs_resumes_and_replays(shell):
+    """D-25: the same addresses for all of them; rows of a replay are at home, and the key that is on record updates those that are there."""
+    with contextlib.closing(sqlite3.connect(shell.folder / "shop.db")) as database:
+        database.execute("create table labels (id integer primary key, label text)")
+        database.execute("insert into labels values (0, 'old')")
+        database.commit()
+    shell.write("good", "bad", *["fine"] * 40)
+    done = shell(
+        "run app.py:reviews --input in.jsonl --output sqlite:///shop.db#labels:id --run-key today --item-key id"
+    )
+    assert (done.returncode, len(labels(shell)), labels(shell)[0]) == (0, 41, (0, "GOOD"))
+    mended = APP.replace('if "bad" in', 'if "worse" in')
+    (shell.folder / "app.py").write_text(mended)
+    shell.write("good", "bad", *["fine"] * 40, "more")
+    assert shell("resume today").returncode == 0  # as on record
+    with contextlib.closing(sqlite3.connect(shell.folder / "shop.db")) as database:  # the key is needed, and not said
+        database.execute("insert into labels values (1, 'somebody')")
+        database.commit()
+    done = shell("dlq replay --run today --output sqlite:///shop.db#labels")
+    assert (done.returncode, labels(shell)[1], len(labels(shell))) == (0, (1, "BAD"), 43)
+    assert shell.json("runs show today")["why"] == "43 of 43 items succeeded"
+
+
+def test_an_address_with_a_password_is_given_again_and_is_on_no_record(shell):
+    """D-25: the same database with another password is the same sink; without the address the letters stay open, and the way is said."""
+    with Postgres() as server:
+        server.execute("create table labels (id integer primary key, label text)")
+
+        def rows():
+            return server.execute("select count(*), min(label) filter (where id = 1) from labels").strip()
+
+        def at(password):
+            return re.sub("//[^@]*@", f"//postgres:{password}@", server.dsn) + "#labels"
+
+        shell.write("good", "bad", *["fine"] * 40)
+        command = "run app.py:reviews --input in.jsonl --run-key today --item-key id --output"
+        assert (shell(f"{command} '{at('hunter2')}:id'").returncode, rows()) == (0, "41|")
+        (shell.folder / "app.py").write_text(APP.replace('if "bad" in', 'if "worse" in'))
+        done = shell("resume today")
+        assert (done.returncode, "give the same sink" in done.stderr) == (2, True)
+        done = shell("dlq replay --run today")
+        assert ("in a shell with --output ADDRESS#TABLE" in done.stdout, rows()) == (True, "41|")
+        server.execute("insert into labels values (1, 'somebody')")  # the key is on record, and not said
+        assert (shell(f"dlq replay --run today --output '{at('other1')}'").returncode, rows()) == (0, "42|BAD")
+    assert shell.json("runs show today")["why"] == "42 of 42 items succeeded"
+    kept = b"".join(path.read_bytes() for path in shell.folder.rglob("*.db*"))
+    assert (b"hunter2" in kept, b"other1" in kept, b"labels" in kept) == (False, False, True)
+
+
+@pytest.mark.parametrize("wrong", ["sqlite:///shop.db", "sqlite:///shop.db#", "mysql://ann:hunter2@db/shop#labels"])
+def test_an_address_that_names_no_table_is_refused_before_anything_begins(shell, wrong):
+    """Every mistake at once, and no secret in it."""
+    shell.write("good")
+    for line in (
+        f"run app.py:reviews --input in.jsonl --output '{wrong}'",
+        f"dlq reprocess app.py:reviews --output '{wrong}'",
+    ):
+        done = shell(line)
+        assert (done.returncode, "--output: expected" in done.stderr, "hunter2" in done.stderr) == (2, True, False)
+
+
 def test_a_run_as_json_is_one_document(shell):
     """C-15: for programs: status, outcome, why, counts, groups and the exit code."""
     shell.write("good", "bad", *["good"] * 40)

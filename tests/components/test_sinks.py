@@ -288,6 +288,23 @@ def test_a_run_that_goes_on_after_its_end_adds_to_the_file(app, tmp_path):
     assert pq.read_table(sink)["late"].to_pylist() == [None] * 31 + [1.5] * 9
 
 
+@pytest.mark.parametrize("dangling", [False, True])
+@pytest.mark.parametrize("name", ["out.parquet", "out.jsonl", "out.csv.gz"])
+def test_a_link_stays_a_link_and_its_target_gets_the_rows(app, tmp_path, name, dangling):
+    """The file is where the link points to, in a folder that may not be there yet; nothing else is left beside either of them."""
+    far, near = tmp_path / "far", tmp_path / "near"
+    near.mkdir()
+    if not dangling or name != "out.parquet":
+        far.mkdir()
+    link = near / name
+    link.symlink_to(far / f"real.{name}")
+    for end in (5, 10):
+        pipeline(app).run([{"n": n} for n in range(end)], run_key="k", sink=link, ordered=True)
+        assert (link.is_symlink(), [each.name for each in far.iterdir()]) == (True, [f"real.{name}"])
+        assert [each.name for each in near.iterdir()] == [name]
+        assert [int(row["n"]) for row in pipeline(app).run(link, ordered=True).outputs()] == list(range(end))
+
+
 @pytest.mark.parametrize("moment", ["built", "renamed", "unlinked"])
 def test_a_crash_while_the_file_is_made_loses_and_doubles_nothing(app, tmp_path, monkeypatch, moment):
     """D-15: whichever of the steps at the end was the last one that happened."""

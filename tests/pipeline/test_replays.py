@@ -14,6 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import outlast
+from outlast import report
+from outlast.cli.runs import run_fields
+from outlast.components import open_sink
 from outlast.components.parquet import Parquet
 from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.deadletters.fingerprints import fingerprint
@@ -164,6 +167,26 @@ def test_the_file_of_the_run_itself_is_refused_with_the_way_out(app, tmp_path):
     assert rows_of(tmp_path / "own.jsonl") == [0, 1, 2]
     (letter,) = app.dead_letters.find(status="resolved")
     assert letter.replays == 1
+
+
+def test_nobody_says_that_rows_are_in_a_sink_which_a_dead_replay_has_left(app, sink, monkeypatch):
+    """D-25: as long as nobody has made it good, record, command line and report say what may be missing in a table or a Parquet file."""
+    mill = Mill(app)
+    mill.fail(range(3), bad=[1], sink=sink)
+    mill.bad = set()
+    kind = type(open_sink(sink))
+    with monkeypatch.context() as patched:  # as if it were killed behind the commit
+        patched.setattr(kind, "finish", lambda _: 1 / 0)
+        if isinstance(sink, outlast.Table):
+            patched.setattr(kind, "settle", lambda _: 1 / 0)
+        mill.pipeline.reprocess(check=False)
+    late = isinstance(sink, outlast.Table) or sink.endswith("parquet")
+    assert (mill.run().counts.succeeded, rows_of(sink)) == (3, [0, 2] if late else [0, 1, 2])
+    warned = "A replay has its sink open: what that has brought may not be there"
+    shown = [mill.run().told, report.read(app, mill.run().id).run.why, run_fields(mill.run())["why"]]
+    assert [warned in text for text in shown] == [late] * 3
+    mill.pipeline.run(range(3), run_key="k", item_key=str, sink=sink)
+    assert (mill.run().told, rows_of(sink)) == ("3 of 3 items succeeded", [0, 1, 2])
 
 
 def test_a_run_that_gets_its_own_table_again_has_everything_at_home(app, tmp_path):

@@ -59,8 +59,9 @@ Output = Annotated[
     str | None,
     typer.Option(
         "--output",
-        metavar="FILE",
-        help="A new file for all outputs. Default: the sink of the run that each letter comes from.",
+        metavar="PATH",
+        help="A new file for all outputs, or a table as in sqlite:///shop.db#orders; that of the run itself if its address is not on record. "
+        "Default: the sink of the run that each letter comes from.",
         show_default=False,
     ),
 ]

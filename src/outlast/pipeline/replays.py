@@ -55,6 +55,7 @@ _CUT_OFF = ("store_error", "lease_lost", "aborted")  # ends that may leave in a 
 FINAL = frozenset({"completed", "partial_success", "failed", "cancelled"})  # until somebody goes on with it
 _MOST_OPEN = 16  # runs that are held at a time, each with its sink
 _MOST_TABLES = 256
+LOOKED_THROUGH = 1000  # runs, for the one that a sink belongs to
 _ALL = 1 << 40
 _BUSY = 2.0  # seconds for which a sink that somebody else has is waited for
 
@@ -87,17 +88,17 @@ def address_of(sink: object) -> str | None:
         told: dict[str, Any] = {"table": sink.name, "key": list(sink.key)}
         target = sink.target
         if isinstance(target, str):
-            return json.dumps(told | ({"target": _absolute(target)} if _tellable(target) else {}))
+            return json.dumps(told | ({"target": _absolute(target)} if tellable(target) else {}))
         variable = getattr(target, "variable", None)
         return json.dumps(told | ({"env": variable} if isinstance(variable, str) else {}))
     return json.dumps({"callable": getattr(sink, "__qualname__", type(sink).__name__)})
 
 
-def _tellable(target: str) -> bool:
+def tellable(target: str) -> bool:
     """
     Whether an address may be on record: a user's name may, a password may not.
 
-    >>> _tellable("postgresql://ann@db.example/shop"), _tellable("postgresql://ann:secret@db.example/shop")
+    >>> tellable("postgresql://ann@db.example/shop"), tellable("postgresql://ann:secret@db.example/shop")
     (True, False)
     """
     scheme, mark, rest = target.partition("://")
@@ -172,8 +173,23 @@ def _table(name: str, told: dict[str, Any], given: object) -> Table:
         return Table(_Variable(told["env"]), told["table"], key=told["key"])
     if "target" in told:
         return Table(told["target"], told["table"], key=told["key"])
-    message = f"the sink of its run, the {name}, has an address that is not on record: replay it from Python, and give it again with sink="
+    message = (
+        f"the sink of its run, the {name}, has an address that is not on record: give it again with sink=, "
+        "or in a shell with --output ADDRESS#TABLE"
+    )
     raise Gone(message)
+
+
+def as_recorded(store: Store, pipeline: str, table: Table, run_key: str | None = None) -> Table:
+    """The table with the key that the run of this name has on record for it; without a name, the newest run of the pipeline that has one."""
+    found = store.runs(pipeline, limit=LOOKED_THROUGH) if run_key is None else [store.find_run(pipeline, run_key)]
+    target = _absolute(table.target) if isinstance(table.target, str) else None
+    for run in found:
+        told: dict[str, Any] = json.loads((run and run.sink_at) or "{}")
+        same = run is not None and (run.sink == str(table) or told.get("target", "") == target)
+        if same and told.get("table") == table.name and told["key"]:
+            return Table(table.target, table.name, key=told["key"])
+    return table
 
 
 def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
@@ -223,10 +239,11 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     settled = (
         not lease.before and before.replayed_by is None and before.status in FINAL and before.reason not in _CUT_OFF
     )
-    sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone, settled=settled)
-    if state.sink_offset is None and sink.name is not None:
-        # From now on what stands in the file is ours, and can be told from what is on record.
-        persist(lambda: store.write(lease, Batch(sink_offset=0, read=state.read)), "the store")
+    sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone, settled=settled, mark=state.sink_mark)
+    if sink.name is not None and (state.sink_offset is None or sink.mark != state.sink_mark):
+        # From now on what stands in the file is ours, and can be told from what is on record; and more may follow that is not.
+        news = Batch(sink_offset=state.sink_offset or 0, sink_mark=sink.mark, read=state.read)
+        persist(lambda: store.write(lease, news), "the store")
     if not sink.returned:
         return record
     # They are done once more: the sink says then what is wrong, and their dead letters have what they came from.
@@ -458,7 +475,15 @@ def finished(store: Store, record: RunRecord, lease: Lease, sink: Sink) -> None:
     """Finish the sink of a run that is over; one that is to be resumed is finished then. The mark goes."""
     if record.status in FINAL or record.kind == "replay":
         persist(sink.finish, "the sink")
+    mark_left(store, lease, sink)
     persist(lambda: store.hold_sink(lease, None), "the store")
+
+
+def mark_left(store: Store, lease: Lease, sink: Sink) -> None:
+    """Everything that the sink was given is committed: note how it looks, so that it is known again."""
+    mark = sink.left()
+    if mark is not None:
+        persist(lambda: store.mark_sink(lease, mark), "the store")
 
 
 def let_go(store: Store, lease: Lease) -> None:

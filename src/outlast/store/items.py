@@ -52,7 +52,7 @@ _SHORT_ATTEMPT = "seq, stage, pass, number, outcome, started, took"
 _NOTHING = (None,) * 7
 _CHECKPOINT = "seq, key, stage, version, output"
 _COUNTED = ("succeeded", "skipped", "dlq", "failed")
-_SHARD = "read, sink_offset, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
+_SHARD = "read, sink_offset, sink_mark, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
 _PAGE = 500
 
 
@@ -120,13 +120,13 @@ class Items:
             f"delete from outlast_items where run = ? and seq {database.among} and status = 'succeeded' returning degraded, spent",
             *(run, database.passed(set(seqs))),
         )
-        read, offset, exhausted, succeeded, *counts, degraded, spent, token = shard
+        read, offset, mark, exhausted, succeeded, *counts, degraded, spent, token = shard
         left: dict[str, float] = json.loads(spent)
         for _, one in rows:
             _add(left, {name: -amount for name, amount in (json.loads(one) if one else {}).items()})
         degraded -= sum(bool(row[0]) for row in rows)
         kept = _json({name: amount for name, amount in left.items() if amount}) if rows else spent
-        return (read, offset, exhausted, succeeded - len(rows), *counts, degraded, kept, token)
+        return (read, offset, mark, exhausted, succeeded - len(rows), *counts, degraded, kept, token)
 
     # Most rows have little to tell. They go without the columns that would be empty, which is twice as fast.
 
@@ -207,7 +207,7 @@ class Items:
     def _bring_home(self, tx: Transaction, home: Homecoming, shard: Any) -> None:
         """The items that have become something after all, in the run they come from: rows, counts, sink, and what is said of it."""
         run = home.lease.run_number
-        read, offset, exhausted, *counts, degraded, _, _ = shard
+        read, offset, mark, exhausted, *counts, degraded, _, _ = shard
         before = _run_counts(read, counts, degraded)
         moved = dict.fromkeys(_COUNTED, 0)
         for item in home.items:
@@ -243,11 +243,10 @@ class Items:
                 *(run, again.seq),
             )
         counts = [count + moved[name] for count, name in zip(counts, _COUNTED, strict=True)]
-        offsets = [known for known in (offset, home.sink_offset) if known is not None]
         tx.execute(
-            "update outlast_progress set sink_offset = ?, succeeded = ?, skipped = ?, dlq = ?, failed = ?, degraded = ? "
+            "update outlast_progress set sink_offset = ?, sink_mark = ?, succeeded = ?, skipped = ?, dlq = ?, failed = ?, degraded = ? "
             "where run = ? and shard = ?",
-            *(max(offsets, default=None), *counts, degraded, run, home.lease.shard),
+            *(*_moved(offset, mark, home), *counts, degraded, run, home.lease.shard),
         )
         if not any(moved.values()):
             return
@@ -307,6 +306,7 @@ class Items:
             events=[event for event in batch.events if event.id not in events],
             read=batch.read,
             sink_offset=batch.sink_offset,
+            sink_mark=batch.sink_mark,
             source_exhausted=batch.source_exhausted,
         )
 
@@ -479,7 +479,7 @@ def _json(value: object) -> str:
 
 def _advanced(shard: Any, batch: Batch) -> tuple[Any, ...]:
     """The shard's row after this batch. Its items are all new."""
-    read, offset, exhausted, *counts, degraded, spent, _ = shard
+    read, offset, mark, exhausted, *counts, degraded, spent, _ = shard
     finished: dict[str, int] = dict.fromkeys(_COUNTED, 0)
     added: dict[str, float] = {}
     for item in batch.items:
@@ -490,15 +490,21 @@ def _advanced(shard: Any, batch: Batch) -> tuple[Any, ...]:
     if added:
         _add(added, json.loads(spent))
         spent = _json(added)
-    offsets = [known for known in (offset, batch.sink_offset) if known is not None]
     return (
         max(read, batch.read),
-        max(offsets, default=None),
+        *_moved(offset, mark, batch),
         bool(exhausted) or batch.source_exhausted,
         *(count + finished[status] for count, status in zip(counts, _COUNTED, strict=True)),
         degraded,
         spent,
     )
+
+
+def _moved(offset: int | None, mark: str | None, news: Batch | Homecoming) -> tuple[int | None, str | None]:
+    """How far the sink counts now, and its mark there."""
+    if news.sink_offset is None or (offset is not None and news.sink_offset < offset):
+        return offset, mark
+    return news.sink_offset, news.sink_mark
 
 
 def _run_counts(read: int, counts: Sequence[int], degraded: int) -> RunCounts:

@@ -289,6 +289,7 @@ class Journal:
             events=load.events,
             read=load.read,
             sink_offset=offset,
+            sink_mark=None if self._sink is None else self._sink.mark,
             source_exhausted=load.exhausted,
         )
         persist(lambda: self._store.write(self._lease, batch), "the store", self._give_up)
@@ -333,8 +334,14 @@ class Journal:
     def _homecoming(self, load: Load, parcel: Parcel) -> Homecoming:
         origin = parcel.origin
         offset = None if origin.sink is None else self._hand_out(origin.sink, load, parcel)
+        mark = None if origin.sink is None else origin.sink.mark
         return Homecoming(
-            lease=origin.lease, items=parcel.mended, failed=parcel.failed, sink_offset=offset, judge=origin.judge
+            lease=origin.lease,
+            items=parcel.mended,
+            failed=parcel.failed,
+            sink_offset=offset,
+            sink_mark=mark,
+            judge=origin.judge,
         )
 
     def _hand_out(self, sink: Sink, load: Load, parcel: Load | Parcel) -> int | None:
