@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
+import gc
+
+import pytest
 from hypothesis import settings
+
+from servers.postgres import Postgres
 
 # The machine may be busy: a slow example is no finding, and the time limit of the test catches a hanging one.
 settings.register_profile("house", deadline=None, print_blob=True)
 settings.load_profile("house")
+
+
+def pytest_collection_finish():
+    """What is loaded now stays: no test that collects garbage looks through all of it again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    """One PostgreSQL for all tests of a process that leave it running; each folder of tests has a database of its own there."""
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres(postgres_server):
+    """The database of the tests that are in no folder."""
+    return postgres_server

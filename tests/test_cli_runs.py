@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import forked
+from forked import Forked
 from outlast.cli.running import exit_code
 from outlast.store import open_store
-from servers.postgres import Postgres
 from sharing import Process
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ class Shell:
     def start(self, line: str, **options: object) -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = [sys.executable, "-m", "outlast.cli", *shlex.split(line)]
-        return subprocess.Popen(command, cwd=self.folder, env=self.env | options, text=True, **pipes)
+        # A variable for the interpreter needs one that has just started.
+        start = subprocess.Popen if any(name.startswith("PYTHON") for name in options) else Forked
+        return start(command, cwd=self.folder, env=self.env | options, text=True, **pipes)
 
     def __call__(self, line: str, stdin: str = "", **options: str) -> subprocess.CompletedProcess[str]:
         with self.start(line, **options) as process:
@@ -146,27 +149,27 @@ def test_a_table_is_the_output_of_runs_resumes_and_replays(shell):
     assert shell.json("runs show today")["why"] == "43 of 43 items succeeded"
 
 
-def test_an_address_with_a_password_is_given_again_and_is_on_no_record(shell):
+def test_an_address_with_a_password_is_given_again_and_is_on_no_record(shell, postgres_server):
     """D-25: the same database with another password is the same sink; without the address the letters stay open, and the way is said."""
-    with Postgres() as server:
-        server.execute("create table labels (id integer primary key, label text)")
+    server = postgres_server.database("labels")
+    server.execute("create table labels (id integer primary key, label text)")
 
-        def rows():
-            return server.execute("select count(*), min(label) filter (where id = 1) from labels").strip()
+    def rows():
+        return server.execute("select count(*), min(label) filter (where id = 1) from labels").strip()
 
-        def at(password):
-            return re.sub("//[^@]*@", f"//postgres:{password}@", server.dsn) + "#labels"
+    def at(password):
+        return re.sub("//[^@]*@", f"//postgres:{password}@", server.dsn) + "#labels"
 
-        shell.write("good", "bad", *["fine"] * 40)
-        command = "run app.py:reviews --input in.jsonl --run-key today --item-key id --output"
-        assert (shell(f"{command} '{at('hunter2')}:id'").returncode, rows()) == (0, "41|")
-        (shell.folder / "app.py").write_text(APP.replace('if "bad" in', 'if "worse" in'))
-        done = shell("resume today")
-        assert (done.returncode, "give the same sink" in done.stderr) == (2, True)
-        done = shell("dlq replay --run today")
-        assert ("in a shell with --output ADDRESS#TABLE" in done.stdout, rows()) == (True, "41|")
-        server.execute("insert into labels values (1, 'somebody')")  # the key is on record, and not said
-        assert (shell(f"dlq replay --run today --output '{at('other1')}'").returncode, rows()) == (0, "42|BAD")
+    shell.write("good", "bad", *["fine"] * 40)
+    command = "run app.py:reviews --input in.jsonl --run-key today --item-key id --output"
+    assert (shell(f"{command} '{at('hunter2')}:id'").returncode, rows()) == (0, "41|")
+    (shell.folder / "app.py").write_text(APP.replace('if "bad" in', 'if "worse" in'))
+    done = shell("resume today")
+    assert (done.returncode, "give the same sink" in done.stderr) == (2, True)
+    done = shell("dlq replay --run today")
+    assert ("in a shell with --output ADDRESS#TABLE" in done.stdout, rows()) == (True, "41|")
+    server.execute("insert into labels values (1, 'somebody')")  # the key is on record, and not said
+    assert (shell(f"dlq replay --run today --output '{at('other1')}'").returncode, rows()) == (0, "42|BAD")
     assert shell.json("runs show today")["why"] == "42 of 42 items succeeded"
     kept = b"".join(path.read_bytes() for path in shell.folder.rglob("*.db*"))
     assert (b"hunter2" in kept, b"other1" in kept, b"labels" in kept) == (False, False, True)
@@ -313,18 +316,15 @@ def test_the_store_is_an_option_or_the_environment(shell):
     )
 
 
-def test_all_of_it_works_on_postgresql_by_changing_one_address(shell):
+def test_all_of_it_works_on_postgresql_by_changing_one_address(shell, postgres_server):
     """C-28: run, groups, edit, replay and runs; and no password in what is printed."""
-    with Postgres() as server:
-        shell.env["OUTLAST_STORE"] = server.dsn
-        (letter,) = failed(shell, "bad")
-        assert shell.json("dlq groups")[0]["count"] == 1
-        assert (
-            shell(f'dlq edit {letter["id"]} --payload \'{{"id": 40, "text": "good"}}\' --reason typo').returncode == 0
-        )
-        assert shell(f"dlq replay {letter['id'][:9]}").returncode == 0
-        assert shell.json("dlq stats")[0]["status"] == "resolved"
-        assert [run["status"] for run in shell.json("runs list")] == ["completed", "completed"]
+    shell.env["OUTLAST_STORE"] = postgres_server.database("shell").dsn
+    (letter,) = failed(shell, "bad")
+    assert shell.json("dlq groups")[0]["count"] == 1
+    assert shell(f'dlq edit {letter["id"]} --payload \'{{"id": 40, "text": "good"}}\' --reason typo').returncode == 0
+    assert shell(f"dlq replay {letter['id'][:9]}").returncode == 0
+    assert shell.json("dlq stats")[0]["status"] == "resolved"
+    assert [run["status"] for run in shell.json("runs list")] == ["completed", "completed"]
 
 
 def test_a_password_in_the_address_is_not_printed(shell):
@@ -409,7 +409,7 @@ def test_resume_knows_how_the_run_was_started_from_anywhere(shell, tmp_path):
     unknown = other(f"resume yesterday {store}")
     assert (unknown.returncode, "expected the id or the key of a run, got: 'yesterday'" in unknown.stderr) == (2, True)
     (elsewhere / "program.py").write_text(APP + "reviews.run([{'id': 1, 'text': 'good'}], run_key='mine')\n")
-    subprocess.run([sys.executable, "program.py"], cwd=elsewhere, env=other.env, check=True, timeout=30)
+    forked.run([sys.executable, "program.py"], cwd=elsewhere, env=other.env, check=True, timeout=30)
     mine = other("resume mine")
     assert mine.returncode == 2
     assert "was not started by a command: name --target and --input too" in mine.stderr
@@ -458,7 +458,7 @@ def test_a_failed_run_with_something_left_goes_on_or_is_cancelled(shell):
     )
     for key, then in (("stopped", "stop"), ("ended", "collect")):
         command = [sys.executable, "program.py", key, then]
-        subprocess.run(command, cwd=shell.folder, env=shell.env, check=True, capture_output=True, timeout=40)
+        forked.run(command, cwd=shell.folder, env=shell.env, check=True, timeout=40)
     (left, over) = (shell.json(f"runs show {key}") for key in ("stopped", "ended"))
     assert (left["status"], left["counts"]["succeeded"] < 41) == ("failed", True)
     how = "go on: start its program again, with run_key='stopped'"  # a bare resume would be refused
@@ -746,7 +746,7 @@ def test_a_programs_run_goes_on_as_is_advised(shell):
         "from app import reviews\n"
         "reviews.run('in.jsonl', run_key='today', item_key='id', sink='out.jsonl', on_item_error='stop', check=False)\n"
     )
-    subprocess.run([sys.executable, "program.py"], cwd=shell.folder, env=shell.env, check=True, capture_output=True)
+    forked.run([sys.executable, "program.py"], cwd=shell.folder, env=shell.env, check=True)
     shown = shell("runs show today")
     assert "Once the cause is gone, go on: start its program again, with run_key='today'" in shown.stderr.splitlines()
     named = "resume today --target app.py:reviews --input in.jsonl --output out.jsonl"
@@ -867,7 +867,7 @@ def test_a_store_that_cannot_be_reached_is_waited_for_aloud_and_the_wait_can_be_
     (tmp_path / "in.jsonl").write_text('{"id": 1}\n')
     store = "postgresql://user:hunter2@127.0.0.1:1/x"
     command = [sys.executable, "-m", "outlast.cli", "run", "app.py:pipeline", "--input", "in.jsonl", "--store", store]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with Forked(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         said = process.stderr.readline()
         assert said.startswith("outlast: the store cannot be used, the run waits for it: ")
         assert "hunter2" not in said

@@ -19,6 +19,7 @@ from outlast import (
     presets,
     retry,
 )
+from tables import table
 
 NAN, INF = math.nan, math.inf
 read = RetryPolicy.from_config
@@ -89,7 +90,7 @@ STAGE = {
 CALL = {"max_attempts": 3, "base_delay": 1.0, "max_delay": 60.0, "jitter": True}
 
 
-@pytest.mark.parametrize(
+@table(
     ("config", "expected"),
     [
         pytest.param(STEP, [(1000, 900, 1100), (2000, 1800, 2200)], id="step"),
@@ -134,7 +135,7 @@ def test_bands_of_each_spelling(config, expected):
     assert milliseconds(read(config)) == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("config", "attempt", "expected"),
     [
         pytest.param(STEP, 6, (30_000, 27_000, 30_000), id="step: hard"),
@@ -221,7 +222,7 @@ def test_an_empty_list_means_nothing(key):
 # --- one meaning for every word -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("config", "expected"),
     [
         ({}, {}),
@@ -379,7 +380,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "value", "expected", "shown", "way_out"),
     [pytest.param(*case, id=f"{case[0]}={case[3]}") for case in WRONG],
 )
@@ -393,7 +394,7 @@ def test_a_wrong_setting_of_a_policy(field, value, expected, shown, way_out):
     assert way_out in problem
 
 
-@pytest.mark.parametrize(
+@table(
     ("typo", "meant"),
     [
         ("max_attemps", "max_attempts"),
@@ -428,7 +429,7 @@ def test_a_number_too_large_for_a_float_is_a_mistake_like_any_other():
         assert problem.startswith(f"expected {field} to be ")
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "field", "words"),
     [
         ({"initial_delay": 60}, "initial_delay", ("at most max_delay (30 s)", "got: 60", "max_delay=None")),
@@ -452,7 +453,7 @@ def test_settings_that_contradict_each_other(settings, field, words):
     assert [word for word in words if word not in problem] == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "value", "more"),
     [
         ("initial_delay", 30.0, {}),
@@ -539,7 +540,7 @@ def test_no_message_shows_the_contents_of_a_value():
 # --- mistakes in a block --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("config", "expected"),
     [
         ({"initial_delay_ms": "fast"}, ["expected initial_delay_ms to be milliseconds of at least 0, got: 'fast'."]),
@@ -593,7 +594,7 @@ def test_a_wrong_block(config, expected):
     assert problems(lambda: read(config)) == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("config", "words"),
     [
         ({"initial_delay_ms": 50_000, "max_delay_ms": 30_000}, ["initial_delay_ms", "50000", "max_delay_ms", "30000"]),
@@ -614,7 +615,7 @@ def test_a_wrong_block_in_an_older_spelling_is_answered_in_that_spelling(config,
     assert [word for word in words if word not in problem] == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("typo", "meant"),
     [
         ("max_atempts", "max_attempts"),
@@ -724,7 +725,7 @@ WRONG_GUARD = [
 ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "value", "expected", "shown", "way_out"),
     [pytest.param(*case, id=f"{case[0]}={case[3]}") for case in WRONG_GUARD],
 )
@@ -790,7 +791,7 @@ async def async_generator():
 async def async_fallback() -> None: ...
 
 
-@pytest.mark.parametrize(
+@table(
     ("guard", "fn", "words"),
     [
         (Guard(timeout=5), sync, ['isolation="thread"', "sync", "total_timeout"]),
@@ -868,7 +869,7 @@ WRONG_BREAKER = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "value", "expected", "shown", "way_out"),
     [pytest.param(*case, id=f"{case[0]}={case[3]}") for case in WRONG_BREAKER],
 )
@@ -920,7 +921,7 @@ def test_all_mistakes_of_a_breaker_are_reported_at_once():
 # --- mistakes in a budget ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "value", "expected", "shown"),
     [
         ("name", "", "a name", "''"),

@@ -290,11 +290,48 @@ def test_what_a_replay_has_left_in_a_sink_is_made_good_also_when_no_letter_is_le
         patched.setattr(Parquet, "finish", full)
         patched.setattr("outlast.pipeline.journal.PATIENCE", 0.0)
         assert mill.pipeline.reprocess(check=False).reason == "store_error"
+        mark = mill.run().replayed_by
+        with pytest.raises(OSError, match="No space left"):  # nor can the next one
+            mill.pipeline.reprocess()
+        assert mark is not None
+        assert mill.run().replayed_by == mark
     assert (mill.letters(), rows_of(sink)) == ([("1", "resolved"), ("2", "resolved")], [0, 3])
     with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
         mill.pipeline.reprocess()
     assert rows_of(sink) == [0, 1, 2, 3]
     assert not Path(f"{sink}.spool").exists()
+
+
+def test_what_a_dead_replay_has_left_in_a_file_refuses_no_later_run(app, tmp_path):
+    """D-25: its mark on the run tells of it; what was never committed is cut off."""
+    mill, sink = Mill(app), tmp_path / "out.jsonl"
+    mill.fail(range(3), bad=[], sink=sink)
+    store = app.store
+    replay = store.open_run("mill", "dead", (), kind="replay")
+    lease = store.take_lease(mill.run().number, 0, f"{tenure._host()}:{2**22 + 1}:77:1", 600, counted=False)
+    store.hold_sink(lease, replay.id)
+    store.drop_lease(lease)
+    with sink.open("a") as file:
+        file.write('{"n": 100}\n{"n"')
+    assert mill.pipeline.run(range(4), run_key="k", item_key=str, sink=sink).counts.succeeded == 4
+    assert rows_of(sink) == [0, 1, 2, 3]
+
+
+def test_what_a_living_replay_has_opened_is_left_to_it(app, tmp_path):
+    """D-25: its mark stays as long as its lease says that somebody works on it; when that is over, the sink is made good."""
+    mill, sink = Mill(app), tmp_path / "out.jsonl"
+    mill.fail(range(4), bad=[1], sink=sink)
+    store = app.store
+    run = store.open_run("mill", "elsewhere", (), kind="replay")
+    lease = store.take_lease(run.number, 0, "another-host:1:1:1", 600)
+    origin = store.take_lease(mill.run().number, 0, "another-host:1:1:2", 600)
+    store.hold_sink(origin, run.id)
+    store.drop_lease(origin)
+    replays.make_good(store)
+    assert mill.run().replayed_by == run.id
+    store.drop_lease(lease)
+    replays.make_good(store)
+    assert mill.run().replayed_by is None
 
 
 # --- who has claimed a letter ---

@@ -127,7 +127,7 @@ class Parquet(Appended):
         run: str,
         token: int,
         alone: bool = True,
-        settled: bool = False,  # noqa: ARG002 - as above
+        settled: bool | None = None,  # noqa: ARG002 - as above
         mark: str | None = None,
     ) -> None:
         self._run, self._token = run, token
