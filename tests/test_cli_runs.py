@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import os
 import re
@@ -682,6 +683,16 @@ def test_edit_and_replay_from_a_shell(shell):
     assert again.returncode == 1
     assert {stat["status"]: stat["count"] for stat in shell.json("dlq stats")} == {"open": 1, "resolved": 1}
     assert shell.json("dlq list --status all --text 'bad 2'")[0]["replays"] == 1
+    shell.folder.joinpath("app.py").write_text(APP.replace('ValueError(f"cannot label', 'TypeError(f"no label for'))
+    shell(f"dlq replay {second['id']}")
+    said = shell(f"dlq show {second['id']}").stdout
+    assert re.search(r"^error +TypeError \(\w+\): no label for 'bad 2'$", said, re.MULTILINE)
+    assert said.count(": failed at label with ValueError (data_error): cannot label 'bad 2'") == 2
+    assert said.count(" in the replay replay-") == 2
+    history = shell.json(f"dlq show {second['id']}")["history"]
+    assert [attempt["error_type"] for attempt in history] == [None, "ValueError", "ValueError", "TypeError"]
+    assert len({attempt["run"] for attempt in history}) == 3
+    assert [(group["stage"], group["error_type"]) for group in shell.json("dlq groups")] == [("label", "TypeError")]
 
 
 def test_a_failing_canary_is_told(shell):
@@ -773,7 +784,7 @@ def test_archive_export_and_import_from_a_shell(shell):
     assert (
         shell("dlq archive --stage label").stderr == "expected --reason: why they are put away; it stays on record.\n"
     )
-    assert shell.json("dlq export letters") == {"exported": 2, "folder": "letters"}
+    assert shell.json("dlq export letters") == {"exported": 2, "unreadable": 0, "folder": "letters"}
     assert shell.json("dlq import letters --store other.db") == {"imported": 2, "known": 0}
     assert shell.json("dlq import letters --store other.db") == {"imported": 0, "known": 2}
     assert {letter["id"] for letter in shell.json("dlq list --store other.db")} == {first["id"], second["id"]}
@@ -830,6 +841,26 @@ def test_a_breaker_is_seen_and_steered_from_another_shell(shell):
         wait_for(lambda: [row for row in shell.json("breaker list") if row["state"] == "closed"])
         process.communicate("", timeout=50)
     assert process.returncode == 0
+
+
+def test_a_breaker_is_isolated_for_the_next_run_when_nobody_runs_anything(shell):
+    """S4-17: what was asked between two runs is done before the next one makes its first call, and undone in the same way."""
+    (shell.folder / "app.py").write_text(
+        APP.replace("guard=None", "guard=outlast.Guard('shop', retry=once, breaker=outlast.CircuitBreaker('shop'))")
+    )
+    shell.write("good", "good")
+    shell("run app.py:reviews --input in.jsonl --run-key one")
+    asked = shell("breaker isolate shop --reason maintenance")
+    assert (asked.returncode, asked.stdout) == (
+        0,
+        "Nobody is running anything here now: the next `outlast run` that uses shop hears that when it starts.\n",
+    )
+    done = shell("run app.py:reviews --input in.jsonl --run-key two --json")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["counts"]["succeeded"], said["counts"]["pending"]) == (1, 0, 2), said
+    assert "the circuit breaker shop is isolated: maintenance" in said["why"]
+    assert shell("breaker reset shop").returncode == 0
+    assert shell("resume two").returncode == 0
 
 
 def test_a_shared_circuit_is_seen_and_steered_in_any_process(shell):
@@ -950,6 +981,108 @@ def test_commands_that_are_suggested_work(shell):
     done = shell(one.removeprefix("outlast "))
     assert (done.returncode, done.stderr.count("expected")) == (0, 0), done.stderr
     assert shell("dlq list").stdout == "No dead letters.\n"
+
+
+SHOWN = """
+    print(result.groups._repr_html_())
+    print(reviews.app.dead_letters._repr_html_())
+    print(reviews.app.dead_letters.groups(run=result.id)._repr_html_())
+"""
+
+
+def test_what_a_notebook_suggests_works_as_it_is_printed(shell):
+    """B11: the groups of a run, of an app and of a filter, each with the command that sends its largest one again."""
+    program = PROGRAM + SHOWN
+    (shell.folder / "labels.py").write_text(program)
+    # Of another run, and of the same problem: it is none of the first one's business.
+    (shell.folder / "other.py").write_text(program.replace("from python", "another"))
+    command = [sys.executable, "labels.py"]
+    options = {
+        "cwd": shell.folder,
+        "env": shell.env,
+        "capture_output": True,
+        "text": True,
+        "timeout": 40,
+    }
+    page = subprocess.run(command, check=True, **options).stdout
+    subprocess.run([sys.executable, "other.py"], check=True, **options)
+    said = [html.unescape(found) for found in re.findall(r"outlast dlq replay [^<]*", page)]
+    own, of_run, of_app, filtered = said
+    assert len(set(said)) == 3
+    assert (of_run == own, "--run" in of_app, "--run" in filtered) == (True, False, True)
+    shell.folder.joinpath("labels.py").write_text(program.replace('"bad" in review.text', "False"))
+    for line, left in ((of_run, 1), (of_app, 0)):
+        done = shell(line.removeprefix("outlast "))
+        assert (done.returncode, len(shell.json("dlq list"))) == (0, left), done.stderr
+
+
+def strictly(text):
+    """What a parser makes of it that knows JSON and nothing more."""
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_every_json_is_json(shell):
+    """C-15, S4-24: NaN and Infinity are told as texts wherever JSON is printed, and an export brings them back as numbers."""
+    mad = APP.replace('"label": review.text.upper()', '"label": float("inf")')
+    mad = mad.replace('Review(int(row["id"]), row["text"])', 'Review(float("nan"), row["text"])')
+    (shell.folder / "app.py").write_text(mad.replace("id: int", "id: float"))
+    shell.write(*["good"] * 40, "bad")
+    shell("run app.py:reviews --input in.jsonl --run-key today --item-key id")
+    assert strictly(shell("runs outputs today --json").stdout)[0] == {"id": "NaN", "label": "Infinity"}
+    assert strictly(shell("runs outputs today").stdout.splitlines()[0]) == {"id": "NaN", "label": "Infinity"}
+    strictly(shell("runs items today --reveal --json").stdout)
+    (letter,) = strictly(shell("dlq list --json --reveal").stdout)
+    assert letter["payload"] == {"id": "NaN", "text": "bad"}
+    assert '"id": "NaN"' in shell(f"dlq show {letter['id']}").stdout
+    assert shell("dlq export letters").returncode == 0
+    (file,) = (shell.folder / "letters").glob("*.json")
+    strictly(file.read_text())
+    shell("dlq import letters --store other.db")
+    assert strictly(shell("dlq list --json --reveal --store other.db").stdout)[0]["payload"] == letter["payload"]
+    store = open_store(str(shell.folder / "other.db"), app="default")
+    assert b"NaN" in store.letter(letter["id"]).payload
+    store.close()
+
+
+def test_a_payload_that_cannot_be_read_stops_no_export(shell):
+    """S4-24, D-26: all are written, those that cannot be read as they are stored and marked; told on stderr, and exit code 3."""
+    first, second = failed(shell, "bad 1", "bad 2")
+    foreign = {
+        "id": "00000000-0000-4000-8000-000000000001",
+        "workflow_id": "w",
+        "task": {"repo": "a"},
+        "repos": ["a"],
+        "adapter": "reviews",
+        "error": "no",
+        "error_type": "ValueError",
+        "timestamp": "2026-11-15T00:00:00+00:00",
+    }
+    (shell.folder / "in").mkdir()
+    (shell.folder / "in" / f"{foreign['id']}.json").write_text(json.dumps(foreign))
+    shell("dlq import in")
+    with sqlite3.connect(shell.folder / ".outlast" / "outlast.db") as connection:
+        damage = "update outlast_dead_letters set payload = x'ff00' where id in (?, ?)"
+        connection.execute(damage, (first["id"], foreign["id"].replace("-", "")))
+    done = shell("dlq export letters")
+    assert (done.returncode, done.stdout) == (3, "Wrote 3 to letters.\n")
+    assert done.stderr == (
+        "2 of them cannot be read: their payloads are written as they are stored, in hexadecimal, and "
+        "metadata.outlast.unreadable says why.\n"
+    )
+    entries = [json.loads(path.read_text()) for path in (shell.folder / "letters").glob("*.json")]
+    marked = [entry for entry in entries if entry["metadata"].get("outlast", {}).get("unreadable")]
+    assert (len(entries), [entry["task"]["payload"] for entry in marked]) == (3, ["ff00", "ff00"])
+    as_json = shell("dlq export letters --json")
+    assert (as_json.returncode, json.loads(as_json.stdout)["unreadable"]) == (3, 2)
+    assert shell.json("dlq import letters --store other.db") == {"imported": 3, "known": 0}
+    again = {letter["id"]: letter for letter in shell.json("dlq list --store other.db")}
+    assert again[second["id"]]["payload"]["text"] == "bad 2"
+    listed = shell.json("runs errors today")
+    assert [row["message"] for row in listed] == ["cannot label 'bad 1'", "cannot label 'bad 2'"]
 
 
 def test_an_event_that_is_not_on_record_is_no_empty_answer(shell):

@@ -250,7 +250,10 @@ def test_an_empty_list_means_nothing(key):
         ({"delays_ms": [100, 200]}, {"delays": [0.1, 0.2]}),
         ({"delays_s": [1, 2]}, {"delays": [1, 2]}),
         ({"delays": [1, 2]}, {"delays": [1, 2]}),
-        ({"delays_ms": []}, {}),
+        (
+            {"on_errors": "auto", "base_delay_ms": 1000},
+            {"on_errors": ["transient"], "jitter": 0.25, "max_delay": 60, "cap": "before_jitter"},
+        ),
         ({"backoff": "schedule", "delays_ms": [100]}, {"delays": [0.1]}),
         ({"jitter": 0}, {"jitter": 0}),
         ({"jitter": False}, {"jitter": 0}),
@@ -576,6 +579,39 @@ def test_no_message_shows_the_contents_of_a_value():
             ["expected initial_delay to be given once, got: both initial_delay and initial_delay_ms."],
         ),
         (
+            {"delays_ms": []},
+            [
+                "expected delays_ms to be a list of at least one delay, got: an empty one. Leave it out for backoff, or say max_attempts: 1."
+            ],
+        ),
+        (
+            {"retry_limits": {}},
+            [
+                "expected retry_limits to be the limit of at least one tier, got: an empty mapping. Leave it out for no limits by tier, or say max_attempts: 1."
+            ],
+        ),
+        (
+            {"delays_ms": [5], "initial_delay_ms": 3, "max_delay_s": 4, "multiplier": 3},
+            [
+                f"expected {key} to be left out when delays are listed, got: {value}. Delays are waited as they are listed: leave it out."
+                for key, value in (("initial_delay_ms", 3), ("max_delay_s", 4), ("multiplier", 3))
+            ],
+        ),
+        (
+            {"backoff": "linear", "multiplier": 3},
+            [
+                "expected multiplier to be left out with backoff linear, got: 3. Only exponential backoff is multiplied: leave it out."
+            ],
+        ),
+        (
+            {"on_errors": ["timeout", "unclear"], "unclear": "fail"},
+            ["expected unclear to be retry, or left out, got: 'fail'. on_errors lists unclear: keep it in one."],
+        ),
+        (
+            {"retry_exhausted": True, "retry_exhausted_steps": False},
+            ["expected retry_exhausted to be given once, got: both retry_exhausted and retry_exhausted_steps."],
+        ),
+        (
             {"on_errors": ["timeout"], "retriable_errors": ["timeout"]},
             ["expected on_errors to be given once, got: both on_errors and retriable_errors."],
         ),
@@ -642,7 +678,7 @@ def test_a_key_that_does_not_exist(typo, meant):
 )
 def test_a_backoff_that_does_not_exist_in_a_block(word, meant):
     """S0-29, C-03: the words a block may use are offered, the older ones too."""
-    (problem,) = problems(lambda: read({"backoff": word, "delays_ms": []}))
+    (problem,) = problems(lambda: read({"backoff": word}))
     assert problem.startswith("expected backoff to be one of ")
     assert f"Did you mean {meant!r}?" in problem
 

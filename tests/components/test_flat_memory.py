@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from uuid import uuid4
 
 import pytest
 
 import outlast
 from outlast.pipeline import journal, runner
+from outlast.store import Store
 
 PROGRAM = """
 import json, sys
@@ -154,3 +156,32 @@ def test_room_goes_by_the_larger_values_of_late():
     for _ in range(1_000):
         room.weigh(10)
     assert room.typical < 50
+
+
+def test_no_attempt_begins_while_what_is_finished_fills_the_room(app, monkeypatch):
+    """S3-39: with a store that takes nothing, an async stage comes to a halt after what the room holds, and goes on when there is room."""
+    full, begun, at_the_halt = threading.Event(), [], []
+
+    class Watched(journal.Room):
+        def shut(self):
+            super().shut()
+            full.set()
+
+    def held(store, lease, batch):
+        if batch.items and not at_the_halt:  # the first batch
+            at_the_halt.append(full.wait(10) and len(begun))
+        write(store, lease, batch)
+
+    write = Store.write
+    monkeypatch.setattr(runner, "Room", lambda: Watched(5_000))
+    monkeypatch.setattr(journal, "BATCH_BYTES", 1_000)
+    monkeypatch.setattr(Store, "write", held)
+
+    @outlast.stage(concurrency=4)
+    async def work(n):
+        begun.append(n)
+        return "y" * 500
+
+    result = outlast.Pipeline("p", work, app=app).run(range(1_000), item_key=str)
+    assert (result.status, result.counts.succeeded) == ("completed", 1_000)
+    assert 0 < at_the_halt[0] < 50

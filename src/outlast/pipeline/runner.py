@@ -189,6 +189,7 @@ class Runner(Traffic):
         self.heart = heart = Heart(
             self.store,
             self.lease,
+            self.loop,
             lost=lambda error: _unless_closed(soon, self.lose, error),
             wanted=lambda wish: _unless_closed(soon, self.end, wish),
         )
