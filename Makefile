@@ -47,7 +47,7 @@ help:
 	@echo "make bench-sources  a million rows from a DataFrame, Parquet and PostgreSQL, into docs/sources.md"
 	@echo "make bench-items-peers  the same beside other tools, each in its own environment"
 	@echo "make bench-shared  what several processes make of one limit, into docs/pacing.md"
-	@echo "make chaos-items  a run that is killed two hundred times, into docs/reliability.md"
+	@echo "make chaos-items  kills, stalls, cut connections, vanished files, full disks, hostile values, into docs/reliability.md"
 	@echo "make docs     the documentation, into site/"
 	@echo "make lock     resolve requirements/*.in and the peers of bench-items-peers again"
 

@@ -53,6 +53,7 @@ SLEEPERS: dict[str, str] = {
     "servers/limited.py": "a server that takes a while to answer, as real ones do",
     "shared/test_shared_breaker.py": "between two looks at what other processes do, whose clock is a store's",
     "sharing.py": "between two looks at what other processes do",
+    "trials.py": "for as long as a lease lasts whose owner stands still in another process",
     "test_hedge.py": "on the virtual clock of trio, which jumps: it takes no time",
     "pipeline/test_crashes.py": "in a program that kills itself, so that items are under way when it does",
     "test_trio.py": "on the virtual clock of trio, which jumps: it takes no time",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -356,3 +357,45 @@ def test_a_file_is_renewed_only_when_nobody_knows_who_has_it(app, tmp_path, monk
     pipeline(app).run(range(5), run_key="k", sink=sink)
     assert (sink.stat().st_ino == before) is (end == "given back")
     assert sorted(map(int, sink.read_text().split())) == list(range(5))
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+def test_a_run_whose_file_is_gone_makes_none_in_its_place(app, tmp_path, name):
+    """C-22: neither the file nor its folder, which may be a disk that is not there now; put back, the run goes on."""
+    folder, good = tmp_path / "out", list[bool]()
+
+    @outlast.stage
+    def work(n):
+        return {"n": n}
+
+    def source():
+        yield from range(9)
+        if not good:
+            raise ValueError("not today")
+        yield 9
+
+    def run():
+        return outlast.Pipeline("p", work, app=app).run(source(), run_key="k", sink=folder / name, check=False)
+
+    assert run().counts.succeeded == 9
+    good.append(True)
+    for missing in (folder, folder / name):
+        shutil.copytree(folder, tmp_path / "aside")
+        shutil.rmtree(folder)
+        if missing != folder:
+            folder.mkdir()
+        with pytest.raises(outlast.ConfigurationError, match="no such file"):
+            run()
+        assert (folder.exists(), [*folder.glob("*")]) == (missing != folder, [])
+        shutil.rmtree(folder, ignore_errors=True)
+        (tmp_path / "aside").rename(folder)
+    assert (run().status, run().counts.succeeded) == ("completed", 10)
+
+
+def test_a_parquet_file_that_is_another_one_gets_no_spool_beside_it(tmp_path):
+    """C-22: the run is refused, and the folder is as it was."""
+    path = tmp_path / "out.parquet"
+    path.write_bytes(b"another file")
+    with pytest.raises(outlast.ConfigurationError, match="another file"):
+        Parquet(path).open(1000, run="r", token=1)
+    assert [*tmp_path.iterdir()] == [path]

@@ -35,9 +35,9 @@ def test_a_replay_is_exact_after_kills_at_any_moment(tmp_path, request, kind, st
             psycopg.connect(address, autocommit=True) if store == "postgres" else sqlite3.connect(tmp_path / "data.db")
         )
         for run in range(mended.RUNS):
-            connection.execute(f"create table {name}{run} (n integer, text varchar(100))")
+            connection.execute(f"create table {name}{run} (n integer, text varchar(200))")
         connection.commit()
-        fetch = lambda sql: [row[0] for row in connection.execute(sql).fetchall()]  # noqa: E731 - one line
+        fetch = lambda sql: connection.execute(sql).fetchall()  # noqa: E731 - one line
     command = [sys.executable, mended.__file__, address, pattern, str(LETTERS)]
     forked.run([*command, "fail"], check=True, timeout=60, start=ForkedWithArrow)
     dice, killed, longest, before = random.Random(f"{kind}{store}"), 0, 0.35, LETTERS * 9 // 10
@@ -59,9 +59,9 @@ def test_a_replay_is_exact_after_kills_at_any_moment(tmp_path, request, kind, st
         before = left
     for key in (["mend"], []):
         done = forked.run([*command, "replay", *key], check=True, timeout=60, start=ForkedWithArrow)
-        assert done.stdout == "starting\ndone\n"
+        assert done.stdout in {"starting\ndone\n", "starting\nnothing to do\n"}
     assert killed  # how many hit it depends on the machine; the benchmark counts to two hundred
-    assert mended.faults(app, pattern, LETTERS, fetch) == []
+    assert mended.faults(app, pattern, LETTERS, fetch) == mended.Found()
     app.store.close()
     if connection is not None:
         connection.close()

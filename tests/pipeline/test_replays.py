@@ -21,6 +21,8 @@ from outlast.components.parquet import Parquet
 from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.pipeline import replays, tenure
+from outlast.store import Store, StoreUnavailable
+from outlast.testing import virtual_time
 from stores import contents
 
 ONCE = outlast.RetryPolicy(max_attempts=1)
@@ -579,6 +581,45 @@ def test_an_edit_is_replayed_or_nothing_is(app):
     assert "for which its input was edited" in pipeline.reprocess(check=False).why
     assert [found.status for found in app.dead_letters.find(status=None)] == ["open"]
     assert list(pipeline.reprocess(from_start=True).outputs()) == [5]
+
+
+def test_letters_are_claimed_although_the_store_was_away_when_they_were_asked_for(app, monkeypatch):
+    """D-25: asked again after a lost connection, whether the claim was committed or not, the replay has its letters and does them all."""
+    for committed in (False, True):
+        mill, claim, lost = Mill(app), Store.claim_for_replay, [StoreUnavailable("the server is restarting")]
+
+        def unsteady(store, *args, claim=claim, lost=lost, committed=committed, **how):
+            if lost and committed:
+                claim(store, *args, **how)
+            if lost:
+                raise lost.pop()
+            return claim(store, *args, **how)
+
+        mill.fail(range(6), bad=range(3), run_key=f"run {committed}")
+        monkeypatch.setattr(Store, "claim_for_replay", unsteady)
+        with virtual_time():
+            assert mill.pipeline.reprocess().counts.succeeded == 3
+        monkeypatch.setattr(Store, "claim_for_replay", claim)
+
+
+def test_a_replay_that_has_lost_its_lease_touches_no_run(app, tmp_path, monkeypatch):
+    """C-22, D-25: it was stopped before it had the run of its letters, and finds that run free: its sink and its mark stay as they are."""
+    mill, sink, take = Mill(app), tmp_path / "out.jsonl", tenure.take
+    mill.fail(range(8), bad=range(4), sink=sink)
+    before = sink.read_bytes()
+
+    def stopped_before(store, run, **how):
+        if run.kind == "run":
+            with store._database.writing() as tx:  # meanwhile another process has taken over the replay
+                tx.execute("update outlast_shards set token = token + 1 where owner <> ''")
+                tx.execute("update outlast_progress set token = token + 1 where run <> ?", run.number)
+        return take(store, run, **how)
+
+    monkeypatch.setattr(tenure, "take", stopped_before)
+    late = mill.pipeline.reprocess(run_key="mend", check=False)
+    assert (late.status, late.reason) == ("failed", "lease_lost")
+    assert (sink.read_bytes(), mill.run().replayed_by, mill.run().counts.succeeded) == (before, None, 4)
+    assert app.store.lease_of(mill.run().number, 0) is None
 
 
 @pytest.mark.parametrize("door", ["reprocess", "replay"])

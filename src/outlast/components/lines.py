@@ -145,6 +145,7 @@ class Appended(Sink):
         self._path = path  # the file that grows
         self.name = str(path)
         self._file = -1
+        self._made = False  # whether there was none before
         self._offset = 0
         self._written = 0  # the offset after the batch that is being committed
         self._reach = 0  # how far was ever written
@@ -153,9 +154,14 @@ class Appended(Sink):
             b""  # the last bytes that are committed, and those after the batch that is being committed
         )
 
+    def look_for(self, offset: int | None) -> None:
+        if offset and not self._path.exists():
+            raise self._gone(offset)
+
     def claim(self) -> None:
         if self._file < 0:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._made = not self._path.exists()
             self._hold(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode))
 
     def open(
@@ -183,8 +189,14 @@ class Appended(Sink):
                 size = self._renew(offset or 0, token)
             self._cut(offset or 0, size)
         except BaseException:
-            self.close()
+            self._leave()
             raise
+
+    def _leave(self) -> None:
+        """It cannot be used: what is there stays, and nothing new is left."""
+        if self._made:
+            self._path.resolve().unlink(missing_ok=True)  # a link stays
+        self.close()
 
     def _hold(self, file: int) -> None:
         """Have this file, and be the only one who has it."""
@@ -280,6 +292,12 @@ class Appended(Sink):
         return ConfigurationError(
             f"expected the sink {self.name} to be new or empty, got: {size} bytes that no run of this key has written. "
             "Choose another file, or move this one away."
+        )
+
+    def _gone(self, offset: int) -> ConfigurationError:
+        return ConfigurationError(
+            f"expected the sink {self.name} to hold at least the {offset} bytes that were committed, got: no such file. "
+            "It was changed since: put it back, or begin a new run with another run_key."
         )
 
     def _too_short(self, offset: int, size: int) -> ConfigurationError:

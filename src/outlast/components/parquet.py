@@ -120,6 +120,10 @@ class Parquet(Appended):
         """Where the file is: its name may be a link, which stays one."""
         return self._target.resolve()
 
+    def look_for(self, offset: int | None) -> None:
+        if offset and not self._path.exists() and not self._target.exists():
+            raise self._gone(offset)
+
     def open(  # the file says itself which run has made it
         self,
         offset: int | None,
@@ -135,7 +139,7 @@ class Parquet(Appended):
         try:
             self._go_on(offset, Mark.of(mark, offset), alone=alone)
         except BaseException:
-            self.close()
+            self._leave()
             raise
 
     def _go_on(self, offset: int | None, known: Mark, *, alone: bool) -> None:

@@ -38,6 +38,9 @@ class Sink(ABC):
         """The output as it will be written; raises for one that cannot be."""
         return value
 
+    def look_for(self, offset: int | None) -> None:  # noqa: B027 - not every sink can be gone
+        """Raise if nothing is there although an earlier pass has committed so much; nothing is made."""
+
     def claim(self) -> None:  # noqa: B027 - not every sink has something to do here
         """Have what only one can have, or raise `Busy`: before the lease is taken, so that nobody loses it to one who cannot write. `close` lets it go."""
 

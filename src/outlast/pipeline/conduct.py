@@ -130,7 +130,7 @@ class Run:
                 if sink is not None:
                     record = await _aside(lambda: _ready(sink, store, record, lease, before))
                 if replays:
-                    self._origins = Origins(store, record, plan.bounds, elsewhere=sink is not None)
+                    self._origins = Origins(store, record, lease, plan.bounds, elsewhere=sink is not None)
                 return await self._work(store, record, lease, sink)
             except OtherKeys:
                 await _aside(lambda: _as_before(store, lease, before))

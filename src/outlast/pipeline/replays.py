@@ -208,6 +208,7 @@ def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
 
 def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
     """The sink comes before the lease: who cannot write must not take a run away from somebody who is only slow."""
+    sink.look_for(persist(lambda: store.shard_state(record.number, 0), "the store").sink_offset)
     clock = here.get().clock
     until = clock.monotonic() + _BUSY
     while True:
@@ -319,8 +320,10 @@ class Origins:
     sink, and these runs get the counts alone.
     """
 
-    def __init__(self, store: Store, replay: RunRecord, bounds: Bounds, *, elsewhere: bool) -> None:
+    def __init__(self, store: Store, replay: RunRecord, lease: Lease, bounds: Bounds, *, elsewhere: bool) -> None:
+        """`lease` is the replay's own."""
         self._store = store
+        self._lease = lease
         self._replay = replay
         self._bounds = bounds
         self._elsewhere = elsewhere
@@ -359,7 +362,14 @@ class Origins:
         if record is None or record.id == self._replay.id:
             return None
         try:
-            held = hold(self._store, record, self._replay.id, elsewhere=self._elsewhere)
+            # A replay that was stopped past its lease may find the run free, because whoever took over has finished with it.
+            held = hold(
+                self._store,
+                record,
+                self._replay.id,
+                elsewhere=self._elsewhere,
+                only_if=partial(self._store.beat, self._lease),
+            )
         except (LeaseLost, Gone, ConfigurationError, InterruptedError):
             raise
         except Exception as error:
@@ -414,9 +424,18 @@ class Origins:
 
 
 def hold(
-    store: Store, record: RunRecord, replay: str | None, *, elsewhere: bool = False, given: object = None
+    store: Store,
+    record: RunRecord,
+    replay: str | None,
+    *,
+    elsewhere: bool = False,
+    given: object = None,
+    only_if: Callable[[], object] = lambda: None,
 ) -> tuple[RunRecord, Lease, Sink | None]:
-    """A run for a replay: its sink, unless outputs go elsewhere, and its lease, with a mark on the run until the sink is finished with."""
+    """
+    A run for a replay: its sink, unless outputs go elsewhere, and its lease, with a mark on the run until the sink is finished with. Once the
+    lease is there and before anything is done with it, `only_if` may raise: the lease is given back.
+    """
     state = persist(lambda: store.shard_state(record.number, 0), "the store")
     sink = None if elsewhere else opened_again(record, state.sink_offset, given)
     try:
@@ -424,6 +443,7 @@ def hold(
             claim_sink(sink, store, record)
         lease = tenure.take(store, record, counted=False)
         try:
+            persist(only_if, "the store")
             now: RunRecord = persist(lambda: store.run(record.id), "the store") or record
             if sink is not None:
                 now = _marked(store, now, lease, sink, replay or now.replayed_by)
@@ -561,8 +581,9 @@ class Resends(Intake):
             raise ConfigurationError(message)
 
     def _claim(self, many: int) -> int:
-        chosen, self._rest = self._rest[:many], self._rest[many:]
-        return self._claim_these(chosen)
+        count = self._claim_these(self._rest[:many])
+        self._rest = self._rest[many:]  # only now: after an error the same ones are asked for again
+        return count
 
     def _claim_these(self, chosen: Sequence[str]) -> int:
         run = self._run
