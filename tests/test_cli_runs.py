@@ -150,27 +150,27 @@ def test_a_table_is_the_output_of_runs_resumes_and_replays(shell):
     assert shell.json("runs show today")["why"] == "43 of 43 items succeeded"
 
 
-def test_an_address_with_a_password_is_given_again_and_is_on_no_record(shell):
+def test_an_address_with_a_password_is_given_again_and_is_on_no_record(shell, postgres_server):
     """D-25: the same database with another password is the same sink; without the address the letters stay open, and the way is said."""
-    with Postgres() as server:
-        server.execute("create table labels (id integer primary key, label text)")
+    server = postgres_server.database("labels")
+    server.execute("create table labels (id integer primary key, label text)")
 
-        def rows():
-            return server.execute("select count(*), min(label) filter (where id = 1) from labels").strip()
+    def rows():
+        return server.execute("select count(*), min(label) filter (where id = 1) from labels").strip()
 
-        def at(password):
-            return re.sub("//[^@]*@", f"//postgres:{password}@", server.dsn) + "#labels"
+    def at(password):
+        return re.sub("//[^@]*@", f"//postgres:{password}@", server.dsn) + "#labels"
 
-        shell.write("good", "bad", *["fine"] * 40)
-        command = "run app.py:reviews --input in.jsonl --run-key today --item-key id --output"
-        assert (shell(f"{command} '{at('hunter2')}:id'").returncode, rows()) == (0, "41|")
-        (shell.folder / "app.py").write_text(APP.replace('if "bad" in', 'if "worse" in'))
-        done = shell("resume today")
-        assert (done.returncode, "give the same sink" in done.stderr) == (2, True)
-        done = shell("dlq replay --run today")
-        assert ("in a shell with --output ADDRESS#TABLE" in done.stdout, rows()) == (True, "41|")
-        server.execute("insert into labels values (1, 'somebody')")  # the key is on record, and not said
-        assert (shell(f"dlq replay --run today --output '{at('other1')}'").returncode, rows()) == (0, "42|BAD")
+    shell.write("good", "bad", *["fine"] * 40)
+    command = "run app.py:reviews --input in.jsonl --run-key today --item-key id --output"
+    assert (shell(f"{command} '{at('hunter2')}:id'").returncode, rows()) == (0, "41|")
+    (shell.folder / "app.py").write_text(APP.replace('if "bad" in', 'if "worse" in'))
+    done = shell("resume today")
+    assert (done.returncode, "give the same sink" in done.stderr) == (2, True)
+    done = shell("dlq replay --run today")
+    assert ("in a shell with --output ADDRESS#TABLE" in done.stdout, rows()) == (True, "41|")
+    server.execute("insert into labels values (1, 'somebody')")  # the key is on record, and not said
+    assert (shell(f"dlq replay --run today --output '{at('other1')}'").returncode, rows()) == (0, "42|BAD")
     assert shell.json("runs show today")["why"] == "42 of 42 items succeeded"
     kept = b"".join(path.read_bytes() for path in shell.folder.rglob("*.db*"))
     assert (b"hunter2" in kept, b"other1" in kept, b"labels" in kept) == (False, False, True)

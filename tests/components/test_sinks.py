@@ -305,6 +305,16 @@ def test_a_link_stays_a_link_and_its_target_gets_the_rows(app, tmp_path, name, d
         assert [int(row["n"]) for row in pipeline(app).run(link, ordered=True).outputs()] == list(range(end))
 
 
+@pytest.mark.parametrize("kind", [Rows, Parquet])
+def test_a_link_stays_when_its_sink_is_refused(tmp_path, kind):
+    """What was made for it goes, and nothing else."""
+    link = tmp_path / ("out.csv" if kind is Rows else "out.parquet.spool")
+    link.symlink_to(tmp_path / "real")
+    with pytest.raises(outlast.ConfigurationError, match="It was changed since"):
+        kind(tmp_path / link.name.removesuffix(".spool")).open(10, run="r", token=1)
+    assert (link.is_symlink(), [each.name for each in tmp_path.iterdir()]) == (True, [link.name])
+
+
 @pytest.mark.parametrize("moment", ["built", "renamed", "unlinked"])
 def test_a_crash_while_the_file_is_made_loses_and_doubles_nothing(app, tmp_path, monkeypatch, moment):
     """D-15: whichever of the steps at the end was the last one that happened."""

@@ -171,7 +171,7 @@ class Appended(Sink):
         run: str,  # noqa: ARG002 - a file is known by its name
         token: int,
         alone: bool = True,
-        settled: bool = False,
+        settled: bool | None = None,
         mark: str | None = None,
     ) -> None:
         self.claim()
@@ -183,7 +183,7 @@ class Appended(Sink):
                 raise self._too_short(offset, size)
             if offset and known.digest not in {"", self._digest(self._tail_at(offset))}:
                 raise self._another(offset)
-            if offset is not None and (settled or known.kind == _WHOLE) and size > offset:
+            if offset is not None and (known.kind == _WHOLE if settled is None else settled) and size > offset:
                 raise self._too_long(offset, size)
             if not alone:
                 size = self._renew(offset or 0, token)
@@ -195,7 +195,7 @@ class Appended(Sink):
     def _leave(self) -> None:
         """It cannot be used: what is there stays, and nothing new is left."""
         if self._made:
-            self._path.unlink(missing_ok=True)
+            self._path.resolve().unlink(missing_ok=True)  # a link stays
         self.close()
 
     def _hold(self, file: int) -> None:

@@ -111,10 +111,6 @@ class Parquet(Appended):
 
     # -- opening
 
-    def look_for(self, offset: int | None) -> None:
-        if offset and not self._path.exists() and not self._target.exists():
-            raise self._gone(offset)
-
     def claim(self) -> None:
         super().claim()
         self._real.parent.mkdir(parents=True, exist_ok=True)
@@ -124,6 +120,10 @@ class Parquet(Appended):
         """Where the file is: its name may be a link, which stays one."""
         return self._target.resolve()
 
+    def look_for(self, offset: int | None) -> None:
+        if offset and not self._path.exists() and not self._target.exists():
+            raise self._gone(offset)
+
     def open(  # the file says itself which run has made it
         self,
         offset: int | None,
@@ -131,7 +131,7 @@ class Parquet(Appended):
         run: str,
         token: int,
         alone: bool = True,
-        settled: bool = False,  # noqa: ARG002 - as above
+        settled: bool | None = None,  # noqa: ARG002 - as above
         mark: str | None = None,
     ) -> None:
         self._run, self._token = run, token

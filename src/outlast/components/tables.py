@@ -130,7 +130,7 @@ class Inserted(Sink):
         run: str,
         token: int,
         alone: bool = True,  # noqa: ARG002 - as above
-        settled: bool = False,  # noqa: ARG002 - as above
+        settled: bool | None = None,  # noqa: ARG002 - as above
         mark: str | None = None,  # noqa: ARG002 - as above
     ) -> None:
         self._run = run

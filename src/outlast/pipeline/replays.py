@@ -235,10 +235,10 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     nothing behind what is committed.
     """
     state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
-    alone = not lease.before or leases.certainly_dead(lease.before)
-    settled = (
-        not lease.before and before.replayed_by is None and before.status in FINAL and before.reason not in _CUT_OFF
-    )
+    alone = not lease.before or tenure.certainly_dead(lease.before)
+    settled: bool | None = False  # somebody had it and did not finish: what is behind may be theirs
+    if not lease.before and before.replayed_by is None:
+        settled = (before.status in FINAL and before.reason not in _CUT_OFF) or None
     sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone, settled=settled, mark=state.sink_mark)
     if sink.name is not None and (state.sink_offset is None or sink.mark != state.sink_mark):
         # From now on what stands in the file is ours, and can be told from what is on record; and more may follow that is not.

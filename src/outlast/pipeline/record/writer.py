@@ -334,13 +334,12 @@ class Journal:
     def _homecoming(self, load: Load, parcel: Parcel) -> Homecoming:
         origin = parcel.origin
         offset = None if origin.sink is None else self._hand_out(origin.sink, load, parcel)
-        mark = None if origin.sink is None else origin.sink.mark
         return Homecoming(
             lease=origin.lease,
             items=parcel.mended,
             failed=parcel.failed,
             sink_offset=offset,
-            sink_mark=mark,
+            sink_mark=None if origin.sink is None else origin.sink.mark,
             judge=origin.judge,
         )
 
