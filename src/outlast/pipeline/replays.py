@@ -235,7 +235,7 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     nothing behind what is committed.
     """
     state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
-    alone = not lease.before or tenure.certainly_dead(lease.before)
+    alone = not lease.before or leases.certainly_dead(lease.before)
     settled: bool | None = False  # somebody had it and did not finish: what is behind may be theirs
     if not lease.before and before.replayed_by is None:
         settled = (before.status in FINAL and before.reason not in _CUT_OFF) or None
