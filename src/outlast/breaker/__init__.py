@@ -42,6 +42,7 @@ from outlast.breaker.circuit import (
     probed,
 )
 from outlast.breaker.shared import SharedMemory
+from outlast.deciding import LONG_AGO
 from outlast.errors import CircuitBreakerOpenError, ConfigurationError, LimitExceededError, TotalTimeoutError
 from outlast.kernel.clock import here
 from outlast.kernel.redact import sanitise
@@ -279,12 +280,16 @@ class CircuitBreaker:
             return None
         return True if self.count == "any" or (verdict or classify(error)).category != "permanent" else None
 
-    def open_beyond(self, seconds: float) -> bool:
-        """Whether it will still be open, and reject, so many seconds from now."""
+    def open_until(self) -> float:
+        """When it may be tried, on the monotonic clock, as far as is known; long ago, if it does not reject now."""
         circuit = self.memory.circuit
         if circuit.state is not CircuitState.OPEN or self.mode == "shadow" or not here.get().retries:
-            return False
-        return here.get().clock.monotonic() + seconds < circuit.retry_on - ROUNDING
+            return LONG_AGO
+        return circuit.retry_on - ROUNDING
+
+    def open_beyond(self, seconds: float) -> bool:
+        """Whether it will still be open, and reject, so many seconds from now."""
+        return here.get().clock.monotonic() + seconds < self.open_until()
 
     def isolate(self, reason: str) -> None:
         """Open by hand, until `reset`: beats every automatic transition."""

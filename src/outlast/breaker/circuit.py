@@ -2,8 +2,9 @@
 Circuits: what a breaker knows about its dependency, how that changes, and where it lives.
 
 `Circuit` is a frozen value: the state, its era, its probes. Every change of state begins a new *era*, and an outcome counts only in the era its
-call was admitted in, so a late answer from before the opening cannot close or re-open anything. A `Tally` is what its closed state counts. The
-functions that change either are pure: time and dice are their inputs, and the clock is whichever the memory has.
+call was admitted in, so a late answer from before the opening cannot close or re-open anything. A `Tally` is what its
+closed state counts. The functions that change either are pure: time and dice are their inputs, and the clock is
+whichever the memory has.
 
 A circuit changes in one piece, in its memory. `LocalMemory` is a field of this process; `outlast.breaker.shared` has one that processes share.
 """
@@ -110,11 +111,16 @@ class Ticket:
         self.started = started
 
 
-# -- what the closed state counts: pure ---------------------------------------------------------------------------------------
+# -- what the closed state counts: pure --------------------------------------------------------------------------------
 
 
-def counted(tally: Tally, failed: bool, wall: datetime | None, terms: Terms) -> tuple[Tally, str | None]:  # noqa: FBT001 - the outcome
-    """The tally with one outcome more, which came at `wall` if it is a failure; and the reason to open, if there is one now."""
+def counted(
+    tally: Tally,
+    failed: bool,  # noqa: FBT001 - the outcome
+    wall: datetime | None,
+    terms: Terms,
+) -> tuple[Tally, str | None]:
+    """The tally with one outcome more, and the reason to open, if there is one now; `wall` is when a failure came."""
     size, row, last, calls, failures, outcomes = tally
     if not failed and not failures and not row and calls == size:
         return tally, None  # all is well, and has been for a whole window
