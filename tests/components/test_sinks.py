@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pydantic
 import pytest
 
+import forked
 import outlast
 from outlast.components import open_sink
 from outlast.components.lines import Rows
@@ -439,7 +440,7 @@ def test_a_shell_reads_and_writes_them_too(tmp_path):
 
     def shell(*words):
         command = [sys.executable, "-m", "outlast.cli", "run", "flow.py:pipe", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return forked.run(command, cwd=tmp_path)
 
     first = shell("--input", "in.parquet", "--output", "mid.jsonl.zst", "--progress")
     assert first.returncode == 0, first.stderr

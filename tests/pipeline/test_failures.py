@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import laborious
 import outlast
 from outlast import report
 from outlast.cli import app as command_line
@@ -181,6 +182,68 @@ def test_items_that_did_not_fail_have_no_stop_reason(app):
     assert found == {"fine": ("succeeded", None), "skip": ("skipped", None), "worse": ("dlq", "exhausted")}
     streamed = {item.key: item.stop_reason for item in pipeline.stream(["fine", "worse"], check=False)}
     assert sorted(map(str, streamed.values())) == ["None", "exhausted"]
+
+
+@pytest.mark.parametrize("way", ["thread", "coroutine", "batch", "process", "behind a checkpoint"])
+def test_a_letter_holds_the_input_as_it_was_repaired_last(way, app):
+    """D-23: the stage's last input is in the letter, a replay begins with it, and from_start with what the source gave."""
+    seen, whole = [], []
+
+    def first(item: dict, error: Exception) -> dict:
+        return {**item, "repaired": [1]}
+
+    def second(item: dict, error: Exception) -> dict:
+        return {**item, "repaired": [*item["repaired"], 2, *whole]}
+
+    def blocking(item: dict) -> dict:
+        seen.append(item)
+        return laborious.unless_whole(item)
+
+    async def prompt(item: dict) -> dict:
+        return blocking(item)
+
+    async def together(items: list[dict]) -> list[dict]:
+        return [blocking(item) for item in items]
+
+    @outlast.stage(checkpoint=True)
+    async def before(item: dict) -> dict:
+        return item
+
+    options = {"repairs": [first, second], "retry": policy()}
+    judge = {
+        "coroutine": outlast.stage(prompt, **options),
+        "batch": outlast.stage(together, batch=2, **options),
+        "process": outlast.stage(laborious.unless_whole, isolation="process", **options),
+    }.get(way, outlast.stage(blocking, **options))
+    stages = [before, judge] if way == "behind a checkpoint" else [judge]
+    pipeline = outlast.Pipeline("judge", *stages, app=app)
+    pipeline.run([{"id": 1}], run_key="k", item_key="id", check=False)
+    (letter,) = app.dead_letters.find(pipeline="judge")
+    assert letter.payload == {"id": 1, "repaired": [1, 2]}
+    seen.clear()
+    pipeline.reprocess(check=False)
+    assert way == "process" or seen[0] == letter.payload
+    seen.clear()
+    whole.append("whole")
+    app.dead_letters.replay(ids=[letter.id], from_start=True)
+    assert way == "process" or seen[0] == {"id": 1}
+    result = pipeline.run([{"id": 1}], run_key="k", item_key="id")
+    assert (result.counts.succeeded, [*result.outputs()]) == (1, [{"id": 1, "repaired": [1, 2, "whole"]}])
+
+
+def test_a_repaired_input_that_cannot_be_stored_leaves_the_one_before(app):
+    """D-23: nothing is put in its place; the letter keeps what the source gave, and says why."""
+
+    def spoil(item: dict, error: Exception) -> dict:
+        return {**item, "lock": threading.Lock()}
+
+    @outlast.stage(retry=policy(), repairs=[spoil])
+    def judge(item: dict) -> dict:
+        raise ValueError("bad")
+
+    outlast.Pipeline("spoilt", judge, app=app).run([{"id": 1}], check=False)
+    (letter,) = app.dead_letters.find(pipeline="spoilt")
+    assert (letter.payload, letter.metadata["unstored"]) == ({"id": 1}, "it holds a value of type lock")
 
 
 def test_what_cannot_be_read_or_kept_is_permanent(app, tmp_path):

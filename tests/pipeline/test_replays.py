@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import sqlite3
 import threading
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import outlast
 from outlast.components.parquet import Parquet
 from outlast.deadletters import DeadLetterEntry, Directory
+from outlast.deadletters.fingerprints import fingerprint
 from outlast.pipeline import replays
 from outlast.work import leases
 from stores import contents
@@ -268,11 +270,48 @@ def test_what_a_replay_has_left_in_a_sink_is_made_good_also_when_no_letter_is_le
         patched.setattr(Parquet, "finish", full)
         patched.setattr("outlast.work.patience.PATIENCE", 0.0)
         assert mill.pipeline.reprocess(check=False).reason == "store_error"
+        mark = mill.run().replayed_by
+        with pytest.raises(OSError, match="No space left"):  # nor can the next one
+            mill.pipeline.reprocess()
+        assert mark is not None
+        assert mill.run().replayed_by == mark
     assert (mill.letters(), rows_of(sink)) == ([("1", "resolved"), ("2", "resolved")], [0, 3])
     with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
         mill.pipeline.reprocess()
     assert rows_of(sink) == [0, 1, 2, 3]
     assert not Path(f"{sink}.spool").exists()
+
+
+def test_what_a_dead_replay_has_left_in_a_file_refuses_no_later_run(app, tmp_path):
+    """D-25: its mark on the run tells of it; what was never committed is cut off."""
+    mill, sink = Mill(app), tmp_path / "out.jsonl"
+    mill.fail(range(3), bad=[], sink=sink)
+    store = app.store
+    replay = store.open_run("mill", "dead", (), kind="replay")
+    lease = store.take_lease(mill.run().number, 0, f"{leases._host()}:{2**22 + 1}:77:1", 600, counted=False)
+    store.hold_sink(lease, replay.id)
+    store.drop_lease(lease)
+    with sink.open("a") as file:
+        file.write('{"n": 100}\n{"n"')
+    assert mill.pipeline.run(range(4), run_key="k", item_key=str, sink=sink).counts.succeeded == 4
+    assert rows_of(sink) == [0, 1, 2, 3]
+
+
+def test_what_a_living_replay_has_opened_is_left_to_it(app, tmp_path):
+    """D-25: its mark stays as long as its lease says that somebody works on it; when that is over, the sink is made good."""
+    mill, sink = Mill(app), tmp_path / "out.jsonl"
+    mill.fail(range(4), bad=[1], sink=sink)
+    store = app.store
+    run = store.open_run("mill", "elsewhere", (), kind="replay")
+    lease = store.take_lease(run.number, 0, "another-host:1:1:1", 600)
+    origin = store.take_lease(mill.run().number, 0, "another-host:1:1:2", 600)
+    store.hold_sink(origin, run.id)
+    store.drop_lease(origin)
+    replays.make_good(store)
+    assert mill.run().replayed_by == run.id
+    store.drop_lease(lease)
+    replays.make_good(store)
+    assert mill.run().replayed_by is None
 
 
 # --- who has claimed a letter ---
@@ -518,3 +557,168 @@ def test_an_edit_is_replayed_or_nothing_is(app):
     assert "for which its input was edited" in pipeline.reprocess(check=False).why
     assert [found.status for found in app.dead_letters.find(status=None)] == ["open"]
     assert list(pipeline.reprocess(from_start=True).outputs()) == [5]
+
+
+@pytest.mark.parametrize("door", ["reprocess", "replay"])
+def test_a_replay_that_is_interrupted_says_so_and_goes_on(sqlite_app, door):
+    """D-21, D-25: Ctrl-C winds it down, its counts are true, what it has not done is open, and the same key goes on."""
+    mill = Mill(sqlite_app)
+    mill.fail(range(6), bad=range(6))
+    sent = []
+
+    def once_interrupted(event):
+        if event.name == "dead_letter_replay" and not sent:
+            sent.append(event)
+            signal.raise_signal(signal.SIGINT)
+
+    again = mill.pipeline.reprocess if door == "reprocess" else sqlite_app.dead_letters.replay
+    which = {} if door == "reprocess" else {"pipeline": "mill"}
+    stop = outlast.observe.subscribe(once_interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt) as ended:
+            again(run_key="mend", **which)
+    finally:
+        stop()
+    result = outlast.result_of(ended.value)
+    done = [key for key, status in mill.letters() if status == "resolved"]
+    assert (result.status, result.counts.succeeded, result.counts.dlq) == ("interrupted", len(done), 0)
+    assert {status for _, status in mill.letters()} <= {"resolved", "open"}
+    with pytest.raises(outlast.RunInterrupted):
+        result.raise_for_status()
+    (record,) = [run for run in sqlite_app.store.runs("mill") if run.kind == "replay"]
+    assert (record.status, sqlite_app.store.lease_of(record.number, 0)) == ("interrupted", None)
+    assert again(run_key="mend", **which).status == "completed"
+    assert {status for _, status in mill.letters()} == {"resolved"}
+    assert sorted(mill.seen) == list(range(6))
+
+
+def test_what_holds_items_is_for_its_owner_alone(sqlite_app, tmp_path, monkeypatch):
+    """S0-41: reports, error files and spools are 0600, the folders that are made for them 0700."""
+    monkeypatch.chdir(tmp_path)
+    before = os.umask(0)
+    try:
+        mill = Mill(sqlite_app)
+        seen = {}
+
+        def look(_):
+            seen.update({path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("*.spool")})
+
+        stop = outlast.observe.subscribe(look)
+        result = mill.fail(range(5), bad=[3], sink="out.parquet")
+        stop()
+        result.write_errors("errors/list.csv")
+        outlast.report.of(result).save("report.html")
+    finally:
+        os.umask(before)
+    modes = {path: Path(path).stat().st_mode & 0o777 for path in ("errors", "errors/list.csv", "report.html")}
+    assert modes == {"errors": 0o700, "errors/list.csv": 0o600, "report.html": 0o600}
+    assert set(seen.values()) == {0o600}
+
+
+# --- a letter tells its newest failure ---
+
+
+class Press:
+    """A pipeline of two stages that fail as they are told: `wrong` maps a stage to what it raises."""
+
+    def __init__(self, app):
+        self.app, self.wrong = app, {}
+
+        @outlast.stage(retry=ONCE)
+        def fetch(n):
+            return self._does("fetch", n)
+
+        @outlast.stage(retry=ONCE)
+        def press(n):
+            return self._does("press", n)
+
+        self.pipeline = outlast.Pipeline("press", fetch, press, app=app, failure_budget=1.0)
+
+    def _does(self, stage, n):
+        if stage in self.wrong:
+            raise self.wrong[stage]
+        return n
+
+    def replay(self, **wrong):
+        self.wrong = wrong
+        return self.pipeline.reprocess(check=False)
+
+    def letter(self):
+        (letter,) = self.app.dead_letters.find(status=None)
+        return letter
+
+
+def test_a_letter_that_fails_in_another_way_tells_that_everywhere(app, tmp_path):
+    """C-14, S3-27, S4-22: stage, error, group, reason, error file and export are those of the newest failure; the earlier ones are on record."""
+    press = Press(app)
+    press.wrong = {"fetch": TimeoutError("no answer")}
+    first = press.pipeline.run([7], run_key="k", item_key=str, check=False)
+    before = press.letter()
+    press.replay(press=ValueError("too hard"))
+    after = press.letter()
+    told = ("press", "too hard", "ValueError", "data_error", "data", "permanent")
+    assert (after.stage, after.error, after.error_type, after.error_class, after.tier, after.stop_reason) == told
+    assert (after.id, after.status, after.replays, after.attempts) == (before.id, "open", 1, 2)
+    assert after.group == fingerprint("press", "data_error", "ValueError", "too hard")
+    (group,) = app.dead_letters.groups()
+    assert (group.id, group.stage, group.message, group.count) == (after.group, "press", "too hard", 1)
+    assert before.last_attempt_at < group.first_seen_at <= group.last_seen_at == after.last_attempt_at
+    assert (list(app.dead_letters.groups(group=before.group)), after.first_failed_at) == ([], before.first_failed_at)
+    assert [(stat.stage, stat.count) for stat in app.dead_letters.stats()] == [("press", 1)]
+    # In the run that it comes from, too.
+    (item,) = first.items()
+    assert (item.status, item.error, item.stop_reason) == ("dlq", "press: ValueError: too hard", "permanent")
+    (line,) = first.errors()
+    assert (line.stage, line.message, line.raw_row) == ("press", "too hard", 7)
+    assert line.timestamp == after.last_attempt_at
+    assert [(one.stage, one.message) for one in first.groups] == [("press", "too hard")]
+    report = outlast.report.of(first)
+    assert [(one.stage, one.message) for one in report.letters] == [("press", "too hard")]
+    assert report.verdict.endswith("It failed at press with ValueError.")
+    # What went before is kept, with the letter and with its export.
+    (earlier,) = after.metadata["earlier_failures"]
+    assert {
+        name: earlier[name] for name in ("stage", "error", "error_type", "error_class", "group", "stop_reason")
+    } == {
+        "stage": "fetch",
+        "error": "no answer",
+        "error_type": "TimeoutError",
+        "error_class": "timeout",
+        "group": before.group,
+        "stop_reason": before.stop_reason,
+    }
+    app.dead_letters.export(tmp_path / "letters")
+    (entry,), _ = Directory(tmp_path / "letters").entries()
+    assert (entry.error, entry.error_type, entry.task["stage"]) == ("too hard", "ValueError", "press")
+    assert entry.metadata["earlier_failures"] == [earlier]
+    # And the payload is still what it was: a replay begins where it did.
+    assert (after.payload, after.begins_at) == (7, "fetch")
+    assert (press.replay().status, press.letter().status) == ("completed", "resolved")
+
+
+def test_many_failures_of_a_letter_stay_few_on_record(sqlite_app):
+    """C-14: the first and the newest are kept, however often it is replayed."""
+    press = Press(sqlite_app)
+    press.wrong = {"fetch": ValueError("time 0")}
+    press.pipeline.run([7], item_key=str, check=False)
+    for number in range(1, 25):
+        press.replay(fetch=ValueError(f"time {number}"))
+    letter = press.letter()
+    texts = [earlier["error"] for earlier in letter.metadata["earlier_failures"]]
+    assert (letter.error, letter.replays, letter.attempts) == ("time 24", 24, 25)
+    assert texts == ["time 0", *(f"time {number}" for number in range(5, 24))]
+
+
+def test_what_cannot_be_kept_by_a_sink_is_the_newest_failure_of_its_letter(app, tmp_path):
+    """C-14, D-25: a row that the table refuses late tells that in the letter and in the run it comes from."""
+    with sqlite3.connect(tmp_path / "data.db") as connection:
+        connection.execute("create table made (n integer check (n <> 3))")
+    mill = Mill(app)
+    sink = outlast.Table(f"sqlite:///{tmp_path}/data.db", "made")
+    first = mill.fail(range(5), bad=[3], sink=sink)
+    mill.pipeline.reprocess(check=False)
+    (letter,) = app.dead_letters.find(pipeline="mill")
+    (item,) = first.items(status="dlq")
+    (line,) = first.errors()
+    assert "CHECK constraint failed" in letter.error
+    assert (letter.error in item.error, line.message) == (True, letter.error)

@@ -94,6 +94,85 @@ def test_fifty_failures_of_one_kind_in_a_row_stop_it_earlier():
     assert "no column" in result.why
 
 
+@pytest.mark.parametrize("how", ["threads", "coroutines", "behind another stage", "batches"])
+def test_what_is_read_and_not_begun_is_stopped_too(how, app):
+    """D-14, D-30: a source that is read to its end is no reason to go on; what was not begun stays pending, and a resume does it."""
+    broken, asked = [True], []
+
+    def refuse(item):
+        asked.append(item)
+        if broken and (same or item % 2):
+            raise ValueError("always" if same else f"kind {'abcdefghijklmnop'[item // 2 % 16]}")
+        return item
+
+    def blocking(item: int) -> int:
+        return refuse(item)
+
+    async def prompt(item: int) -> int:
+        return refuse(item)
+
+    async def together(items: list[int]) -> list[int]:
+        return [refuse(item) for item in items]
+
+    @outlast.stage
+    async def first(item: int) -> int:
+        return item
+
+    stages = {
+        "threads": [outlast.stage(blocking, concurrency=1)],
+        "coroutines": [outlast.stage(prompt, concurrency=1)],
+        "behind another stage": [first, outlast.stage(blocking, concurrency=1)],
+        "batches": [outlast.stage(together, batch=1, concurrency=1)],
+    }[how]
+    stories = []
+    for same, name in ((True, "same"), (False, "budget")):
+        asked.clear()
+        broken[:] = [True]
+        pipeline = outlast.Pipeline(
+            name, *stages, app=app, failure_check_interval=20, failure_budget=0.1 if not same else 1.0
+        )
+        with pytest.raises(outlast.RunFailed) as caught:
+            pipeline.run(range(200), run_key=name)
+        stopped = caught.value.result
+        counts = stopped.counts
+        broken.clear()
+        again = pipeline.run(range(200), run_key=name, check=False)
+        stories.append(
+            (
+                type(caught.value).__name__,
+                stopped.reason,
+                counts.source_exhausted,
+                counts.finished,
+                counts.pending,
+                again.counts.pending,
+                len(asked),
+            )
+        )
+    assert stories == [
+        ("RunFailed", "same_failure", True, 50, 150, 0, 200),
+        ("FailureBudgetExceeded", "failure_budget_exceeded", True, 20, 180, 0, 200),
+    ]
+
+
+def test_what_has_begun_is_not_given_up_when_nothing_else_is_left(app):
+    """D-14: all others have ended and one waits for its next attempt: there is nothing to stop, and the thresholds decide."""
+    tried = []
+
+    @outlast.stage(retry=outlast.RetryPolicy(max_attempts=2, initial_delay=20, jitter=0))
+    async def work(item):
+        if item == 0:
+            tried.append(item)
+            if len(tried) == 1:
+                raise ConnectionResetError("once")
+            return item
+        raise ValueError("always")
+
+    with capture_events() as events:
+        result = trial(outlast.Pipeline("p", work, failure_check_interval=50), range(51))
+    told = [event.stopped for event in events if event.name == "failure_budget_exceeded"]
+    assert (result.reason, result.counts.succeeded, result.counts.pending, told) == ("low_success_rate", 1, 0, [False])
+
+
 def test_throttling_without_a_true_failure_does_not_stop_a_run():
     """D-11, D-14: refusals behind a limit are not charged, and who ends by them counts neither way."""
     calls = itertools.count()
@@ -125,6 +204,47 @@ def test_a_refusal_is_charged_after_a_quarter_of_an_hour():
     books = Accounting(Bounds(failure_check_interval=1))
     assert books.judge("dlq", fingerprint="x", throttled=True) is None
     assert books.processed == 0
+
+
+@pytest.mark.parametrize("jitter", [0.25, "decorrelated", "full"])
+@pytest.mark.parametrize("batch", [None, 2])
+def test_a_policy_of_milliseconds_asks_a_refusing_service_ever_more_rarely(batch, jitter, caplog):
+    """D-11: what is not charged would be asked for ever: each wait has a floor that doubles to 5 s; the log says it every ten seconds."""
+    retry = outlast.RetryPolicy(initial_delay=0.001, max_delay=0.002, jitter=jitter)
+    calls = []
+
+    async def work(items):
+        calls.append(items)
+        raise TooManyRequests("slow down")
+
+    guard = outlast.Guard("api3", retry=retry, limit=outlast.Limit("api3"))
+    result = trial(outlast.Pipeline("p", outlast.stage(work, guard=guard, batch=batch)), ["a"])
+    waits = [row.delay_us / 1e6 for row in result._store().attempts(result._number) if row.delay_us is not None]
+    uncharged = waits[:-2]
+    floors = [min(0.01 * 2**n, 5.0) for n in range(len(uncharged))]
+    assert all(0.74 * floor <= wait <= 1.26 * floor for wait, floor in zip(uncharged, floors, strict=True))
+    assert 170 <= len(calls) <= 260
+    said = [
+        record.message
+        for record in caplog.records
+        if record.levelname == "WARNING" and "asks for less" in record.message
+    ]
+    assert 50 <= len(said) <= 91
+    assert "more like it before" in said[-1]
+
+
+def test_waits_after_refusals_grow_to_the_policys_longest():
+    """D-11: the policy's own schedule goes on, also where it begins below its ceiling by far; without a ceiling a minute is one."""
+    for longest, expected in ((20.0, 20.0), (None, 60.0)):
+        retry = outlast.RetryPolicy(initial_delay=0.1, max_delay=longest, jitter=0)
+
+        @outlast.stage(guard=outlast.Guard("api4", retry=retry, limit=outlast.Limit("api4")))
+        async def work(item):
+            raise TooManyRequests("slow down")
+
+        result = trial(outlast.Pipeline("p", work), ["a"])
+        waits = [row.delay_us / 1e6 for row in result._store().attempts(result._number) if row.delay_us is not None]
+        assert (waits[:4], max(waits)) == ([0.1, 0.2, 0.4, 0.8], expected)
 
 
 def test_an_error_that_no_item_survives_stops_at_once():
@@ -174,6 +294,28 @@ def test_three_failed_rounds_of_probes_stop_the_run_and_leave_items_pending():
     assert result.counts.pending > 0
     assert result.counts.dlq + result.counts.failed <= 8
     assert result.counts.total == result.counts.finished + result.counts.pending
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_rounds_that_an_earlier_run_has_waited_for_stop_no_later_one(sqlite_app, batch):
+    """D-10: in the same process, with the same breaker; when the service is back, the run goes on behind the first probe."""
+    breaker = outlast.CircuitBreaker("back", failure_threshold=2, reset_timeout=10, half_open_requests=1)
+    down = True
+
+    async def work(item):
+        if down:
+            raise Unavailable("down")
+        return item
+
+    options = {} if batch is None else {"batch": batch}
+    guard = outlast.Guard("back", retry=outlast.presets.stage, breaker=breaker)
+    pipeline = outlast.Pipeline("p", outlast.stage(guard=guard, concurrency=4, **options)(work), app=sqlite_app)
+    with outlast.testing.virtual_time():
+        first = pipeline.run(range(20), run_key="k", check=False)
+        down = False
+        second = pipeline.run(range(20), run_key="k", check=False)
+    assert (first.reason, first.counts.succeeded) == ("breaker_open", 0)
+    assert (second.status, second.counts.succeeded, second.counts.pending) == ("completed", 20 - first.counts.dlq, 0)
 
 
 def test_an_empty_retry_budget_defers():

@@ -1,15 +1,16 @@
 """
 What is kept of an item that failed, and where a replay of it begins.
 
-A replay works on the item or not at all. The letter holds the input of the stage that failed. Where that cannot be stored, it holds the nearest
-earlier one that can: what the last checkpoint has, else what the source gave. Where nothing can, it says so, and is not replayed. Objects come
-back by annotation, and that is decided when the replay begins: whoever adds the annotation afterwards has the letter replayed.
+A replay works on the item or not at all. The letter holds the input of the stage that failed, as the stage last had it: a repair may have made
+it. Where that cannot be stored, it holds the nearest earlier one that can: what the last checkpoint has, else what the source gave. Where nothing
+can, it says so, and is not replayed. Objects come back by annotation, and that is decided when the replay begins: whoever adds the annotation
+afterwards has the letter replayed.
 
     payload                 the input of the stage ``begins``, which is the letter's own stage if that is not said
     metadata  begins        another stage than the letter's, by name; None: there is no payload
               unstored      why the input of the letter's stage is not there
               earlier       stage and data of the checkpoint before it, where the payload needs an annotation that was missing
-              source        what the source gave, if the stage was not the first; None if that cannot be stored
+              source        what the source gave, if that is not the payload; None if that cannot be stored
 """
 
 from __future__ import annotations
@@ -68,16 +69,20 @@ def inputs(
     value: Any,
     source: Any,
     saved: tuple[int, bytes] | None,
+    mended: bool = False,
 ) -> Inputs:
-    """What is kept of an item that failed at the stage `at` with this input; `saved` is its last checkpoint: of which stage's input."""
+    """
+    What is kept of an item that failed at the stage `at` with this input; `saved` is its last checkpoint: of which stage's input. `mended`: a
+    repair has made this input of the one that the stage had first.
+    """
     metadata: dict[str, Any] = {}
     kept, why = stored(codec, value)
     lacks = [] if kept is None else kept.lacks(known)
     first: Kept | None = None
-    if at:
+    if at or mended:
         first, _ = stored(codec, source)
         metadata["source"] = None if first is None else _text(first.data)
-    if saved is not None and saved[0] == at:  # as it was before the stage could change it in place
+    if saved is not None and saved[0] == at and not mended:  # as it was before the stage could change it in place
         return Inputs(saved[1], metadata, lacks, None)
     if kept is not None:
         if lacks and saved is not None:

@@ -46,7 +46,7 @@ _BOOT = (
     "import json, socket, sys; control = socket.socket(fileno=int(sys.argv.pop())); "
     "length = int.from_bytes(control.recv(4, socket.MSG_WAITALL), 'big'); "
     "sys.path[:] = json.loads(control.recv(length, socket.MSG_WAITALL)); "
-    "from outlast.isolation.supervisor import keep; import outlast.calls.drivers, outlast.model; keep(control)"
+    "from outlast.isolation.supervisor import keep; import outlast.calls.drivers, outlast.calls.records; keep(control)"
 )
 
 

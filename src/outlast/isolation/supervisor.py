@@ -496,8 +496,9 @@ def _restored(pickled: bytes) -> BaseException:
 def _frames(error: BaseException) -> str:
     """Where it was raised, without the frames that are ours, and without its text, which it carries itself."""
     frames = error.__traceback__
-    ours = os.path.dirname(__file__)  # noqa: PTH120 - one call
-    while frames is not None and os.path.dirname(frames.tb_frame.f_code.co_filename) == ours:  # noqa: PTH120 - as above
+    here = os.path.dirname(__file__)  # noqa: PTH120 - one call
+    ours = (here, os.path.join(os.path.dirname(here), "calls"))  # noqa: PTH118, PTH120 - as above
+    while frames is not None and os.path.dirname(frames.tb_frame.f_code.co_filename) in ours:  # noqa: PTH120 - as above
         frames = frames.tb_next
     try:
         return "".join(traceback.format_tb(frames, 50)) if frames is not None else ""

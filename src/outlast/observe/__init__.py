@@ -38,6 +38,8 @@ _changing = allocate_lock()
 QUIET = 10.0  # seconds in which a warning of a run is said once
 _MOST_SAID = 10_000
 _said: dict[tuple[object, ...], list[Any]] = {}  # when it was said, how often it was not said since, and what
+# Whether calls made here belong to an item that tells its own end.
+for_an_item: ContextVar[bool] = ContextVar("outlast_for_an_item", default=False)
 captures: ContextVar[tuple[Hook, ...]] = ContextVar("outlast_captures", default=())
 
 
@@ -151,10 +153,8 @@ def _log(event: Event) -> None:
     import logging
 
     level, sentence = logging.getLevelNamesMapping()[event.level.upper()], event.sentence()
-    if level == logging.WARNING and event.pipeline is not None and hasattr(event, "item_id"):
-        # In a run one cause has many items say the same; each has its row in the store.
-        same = ("step_id", "error_type", "error_class")
-        like = (event.name, event.run_id, *(getattr(event, part, "") for part in same))
+    like = _alike(event) if level == logging.WARNING else None
+    if like is not None:
         before = rarely(like, sentence)
         level = logging.DEBUG if before is None else level
         sentence += f" ({before:,} more like it before)" if before else ""
@@ -163,6 +163,16 @@ def _log(event: Event) -> None:
             logger().warning("%s more like: %s", f"{count:,}", told)
     if logger().isEnabledFor(level):
         logger().log(level, "%s", sentence, extra=event.as_dict())
+
+
+def _alike(event: Event) -> tuple[object, ...] | None:
+    """What a warning that one cause may bring hundreds of times has in common with the others; None if it is always said."""
+    if event.name == "throttled":  # a service that refuses calls for minutes: by the limit, and by what it asks for
+        return (event.name, event.run_id, getattr(event, "limit", ""), bool(getattr(event, "pause", 0.0)))
+    if event.pipeline is not None and hasattr(event, "item_id"):  # items of a run; each has its row in the store
+        same = ("step_id", "error_type", "error_class")
+        return (event.name, event.run_id, *(getattr(event, part, "") for part in same))
+    return None
 
 
 def rarely(like: tuple[object, ...], sentence: str = "") -> int | None:

@@ -258,5 +258,5 @@ class Intake:
             return False
         journey.at = found.stage + 1
         journey.saved = (journey.at, found.output)
-        journey.value = journey.input = value
+        journey.value = value
         return True

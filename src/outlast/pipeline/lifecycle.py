@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, cast
 
 from outlast.components import open_sink, open_source
@@ -109,7 +110,7 @@ class Run:
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
         now = identity_of(plan, sink)
         try:
-            record, lease, before = await _aside(lambda: _opened(store, plan, sink, now))
+            record, lease, before = await self._open(store, sink, now)
             self._doubted = in_doubt(before.identity, now)
             if before.counts.succeeded + before.counts.skipped + before.counts.dlq + before.counts.failed:
                 versions = {mark.name: mark.version for mark in before.stages}
@@ -134,11 +135,29 @@ class Run:
                     else:
                         await _aside(lambda: _not_begun(store, lease, record, why))
                 raise
+            finally:
+                if leases.held(lease):  # ended in the middle of winding down
+                    await _aside(lambda: _left_behind(store, lease, record))
         finally:
             if self._origins is not None:
                 await _aside(self._origins.close)
             if sink is not None:
                 sink.close()
+
+    async def _open(self, store: Store, sink: Sink | None, now: dict[str, Any]) -> tuple[RunRecord, Lease, RunRecord]:
+        """The run, leased. Who is cancelled meanwhile gives it back."""
+        found: list[tuple[RunRecord, Lease, RunRecord]] = []
+        try:
+            await _aside(lambda: found.append(_opened(store, self.plan, sink, now)), self._stop)
+        except BaseException:
+            if found:
+                record, lease, before = found[0]
+                if before.status in FINAL:
+                    await _aside(lambda: _as_before(store, lease, before))
+                else:
+                    await _aside(lambda: _not_begun(store, lease, record, "cancelled"))
+            raise
+        return found.pop()
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
         plan, began = self.plan, here.get().clock.now()
@@ -280,8 +299,26 @@ class Run:
         return books.verdict()
 
 
-async def _aside(do: Callable[[], Any]) -> Any:
-    return await asyncio.to_thread(do)
+async def _aside(do: Callable[[], Any], waits: Stop | None = None) -> Any:
+    """
+    Do it in a thread, and do not leave it there: who is cancelled meanwhile hears of it when it is done, and what it waits for by `waits`
+    ends. What is written at the end of a run must not be half written, and its lease must be given back.
+    """
+    work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, do)
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        while not work.done():
+            try:
+                await asyncio.wait([work])  # which leaves it alone
+            except asyncio.CancelledError as interruption:
+                cancelled = interruption
+                if waits is not None:
+                    waits.set()
+        if cancelled is not None:
+            raise cancelled from work.exception()
+        return work.result()
+    finally:
+        del work, cancelled  # an exception and this frame must not keep each other
 
 
 async def _watched(runner: Runner, watch: Callable[[Runner], None]) -> None:
@@ -479,6 +516,16 @@ def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
             return
         store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}", expect=("running",))
     except Exception as error:  # noqa: BLE001 - what kept it from beginning is raised
+        warn("the end of the run could not be written: %s", error_text(error))
+    let_go(store, lease)
+
+
+def _left_behind(store: Store, lease: Lease, record: RunRecord) -> None:
+    """It did not come to its own end: what is finished is on record, and the rest is for whoever goes on with it."""
+    try:
+        why = "ended before it had wound down; run it again to go on"
+        store.set_run(lease, record.id, status="interrupted", why=why, expect=("running",))
+    except Exception as error:  # noqa: BLE001 - what has ended it is raised
         warn("the end of the run could not be written: %s", error_text(error))
     let_go(store, lease)
 

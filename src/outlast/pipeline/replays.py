@@ -615,7 +615,7 @@ class Resends(Intake):
         except Exception as error:  # noqa: BLE001 - one letter that cannot be read stops no other
             return self._without(journey, error_text(error))
         journey.at = found.at
-        journey.source = journey.input = journey.value = found.value
+        journey.source = journey.value = found.value
         return journey
 
     def _without(self, journey: Journey, why: str, status: Any = None) -> Journey:

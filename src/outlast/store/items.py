@@ -18,7 +18,7 @@ from outlast.kernel.clock import here
 from outlast.store.database import Duplicate
 from outlast.store.faults import StoreRefused
 from outlast.store.letters import COLUMNS as LETTER
-from outlast.store.letters import letter_values
+from outlast.store.letters import letter_values, note_failure
 from outlast.store.records import (
     UNTRIED,
     AttemptRow,
@@ -186,20 +186,22 @@ class Items:
         (claim,) = tx.row("select id from outlast_runs where number = ?", lease.run_number)
         # In order of their ids, as everywhere, so that two transactions never wait for each other.
         for settled in sorted(Settled(*each) for each in batch.resolved):
-            letter, status, error, reason, seq, stop_reason = settled
+            letter, status, failure, reason, seq = settled
             # What a sink could not keep was resolved with its item, and is taken back with it.
             held = ("replaying", "resolved" if seq in batch.undone else "replaying")
             tried = reason is None
             counts = tried and not (batch.undone and seq in batch.undone)  # which has counted already
             done = tx.execute(
-                "update outlast_dead_letters set status = ?, moved = ?, error = coalesce(?, error), "
-                "reason = coalesce(?, reason), stop_reason = coalesce(?, stop_reason), replays = replays + ?, last_attempt = case when ? = 1 then ? else last_attempt end "
+                "update outlast_dead_letters set status = ?, moved = ?, reason = coalesce(?, reason), replays = replays + ?, "
+                "last_attempt = case when ? = 1 and ? = 'resolved' then ? else last_attempt end "
                 "where app = ? and id = ? and status in (?, ?) and claimed_by = ?",
-                *(status, now, error and storable(error), reason and storable(reason), stop_reason),
-                *(int(counts), int(tried), now, self.app, letter, *held, claim),
+                *(status, now, reason and storable(reason), int(counts)),
+                *(int(tried), status, now, self.app, letter, *held, claim),
             )
             if done.rowcount != 1:  # somebody has opened it since, and may have done its work
                 raise lost(lease)
+            if failure is not None:
+                note_failure(tx, letter, failure, now)
 
     def _bring_home(self, tx: Transaction, home: Homecoming, shard: Any) -> None:
         """The items that have become something after all, in the run they come from: rows, counts, sink, and what is said of it."""
@@ -227,6 +229,18 @@ class Items:
             moved["dlq"] += len(rows)
             moved["succeeded"] -= len(rows)
             degraded -= sum(bool(row[0]) for row in rows)
+        for again in home.failed:
+            # The reason of one that could not be read stays: it says that no stage of that run has seen it.
+            tx.execute(
+                "update outlast_items set output = ? where run = ? and seq = ? and status = 'dlq'",
+                *(again.output, run, again.seq),
+            )
+            tx.execute(
+                "update outlast_items set reason = ?, stop_reason = ?, fingerprint = ?, failure_class = ?, failure_type = ? "
+                "where run = ? and seq = ? and status = 'dlq' and (reason is null or reason not like 'source: %')",
+                *(text and storable(text) for text in (again.reason, *again.failure)),
+                *(run, again.seq),
+            )
         counts = [count + moved[name] for count, name in zip(counts, _COUNTED, strict=True)]
         offsets = [known for known in (offset, home.sink_offset) if known is not None]
         tx.execute(
@@ -282,7 +296,12 @@ class Items:
             # Settled and brought home in the transaction that wrote its item.
             resolved=[each for each in batch.resolved if Settled(*each).seq not in items],
             homes=[
-                replace(home, items=[item for item in home.items if item.replayed not in items]) for home in batch.homes
+                replace(
+                    home,
+                    items=[item for item in home.items if item.replayed not in items],
+                    failed=[again for again in home.failed if again.replayed not in items],
+                )
+                for home in batch.homes
             ],
             events=[event for event in batch.events if event.id not in events],
             read=batch.read,

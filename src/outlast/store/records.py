@@ -322,18 +322,35 @@ class SharedState:
 UNTRIED = "not tried: "  # how the reason of an item begins whose dead letter could not be replayed
 
 
+class LetterFailure(NamedTuple):
+    """
+    How the work of a dead letter failed when it was replayed; `attempts` were made this time, the first of them failed at `first_us`. `begins` is
+    the stage whose input the letter keeps, which need not be the one that failed now.
+    """
+
+    stage: str
+    error: str
+    error_type: str
+    error_class: str
+    tier: str
+    fingerprint: str
+    attempts: int
+    first_us: int
+    stop_reason: StopReason | None = None
+    begins: str | None = None
+
+
 class Settled(NamedTuple):
     """
-    What came of a dead letter in a replay: ``resolved``; or ``open`` again, with the `error` of this time and its `stop_reason`; or open and
-    untried, with the `reason`. `seq` is the number of its item in the replay.
+    What came of a dead letter in a replay: ``resolved``; or ``open`` again, with the `failure` of this time; or open and untried, with the
+    `reason`. `seq` is the number of its item in the replay.
     """
 
     letter: str
     status: LetterStatus
-    error: str | None = None
+    failure: LetterFailure | None = None
     reason: str | None = None
     seq: int | None = None
-    stop_reason: StopReason | None = None
 
 
 class Mended(NamedTuple):
@@ -348,6 +365,16 @@ class Mended(NamedTuple):
     output: bytes | None
 
 
+class FailedAgain(NamedTuple):
+    """An item that is a dead letter still, as a replay has ended it; the numbers are those of `Mended`."""
+
+    seq: int
+    replayed: int
+    reason: str | None
+    output: bytes | None
+    failure: Failure
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Homecoming:
     """
@@ -358,6 +385,7 @@ class Homecoming:
 
     lease: Lease
     items: Sequence[Mended]
+    failed: Sequence[FailedAgain] = ()
     sink_offset: int | None
     undone: Sequence[
         tuple[int, int]

@@ -139,6 +139,11 @@ class Convoy:
         """When the first of its items began, if one has."""
         return next((journey.started for journey in self.journeys if journey.started is not None), None)
 
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was tried yet with one of its items."""
+        return any(journey.untouched for journey in self.journeys)
+
     def enter(self, call: StageCall) -> None:
         running.set(call)
         standing.set(self)

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from outlast.pipeline.stages import Stage
     from outlast.verdicts import Verdict
 
-_HERE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[2]
 # The rooms that make attempts; what other rooms raise may be a defect of theirs, and its frames are kept.
-_OURS = (str(_HERE), *(str(_HERE.parent / f"{name}.py") for name in ("drivers", "isolate", "processes", "hedge")))
+_OURS = tuple(
+    str(_PACKAGE / room) for room in ("pipeline", "isolation", "calls/drivers.py", "calls/remote.py", "calls/hedge.py")
+)
 _UNTOLD = (None,) * 7
 _row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
 LONGEST_SNOOZE = 7 * 86400.0  # seconds from the first one at a stage
@@ -157,6 +159,7 @@ class Journey:
     unplaced: dict[str, int] | None = None  # and before attempts that have no row
     seen = 0  # what the flow's `latest` was when the attempt began
     repaired = numbered = 0  # repairs tried at this stage, and the attempts before the newest of them
+    mended_at: int | None = None  # the stage for which a repair has made its value
     falling = False  # the fallback answers next
     fallen: Exception | None = None  # for this error; for none, if it is a result that was not wanted
     first_failed: float | None = None
@@ -176,9 +179,16 @@ class Journey:
     def __init__(self, seq: int, key: str, value: Any) -> None:
         self.seq = seq
         self.key = key
-        self.source = self.input = self.value = value
+        self.source = self.value = value
         self.at = 0
         self.rows: list[AttemptRow] = []
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was tried with it yet at the stage it is at."""
+        if self.repaired or self.falling or (self.snoozed is not None and self.snoozed[0] == self.at):
+            return False
+        return self.call is None or self.call.tries == 0
 
     # -- standing in the context
 
@@ -304,9 +314,9 @@ class Journey:
             self.status = "succeeded"
             return Next.END
         if post.stage.checkpoint:
-            self.before = self.input
+            self.before = self.value
         self.at += 1
-        self.value = self.input = result
+        self.value = result
         return post.onward
 
     def ended(self, post: Post, result: Any) -> Next:
@@ -332,7 +342,7 @@ class Journey:
             self.status = "succeeded"
             return Next.END
         self.at = post.index + 1
-        before, self.value, self.input = self.input, result, result
+        before, self.value = self.value, result
         if post.stage.checkpoint:
             self.before = before
             return Next.HOLD
@@ -513,6 +523,7 @@ class Journey:
         except Exception as broken:  # noqa: BLE001 - then the item fails as it would have without
             self.warn(f"{name} could not repair the input of {post.name}: {type(broken).__name__}")
             return False
+        self.mended_at = post.index
         self.numbered += 1 if self.call is None else self.call.tries
         self.call = self.notes = None
         self.warn(f"input of {post.name} repaired by {name} after {type(error).__name__}")

@@ -190,6 +190,7 @@ class Runner(Traffic):
         self.heart = heart = Heart(
             self.store,
             self.lease,
+            self.loop,
             lost=lambda error: _unless_closed(soon, self.lose, error),
             wanted=lambda wish: _unless_closed(soon, self.end, wish),
         )
@@ -362,12 +363,27 @@ class Runner(Traffic):
     def _wary(self) -> bool:
         """Whether one of the items in hand may be the one at which the failure budget ends the run."""
         books = self.books
-        return books.over_budget and self._reading and books.processed + self.window >= books.next_check
+        return books.over_budget and self.reason is None and books.processed + self.window >= books.next_check
 
     @property
     def reading(self) -> bool:
         """Whether there may be items that are not read yet, and they are wanted."""
         return self._reading
+
+    @property
+    def stoppable(self) -> bool:
+        """Whether anything is left to stop: something to read, or an item in hand that has not begun at its stage."""
+        if self._reading:
+            return True
+        if self.reason is not None or self.in_hand == 0:
+            return False
+        lines = [
+            (*self._fresh, *self._metered, *self._granted, *self._lines.values()),
+            (journey for _, _, journey in self._timers),
+            self.crew.waiting(),
+            *(post.ready for post in self.posts if post.is_async or not post.alone),
+        ]
+        return any(traveller.untouched for traveller in itertools.chain.from_iterable(lines))
 
     @property
     def over(self) -> bool:

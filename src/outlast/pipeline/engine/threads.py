@@ -69,6 +69,7 @@ class Crew:
         self.held = 0  # items in here: on their way to a thread, in one, or parked
         # Who has just failed: nobody begins anything before the loop has decided whether that stops the run.
         self.holding: set[Traveller] = set()
+        self._stalled: set[Traveller] = set()  # those that wait for this decision in a thread
         self._released = threading.Condition()
         self.careful = False  # the same for whoever ends, well or not
 
@@ -115,6 +116,14 @@ class Crew:
     def inbox(self) -> tuple[Traveller, ...]:
         """The items that are on their way to a thread."""
         return tuple(self._inbox)
+
+    def waiting(self) -> list[Traveller]:
+        """The items that no thread has begun with: on their way to one, parked, or waiting in one for a decision of the loop."""
+        parked = (
+            traveller for post in self._posts if not post.is_async and post.alone for traveller in tuple(post.ready)
+        )
+        with self._released:
+            return [*self._inbox, *parked, *self._stalled]
 
     def unstarted(self) -> list[Traveller]:
         """Take back the items that no thread has begun with."""
@@ -164,10 +173,12 @@ class Crew:
             if not self.holding:
                 self._released.notify_all()
 
-    def _wait_for_release(self) -> None:
+    def _wait_for_release(self, traveller: Traveller) -> None:
         with self._released:
+            self._stalled.add(traveller)
             while self.holding and not self._closed:
                 self._released.wait()
+            self._stalled.discard(traveller)
 
     def _collect(self) -> None:
         self._told = False
@@ -232,7 +243,7 @@ class Crew:
         self._enter()
         while True:
             if self.holding:
-                self._wait_for_release()
+                self._wait_for_release(journey)
             post = self._posts[journey.at]
             if not post.alone:  # a convoy, whose slot the loop has taken and gives back
                 return self._attempt(journey, post)
