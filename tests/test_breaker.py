@@ -33,7 +33,7 @@ from hypothesis.stateful import (
 import outlast
 from lanes import lane  # noqa: F401 - a fixture
 from outlast import CircuitBreaker, CircuitBreakerOpenError, CircuitState, ConfigurationError, Guard, RetryPolicy
-from outlast.breaker import _Window
+from outlast.breaker.circuit import Tally, counted
 from outlast.kernel.clock import here
 from outlast.observe import subscribe
 from outlast.testing import capture_events, disabled, virtual_time
@@ -783,11 +783,12 @@ def test_failures_in_a_row_do_not_trip_where_a_rate_is_given():
 
 def test_a_million_outcomes_do_not_drift():
     """S2-30, semantics 52: the running numbers are those of a recount."""
-    window, last = _Window(100), deque(maxlen=100)
+    tally, last, terms = Tally(100), deque(maxlen=100), make(failure_rate=1.0)
     for failure in random.Random(7).choices((False, True), k=1_000_000):
-        window.add(failure)
+        tally, _ = counted(tally, failure, None, terms)
         last.append(failure)
-    assert (window.calls, window.failures) == (100, sum(last))
+    newest = sum(failure << age for age, failure in enumerate(reversed(last)))
+    assert (tally.calls, tally.failures, tally.outcomes) == (100, sum(last), newest)
 
 
 def test_the_rate_is_that_of_a_recount_for_any_sequence():
@@ -797,10 +798,10 @@ def test_the_rate_is_that_of_a_recount_for_any_sequence():
         with contextlib.suppress(ConnectionResetError):
             breaker.call(body)
         last.append(body is fail)
-        assert (breaker.counts.window.calls, breaker.counts.window.failures) == (len(last), sum(last))
+        assert (breaker.counts.tally.calls, breaker.counts.tally.failures) == (len(last), sum(last))
     assert breaker.state is CLOSED
     trip(breaker)
-    assert breaker.counts.window.failures == 20
+    assert breaker.counts.tally.failures == 20
 
 
 # --- slow calls ---

@@ -57,8 +57,8 @@ class Sink(ABC):
         """
         Get ready; `offset` is what an earlier pass of this run has committed, `token` the number of this one's lease. Not `alone`: who had the run
         before has not given it back and may live, so what it writes from now on must do no harm. `settled`: everything that the run has written
-        is committed, so whatever else is there belongs to somebody else; None if only the mark can tell. `mark` is what was on record beside the
-        offset: what does not look like it is another one, and refused before anything is changed.
+        is committed, so whatever else is there belongs to somebody else; None if only the mark can tell. `mark` is what was on record beside the offset: what does not look like
+        it is another one, and refused before anything is changed.
         """
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from outlast.components import open_sink, open_source
 from outlast.errors import ConfigurationError
-from outlast.kernel.clock import Clock, Stop, here
+from outlast.kernel.clock import Stop, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
 from outlast.observe import emit, listening
@@ -345,7 +345,7 @@ async def _watched(runner: Runner, watch: Callable[[Runner], None]) -> None:
 
 def _share(plan: Plan) -> None:
     """Bind what the stages share with other processes to this app's store."""
-    if type(here.get().clock) is Clock:
+    if not here.get().clock.virtual:
         guards = [stage.guard for stage in plan.stages]
         bind(
             [thing for guard in guards for thing in (guard.breaker, guard.limit, guard.retry_budget)], plan.home.commons
