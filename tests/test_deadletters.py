@@ -27,7 +27,6 @@ from outlast.store import open_store
 from outlast.store.filters import FIELDS
 from outlast.store.records import EventRow, to_us
 from outlast.testing import capture_events
-from servers.postgres import Postgres
 from stores import TABLES, sql
 from stores import letter as row
 
@@ -475,12 +474,6 @@ def test_an_adapter_that_is_no_coroutine_function_stops_no_other():
 
 
 # --- dead letters in a store ---
-
-
-@pytest.fixture(scope="session")
-def postgres():
-    with Postgres() as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
