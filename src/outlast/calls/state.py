@@ -15,9 +15,12 @@ import itertools
 from contextvars import ContextVar
 
 from outlast.calls.ending import note
+from outlast.deciding import LONG_AGO, REASONS, after_failure
 from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError, nearest
+from outlast.kernel import raised
 from outlast.kernel.clock import here, later, stopping
 from outlast.kernel.log import report_once
+from outlast.kernel.raised import set_frames
 from outlast.observe import emit, listening
 from outlast.policy import plain
 from outlast.settings.callables import PLAIN, awaitable, discard, shape_of
@@ -25,13 +28,14 @@ from outlast.verdicts import classify, plans, refusal, surely_undone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any, NoReturn, Protocol, TypeAlias
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Any, NoReturn, Protocol, Self, TypeAlias
 
     from outlast.breaker import CircuitBreaker
     from outlast.breaker.circuit import Circuit, Ticket
     from outlast.budgets import RetryBudget
     from outlast.calls.records import AttemptRecord, Context, History, Notes
+    from outlast.deciding import Answer
     from outlast.isolation.processes import ProcessAttempt
     from outlast.isolation.threads import ThreadAttempt
     from outlast.kernel.aliases import StopReason
@@ -106,9 +110,7 @@ class Ended(Exception):
         self.result = result
 
 
-_drop_frames = BaseException.with_traceback  # past any __setattr__: an exception may be a frozen dataclass
 _MARK = "__outlast_history__"
-_NOT_RETRIED = frozenset({"permanent", "unclear", "not_listed", "skipped", "ambiguous"})
 _numbers = itertools.count(1)
 running: ContextVar[Running] = ContextVar("outlast_call", default=None)
 standing: ContextVar[Place | None] = ContextVar("outlast_place", default=None)  # around all calls made there
@@ -155,7 +157,7 @@ def stop_reason(error: BaseException, /) -> StopReason | None:
 
 
 def _mark_of(error: BaseException) -> History | None:
-    return error.__dict__.get(_MARK)
+    return raised.fields(error).get(_MARK)
 
 
 def renumber(error: BaseException) -> None:
@@ -166,7 +168,7 @@ def renumber(error: BaseException) -> None:
             from dataclasses import replace
 
             latest[0] = next(_numbers)
-            object.__setattr__(link, _MARK, replace(mark, number=latest[0]))
+            raised.fields(link)[_MARK] = replace(mark, number=latest[0])
 
 
 # -- the flow ------------------------------------------------------------------------------------------------------------------
@@ -203,6 +205,9 @@ class Call:
     unawaited: object = None  # watches over the rest of a call that nobody has awaited yet
     deadline: float | None = None
     circuits = False  # whether an open circuit inside of an attempt is as transient as anything
+    gated = True  # whether breaker and retry budget are asked for this call
+    defers = False  # whether an empty retry budget holds the next attempt up, and does not end the call
+    owing: float | None = None  # since when it does
     asked = False  # whether the code has asked for its idempotency key, to send it along
     around: Begun | None = None  # the call that a plain one was made in, and that it speaks for
     alone = False  # whether it has a key and a record of its own, whatever its guard
@@ -245,6 +250,35 @@ class Call:
             self.heard = listening()
             # Nothing but a policy to ask, and nobody who watches: the fast lane.
             self.quick = not self.heard and world.retries and self.deadline is None and stopping.get() is None
+
+    @classmethod
+    def resumed(
+        cls,
+        guard: Settings,
+        name: str,
+        *,
+        number: int,
+        began: float,
+        previous: float | None = None,
+        last_error: Exception | None = None,
+        unwanted: object = None,
+        rows: Iterable[Row] = (),
+        notes: Mapping[int, Notes] | None = None,
+    ) -> Self:
+        """
+        A call that goes on after `number` attempts which were made elsewhere: in other calls, in another process. It
+        `began` at that instant of this clock: now, less what has elapsed since. `previous` is its newest delay, `rows`
+        and `notes` are its record so far.
+
+        If the next attempt cannot be made, it ends with its `last_error`; without one, with the result that was
+        `unwanted`. An exception that is gone has a stand-in: a `TemporaryFailure` with its text and its error class.
+        """
+        call = cls(guard, name, began=began, outer=running.get())
+        call.number, call.previous, call.last_error, call.unwanted = number, previous, last_error, unwanted
+        call.rows = [*rows]
+        if notes is not None:
+            call.notes = {**notes}
+        return call
 
     # -- before an attempt
 
@@ -455,9 +489,7 @@ class Call:
             return False
         answer = self.guard.covers(error)
         if isinstance(answer, str):  # a predicate has failed
-            object.__setattr__(
-                error, "__notes__", [*error.__dict__.get("__notes__", ()), f"outlast {self.name}: {answer}"]
-            )
+            raised.add_note(error, f"outlast {self.name}: {answer}")
         return answer is True
 
     def fell_back(self, error: Exception | None) -> None:
@@ -488,7 +520,7 @@ class Call:
         if self.quick:
             # The fast lane: an error whose type says all, and a policy that asks for its category only. The same as below, in
             # one piece, because a retry should cost little more than its attempts.
-            plan, policy, number = plans.get(error.__class__), self.guard.retry, self.number
+            plan, policy, number = plans.get(type(error)), self.guard.retry, self.number
             if (
                 plan is not None
                 and plan.simple
@@ -510,7 +542,7 @@ class Call:
                 except Exception:  # noqa: BLE001 - somebody else's __str__
                     text = _text(error)
                 self.rows.append((number, began, duration, text, plan.verdict, delay))
-                _drop_frames(error, None)
+                set_frames(error, None)
                 self.last_error = error
                 return delay
         world = self.world
@@ -521,58 +553,72 @@ class Call:
             self._settle(error, verdict)
         if self.entry >= 0:
             self._leave(error, verdict)
-        number, began = self.number, self.attempt_began
         # The first attempt of a plain call is not timed: for all we know it has just begun.
-        now = world.clock.monotonic() if self.timed or number > 1 else began
-        reason = self._before_policy(error) if latest[0] != self.seen or self.timer is not None else None
-        answer = reason or self.guard.retry.answer(
-            error, verdict, number, self.roll, self.previous, circuits=self.circuits
-        )
-        if not isinstance(answer, str) and (
-            stopping.get() is not None or self.deadline is not None or not self.guard.plain
-        ):
-            if not self.guard.idempotent and not self.asked and not surely_undone(error, verdict):
-                answer = "ambiguous"
-            else:
-                answer = self._after_policy(now, answer) or answer
+        now = world.clock.monotonic() if self.timed or self.number > 1 else self.attempt_began
+        says, owned, cut_short = self._first_facts(error, verdict)
+        ambiguous = not (self.guard.idempotent or self.asked or surely_undone(error, verdict))
+        answer = self._follows(says, now, owned=owned, cut_short=cut_short, ambiguous=ambiguous)
         if isinstance(answer, str):
             self._finish(error, verdict, answer, now)
             return None
-        delay = answer
-        self.rows.append((number, began, now - began, _text(error), verdict, delay))
         # A wait that was asked for is no step of our own backoff.
-        self.previous = delay if verdict.retry_after is None else delay - self.guard.retry.asked(verdict)
+        self.previous = answer if verdict.retry_after is None else answer - self.guard.retry.asked(verdict)
+        self._again(error, verdict, answer, now)
+        return answer
+
+    def _first_facts(self, error: Exception, verdict: Verdict) -> tuple[Answer, bool, bool]:
+        """What the policy says, whether a retry inside owns the error, whether the total timeout cut it short."""
+        owned = cut_short = False
+        if latest[0] != self.seen or self.timer is not None:
+            owned = not self.guard.retry.retry_exhausted and self._owned_by_inner(error)
+            cut_short = self.timer is not None and self.timer.cut_short(error)
+            if owned or cut_short:  # which is heard first: no predicate is called in vain, and no dice are rolled
+                return 0.0, owned, cut_short
+        return (
+            self.guard.retry.answer(error, verdict, self.number, self.roll, self.previous, circuits=self.circuits),
+            owned,
+            cut_short,
+        )
+
+    def _follows(
+        self, policy: Answer, now: float, *, owned: bool = False, cut_short: bool = False, ambiguous: bool = False
+    ) -> Answer:
+        """What follows, with the facts of this moment; the retry budget is asked only if all else says yes."""
+        guard, stop, open_until, budget = self.guard, stopping.get(), LONG_AGO, None
+        if self.gated:
+            budget = guard.retry_budget
+            if guard.breaker is not None and guard.on_open == "fail":
+                open_until = guard.breaker.open_until()
+        answer = after_failure(
+            policy,
+            now=now,
+            deadline=self.deadline,
+            open_until=open_until,
+            owned=owned,
+            cut_short=cut_short,
+            ambiguous=ambiguous,
+            stopping=stop is not None and stop.is_set(),
+        )
+        if budget is None or isinstance(answer, str) or budget.withdraw():
+            return answer
+        if self.defers:
+            self.owing = now
+            return answer
+        return after_failure(answer, unpaid=True)
+
+    def _again(self, error: Exception, verdict: Verdict, delay: float, now: float) -> None:
+        """The attempt has failed, and another one follows: it is on record and told, and holds nothing any more."""
+        self.rows.append((self.number, self.attempt_began, now - self.attempt_began, _text(error), verdict, delay))
         self.tier = verdict.tier
         if self.heard is None:
             self.heard = listening()
         if self.heard:
             self._tell_retry(error, verdict, delay)
         # A traceback keeps alive whatever its frames hold.
-        _drop_frames(error, None)
-        if error.__context__ is not None or error.__cause__ is not None or isinstance(error, ExceptionGroup):
+        set_frames(error, None)
+        if raised.context(error) is not None or raised.cause(error) is not None or isinstance(error, ExceptionGroup):
             _forget_frames(error)
         self.last_error = error
-        return delay
-
-    def _before_policy(self, error: Exception) -> StopReason | None:
-        """Reasons that come before the policy is asked."""
-        if not self.guard.retry.retry_exhausted and self._owned_by_inner(error):
-            return "nested_exhausted"
-        if self.timer is not None and self.timer.cut_short(error):
-            return "total_timeout"
-        return None
-
-    def _after_policy(self, now: float, delay: float) -> StopReason | None:
-        """Reasons why a retry that the policy wants cannot be."""
-        if self.deadline is not None and now + delay >= self.deadline:
-            return "total_timeout"
-        if self._stopped():
-            return "shutdown"
-        guard = self.guard
-        if guard.breaker is not None and guard.on_open == "fail" and guard.breaker.open_beyond(delay):
-            return "breaker_open"  # it would be rejected after the wait
-        budget = guard.retry_budget
-        return "retry_budget" if budget is not None and not budget.withdraw() else None
 
     def succeeded(self, result: object) -> float | None:
         """An attempt returned: None, or the seconds to wait if `retry_if` wants another one."""
@@ -620,18 +666,14 @@ class Call:
 
     def _another(self, result: object) -> float | None:
         """A result that `retry_if` does not want: the delay until another attempt, or None, and then it is returned as it is."""
-        policy, now = self.guard.retry, self.world.clock.monotonic()
-        delay = policy.delay(self.number, self.roll(), None, self.previous)
-        reason: StopReason | None = (
-            "exhausted" if self.number >= policy.max_attempts else self._after_policy(now, delay)
-        )
-        again = delay if reason is None else None
+        now = self.world.clock.monotonic()
+        answer = self._follows(self.guard.retry.answer_result(self.number, self.roll(), self.previous), now)
+        again, self.reason = (None, answer) if isinstance(answer, str) else (answer, None)
         self.rows.append((self.number, self.attempt_began, now - self.attempt_began, None, None, again))
-        self.reason, self.previous, self.last_error = reason, delay, None
-        self.unwanted = result
+        self.previous, self.last_error, self.unwanted = again, None, result
         if listening():
             self.heard = True
-            self._tell_result(result, reason, delay)
+            self._tell_result(result, answer)
         return again
 
     def interrupted(self, error: BaseException) -> None:
@@ -711,8 +753,8 @@ class Call:
         turn, self.turn = self.turn, None
         if turn is not None:  # a Ctrl-C may come in the very moment in which it was granted
             turn.limit.withdraw(turn)
-        if interruption.__context__ is None and interruption is not self.last_error:
-            interruption.__context__ = self.last_error
+        if raised.context(interruption) is None and interruption is not self.last_error:
+            raised.set_context(interruption, self.last_error)
 
     # -- the end
 
@@ -722,7 +764,7 @@ class Call:
         if error is None:
             self.reason = reason
             raise Ended(self.unwanted)
-        verdict = self.rows[-1][4]
+        verdict = self.rows[-1][4] if self.rows else classify(error)  # what a resumed call did may not be on its record
         self._attach(error, reason, verdict)
         self._tell_end(error, reason, verdict)
         try:
@@ -737,7 +779,8 @@ class Call:
         verdict = classify(error)
         self._settle(error, verdict)
         self._leave(error, verdict)
-        self._finish(error, verdict, "generator_started", self.world.clock.monotonic())
+        reason: Any = after_failure(0.0, handed_out=True)
+        self._finish(error, verdict, reason, self.world.clock.monotonic())
 
     def _finish(self, error: Exception, verdict: Verdict, reason: StopReason, now: float) -> None:
         self.rows.append((self.number, self.attempt_began, now - self.attempt_began, _text(error), verdict, None))
@@ -761,10 +804,8 @@ class Call:
             number=number,
             note=said,
         )
-        # object.__setattr__ and the list by hand: an exception may be a frozen dataclass.
-        notes = [old for old in error.__dict__.get("__notes__", ()) if inner is None or old != inner.note]
-        object.__setattr__(error, "__notes__", [*notes, mark.note])
-        object.__setattr__(error, _MARK, mark)
+        notes = [old for old in raised.notes(error) if inner is None or old != inner.note]
+        raised.fields(error).update({"__notes__": [*notes, mark.note], _MARK: mark})
 
     @property
     def policy(self) -> RetryPolicy:
@@ -825,7 +866,7 @@ class Call:
         at = later(self.world.clock.now(), delay)
         emit(StepRetryAttempt(**self._what(error, verdict), next_delay=delay, next_attempt_at=at))
 
-    def _tell_result(self, result: object, reason: StopReason | None, delay: float) -> None:
+    def _tell_result(self, result: object, answer: Answer) -> None:
         """A result that was not wanted is told like a failure; of the result itself only its type."""
         from outlast.observe.events import StepRetryAttempt, StepRetryExhausted
 
@@ -837,10 +878,10 @@ class Call:
             "error_type": type(result).__name__,
             "error": "retry_if wants another result",
         }
-        if reason is None:
-            emit(StepRetryAttempt(**fields, next_delay=delay, next_attempt_at=later(self.world.clock.now(), delay)))
+        if isinstance(answer, str):
+            emit(StepRetryExhausted(**fields, reason=answer))
         else:
-            emit(StepRetryExhausted(**fields, reason=reason))
+            emit(StepRetryAttempt(**fields, next_delay=answer, next_attempt_at=later(self.world.clock.now(), answer)))
 
     def _tell_end(self, error: BaseException, reason: StopReason, verdict: Verdict | None) -> None:
         if verdict is None or not listening():
@@ -850,7 +891,7 @@ class Call:
         self._tell_timeout(error)
         if reason == "retry_budget" and self.guard.retry_budget is not None:
             emit(RetryBudgetExhausted(**self.who(), budget=self.guard.retry_budget.name))
-        kind = StepErrorPermanent if reason in _NOT_RETRIED else StepRetryExhausted
+        kind = StepRetryExhausted if REASONS[reason].retriable else StepErrorPermanent
         emit(kind(**self._what(error, verdict), reason=reason))
 
     def _tell_timeout(self, error: BaseException) -> None:
@@ -898,7 +939,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         if link is None:
             return
         yield link
-        link = link.__cause__ or link.__context__
+        link = raised.cause(link) or raised.context(link)
 
 
 def _forget_frames(error: BaseException) -> None:
@@ -910,7 +951,7 @@ def _forget_frames(error: BaseException) -> None:
         if link is None or id(link) in seen:
             continue
         seen.add(id(link))
-        _drop_frames(link, None)
-        waiting += [link.__cause__, link.__context__]
+        set_frames(link, None)
+        waiting += [raised.cause(link), raised.context(link)]
         if isinstance(link, BaseExceptionGroup):
             waiting += link.exceptions

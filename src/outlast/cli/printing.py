@@ -38,8 +38,8 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") 
     status = Text(run.status, style=f"bold {STATUS_COLOURS.get(run.status, '')}")
     called = (plain(run.pipeline), "bold"), "  ", plain(run.run_key), "  "
     out.print(Text.assemble(*called, status, took, "  ", (run.id[:12], "dim")))
-    if why or run.why:
-        out.print(Text(plain(why or run.why)))
+    if why or run.told:
+        out.print(Text(plain(why or run.told)))
     drawn = bar(
         min(out.width, WIDEST_BAR) - 8,
         counts.total,

@@ -180,12 +180,17 @@ class Intake:
             self._signal.set_result(None)
 
     def _key(self, item: Any, seq: int) -> str:
-        return Keys(None).of(item.raw, seq) if isinstance(item, Unreadable) else self._keys.of(item, seq)
+        return self._keys.of_content(item.raw, seq) if isinstance(item, Unreadable) else self._keys.of(item, seq)
 
     async def _unfinished(self, first: int, keys: list[str], items: list[Any]) -> list[Journey]:
         store, run = self._store, self._run.number
         rows = await self._aside(lambda: store.finished(run, first, len(keys)))
         there: dict[int, str] = {seq: key for seq, key, _ in rows}
+        for offset, item in enumerate(items):
+            # Lines that could not be read and were alike had one key in older versions.
+            bare = keys[offset].partition("#")[0]
+            if isinstance(item, Unreadable) and there.get(first + offset) == bare:
+                keys[offset] = bare
         # What did not end at this place may have ended at another one.
         doubtful = [key for offset, key in enumerate(keys) if there.get(first + offset) != key]
         elsewhere = await self._aside(lambda: store.find_keys(run, doubtful)) if doubtful else {}
