@@ -19,6 +19,7 @@ from outlast.pipeline.engine.runner import Runner
 from outlast.pipeline.errors import mark_with_result
 from outlast.pipeline.identity import OtherKeys, changed, identity_of, in_doubt, refusal
 from outlast.pipeline.intake import Intake
+from outlast.pipeline.keys import Ahead, NoKey, checked
 from outlast.pipeline.logs import marked
 from outlast.pipeline.record.books import Accounting, in_words, tally
 from outlast.pipeline.record.endings import Ledger
@@ -68,7 +69,7 @@ class Run:
         self._wishes: deque[str] = deque()
         self._doubted = False
         self._versioned: set[str] = set()  # stages that are another version than when it began
-        self._changed: list[str] = []  # stages whose functions are written in another way than when it began
+        self._changed: list[str] = []  # these, and those whose functions are written in another way
         self.runner: Runner | None = None
 
     def ask(self, wish: str) -> None:
@@ -98,14 +99,18 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._hear()
         with self._stop:
-            return await self._go(plan)
+            try:
+                return await self._go(plan)
+            finally:
+                if self.runner is None and isinstance(self._items, Ahead):  # else the runner closes it
+                    self._items.close()
 
     async def _go(self, plan: Plan) -> RunResult[Any]:
         # What is wrong with these is said before anything is begun.
         _share(plan)
         sink, replays = open_sink(plan.sink), isinstance(self._source, Chosen)
         if not replays:
-            self._items = open_source(self._source)
+            self._items = checked(open_source(self._source), plan.item_key)
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
         now = identity_of(plan, sink)
         try:
@@ -113,18 +118,23 @@ class Run:
             self._doubted = in_doubt(before.identity, now)
             if before.counts.succeeded + before.counts.skipped + before.counts.dlq + before.counts.failed:
                 versions = {mark.name: mark.version for mark in before.stages}
-                self._changed = changed(before.identity, now)
+                written = changed(before.identity, now)
                 self._versioned = {
                     mark.name for mark in plan.marks if versions.get(mark.name, mark.version) != mark.version
                 }
+                self._changed = [each.name for each in plan.marks if each.name in {*written, *self._versioned}]
             try:
                 if sink is not None:
                     record = await _aside(lambda: _ready(sink, store, record, lease, before))
                 if replays:
                     self._origins = Origins(store, record, plan.bounds, elsewhere=sink is not None)
                 return await self._work(store, record, lease, sink)
-            except OtherKeys:
-                await _aside(lambda: _as_before(store, lease, before))
+            except (OtherKeys, NoKey) as error:
+                why = error_text(error)
+                if before.passes:
+                    await _aside(lambda: _as_before(store, lease, before))
+                else:
+                    await _aside(lambda: _not_begun(store, lease, record, why))
                 raise
             except BaseException as error:
                 if self.runner is None:  # it never began: nobody has to wait for the lease to end
@@ -197,8 +207,8 @@ class Run:
             cancelled = interruption
         if watcher is not None:
             watcher.cancel()
-        if isinstance(runner.error, OtherKeys):  # nothing was begun
-            raise runner.error
+        if isinstance(runner.error, OtherKeys) or (isinstance(runner.error, NoKey) and not runner.intake.read):
+            raise runner.error  # nothing was begun
         if resends is not None and runner.status != "lost":
             await _aside(lambda: _set_free(store, lease, record))
         result = runner.result = self._result(runner, types)
@@ -324,10 +334,13 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
             "What it has finished is there: give the same sink, or another run_key."
         )
         raise ConfigurationError(message)
-    if record.passes and plan.kind == "run" and (problem := refusal(record.identity, now, key)) is not None:
+    bound = (
+        record.counts.total > 0
+    )  # a run of which no item was read knows nothing by its key, and nothing that its stages have made
+    if bound and plan.kind == "run" and (problem := refusal(record.identity, now, key)) is not None:
         raise ConfigurationError(problem)
     others = [mark[:2] for mark in _plain(record)] != [mark[:2] for mark in _marks(plan)]
-    if others and plan.on_change == "stop":
+    if others and bound and plan.on_change == "stop":
         old, new = (", ".join(f"{n} {v}" for n, v, _ in marks) for marks in (_plain(record), _marks(plan)))
         message = (
             f"the stages have changed since the run {key!r} of {plan.name} began ({old}; now {new}). Finished items stay as they are: "
@@ -345,7 +358,8 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
                 status="running",
                 expect=("running", "paused", "interrupted", "completed", "partial_success", "failed"),
                 # What has changed is told once; keys are judged by what is on record, whatever function gives them.
-                identity=now if record.identity is None else {**record.identity, "code": now["code"]},
+                identity={**record.identity, "code": now["code"]} if bound and record.identity else now,
+                stages=None if bound else plan.marks,
             ),
             "the store",
         )
