@@ -387,7 +387,7 @@ def _counts_bar(counts: Counts) -> str:
         degraded=counts.degraded,
         skipped=counts.skipped,
         succeeded=counts.succeeded - counts.degraded,
-        label=counted(counts.total, "item") + " read",
+        label=counted(counts.total, "item") + " read" + ("" if counts.source_exhausted else ", more to come"),
     )
 
 
