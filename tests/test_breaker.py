@@ -33,10 +33,11 @@ from hypothesis.stateful import (
 import outlast
 from lanes import lane  # noqa: F401 - a fixture
 from outlast import CircuitBreaker, CircuitBreakerOpenError, CircuitState, ConfigurationError, Guard, RetryPolicy
-from outlast.breaker import _Window
+from outlast.breaker.circuit import Tally, counted
 from outlast.kernel.clock import here
 from outlast.observe import subscribe
 from outlast.testing import capture_events, disabled, virtual_time
+from tables import table
 
 pytestmark = pytest.mark.usefixtures("lane")  # what a program does, and what the flow does
 
@@ -376,8 +377,8 @@ def test_only_a_monotonic_clock_decides(monkeypatch):
 # --- eras: late results ---
 
 
-@pytest.mark.parametrize("ending", ["succeed", "fail", "cancel"])
-@pytest.mark.parametrize("moment", ["open", "half_open", "closed_again"])
+@table("ending", ["succeed", "fail", "cancel"])
+@table("moment", ["open", "half_open", "closed_again"])
 def test_a_call_from_before_the_opening_changes_nothing_afterwards(ending, moment):
     """C-13, semantics 44: neither state, nor counts, nor the clock that runs."""
 
@@ -636,7 +637,7 @@ class VendorError(Exception):
     """Nobody knows what it means."""
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "counted"),
     [
         (ConnectionResetError(), True),
@@ -670,8 +671,8 @@ def test_any_exception_counts_if_asked_for():
     assert breaker.state is OPEN
 
 
-@pytest.mark.parametrize("count", ["faults", "any"])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), GeneratorExit(), asyncio.CancelledError()])
+@table("count", ["faults", "any"])
+@table("error", [KeyboardInterrupt(), SystemExit(1), GeneratorExit(), asyncio.CancelledError()])
 def test_control_flow_is_neutral(count, error):
     """D-10, semantics 45: it is no failure and no success, whatever counts."""
     breaker = make(count=count, failure_threshold=2)
@@ -782,11 +783,12 @@ def test_failures_in_a_row_do_not_trip_where_a_rate_is_given():
 
 def test_a_million_outcomes_do_not_drift():
     """S2-30, semantics 52: the running numbers are those of a recount."""
-    window, last = _Window(100), deque(maxlen=100)
+    tally, last, terms = Tally(100), deque(maxlen=100), make(failure_rate=1.0)
     for failure in random.Random(7).choices((False, True), k=1_000_000):
-        window.add(failure)
+        tally, _ = counted(tally, failure, None, terms)
         last.append(failure)
-    assert (window.calls, window.failures) == (100, sum(last))
+    newest = sum(failure << age for age, failure in enumerate(reversed(last)))
+    assert (tally.calls, tally.failures, tally.outcomes) == (100, sum(last), newest)
 
 
 def test_the_rate_is_that_of_a_recount_for_any_sequence():
@@ -796,10 +798,10 @@ def test_the_rate_is_that_of_a_recount_for_any_sequence():
         with contextlib.suppress(ConnectionResetError):
             breaker.call(body)
         last.append(body is fail)
-        assert (breaker.counts.window.calls, breaker.counts.window.failures) == (len(last), sum(last))
+        assert (breaker.counts.tally.calls, breaker.counts.tally.failures) == (len(last), sum(last))
     assert breaker.state is CLOSED
     trip(breaker)
-    assert breaker.counts.window.failures == 20
+    assert breaker.counts.tally.failures == 20
 
 
 # --- slow calls ---
@@ -842,7 +844,7 @@ def test_a_slow_probe_opens_again():
     assert story(events)[-1] == "circuit_breaker_reopened"
 
 
-@pytest.mark.parametrize("door", ["decorator", "with", "acall", "guard"])
+@table("door", ["decorator", "with", "acall", "guard"])
 def test_slow_calls_are_seen_through_every_door(door):
     """C-13: the time is taken however the call is made."""
     breaker = make(slow_call=2, failure_threshold=1)
@@ -1064,7 +1066,7 @@ def test_concurrent_trips_are_one_opening():
     assert story(events) == ["circuit_breaker_open"]
 
 
-@pytest.mark.parametrize("door", ["call", "decorator", "with", "guard"])
+@table("door", ["call", "decorator", "with", "guard"])
 def test_the_lock_is_not_held_during_the_call(door):
     """semantics 47: four threads are inside at the same moment."""
     breaker, barrier = make(), threading.Barrier(4)
@@ -1169,7 +1171,7 @@ def test_it_decorates_functions_and_methods_of_every_kind():
     assert make()(functools.partial(service.method, 4))() == 8
 
 
-@pytest.mark.parametrize("door", ["call", "acall", "decorator", "async decorator", "with", "returns a coroutine"])
+@table("door", ["call", "acall", "decorator", "async decorator", "with", "returns a coroutine"])
 def test_every_door_counts_and_rejects(door):
     """C-13, semantics 49, 50: the same two failures, the same rejection, and a rejected body does not run."""
     breaker, calls = make(failure_threshold=2), []
@@ -1210,7 +1212,7 @@ async def awaiting(fn):
     return await fn()
 
 
-@pytest.mark.parametrize("door", ["call", "acall", "decorator", "with"])
+@table("door", ["call", "acall", "decorator", "with"])
 def test_every_door_counts_successes(door):
     """S4-11: a success resets the count however the call was made."""
     breaker = make()
@@ -1233,10 +1235,8 @@ def test_every_door_counts_successes(door):
     assert breaker.failure_count == 0
 
 
-@pytest.mark.parametrize(
-    "door", ["decorated", "async decorated", "call", "acall", "outcome", "attempts", "generator", "async generator"]
-)
-@pytest.mark.parametrize("way", ["as in production", "in virtual time"])
+@table("door", ["decorated", "async decorated", "call", "acall", "outcome", "attempts", "generator", "async generator"])
+@table("way", ["as in production", "in virtual time"])
 def test_every_door_of_a_guard_counts_successes(door, way):
     """S4-11: failures and successes in turn, more often than the threshold, never open it; also on the short way of a decorated function."""
     breaker = make(failure_threshold=3)
@@ -1518,7 +1518,7 @@ print(os.waitstatus_to_exitcode(status), breaker.state)
     assert done.stdout == "0 closed\n", done.stderr
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "said"),
     [
         ({"failure_threshold": 0}, r"failure_threshold to be an integer of at least 1, got: 0"),
@@ -1993,8 +1993,8 @@ def test_a_result_to_retry_is_a_success_for_the_breaker():
     assert (breaker.state, breaker.failure_count) == (CLOSED, 0)
 
 
-@pytest.mark.parametrize("result", [5, None])
-@pytest.mark.parametrize("off", [False, True], ids=["on", "off"])
+@table("result", [5, None])
+@table("off", [False, True], ids=["on", "off"])
 def test_a_blocking_function_is_not_awaited_and_the_way_out_is_said(result, off):
     """It is a mistake of the program and no failure of the service, whatever counts as one; a TypeError of async code is that code's own."""
     breaker = CircuitBreaker(f"blocking {result} {off}", failure_threshold=1, count="any")

@@ -16,6 +16,7 @@ import pytest
 import outlast
 from outlast import ConfigurationError, Guard, RetryBudget, RetryPolicy, retry
 from outlast.settings.callables import kind_of, name_of
+from tables import table
 
 AT_ONCE = RetryPolicy(initial_delay=0)
 
@@ -95,8 +96,8 @@ GUARDS = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS.values(), ids=list(DOORS))
-@pytest.mark.parametrize("guard", GUARDS.values(), ids=list(GUARDS))
+@table("door", DOORS.values(), ids=list(DOORS))
+@table("guard", GUARDS.values(), ids=list(GUARDS))
 def test_a_mock_is_called_and_tried_again(guard, door):
     """S2-16: through every door, until it gives something."""
     mock = Mock(side_effect=[ConnectionResetError(), TimeoutError(), "success"])

@@ -40,6 +40,7 @@ from outlast import (
     stop_reason,
 )
 from outlast.testing import Faults, capture_events, disabled, inject, virtual_time
+from tables import table
 
 pytestmark = pytest.mark.usefixtures("lane")  # what a program does, and what the flow does
 
@@ -1417,8 +1418,8 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("around", ["plain", "full", "loop", "stage"])
-@pytest.mark.parametrize("is_async", [False, True])
+@table("around", ["plain", "full", "loop", "stage"])
+@table("is_async", [False, True])
 def test_a_plain_retry_inside_of_another_call_counts_its_own_attempts(around, is_async):
     """semantics 21: nothing of the outer number shows; its time, its key and its record are passed on, in every inner attempt."""
     seen, fails = [], {(1, 1): ConnectionResetError, (2, 1): ConnectionResetError, (2, 2): ConnectionResetError}
@@ -1489,7 +1490,7 @@ def test_a_plain_retry_inside_of_another_call_counts_its_own_attempts(around, is
     assert spent in (None, {"usd": 5.0})
 
 
-@pytest.mark.parametrize("reason", REASONS)
+@table("reason", REASONS)
 def test_every_stop_has_its_reason_its_history_and_its_note(reason):
     """S0-35, U-04, C-01: on the exception, for programs and for people; the last attempt has no wait after it."""
     fail, attempts, words = REASONS[reason]
@@ -1988,7 +1989,7 @@ def test_scripted_faults_nest_and_end_with_their_scope(perform):
     assert perform(guard, Service()) == "done"
 
 
-@pytest.mark.parametrize("wrong", [TimeoutError, "timeout", KeyboardInterrupt(), 503])
+@table("wrong", [TimeoutError, "timeout", KeyboardInterrupt(), 503])
 def test_a_fault_is_an_exception_or_nothing(wrong):
     """S0-29: a class or a word would be a test that tests nothing."""
     with pytest.raises(TypeError, match="expected every fault to be an exception or None"):

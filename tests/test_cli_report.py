@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 
+import forked
 import outlast
 from outlast import report
 from reports import hostile, scripted
@@ -28,9 +28,9 @@ def store(tmp_path_factory):
 def shell(store, *words, columns=80):
     folder, _, _ = store
     env = {key: value for key, value in os.environ.items() if key != "OUTLAST_STORE"}
-    env |= {"NO_COLOR": "1", "COLUMNS": str(columns), "PYTHONIOENCODING": "utf-8"}
+    env |= {"NO_COLOR": "1", "COLUMNS": str(columns)}
     command = [sys.executable, "-m", "outlast.cli", "runs", "report", *words, "--store", str(folder / "outlast.db")]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, encoding="utf-8", timeout=60, check=False)
+    return forked.run(command, cwd=folder, env=env, encoding="utf-8", timeout=60)
 
 
 def test_a_report_fits_a_terminal_and_needs_no_colour(store):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import os
 import re
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -15,8 +17,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import forked
+from forked import Forked
 from outlast.cli.running import exit_code
-from servers.postgres import Postgres
+from outlast.store import open_store
 from sharing import Process
 
 if TYPE_CHECKING:
@@ -74,7 +78,9 @@ class Shell:
     def start(self, line: str, **options: object) -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = [sys.executable, "-m", "outlast.cli", *shlex.split(line)]
-        return subprocess.Popen(command, cwd=self.folder, env=self.env | options, text=True, **pipes)
+        # A variable for the interpreter needs one that has just started.
+        start = subprocess.Popen if any(name.startswith("PYTHON") for name in options) else Forked
+        return start(command, cwd=self.folder, env=self.env | options, text=True, **pipes)
 
     def __call__(self, line: str, stdin: str = "", **options: str) -> subprocess.CompletedProcess[str]:
         with self.start(line, **options) as process:
@@ -114,6 +120,72 @@ def test_a_run_reports_what_it_came_to_and_what_to_do_next(shell):
         f"Once it is mended: outlast dlq replay --group {group['id']} --run today",
     ]
     assert len((shell.folder / "out.jsonl").read_text().splitlines()) == 40
+
+
+def labels(shell: Shell) -> list[tuple[int, str]]:
+    with contextlib.closing(sqlite3.connect(shell.folder / "shop.db")) as database:
+        return database.execute("select id, label from labels order by id").fetchall()
+
+
+def test_a_table_is_the_output_of_runs_resumes_and_replays(shell):
+    """D-25: the same addresses for all of them; rows of a replay are at home, and the key that is on record updates those that are there."""
+    with contextlib.closing(sqlite3.connect(shell.folder / "shop.db")) as database:
+        database.execute("create table labels (id integer primary key, label text)")
+        database.execute("insert into labels values (0, 'old')")
+        database.commit()
+    shell.write("good", "bad", *["fine"] * 40)
+    done = shell(
+        "run app.py:reviews --input in.jsonl --output sqlite:///shop.db#labels:id --run-key today --item-key id"
+    )
+    assert (done.returncode, len(labels(shell)), labels(shell)[0]) == (0, 41, (0, "GOOD"))
+    mended = APP.replace('if "bad" in', 'if "worse" in')
+    (shell.folder / "app.py").write_text(mended)
+    shell.write("good", "bad", *["fine"] * 40, "more")
+    assert shell("resume today").returncode == 0  # as on record
+    with contextlib.closing(sqlite3.connect(shell.folder / "shop.db")) as database:  # the key is needed, and not said
+        database.execute("insert into labels values (1, 'somebody')")
+        database.commit()
+    done = shell("dlq replay --run today --output sqlite:///shop.db#labels")
+    assert (done.returncode, labels(shell)[1], len(labels(shell))) == (0, (1, "BAD"), 43)
+    assert shell.json("runs show today")["why"] == "43 of 43 items succeeded"
+
+
+def test_an_address_with_a_password_is_given_again_and_is_on_no_record(shell, postgres_server):
+    """D-25: the same database with another password is the same sink; without the address the letters stay open, and the way is said."""
+    server = postgres_server.database("labels")
+    server.execute("create table labels (id integer primary key, label text)")
+
+    def rows():
+        return server.execute("select count(*), min(label) filter (where id = 1) from labels").strip()
+
+    def at(password):
+        return re.sub("//[^@]*@", f"//postgres:{password}@", server.dsn) + "#labels"
+
+    shell.write("good", "bad", *["fine"] * 40)
+    command = "run app.py:reviews --input in.jsonl --run-key today --item-key id --output"
+    assert (shell(f"{command} '{at('hunter2')}:id'").returncode, rows()) == (0, "41|")
+    (shell.folder / "app.py").write_text(APP.replace('if "bad" in', 'if "worse" in'))
+    done = shell("resume today")
+    assert (done.returncode, "give the same sink" in done.stderr) == (2, True)
+    done = shell("dlq replay --run today")
+    assert ("in a shell with --output ADDRESS#TABLE" in done.stdout, rows()) == (True, "41|")
+    server.execute("insert into labels values (1, 'somebody')")  # the key is on record, and not said
+    assert (shell(f"dlq replay --run today --output '{at('other1')}'").returncode, rows()) == (0, "42|BAD")
+    assert shell.json("runs show today")["why"] == "42 of 42 items succeeded"
+    kept = b"".join(path.read_bytes() for path in shell.folder.rglob("*.db*"))
+    assert (b"hunter2" in kept, b"other1" in kept, b"labels" in kept) == (False, False, True)
+
+
+@pytest.mark.parametrize("wrong", ["sqlite:///shop.db", "sqlite:///shop.db#", "mysql://ann:hunter2@db/shop#labels"])
+def test_an_address_that_names_no_table_is_refused_before_anything_begins(shell, wrong):
+    """Every mistake at once, and no secret in it."""
+    shell.write("good")
+    for line in (
+        f"run app.py:reviews --input in.jsonl --output '{wrong}'",
+        f"dlq reprocess app.py:reviews --output '{wrong}'",
+    ):
+        done = shell(line)
+        assert (done.returncode, "--output: expected" in done.stderr, "hunter2" in done.stderr) == (2, True, False)
 
 
 def test_a_run_as_json_is_one_document(shell):
@@ -245,18 +317,15 @@ def test_the_store_is_an_option_or_the_environment(shell):
     )
 
 
-def test_all_of_it_works_on_postgresql_by_changing_one_address(shell):
+def test_all_of_it_works_on_postgresql_by_changing_one_address(shell, postgres_server):
     """C-28: run, groups, edit, replay and runs; and no password in what is printed."""
-    with Postgres() as server:
-        shell.env["OUTLAST_STORE"] = server.dsn
-        (letter,) = failed(shell, "bad")
-        assert shell.json("dlq groups")[0]["count"] == 1
-        assert (
-            shell(f'dlq edit {letter["id"]} --payload \'{{"id": 40, "text": "good"}}\' --reason typo').returncode == 0
-        )
-        assert shell(f"dlq replay {letter['id'][:9]}").returncode == 0
-        assert shell.json("dlq stats")[0]["status"] == "resolved"
-        assert [run["status"] for run in shell.json("runs list")] == ["completed", "completed"]
+    shell.env["OUTLAST_STORE"] = postgres_server.database("shell").dsn
+    (letter,) = failed(shell, "bad")
+    assert shell.json("dlq groups")[0]["count"] == 1
+    assert shell(f'dlq edit {letter["id"]} --payload \'{{"id": 40, "text": "good"}}\' --reason typo').returncode == 0
+    assert shell(f"dlq replay {letter['id'][:9]}").returncode == 0
+    assert shell.json("dlq stats")[0]["status"] == "resolved"
+    assert [run["status"] for run in shell.json("runs list")] == ["completed", "completed"]
 
 
 def test_a_password_in_the_address_is_not_printed(shell):
@@ -341,7 +410,7 @@ def test_resume_knows_how_the_run_was_started_from_anywhere(shell, tmp_path):
     unknown = other(f"resume yesterday {store}")
     assert (unknown.returncode, "expected the id or the key of a run, got: 'yesterday'" in unknown.stderr) == (2, True)
     (elsewhere / "program.py").write_text(APP + "reviews.run([{'id': 1, 'text': 'good'}], run_key='mine')\n")
-    subprocess.run([sys.executable, "program.py"], cwd=elsewhere, env=other.env, check=True, timeout=30)
+    forked.run([sys.executable, "program.py"], cwd=elsewhere, env=other.env, check=True, timeout=30)
     mine = other("resume mine")
     assert mine.returncode == 2
     assert "was not started by a command: name --target and --input too" in mine.stderr
@@ -390,7 +459,7 @@ def test_a_failed_run_with_something_left_goes_on_or_is_cancelled(shell):
     )
     for key, then in (("stopped", "stop"), ("ended", "collect")):
         command = [sys.executable, "program.py", key, then]
-        subprocess.run(command, cwd=shell.folder, env=shell.env, check=True, capture_output=True, timeout=40)
+        forked.run(command, cwd=shell.folder, env=shell.env, check=True, timeout=40)
     (left, over) = (shell.json(f"runs show {key}") for key in ("stopped", "ended"))
     assert (left["status"], left["counts"]["succeeded"] < 41) == ("failed", True)
     how = "go on: start its program again, with run_key='stopped'"  # a bare resume would be refused
@@ -403,6 +472,96 @@ def test_a_failed_run_with_something_left_goes_on_or_is_cancelled(shell):
         2,
         f"ended of reviews is {over['status']}: there is nothing to cancel.\n",
     )
+
+
+# --- killed ---
+
+# Put in front of an app: its process kills itself at a moment that KILL names, counted in batches that have items: "half 2" writes half of the
+# second one's outputs, "before 2" has them all in the sink, "after 2" has it on record.
+KILLED = """
+import os, signal
+from outlast.pipeline.record import writer
+from outlast.store import Store
+
+moment, number = os.environ.get("KILL", "never 0").split()
+write, pwrite, batch_number = Store.write, os.pwrite, 1
+writer.MOST_ITEMS = 10
+
+
+def at(now):
+    return (now, batch_number) == (moment, int(number))
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_write(store, lease, batch):
+    global batch_number
+    if batch.items and at("before"):
+        die()
+    write(store, lease, batch)
+    if batch.items and at("after"):
+        die()
+    batch_number += bool(batch.items)
+
+
+def dying_pwrite(file, data, offset):
+    if at("half"):
+        pwrite(file, data[: len(data) // 2], offset)
+        die()
+    return pwrite(file, data, offset)
+
+
+Store.write, os.pwrite = dying_write, dying_pwrite
+"""
+
+
+def kill(shell: Shell, line: str, moment: str) -> None:
+    done = shell(line, KILL=moment)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def written(shell: Shell) -> list[int]:
+    """The ids in the sink, a half line included as an error."""
+    return sorted(json.loads(line)["id"] for line in (shell.folder / "out.jsonl").read_text().splitlines())
+
+
+def test_a_resume_that_is_killed_can_be_resumed(shell):
+    """D-13, C-22: with kill -9, at one moment after the other; in the end nothing is lost, doubled or wrong."""
+    shell.write(*["good"] * 58, "bad", "")
+    (shell.folder / "app.py").write_text(KILLED + APP)
+    kill(shell, "run app.py:reviews --input in.jsonl --output out.jsonl --run-key today --item-key id", "after 1")
+    kill(shell, "resume today", "half 2")
+    kill(shell, "resume today", "before 2")
+    done = shell("resume today --json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert written(shell) == [*range(58)]
+    assert (told["status"], told["counts"]["succeeded"], told["counts"]["skipped"], told["counts"]["dlq"]) == (
+        "completed",
+        58,
+        1,
+        1,
+    )
+
+
+def test_a_replay_that_is_killed_goes_on_under_its_key(shell):
+    """D-25, C-22: with kill -9, at one moment after the other; in the end each letter is resolved, its output in the sink of its run once."""
+    shell.write(*["good"] * 10, *["bad"] * 50)
+    (shell.folder / "app.py").write_text(APP.replace("failure_check_interval=20", "failure_budget=1.0"))
+    shell("run app.py:reviews --input in.jsonl --output out.jsonl --run-key today --item-key id")
+    assert written(shell) == [*range(10)]
+    (shell.folder / "app.py").write_text(KILLED + APP.replace('"bad" in review.text', "False"))
+    kill(shell, "dlq replay --pipeline reviews --run-key mend", "half 2")
+    kill(shell, "dlq replay --run-key mend", "before 2")
+    done = shell("dlq replay --run-key mend")
+    assert done.returncode == 0, done.stderr
+    assert written(shell) == [*range(60)]
+    with contextlib.closing(open_store(str(shell.folder / ".outlast" / "outlast.db"), app="default")) as store:
+        run = store.find_run("reviews", "today")
+        assert (run.status, run.counts.succeeded, run.counts.dlq, run.replayed_by) == ("completed", 60, 0, None)
+        assert [(stat.status, stat.count) for stat in store.stats()] == [("resolved", 50)]
 
 
 # --- what is on record ---
@@ -524,6 +683,16 @@ def test_edit_and_replay_from_a_shell(shell):
     assert again.returncode == 1
     assert {stat["status"]: stat["count"] for stat in shell.json("dlq stats")} == {"open": 1, "resolved": 1}
     assert shell.json("dlq list --status all --text 'bad 2'")[0]["replays"] == 1
+    shell.folder.joinpath("app.py").write_text(APP.replace('ValueError(f"cannot label', 'TypeError(f"no label for'))
+    shell(f"dlq replay {second['id']}")
+    said = shell(f"dlq show {second['id']}").stdout
+    assert re.search(r"^error +TypeError \(\w+\): no label for 'bad 2'$", said, re.MULTILINE)
+    assert said.count(": failed at label with ValueError (data_error): cannot label 'bad 2'") == 2
+    assert said.count(" in the replay replay-") == 2
+    history = shell.json(f"dlq show {second['id']}")["history"]
+    assert [attempt["error_type"] for attempt in history] == [None, "ValueError", "ValueError", "TypeError"]
+    assert len({attempt["run"] for attempt in history}) == 3
+    assert [(group["stage"], group["error_type"]) for group in shell.json("dlq groups")] == [("label", "TypeError")]
 
 
 def test_a_failing_canary_is_told(shell):
@@ -588,7 +757,7 @@ def test_a_programs_run_goes_on_as_is_advised(shell):
         "from app import reviews\n"
         "reviews.run('in.jsonl', run_key='today', item_key='id', sink='out.jsonl', on_item_error='stop', check=False)\n"
     )
-    subprocess.run([sys.executable, "program.py"], cwd=shell.folder, env=shell.env, check=True, capture_output=True)
+    forked.run([sys.executable, "program.py"], cwd=shell.folder, env=shell.env, check=True)
     shown = shell("runs show today")
     assert "Once the cause is gone, go on: start its program again, with run_key='today'" in shown.stderr.splitlines()
     named = "resume today --target app.py:reviews --input in.jsonl --output out.jsonl"
@@ -615,7 +784,7 @@ def test_archive_export_and_import_from_a_shell(shell):
     assert (
         shell("dlq archive --stage label").stderr == "expected --reason: why they are put away; it stays on record.\n"
     )
-    assert shell.json("dlq export letters") == {"exported": 2, "folder": "letters"}
+    assert shell.json("dlq export letters") == {"exported": 2, "unreadable": 0, "folder": "letters"}
     assert shell.json("dlq import letters --store other.db") == {"imported": 2, "known": 0}
     assert shell.json("dlq import letters --store other.db") == {"imported": 0, "known": 2}
     assert {letter["id"] for letter in shell.json("dlq list --store other.db")} == {first["id"], second["id"]}
@@ -674,6 +843,26 @@ def test_a_breaker_is_seen_and_steered_from_another_shell(shell):
     assert process.returncode == 0
 
 
+def test_a_breaker_is_isolated_for_the_next_run_when_nobody_runs_anything(shell):
+    """S4-17: what was asked between two runs is done before the next one makes its first call, and undone in the same way."""
+    (shell.folder / "app.py").write_text(
+        APP.replace("guard=None", "guard=outlast.Guard('shop', retry=once, breaker=outlast.CircuitBreaker('shop'))")
+    )
+    shell.write("good", "good")
+    shell("run app.py:reviews --input in.jsonl --run-key one")
+    asked = shell("breaker isolate shop --reason maintenance")
+    assert (asked.returncode, asked.stdout) == (
+        0,
+        "Nobody is running anything here now: the next `outlast run` that uses shop hears that when it starts.\n",
+    )
+    done = shell("run app.py:reviews --input in.jsonl --run-key two --json")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["counts"]["succeeded"], said["counts"]["pending"]) == (1, 0, 2), said
+    assert "the circuit breaker shop is isolated: maintenance" in said["why"]
+    assert shell("breaker reset shop").returncode == 0
+    assert shell("resume two").returncode == 0
+
+
 def test_a_shared_circuit_is_seen_and_steered_in_any_process(shell):
     """S4-17, D-10, semantics 54: also where no run was started by `outlast run`; isolation stays until somebody ends it."""
     at = f"--store sqlite:///{shell.folder}/shop.db --app shop"
@@ -709,7 +898,7 @@ def test_a_store_that_cannot_be_reached_is_waited_for_aloud_and_the_wait_can_be_
     (tmp_path / "in.jsonl").write_text('{"id": 1}\n')
     store = "postgresql://user:hunter2@127.0.0.1:1/x"
     command = [sys.executable, "-m", "outlast.cli", "run", "app.py:pipeline", "--input", "in.jsonl", "--store", store]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with Forked(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         said = process.stderr.readline()
         assert said.startswith("outlast: the store cannot be used, the run waits for it: ")
         assert "hunter2" not in said
@@ -792,6 +981,108 @@ def test_commands_that_are_suggested_work(shell):
     done = shell(one.removeprefix("outlast "))
     assert (done.returncode, done.stderr.count("expected")) == (0, 0), done.stderr
     assert shell("dlq list").stdout == "No dead letters.\n"
+
+
+SHOWN = """
+    print(result.groups._repr_html_())
+    print(reviews.app.dead_letters._repr_html_())
+    print(reviews.app.dead_letters.groups(run=result.id)._repr_html_())
+"""
+
+
+def test_what_a_notebook_suggests_works_as_it_is_printed(shell):
+    """B11: the groups of a run, of an app and of a filter, each with the command that sends its largest one again."""
+    program = PROGRAM + SHOWN
+    (shell.folder / "labels.py").write_text(program)
+    # Of another run, and of the same problem: it is none of the first one's business.
+    (shell.folder / "other.py").write_text(program.replace("from python", "another"))
+    command = [sys.executable, "labels.py"]
+    options = {
+        "cwd": shell.folder,
+        "env": shell.env,
+        "capture_output": True,
+        "text": True,
+        "timeout": 40,
+    }
+    page = subprocess.run(command, check=True, **options).stdout
+    subprocess.run([sys.executable, "other.py"], check=True, **options)
+    said = [html.unescape(found) for found in re.findall(r"outlast dlq replay [^<]*", page)]
+    own, of_run, of_app, filtered = said
+    assert len(set(said)) == 3
+    assert (of_run == own, "--run" in of_app, "--run" in filtered) == (True, False, True)
+    shell.folder.joinpath("labels.py").write_text(program.replace('"bad" in review.text', "False"))
+    for line, left in ((of_run, 1), (of_app, 0)):
+        done = shell(line.removeprefix("outlast "))
+        assert (done.returncode, len(shell.json("dlq list"))) == (0, left), done.stderr
+
+
+def strictly(text):
+    """What a parser makes of it that knows JSON and nothing more."""
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_every_json_is_json(shell):
+    """C-15, S4-24: NaN and Infinity are told as texts wherever JSON is printed, and an export brings them back as numbers."""
+    mad = APP.replace('"label": review.text.upper()', '"label": float("inf")')
+    mad = mad.replace('Review(int(row["id"]), row["text"])', 'Review(float("nan"), row["text"])')
+    (shell.folder / "app.py").write_text(mad.replace("id: int", "id: float"))
+    shell.write(*["good"] * 40, "bad")
+    shell("run app.py:reviews --input in.jsonl --run-key today --item-key id")
+    assert strictly(shell("runs outputs today --json").stdout)[0] == {"id": "NaN", "label": "Infinity"}
+    assert strictly(shell("runs outputs today").stdout.splitlines()[0]) == {"id": "NaN", "label": "Infinity"}
+    strictly(shell("runs items today --reveal --json").stdout)
+    (letter,) = strictly(shell("dlq list --json --reveal").stdout)
+    assert letter["payload"] == {"id": "NaN", "text": "bad"}
+    assert '"id": "NaN"' in shell(f"dlq show {letter['id']}").stdout
+    assert shell("dlq export letters").returncode == 0
+    (file,) = (shell.folder / "letters").glob("*.json")
+    strictly(file.read_text())
+    shell("dlq import letters --store other.db")
+    assert strictly(shell("dlq list --json --reveal --store other.db").stdout)[0]["payload"] == letter["payload"]
+    store = open_store(str(shell.folder / "other.db"), app="default")
+    assert b"NaN" in store.letter(letter["id"]).payload
+    store.close()
+
+
+def test_a_payload_that_cannot_be_read_stops_no_export(shell):
+    """S4-24, D-26: all are written, those that cannot be read as they are stored and marked; told on stderr, and exit code 3."""
+    first, second = failed(shell, "bad 1", "bad 2")
+    foreign = {
+        "id": "00000000-0000-4000-8000-000000000001",
+        "workflow_id": "w",
+        "task": {"repo": "a"},
+        "repos": ["a"],
+        "adapter": "reviews",
+        "error": "no",
+        "error_type": "ValueError",
+        "timestamp": "2026-11-15T00:00:00+00:00",
+    }
+    (shell.folder / "in").mkdir()
+    (shell.folder / "in" / f"{foreign['id']}.json").write_text(json.dumps(foreign))
+    shell("dlq import in")
+    with sqlite3.connect(shell.folder / ".outlast" / "outlast.db") as connection:
+        damage = "update outlast_dead_letters set payload = x'ff00' where id in (?, ?)"
+        connection.execute(damage, (first["id"], foreign["id"].replace("-", "")))
+    done = shell("dlq export letters")
+    assert (done.returncode, done.stdout) == (3, "Wrote 3 to letters.\n")
+    assert done.stderr == (
+        "2 of them cannot be read: their payloads are written as they are stored, in hexadecimal, and "
+        "metadata.outlast.unreadable says why.\n"
+    )
+    entries = [json.loads(path.read_text()) for path in (shell.folder / "letters").glob("*.json")]
+    marked = [entry for entry in entries if entry["metadata"].get("outlast", {}).get("unreadable")]
+    assert (len(entries), [entry["task"]["payload"] for entry in marked]) == (3, ["ff00", "ff00"])
+    as_json = shell("dlq export letters --json")
+    assert (as_json.returncode, json.loads(as_json.stdout)["unreadable"]) == (3, 2)
+    assert shell.json("dlq import letters --store other.db") == {"imported": 3, "known": 0}
+    again = {letter["id"]: letter for letter in shell.json("dlq list --store other.db")}
+    assert again[second["id"]]["payload"]["text"] == "bad 2"
+    listed = shell.json("runs errors today")
+    assert [row["message"] for row in listed] == ["cannot label 'bad 1'", "cannot label 'bad 2'"]
 
 
 def test_an_event_that_is_not_on_record_is_no_empty_answer(shell):

@@ -70,6 +70,17 @@ def test_the_wall_clock_decides_nothing(monkeypatch):
     assert outcome.elapsed < 30
 
 
+def test_only_a_clock_that_says_so_is_virtual():
+    """A clock of another kind is real time all the same; one in which time jumps says so itself."""
+
+    class Other(Clock):
+        pass
+
+    with virtual_time():
+        inside = here.get().clock.virtual
+    assert (Clock().virtual, Other().virtual, here.get().clock.virtual, inside) == (False, False, False, True)
+
+
 # --- dice ---
 
 
@@ -93,7 +104,7 @@ def test_forked_children_do_not_roll_in_lockstep():
     """semantics 28: parent and children each go on differently."""
     script = """
 import os
-from outlast.clock import REAL, Dice
+from outlast.kernel.clock import REAL, Dice
 dice, seeded = REAL.dice, Dice(5)
 dice.roll()
 for _ in range(3):

@@ -14,6 +14,7 @@ import requests
 import outlast
 from outlast import compat
 from outlast.testing import capture_events, virtual_time
+from tables import table
 
 
 class Flaky:
@@ -40,7 +41,7 @@ class TooManyRequests(Exception):
 # --- tiers (S2) ---
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "status", "expected"),
     [
         (psycopg2.OperationalError("pool exhausted"), None, (True, "database")),
@@ -160,7 +161,7 @@ def test_the_mean_of_a_hundred_delays():
     assert 1800 <= sum(delays) / 100 <= 2200
 
 
-@pytest.mark.parametrize(
+@table(
     ("listed", "error", "expected"),
     [
         ("all", ValueError(), True),

@@ -27,7 +27,6 @@ from outlast.store import open_store
 from outlast.store.filters import FIELDS
 from outlast.store.records import EventRow, to_us
 from outlast.testing import capture_events
-from servers.postgres import Postgres
 from stores import TABLES, sql
 from stores import letter as row
 
@@ -475,12 +474,6 @@ def test_an_adapter_that_is_no_coroutine_function_stops_no_other():
 
 
 # --- dead letters in a store ---
-
-
-@pytest.fixture(scope="session")
-def postgres():
-    with Postgres() as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -1050,8 +1043,8 @@ def test_retention_happens_by_itself_when_a_store_is_opened(address, monkeypatch
     monkeypatch.setattr("outlast.store.upkeep._CHUNK", 2)
     app = outlast.App("shop", store=address)
     assert sum(stat.count for stat in app.store.stats()) == 8
-    app.tidy(datetime.now(UTC))
-    app.tidy(datetime.now(UTC))
+    app.tidy(app.store, datetime.now(UTC))
+    app.tidy(app.store, datetime.now(UTC))
     assert {(stat.status, stat.count) for stat in app.store.stats()} == {("open", 1), ("resolved", 1)}
     app.store.close()
 

@@ -12,25 +12,32 @@ Four comments, each on the line above its fence (a blank line between is fine), 
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import doctest
 import importlib
 import importlib.metadata
 import inspect
 import re
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+import forked
 import outlast
+import reference
+import test_surface as surface
+from tables import table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "outlast"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-REFERENCE = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
 FENCE = re.compile(
     r"^(?:<!-- *(?P<note>[^\n]*?) *-->\n\n?)?(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
@@ -80,9 +87,7 @@ def test_block_runs_and_prints_what_the_page_says(program, tmp_path):
     """Each block is a program of its own, run in an empty folder with warnings as errors."""
     script = tmp_path / "block.py"
     script.write_text("".join(program.code))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", script.name], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = forked.run([sys.executable, "-W", "error", script.name], cwd=tmp_path)
     assert done.returncode == 0, f"{program.where}\n{done.stderr}"
     if program.printed:
         assert done.stdout.rstrip() == "\n".join(program.printed).rstrip()
@@ -101,60 +106,156 @@ def modules() -> list[str]:
     return [".".join(parts).removesuffix(".__init__") for parts in names if parts[-1] != "__main__"]
 
 
-@pytest.mark.parametrize("name", modules())
+@table("name", modules())
 def test_examples_in_docstrings_hold(name):
     """Examples in docstrings are doctests."""
     results = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert results.failed == 0
 
 
-# --- nothing public is left out ---
+# --- nothing public is left out: each name has its own place on its own page, and all that belongs to it stands there ---
+
+# The page of each room's names; those of the other rooms are on the page of the public names.
+PAGE_OF = dict.fromkeys(("components", "deadletters", "pipeline"), "runs.md") | {
+    "errors": "errors.md",
+    "rows": "rows.md",
+}
+WHOLE_PAGES = {"RetryPolicy": "policy.md", "Verdict": "verdicts.md"}
+# What users make, call or get as a value, so that every parameter is theirs to know, also beyond the contract.
+OPEN = (
+    "App AttemptRecord CircuitBreaker Counts DeadLetter Decision Delay FailureGroup Files Guard Hedge ItemResult Limit Outcome PartialResult "
+    "PermanentFailure Pipeline Query Rate RetryBudget RetryPolicy StepResult Table TemporaryFailure Verdict amap classify history map register "
+    "result_of stage stop_reason use"
+).split()
+# Parameters that gather arguments, and the one that takes what is refused.
+PLAIN = {"self", "cls", "args", "kwargs", "stages", "unknown"}
 
 
-def undocumented(names: object, text: str = REFERENCE) -> list[str]:
-    """The names that the text never shows as code; the text is the reference unless another one is given."""
-    shown = set(re.findall(r"\w+", " ".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))))
-    return sorted(name for name in names if name not in shown)
+def place_of(name: str) -> str:
+    """What the reference says where this public name has its place."""
+    page = reference.page(PAGE_OF.get(outlast._HOME.get(name, ""), "api.md"))
+    said = reference.places(page).get(name, "")
+    return said + reference.page(WHOLE_PAGES[name]) if said and name in WHOLE_PAGES else said
 
 
-def test_every_public_name_is_in_the_reference():
-    """Everything that `import outlast` offers."""
-    assert undocumented(outlast.__all__) == []
+def named(parameters: Iterable[inspect.Parameter]) -> set[str]:
+    """Those that a caller may call by their names."""
+    return {parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.POSITIONAL_ONLY}
 
 
-def test_every_exception_is_in_the_reference():
+def belongings() -> dict[str, set[str]]:
+    """Every public name with its parameters and members, as the contract and the code have them."""
+    found: dict[str, set[str]] = {name: set() for name in outlast.__all__}
+    for dotted, overloads in surface.NOW.items():
+        name, _, member = dotted.partition(".")
+        if name in found and not inspect.ismodule(getattr(outlast, name)):
+            found[name] |= {member} if not member.startswith("_") else set()
+            if not member or member in {"__init__", "__new__"}:
+                found[name] |= {name for one in overloads for name in named(surface.promised(one))}
+    for node in ast.parse((surface.CONTRACT / "__init__.pyi").read_text()).body:
+        if isinstance(node, ast.ClassDef) and node.name in found:
+            fields = [entry.target for entry in node.body if isinstance(entry, ast.AnnAssign)]
+            fields += [target for entry in node.body if isinstance(entry, ast.Assign) for target in entry.targets]
+            found[node.name] |= {
+                field.id
+                for field in fields
+                if isinstance(field, ast.Name) and f"{node.name}.{field.id}" not in surface.LATER
+            }
+    for name in OPEN:
+        found[name] |= named(inspect.signature(getattr(outlast, name)).parameters.values())
+    found["retry"] -= found["RetryPolicy"]  # its place names the page of those
+    return {
+        name: {entry for entry in names - PLAIN if entry and not entry.startswith("_")} for name, names in found.items()
+    }
+
+
+def test_every_public_name_has_its_place_in_the_reference():
+    """Everything that `import outlast` offers, on the page it belongs to, with each of its parameters and members."""
+    wanted = belongings()
+    assert [name for name in wanted if not place_of(name)] == []
+    missing = {name: sorted(names - reference.words(place_of(name))) for name, names in wanted.items()}
+    assert {name: names for name, names in missing.items() if names} == {}
+    assert sum(map(len, wanted.values())) > 250
+
+
+def test_every_exception_has_its_heading_with_what_it_carries():
     """Every exception that Outlast raises of its own."""
+    page = reference.page("errors.md")
     errors = importlib.import_module("outlast.errors")
-    own = [name for name, thing in vars(errors).items() if inspect.isclass(thing) and issubclass(thing, Exception)]
+    own = {
+        name: thing for name, thing in vars(errors).items() if inspect.isclass(thing) and issubclass(thing, Exception)
+    }
     assert "OutlastError" in own
-    assert undocumented(own) == []
+    assert [name for name in own if not reference.section(page, name)] == []
+    missing = {
+        name: sorted(set(inspect.get_annotations(error)) - reference.words(reference.section(page, name)))
+        for name, error in own.items()
+    }
+    assert {name: fields for name, fields in missing.items() if fields} == {}
 
 
-def test_every_event_is_in_the_reference_with_its_fields():
-    """Every event: its class, its name, and what it carries."""
-    room = importlib.import_module("outlast.observe.events")
-    assert undocumented(event.__name__ for event in room.EVENTS.values()) == []
-    assert undocumented(room.EVENTS) == []
-    assert undocumented({field.name for event in room.EVENTS.values() for field in dataclasses.fields(event)}) == []
+def test_every_event_has_its_heading_and_every_field_its_meaning():
+    """Every event with its class and its fields; a field is explained in the table of fields, or in words under the event."""
+    page = reference.page("events.md")
+    meanings = reference.rows(page.partition("<!-- generated")[0])
+    missing = []
+    for name, event in importlib.import_module("outlast.observe.events").EVENTS.items():
+        said = reference.section(page, name)
+        in_words = re.sub(r"^Fields: .*$", "", said, flags=re.MULTILINE)
+        fields = [field.name for field in dataclasses.fields(event)]
+        missing += [f"{name} {word}" for word in (event.__name__, *fields) if word not in reference.words(said)]
+        missing += [
+            f"{name} {field}: its meaning"
+            for field in fields
+            if field not in meanings and field not in reference.words(in_words)
+        ]
+    assert missing == []
 
 
-def test_every_error_class_is_in_the_reference():
-    """Every error class a verdict may name, and every tier."""
-    verdicts = importlib.import_module("outlast.verdicts")
-    assert undocumented(verdicts.ERROR_CLASSES) == []
-    assert undocumented({known.tier for known in verdicts.ERROR_CLASSES.values()}) == []
+def test_every_error_class_has_its_row_with_its_tier():
+    """Every error class a verdict may name."""
+    rows = reference.rows(reference.section(reference.page("verdicts.md"), "Error classes"))
+    known = importlib.import_module("outlast.verdicts").ERROR_CLASSES
+    assert [name for name in known if known[name].tier not in reference.words(rows.get(name, ""))] == []
 
 
-def test_every_preset_is_in_the_reference():
+def test_every_metric_and_every_label_has_its_row():
+    """What is counted, and what by."""
+    page = reference.page("metrics.md")
+    metrics = importlib.import_module("outlast.observe.metrics").METRICS
+    rows = reference.rows(page)
+    missing = [metric.name for metric in metrics if not {*metric.labels} <= reference.words(rows.get(metric.name, ""))]
+    assert missing == []
+    labels = reference.rows(page.partition("<!-- generated: end -->")[2])
+    assert sorted({label for metric in metrics for label in metric.labels} - set(labels)) == []
+
+
+def test_every_preset_has_its_row():
     """Every ready-made policy."""
     presets = [name for name, value in vars(outlast.presets).items() if isinstance(value, outlast.RetryPolicy)]
     assert len(presets) == 8
-    assert undocumented(presets) == []
+    assert sorted(reference.rows(reference.section(reference.page("policy.md"), "Presets"))) == sorted(presets)
 
 
-def test_every_configuration_key_is_in_the_reference():
+def test_every_configuration_key_has_its_row():
     """Every key that `from_config` reads, in every spelling."""
-    assert undocumented(importlib.import_module("outlast.settings.blocks").CONFIG_KEYS) == []
+    table = reference.page("config.md").partition("## ")[0]
+    assert sorted(reference.rows(table)) == sorted(importlib.import_module("outlast.settings.blocks").CONFIG_KEYS)
+
+
+def test_every_name_of_rows_and_reports_has_its_place():
+    """What `outlast.rows` and `outlast.report` offer, and the fields of what they hand out."""
+    report = importlib.import_module("outlast.report.model")
+    story = importlib.import_module("outlast.report.story")
+    assert [name for name in outlast.rows.__all__ if name not in reference.places(reference.page("rows.md"))] == []
+    said = reference.section(reference.page("runs.md"), "report")
+    places = reference.places(said)
+    functions = [name for name, thing in vars(outlast.report).items() if inspect.isfunction(thing) and name[0] != "_"]
+    assert [name for name in [*functions, "Report", "Story"] if name not in places] == []
+    fields = {field.name for field in dataclasses.fields(report.Report)}
+    assert sorted(fields - set(reference.rows(said)) - reference.words(places["Report"])) == []
+    moments = {field.name for kind in (story.Story, story.Moment) for field in dataclasses.fields(kind)}
+    assert sorted(moments - reference.words(places["Story"])) == []
 
 
 def commands(group, before=""):
@@ -165,19 +266,37 @@ def commands(group, before=""):
             yield from commands(command, f"{before}{name} ")
 
 
-def test_every_command_and_option_is_in_the_reference():
-    """Every command of `outlast` with its options."""
+def options_in(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[\w-]+", " ".join(reference.CODE.findall(text))))
+
+
+def test_every_command_tells_each_of_its_options():
+    """Every command of `outlast` has its row or its heading, and its options are there: by name, or by a word that the page explains."""
     from typer.main import get_command
 
-    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
-    root = get_command(importlib.import_module("outlast.cli").app)
+    page = reference.page("cli.md")
+    blocks = reference.blocks(page)
+    (everywhere,) = [block for block in blocks if "go with every command below" in block]
+    (filters,) = [block for block in blocks if block.startswith("Filters add up")]
+    (of_runs,) = [block for block in blocks if block.startswith("`--pipeline` tells runs of one key apart")]
     missing = []
+    root = get_command(importlib.import_module("outlast.cli").app)
     for name, command in commands(root):
-        missing += [] if f"outlast {name}" in page else [f"outlast {name}"]
-        options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
-        missing += [f"outlast {name} {option}" for option in options if f"`{option}" not in page]
+        row = "".join(block for block in blocks if re.match(rf"\| `outlast {name}[ `]", block))
+        said = row or reference.section(page, f"outlast {name}")
+        told = options_in(said) | options_in(everywhere) | {"--help"}
+        told |= options_in(filters) - {"--status"} if re.search(r"\bfilters\b", said) else set()
+        told |= options_in(of_runs) if f"outlast {name} RUN" in said else set()
+        missing += [] if said else [f"outlast {name}"]
+        wanted = [option for given in command.params for option in given.opts if option.startswith("--")]
+        missing += [f"outlast {name} {option}" for option in wanted if option not in told]
     assert "classify" in root.commands
     assert missing == []
+
+
+def undocumented(names: object, text: str) -> list[str]:
+    """The names that the text never shows as code."""
+    return sorted(set(names) - reference.words(text))
 
 
 PEERS = {
@@ -220,7 +339,7 @@ def waits_of_tenacity() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("theirs", "ours"), waits_of_tenacity())
+@table(("theirs", "ours"), waits_of_tenacity())
 def test_wait_of_tenacity_and_its_translation_are_the_same(theirs, ours):
     """Every wait that tenacity draws lies in the band of the policy on its right, and many draws fill the band."""
     tenacity = importlib.import_module("tenacity")

@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 
 import outlast
+import reference
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -48,30 +49,30 @@ def test_every_stop_reason_is_explained():
 
 def test_every_older_name_is_in_the_reference():
     """What `outlast.compat` keeps is listed."""
-    page = (REFERENCE / "compat.md").read_text()
-    assert [name for name in importlib.import_module("outlast.compat").__all__ if f"`{name}" not in page] == []
+    rows = reference.rows(reference.page("compat.md"))
+    assert sorted(rows) == sorted(importlib.import_module("outlast.compat").__all__)
 
 
 def test_every_testing_helper_is_in_the_reference():
     """What `outlast.testing` offers is listed."""
     room = outlast.testing
     own = [name for name, thing in vars(room).items() if getattr(thing, "__module__", "") == room.__name__]
-    page = (REFERENCE / "testing.md").read_text()
-    assert [name for name in own if not name.startswith("_") and f"`{name}" not in page] == []
+    rows = reference.rows(reference.page("testing.md"))
+    assert [name for name in own if not name.startswith("_") and name not in rows] == []
 
 
 def test_every_environment_variable_is_in_the_reference():
     """What the package reads from the environment is listed."""
     sources = "\n".join(path.read_text() for path in sorted((ROOT / "src" / "outlast").rglob("*.py")))
-    page = (REFERENCE / "environment.md").read_text()
-    assert [name for name in sorted(set(re.findall(r"\bOUTLAST_[A-Z_]+\b", sources))) if f"`{name}" not in page] == []
+    rows = reference.rows(reference.page("environment.md"))
+    assert sorted(set(re.findall(r"\bOUTLAST_[A-Z_]+\b", sources))) == sorted(rows)
 
 
 @pytest.mark.parametrize("options", ["RetryPolicy", "Guard", "CircuitBreaker", "Limit", "Rate", "RetryBudget", "Hedge"])
 def test_every_option_has_its_row(options):
-    """Each option of what users configure stands in a table of the reference, with its default."""
-    page = (REFERENCE / ("policy.md" if options == "RetryPolicy" else "api.md")).read_text()
-    named = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    """Each option of what users configure stands in the table under its heading, with its default."""
+    place = ("policy.md", "Options") if options == "RetryPolicy" else ("api.md", options)
+    named = reference.rows(reference.section(reference.page(place[0]), place[1]))
     code = getattr(outlast, options).__init__.__code__
     wanted = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
     assert [option for option in wanted if option not in named] == []

@@ -19,6 +19,7 @@ from outlast import (
     TemporaryFailure,
 )
 from outlast.testing import capture_events, virtual_time
+from tables import table
 
 STEADY = RetryPolicy(max_attempts=3, initial_delay=1, multiplier=1, jitter=0)
 
@@ -88,7 +89,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("error", "retried"), TABLE, ids=[f"{n}-{type(e).__name__}" for n, (e, _) in enumerate(TABLE)])
+@table(("error", "retried"), TABLE, ids=[f"{n}-{type(e).__name__}" for n, (e, _) in enumerate(TABLE)])
 def test_what_surely_had_no_effect_is_retried(error, retried):
     """semantics 36, 37: never sent, or refused; what merely happened before the error proves nothing."""
     policy = STEADY.replace(on_errors=["transient", "unclear", "permanent"], retry_exhausted=True)

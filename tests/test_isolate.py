@@ -269,7 +269,7 @@ def test_the_thread_is_a_daemon_with_a_name():
 def test_a_program_ends_although_an_attempt_hangs():
     """D-9, semantics 39: at once, with its own exit code."""
     script = """
-import outlast.isolate, sys, threading
+import outlast.isolation.threads, sys, threading
 try:
     outlast.Guard(retry=None, timeout=0.01, isolation="thread").call(threading.Event().wait)
 except outlast.AttemptTimeoutError:

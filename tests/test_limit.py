@@ -39,6 +39,7 @@ from outlast import (
 from outlast.kernel.clock import here
 from outlast.limits import _Bucket
 from outlast.testing import capture_events, disabled, virtual_time
+from tables import table
 
 pytestmark = pytest.mark.usefixtures("lane")  # what a program does, and what the flow does
 
@@ -244,7 +245,7 @@ def test_no_place_is_held_between_attempts():
     assert time.sleeps == [1.0]
 
 
-@pytest.mark.parametrize(
+@table(
     "how", ["success", "failure", "interrupt", "generator", "closed generator", "loop", "broken loop", "unused attempt"]
 )
 def test_the_place_is_given_back_however_a_call_ends(how):
@@ -291,10 +292,8 @@ def test_the_place_is_given_back_however_a_call_ends(how):
     assert (limit.under_way, limit.waiting) == (0, 0)
 
 
-@pytest.mark.parametrize("run", [asyncio.run, trio.run], ids=["asyncio", "trio"])
-@pytest.mark.parametrize(
-    "how", ["success", "failure", "interrupt", "generator", "closed generator", "broken loop", "unused attempt"]
-)
+@table("run", [asyncio.run, trio.run], ids=["asyncio", "trio"])
+@table("how", ["success", "failure", "interrupt", "generator", "closed generator", "broken loop", "unused attempt"])
 def test_the_place_is_given_back_in_async_code_too(run, how):
     """semantics 69: the same ends, awaited."""
     limit = Limit("all ends", concurrency=1)
@@ -911,7 +910,7 @@ def test_what_costs_more_than_the_burst_passes_and_is_paid_for_afterwards():
     assert starts(tokens, [{"tokens": 50}, {"tokens": 10}, {"tokens": 50}]) == [0.0, 4.0, 6.0]
 
 
-@pytest.mark.parametrize(
+@table(
     ("said", "words"),
     [
         ({"tokns": 4}, "amounts of the limit's rates, got: 'tokns'. Did you mean 'tokens'?"),
@@ -1027,14 +1026,14 @@ def test_virtual_time_holds_rates_for_everybody(kind):
     assert began == pytest.approx(range(10))
 
 
-@pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), True, "3", None])
+@table("amount", [-1, float("nan"), float("inf"), True, "3", None])
 def test_only_amounts_can_be_spent(amount):
     """D-12: a finite number of at least 0."""
     with pytest.raises(ValueError, match="expected tokens to be a finite number of at least 0"):
         outlast.current().spend(tokens=amount)
 
 
-@pytest.mark.parametrize(
+@table(
     ("cost", "kind"),
     [
         (lambda: 1 / 0, ZeroDivisionError),
@@ -1043,7 +1042,7 @@ def test_only_amounts_can_be_spent(amount):
         (lambda: {"calls": "3"}, ValueError),
     ],
 )
-@pytest.mark.parametrize("around", [{}, {"fallback": lambda: "stale"}, {"total_timeout": 60}])
+@table("around", [{}, {"fallback": lambda: "stale"}, {"total_timeout": 60}])
 def test_an_estimate_that_fails_is_the_end_of_that_call(cost, kind, around):
     """D-26: nobody knows what it would cost, so it is not made, not tried again, not answered by a fallback; its place is free."""
     limit = Limit("broken", concurrency=1, rates={"calls": Rate(1, per=1)})
@@ -1080,7 +1079,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize(("cost", "fits"), SHAPES.values(), ids=list(SHAPES))
+@table(("cost", "fits"), SHAPES.values(), ids=list(SHAPES))
 def test_a_cost_that_cannot_take_the_arguments_is_refused_at_decoration(cost, fits):
     """D-26: where it is written, in every way to write it, and not by a limit that is off for the whole night."""
 
@@ -1446,7 +1445,7 @@ def test_limits_do_nothing_when_protection_is_off():
     assert limit._gate == float("-inf")
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "said"),
     [
         ({"concurrency": 0}, r"concurrency.*at least 1"),
@@ -1468,7 +1467,7 @@ def test_a_wrong_setting_is_named(options, said):
         Limit("shop", **options)
 
 
-@pytest.mark.parametrize(
+@table(
     ("make", "said"),
     [
         (lambda: Rate(0, per=1), r"amount.*greater than 0"),
@@ -1586,7 +1585,7 @@ def test_a_limit_that_is_hardly_used_does_not_grow():
     assert limit.width == 17
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "pause"),
     [
         (TooMany(7), 7.0),

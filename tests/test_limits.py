@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import outlast
 from outlast import ConfigurationError, Guard, RetryBudget, RetryPolicy
 from outlast.testing import capture_events, virtual_time
+from tables import table
 
 FOREVER = RetryPolicy(max_attempts=50, initial_delay=1, jitter=0, max_delay=1)
 
@@ -252,7 +253,7 @@ def test_every_door_asks_the_budget(kind):
     assert len(calls) == 3
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "said"),
     [
         ({"ratio": -0.1}, r"ratio.*at least 0"),

@@ -20,6 +20,7 @@ from outlast import CircuitBreaker, Guard, RetryBudget, RetryPolicy
 from outlast.observe import events as told
 from outlast.observe import listening, subscribe
 from outlast.testing import capture_events, virtual_time
+from tables import table
 
 AT = datetime(2026, 11, 15, 9, 30, tzinfo=UTC)
 names = itertools.count()
@@ -163,7 +164,7 @@ def test_an_event_is_named_after_its_class(event):
     assert event.name == "_".join(re.findall("[A-Z][a-z]+", type(event).__name__)).lower()
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "level"),
     [
         ("step_retry_attempt", "warning"),
@@ -251,7 +252,7 @@ def test_a_success_says_how_many_retries_it_took():
     assert (fields["tier"], fields["attempt"], fields["total_retries"]) == ("network", 2, 1)
 
 
-@pytest.mark.parametrize(
+@table(
     ("older", "name"),
     [
         ("step.error.retrying", "step_retry_attempt"),

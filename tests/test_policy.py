@@ -16,6 +16,7 @@ import pytest
 
 from outlast import CircuitBreakerOpenError, PermanentFailure, RetryPolicy, TemporaryFailure, Verdict, classify
 from outlast.kernel.clock import Dice, roll_for
+from tables import table
 
 
 def library(module: str, name: str, *bases: type[Exception]) -> type[Exception]:
@@ -75,7 +76,7 @@ def test_defaults_are_three_attempts_doubling_from_one_to_thirty_seconds_with_a_
     assert bands(policy) == [(1.0, 0.75, 1.25), (2.0, 1.5, 2.5)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "attempts"),
     [
         ({}, 3),
@@ -121,7 +122,7 @@ def test_one_attempt_means_no_retry():
 # --- how long: growth -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "expected"),
     [
         ({"backoff": "exponential"}, [1, 2, 4, 8]),
@@ -201,8 +202,8 @@ def test_cap_before_jitter_is_a_soft_ceiling(nominal, expected):
     assert bands(policy)[round(nominal / 0.5) - 1] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("cap", ["after_jitter", "before_jitter"])
-@pytest.mark.parametrize("jitter", [0.1, 0.25, "full", "equal", {"add": 1.0}])
+@table("cap", ["after_jitter", "before_jitter"])
+@table("jitter", [0.1, 0.25, "full", "equal", {"add": 1.0}])
 def test_delays_at_the_cap_still_differ(cap, jitter):
     """D-5: clamping onto one value would send the herd back in step, so 100 draws are 100 values within the band."""
     policy = RetryPolicy(max_attempts=50, jitter=jitter, cap=cap)
@@ -270,11 +271,11 @@ def test_decorrelated_jitter_does_not_pile_up_at_the_cap():
     assert 1.0 <= min(delays) <= max(delays) <= 30.0
 
 
-@pytest.mark.parametrize("attempt", [1_000, 10_000, 10**6])
-@pytest.mark.parametrize("backoff", ["exponential", "linear", "fixed"])
-@pytest.mark.parametrize("jitter", [0.25, {"add": 1.0}, "full", "equal", "decorrelated"])
-@pytest.mark.parametrize("cap", ["after_jitter", "before_jitter"])
-@pytest.mark.parametrize("max_delay", [30.0, None])
+@table("attempt", [1_000, 10_000, 10**6])
+@table("backoff", ["exponential", "linear", "fixed"])
+@table("jitter", [0.25, {"add": 1.0}, "full", "equal", "decorrelated"])
+@table("cap", ["after_jitter", "before_jitter"])
+@table("max_delay", [30.0, None])
 def test_no_attempt_number_overflows(attempt, backoff, jitter, cap, max_delay):
     """D-5: attempt 10,000 and the millionth have a finite delay within the ceiling."""
     policy = RetryPolicy(max_attempts=10**7, backoff=backoff, jitter=jitter, cap=cap, max_delay=max_delay)
@@ -370,7 +371,7 @@ def test_a_hint_beyond_the_deadline_stops():
 # --- which errors -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "expected"),
     [
         (TimeoutError(), None),
@@ -403,7 +404,7 @@ def test_unclear_errors_are_retried_when_listed(error):
 REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
 
 
-@pytest.mark.parametrize(
+@table(
     ("spec", "listed", "not_listed"),
     [
         ("transient", TimeoutError(), ValueError()),
@@ -478,7 +479,7 @@ def test_an_explicit_entry_is_obeyed_even_for_permanent_errors(spec):
     assert reason(RetryPolicy(on_errors=[spec]), ValueError()) is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("on_errors", "skip", "error", "expected"),
     [
         (["network_error"], ["connection_refused"], REFUSED, "skipped"),
@@ -615,7 +616,7 @@ def granted(policy: RetryPolicy, error: Exception) -> int:
     return sum(policy.decide(error, attempt=attempt).retry for attempt in range(1, 20))
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "retries"),
     [
         (DatabaseDown(), 5),
@@ -773,8 +774,8 @@ POLICIES = [
 ]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
+@table("policy", POLICIES)
+@table("copied", [copy.copy, copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
 def test_a_policy_survives_copying_and_pickling(policy, copied):
     """S0-32: a value: equal to its copies, with the same hash and the same decisions."""
     twin = copied(policy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlast import RetryPolicy, TemporaryFailure, presets
+from tables import table
 
 SEEDED = {
     "step": presets.step,
@@ -193,7 +194,7 @@ def test_database_waits_as_long_as_a_failover_takes():
     assert reasons(presets.database, library("psycopg2", "IntegrityError"), VendorError()) == ["permanent", "unclear"]
 
 
-@pytest.mark.parametrize("name", ["default", "llm", "database", *SEEDED])
+@table("name", ["default", "llm", "database", *SEEDED])
 def test_no_preset_retries_what_cannot_succeed(name):
     """S0-28, S2-05, S2-28: data errors, code errors and refused credentials cost one execution in every preset."""
     policy = getattr(presets, name)

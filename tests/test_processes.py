@@ -355,7 +355,7 @@ def test_errors_come_through():
     assert note.startswith("in a worker process:\n")
     assert "hostile.py" in note
     assert "fail_with_cause" in note
-    assert "keeper.py" not in note
+    assert "supervisor.py" not in note
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from outlast import CircuitBreaker, ConfigurationError, Guard, RetryPolicy
 from outlast.kernel import redact
 from outlast.kernel.redact import MASK, error_text, mask, remember_secret, sanitise
 from outlast.testing import capture_events, virtual_time
+from tables import table
 
 PLANT = "Zx9pLantEd"  # what must not be seen again, nor either half of it
 names = itertools.count()
@@ -180,7 +181,7 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("text", CREDENTIALS.values(), ids=CREDENTIALS)
+@table("text", CREDENTIALS.values(), ids=CREDENTIALS)
 def test_a_credential_is_masked(text):
     """S0-41: whatever looks like one; the rest of the text stays."""
     clean = sanitise(text)
@@ -188,7 +189,7 @@ def test_a_credential_is_masked(text):
     assert MASK in clean
 
 
-@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+@table("key", KEYS.values(), ids=KEYS)
 def test_the_published_shape_of_a_key_is_masked(key):
     """S0-41: without any word in front of it."""
     masked = ":".join(MASK for _ in key.split(":"))
@@ -265,7 +266,7 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.parametrize("text", HARMLESS)
+@table("text", HARMLESS)
 def test_a_harmless_text_survives(text):
     """S0-41: a message that says nothing any more helps nobody."""
     assert sanitise(text) == text
@@ -317,7 +318,7 @@ def test_a_known_value_never_gets_out(before, after):
     assert PLANT not in sanitise(f"{before}{PLANT}{after}")
 
 
-@pytest.mark.parametrize("distance", range(8170, 8200, 3))
+@table("distance", range(8170, 8200, 3))
 def test_a_secret_is_not_cut_in_two_by_the_length_limit(distance):
     """U-24: half a secret behind a lot of white space is still half a secret."""
     remember_secret(PLANT)
@@ -565,7 +566,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+@table("mistake", MISTAKES.values(), ids=MISTAKES)
 def test_the_complaint_about_a_setting_does_not_repeat_a_secret(mistake):
     """S0-41: what came is shown, without what looks like a credential."""
     with pytest.raises(ConfigurationError) as caught:
@@ -663,7 +664,7 @@ def test_a_value_given_for_a_secret_is_not_repeated():
     assert "SHOP_KEY_THAT_IS_NOT_SET" in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "bad settings: token=SecretStr('Zaq1xsw2cde3')",
@@ -704,7 +705,7 @@ def test_a_one_time_code_is_masked(text):
     assert sanitise(text).endswith("***")
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "error code 1045 from mysql -h db -P 3306",

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import outlast
 from outlast.rows import from_model, matching, number, one_of, required, year_month
+from tables import table
 
 CLEANSED, CHINESE = "Date format cleansed", "Chinese date converted"
 MONTH = year_month("d")
@@ -71,7 +72,7 @@ DATES = [
 ]
 
 
-@pytest.mark.parametrize(("value", "warning"), DATES)
+@table(("value", "warning"), DATES)
 def test_month_is_read_however_it_was_typed(value, warning):
     """S2-21: as it is, put into order, or converted; always YYYYMM, with the warning that says which."""
     assert read(MONTH, value) == ("202501", [warning] if warning else [], [])
@@ -91,7 +92,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", REFUSED)
+@table("value", REFUSED)
 def test_what_is_no_month_or_could_be_two_is_refused_in_the_agreed_words(value):
     """S2-24: nothing is guessed, and the message is always the same sentence."""
     message = f"Field 'd': Cannot parse '{value}' as date. Expected format: YYYYMM. Example: 202501"
@@ -126,7 +127,7 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize(("value", "text"), ODD, ids=[str(place) for place in range(len(ODD))])
+@table(("value", "text"), ODD, ids=[str(place) for place in range(len(ODD))])
 def test_odd_values_are_refused_and_crash_nothing(value, text):
     """S2-24, S2-21: values that are no text, long ones, and ones that cannot be seen."""
     _, warnings, errors = read(MONTH, value)
@@ -198,7 +199,7 @@ def test_every_day_is_read_in_every_order_that_begins_with_the_year(day, mark, p
 # --- other fields ---
 
 
-@pytest.mark.parametrize("value", [None, "", "  ", "\u3000", float("nan"), pd.NA, pd.NaT, np.float64("nan")])
+@table("value", [None, "", "  ", "\u3000", float("nan"), pd.NA, pd.NaT, np.float64("nan")])
 def test_required_value_must_be_there(value):
     """S2-22: nothing, only space, and what tables have for nothing."""
     assert read(required("d", example="P-1"), value)[2] == [
@@ -212,7 +213,7 @@ def test_zero_is_a_value(value):
     assert read(required("d"), value)[2] == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "found", "warned"),
     [(3, 3, False), ("3", 3, False), ("-3.5", -3.5, False), (".5", 0.5, False), ("1e3", 1000.0, False), (Decimal("2.5"), Decimal("2.5"), False),
      ("1,234,567.5", 1234567.5, True), (" 12 ", 12, True), ("１２", 12, True), ("\u22125", -5, True)],
@@ -222,7 +223,7 @@ def test_number_is_read(value, found, warned):
     assert read(number("d"), value) == (found, ["Number format cleansed"] if warned else [], [])
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     ["", None, "x", True, float("nan"), "inf", "1.234,5", "1,23", "12 34", "0x10", "9" * 400, [], "1_000", np.True_],
 )
@@ -325,7 +326,7 @@ COMPLAINTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "message", "kind"), COMPLAINTS)
+@table(("change", "message", "kind"), COMPLAINTS)
 def test_complaint_of_a_model_is_a_sentence_for_its_reader(change, message, kind):
     """S2-22, S2-24: field, what is wrong, what is expected, an example; no word of the library's own."""
     result = from_model(Plan).apply(VALID | change, outlast.current())

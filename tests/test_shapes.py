@@ -23,6 +23,7 @@ from outlast import (
     observe,
 )
 from outlast.testing import capture_events, disabled, virtual_time
+from tables import table
 
 AT_ONCE = RetryPolicy(initial_delay=0)
 
@@ -75,8 +76,8 @@ WRITTEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("where", WRITTEN)
-@pytest.mark.parametrize("wrong", WRONG)
+@table("where", WRITTEN)
+@table("wrong", WRONG)
 def test_a_function_of_the_wrong_shape_is_refused_where_it_is_written(where, wrong):
     """D-26: a coroutine is true and never runs, so that an async condition would be obeyed as a yes."""
     write, said = WRITTEN[where]
@@ -219,8 +220,8 @@ SPECS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("specs", "expected"), SPECS.values(), ids=list(SPECS))
-@pytest.mark.parametrize("is_async", [False, True])
+@table(("specs", "expected"), SPECS.values(), ids=list(SPECS))
+@table("is_async", [False, True])
 def test_a_fallback_answers_for_what_fallback_on_lists(specs, expected, is_async):
     """D-28: by default for everything but bugs; in the words of `on_errors`, and an open circuit is transient here."""
     breaker = CircuitBreaker("listed", failure_threshold=1)
@@ -420,9 +421,9 @@ COSTS = {
 }
 
 
-@pytest.mark.parametrize(("cost", "error"), COSTS.values(), ids=list(COSTS))
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("batch", [None, 1])
+@table(("cost", "error"), COSTS.values(), ids=list(COSTS))
+@table("is_async", [False, True])
+@table("batch", [None, 1])
 def test_a_cost_in_a_stage_gets_what_it_takes_and_is_never_left_out(cost, error, is_async, batch):
     """D-26: the limit holds, or the items fail with what is wrong; it is never off in silence."""
     calls = []

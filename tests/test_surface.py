@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import outlast
+from tables import table
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "outlast"
@@ -52,6 +53,7 @@ SLEEPERS: dict[str, str] = {
     "servers/limited.py": "a server that takes a while to answer, as real ones do",
     "shared/test_shared_breaker.py": "between two looks at what other processes do, whose clock is a store's",
     "sharing.py": "between two looks at what other processes do",
+    "trials.py": "for as long as a lease lasts whose owner stands still in another process",
     "test_hedge.py": "on the virtual clock of trio, which jumps: it takes no time",
     "pipeline/test_crashes.py": "in a program that kills itself, so that items are under way when it does",
     "test_trio.py": "on the virtual clock of trio, which jumps: it takes no time",
@@ -180,7 +182,7 @@ NOW = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(name for name, found in NOW.items() if len(found) == 1))
+@table("name", sorted(name for name, found in NOW.items() if len(found) == 1))
 def test_signature_keeps_the_contract(name):
     """Names, kinds and literal defaults of parameters are as promised; more may be there."""
     given = dict(inspect.signature(real(name)).parameters)

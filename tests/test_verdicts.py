@@ -42,6 +42,7 @@ from outlast import (
 from outlast.kernel.clock import here
 from outlast.testing import virtual_time
 from outlast.verdicts import rules
+from tables import table
 
 # Written down a second time, so that the tables can be wrong: error class -> category, tier.
 MEANING = {
@@ -128,7 +129,7 @@ def test_parents():
     }
 
 
-@pytest.mark.parametrize(
+@table(
     "table",
     [rules.STATUSES, rules.SQLSTATES, rules.ERRNOS, rules.SQLITE_CODES, rules.TYPES, *rules.CODES.values()],
     ids=["statuses", "sqlstates", "errnos", "sqlite", "types", *rules.CODES],
@@ -160,7 +161,7 @@ def test_every_type_of_the_standard_library_in_the_rules_exists():
 # --- types ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "error_class"),
     [
         (ConnectionError(), "network_error"),
@@ -251,7 +252,7 @@ def test_subclasses_are_what_their_nearest_known_ancestor_is(base, error_class):
     check(type("Child", (type("Parent", (base,), {}),), {})(*args), error_class)
 
 
-@pytest.mark.parametrize(
+@table(
     ("module", "name", "error_class"),
     [
         ("requests.exceptions", "Timeout", "timeout"),
@@ -284,7 +285,7 @@ def test_types_of_libraries_are_known_by_name(module, name, error_class):
     check(f"{module}.{name}", error_class)
 
 
-@pytest.mark.parametrize(
+@table(
     ("public", "canonical", "error_class"),
     [
         ("requests.Timeout", "requests.exceptions.Timeout", "timeout"),
@@ -331,7 +332,7 @@ assert not found & set(sys.modules), found & set(sys.modules)
 # --- errno --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("symbol", "error_class"),
     [
         ("ECONNREFUSED", "connection_refused"),
@@ -379,7 +380,7 @@ def test_numbers_that_only_look_like_errnos():
 # --- SQLSTATE and SQLite ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("sqlstate", "error_class"),
     [
         ("08000", "database_connection"),
@@ -415,7 +416,7 @@ def test_numbers_that_only_look_like_errnos():
         ("99999", "unknown"),
     ],
 )
-@pytest.mark.parametrize("attribute", ["sqlstate", "pgcode"])
+@table("attribute", ["sqlstate", "pgcode"])
 def test_sqlstate(sqlstate, error_class, attribute):
     """S1-09, S2-01, C-07, D-3: the whole state first, then its class, on psycopg 3 and 2 alike."""
     check(library("psycopg.errors", "Any", **{attribute: sqlstate})(), error_class)
@@ -435,7 +436,7 @@ def test_what_is_no_sqlstate_is_ignored(state):
     check(library("psycopg", "OperationalError", sqlstate=state)(), "database_connection")
 
 
-@pytest.mark.parametrize(
+@table(
     ("code", "error_class"),
     [
         (5, "database_connection"),  # busy
@@ -484,7 +485,7 @@ STATUS_CLASSES = {
 }
 
 
-@pytest.mark.parametrize(("status", "error_class"), STATUS_CLASSES.items())
+@table(("status", "error_class"), STATUS_CLASSES.items())
 def test_status(status, error_class):
     """S1-08, S1-14, S2-03, S2-04, S2-08, C-10: as a number, as text, or on the exception."""
     for form in (status, str(status), HttpError(status)):
@@ -527,7 +528,7 @@ def test_a_status_says_more_than_the_type_and_the_code():
     check(type("E", (Exception,), {"status": 503, "sqlstate": "23505"})(), "unavailable")
 
 
-@pytest.mark.parametrize("status", [True, "503", 503.0, None, 0, 99, 200, 302, 399, 600, 1001, -503])
+@table("status", [True, "503", 503.0, None, 0, 99, 200, 302, 399, 600, 1001, -503])
 def test_what_is_no_error_status_is_ignored(status):
     """D-2: an integer from 400 to 599, or it says nothing about the failure."""
     check(library("some.client", "ApiError", ConnectionResetError, status_code=status)(), "connection_reset")
@@ -549,7 +550,7 @@ def test_a_status_that_is_no_error():
 # --- asking by name -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MEANING)
+@table("name", MEANING)
 def test_an_error_class_can_be_asked_for(name):
     """C-07: what does this word mean?"""
     check(name, name)
@@ -576,7 +577,7 @@ def test_a_name_that_nothing_has(name, meant):
 # --- markers and registrations --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "expected"),
     [
         (TemporaryFailure(), ("temporary_failure", "transient", "unknown", None)),
@@ -864,7 +865,7 @@ def hint(value: object, name: str = "Retry-After") -> float | None:
     return classify(HttpError(429, {name: value})).retry_after
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "seconds"),
     [
         ("10", 10.0),
@@ -910,7 +911,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@table("form", FORMS)
 def test_retry_after_as_a_date(form):
     """D-6, S4-30: with or without a zone (then UTC), on the clock of the world the call stands in."""
     with virtual_time() as time:
@@ -1055,10 +1056,8 @@ class Raising:
         raise RuntimeError("call")
 
 
-@pytest.mark.parametrize("name", [name for name, family in rules.CARRIERS.items() if family != "original"])
-@pytest.mark.parametrize(
-    "junk", [None, 10**30, "no such code", [], {}, object(), Raising()], ids=lambda junk: type(junk).__name__
-)
+@table("name", [name for name, family in rules.CARRIERS.items() if family != "original"])
+@table("junk", [None, 10**30, "no such code", [], {}, object(), Raising()], ids=lambda junk: type(junk).__name__)
 def test_a_code_that_makes_no_sense_is_passed_over(name, junk):
     """C-08: whatever stands where a code should be, there is a verdict."""
     error = carrier(name, code=junk, type=junk, body={"error": junk}, response={"Error": {"Code": junk}})

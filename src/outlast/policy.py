@@ -2,7 +2,8 @@
 A policy decides; it never does.
 
 `RetryPolicy.decide` is a pure function: given an error, the number of the attempt that failed, the time spent and a roll of the
-dice, it answers *try again after d seconds* or *stop, because r*. Everything that waits, calls or writes stands elsewhere.
+dice, it answers *try again after d seconds* or *stop, because r*. What a policy says is one fact of the decision that
+every retry asks for, `outlast.deciding`. Everything that waits, calls or writes stands elsewhere.
 
 The delay after attempt n: a nominal delay (exponential, linear, fixed or a schedule), a band around it (jitter and cap), and a
 point in that band chosen by the roll. With n nominal, M the cap and j the jitter ratio,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Literal, Never, Self
 
+    from outlast.deciding import Answer
     from outlast.kernel.aliases import ErrorSpec, Jitter, Seconds, StopReason
     from outlast.verdicts import Verdict
 
@@ -232,6 +234,7 @@ class RetryPolicy(Value):
         `roll` in [0, 1) picks the delay within its band; without one it is the middle. Pass a random one where many callers
         decide at once. `previous_delay` matters to decorrelated jitter only.
         """
+        from outlast.deciding import after_failure
         from outlast.verdicts import classify
 
         check = Check()
@@ -240,13 +243,12 @@ class RetryPolicy(Value):
             check.number("roll", roll, low=0, high=1, default=0.5)
         check.raise_if_any()
         verdict = classify(error)
-        reason: StopReason | None = self.refuses(error, verdict, attempt)
-        if reason is not None:
-            return Decision(retry=False, delay=0.0, reason=plain(reason), verdict=verdict)
-        delay = self.delay(attempt, 0.5 if roll is None else roll, None, previous_delay) + self.asked(verdict)
-        if total_timeout is not None and elapsed + delay >= as_seconds(total_timeout):
-            return Decision(retry=False, delay=0.0, reason="total_timeout", verdict=verdict)
-        return Decision(retry=True, delay=delay, reason=None, verdict=verdict)
+        says = self.answer(error, verdict, attempt, lambda: 0.5 if roll is None else roll, previous_delay)
+        deadline = None if total_timeout is None else as_seconds(total_timeout)
+        answer = after_failure(says, now=elapsed, deadline=deadline)
+        if isinstance(answer, str):
+            return Decision(retry=False, delay=0.0, reason=plain(answer), verdict=verdict)
+        return Decision(retry=True, delay=answer, reason=None, verdict=verdict)
 
     def refuses(self, error: Exception, verdict: Verdict, attempt: int, *, circuits: bool = False) -> StopReason | None:
         """Why this error, failing this attempt, is not tried again; None if it is. With `circuits` an open one is as transient as anything."""
@@ -278,8 +280,8 @@ class RetryPolicy(Value):
         previous: float | None,
         *,
         circuits: bool = False,
-    ) -> float | StopReason:
-        """As `refuses` and `delay` in one question, for drivers: the seconds to wait, or why not. Rolls only if the roll matters."""
+    ) -> Answer:
+        """What the policy says of a failure: seconds to wait, or why not. Rolls only if the roll matters."""
         category = verdict.category
         if category not in self._easy or verdict.error_class == "circuit_open" or isinstance(error, ExceptionGroup):
             reason = self.refuses(error, verdict, attempt, circuits=circuits)
@@ -292,6 +294,11 @@ class RetryPolicy(Value):
             return self.delay(attempt, roll(), None, previous) + self.asked(verdict)
         low, high = band
         return low if low == high else low + roll() * (high - low)
+
+    def answer_result(self, attempt: int, roll: float, previous: float | None) -> Answer:
+        """As `answer`, of a result that is not wanted: whatever it is, only the number of attempts counts."""
+        delay = self.delay(attempt, roll, None, previous)
+        return delay if attempt < self.max_attempts else "exhausted"
 
     def asked(self, verdict: Verdict) -> float:
         """
@@ -569,6 +576,7 @@ def _group_unwanted(
     circuits: bool,  # noqa: FBT001 - passed down
 ) -> StopReason | None:
     """A group that is not named itself is tried again only if each of its leaves would be."""
+    from outlast.deciding import REASONS
     from outlast.verdicts import classify
 
     if skip.names_it(group):
@@ -576,10 +584,7 @@ def _group_unwanted(
     if on.names_it(group):
         return None
     reasons = [_unwanted(on, skip, leaf, classify(leaf), circuits) for leaf in group.exceptions]
-    for plainest in _PLAINEST:
-        if plainest in reasons:
-            return plainest
-    return None
+    return next((plainest for plainest, means in REASONS.items() if means.listed and plainest in reasons), None)
 
 
 def _tiers(error: Exception, verdict: Verdict) -> list[str]:
@@ -589,9 +594,6 @@ def _tiers(error: Exception, verdict: Verdict) -> list[str]:
     from outlast.verdicts import classify
 
     return [tier for leaf in error.exceptions for tier in _tiers(leaf, classify(leaf))]
-
-
-_PLAINEST: list[StopReason] = ["skipped", "permanent", "unclear", "not_listed", "breaker_open"]
 
 
 def _lineage(error_class: str) -> tuple[str, ...]:

@@ -171,6 +171,8 @@ class _Idle:
 
 
 class _VirtualClock(Clock):
+    virtual = True
+
     def __init__(self, time: Time) -> None:
         super().__init__()
         self.time = time

@@ -8,13 +8,11 @@ import pytest
 
 import outlast
 from servers.mariadb import MariaDB
-from servers.postgres import Postgres
 
 
 @pytest.fixture(scope="session")
-def postgres():
-    with Postgres() as server:
-        yield server
+def postgres(postgres_server):
+    return postgres_server.database("components")
 
 
 @pytest.fixture(scope="session")

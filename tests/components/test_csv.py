@@ -6,13 +6,13 @@ import csv
 import gzip
 import io
 import json
-import subprocess
 import sys
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+import forked
 import outlast
 from outlast.components import csvs, open_source
 from outlast.components.reading import Unreadable
@@ -225,7 +225,7 @@ def test_a_shell_reads_several_inputs_and_says_how_tables_are_written(tmp_path):
 
     def shell(*words):
         command = [sys.executable, "-m", "outlast.cli", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return forked.run(command, cwd=tmp_path)
 
     way = ("--delimiter", ";", "--encoding", "cp1252")
     first = shell(

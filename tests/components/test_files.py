@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from outlast.components.parquet import Parquet
 from outlast.pipeline import replays
 from outlast.pipeline.record import writer
 from outlast.work import leases
-from stores import left_running
+from stores import left_running, sql
 
 
 @outlast.stage
@@ -40,7 +41,13 @@ HARMS = {
     "replaced": lambda path: (path.rename(f"{path}.1"), path.write_bytes(Path(f"{path}.1").read_bytes())),
     "truncated": lambda path: os.truncate(path, 5),
     "written to": lambda path: path.write_bytes(path.read_bytes() + b"x"),
+    "overwritten": lambda path: path.write_bytes(other(path.read_bytes())),
 }
+
+
+def other(content):
+    """As many bytes, and one of the last is another one."""
+    return content[:-30] + bytes([content[-30] ^ 1]) + content[-29:]
 
 
 @pytest.mark.parametrize("harm", HARMS)
@@ -71,12 +78,16 @@ def test_a_file_that_is_changed_in_mid_run_fails_the_run(app, tmp_path, monkeypa
     result = pipeline(app).run(rows, run_key="k", sink=sink, check=False, ordered=True)
     assert (result.status, result.reason) == ("failed", "store_error")
     assert f"expected the sink {file} to stay as it is while the run writes to it" in result.why
-    if harm in {"deleted", "truncated"}:
-        with pytest.raises(outlast.ConfigurationError, match="It was changed since: put it back"):
+    if harm in {"deleted", "truncated", "overwritten"}:
+        with pytest.raises(outlast.ConfigurationError, match="It was changed since"):
             pipeline(app).run(rows, run_key="k", sink=sink)
     if harm == "rotated":
         Path(f"{file}.1").rename(file)
-    if harm not in {"deleted", "truncated"}:  # with the file at its place, what was not committed is cut off
+    if harm not in {
+        "deleted",
+        "truncated",
+        "overwritten",
+    }:  # with the file at its place, what was not committed is cut off
         assert pipeline(app).run(rows, run_key="k", sink=sink, ordered=True).status == "completed"
         assert contents(sink) == list(range(200))
 
@@ -137,6 +148,123 @@ def test_a_file_that_has_more_than_an_ended_run_has_left_is_not_touched(app, tmp
     (tmp_path / "monday").replace(sink)  # back in its place
     assert made.reprocess().counts.succeeded == 1
     assert (made.run(range(3), run_key="monday", sink=sink).counts.succeeded, sink.stat().st_size > 0) == (3, True)
+
+
+def begun(app, sink, rows, end):
+    """A run whose first half is on record: interrupted, killed, or at its end."""
+    runs = []
+
+    @outlast.stage
+    async def same(row):
+        if row["n"] == 50 and end == "interrupted":
+            runs[0].end("interrupted")
+        return row
+
+    result = pipeline(app, same).run(
+        rows[:50] if end != "interrupted" else rows,
+        run_key="k",
+        sink=sink,
+        check=False,
+        watch=runs.append,
+        ordered=True,
+    )
+    assert result.status == ("interrupted" if end == "interrupted" else "completed")
+    if end == "killed":
+        left_running(app.store)
+
+
+def refused(app, sink, rows, why):
+    with pytest.raises(outlast.ConfigurationError, match=why):
+        pipeline(app).run(rows, run_key="k", sink=sink)
+
+
+ROWS = [{"n": n} for n in range(100)]
+
+
+@pytest.mark.parametrize("end", ["interrupted", "killed", "ended"])
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.csv.gz", "out.jsonl.zst", "out.parquet"])
+def test_another_file_of_the_same_size_is_not_taken_for_the_sink(app, tmp_path, name, end):
+    """D-15: whatever state its run is in, it is refused, and stays as it is; with its own file in its place the run goes on."""
+    sink = tmp_path / name
+    begun(app, sink, ROWS, end)
+    file = Path(f"{sink}.spool") if name == "out.parquet" and end == "interrupted" else sink
+    mine = file.read_bytes()
+    theirs = other(mine)
+    if file.suffix == ".parquet":  # a row is another one, and the metadata are those of the run
+        table = pq.read_table(sink)
+        pq.write_table(table.set_column(0, table.schema.field(0), [[*table["n"].to_pylist()[:-1], 77]]), sink)
+        theirs = sink.read_bytes()
+    file.write_bytes(theirs)
+    before = app.store.find_run("p", "k")
+    refused(app, sink, ROWS, "to be as (the|this) run has left it, got: (other bytes|another file)")
+    assert (file.read_bytes(), app.store.find_run("p", "k").counts) == (theirs, before.counts)
+    file.write_bytes(mine)
+    assert pipeline(app).run(ROWS, run_key="k", sink=sink, ordered=True).status == "completed"
+    assert outlast.Files(sink).count() == 100
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv.gz"])
+def test_what_somebody_adds_to_the_file_of_an_interrupted_run_is_not_cut_off(app, tmp_path, name):
+    """A pass that ended in order has left nothing uncommitted: what is behind its bytes is somebody's."""
+    sink = tmp_path / name
+    begun(app, sink, ROWS, "interrupted")
+    mine = sink.read_bytes()
+    sink.write_bytes(mine + b"somebody's\n")
+    refused(app, sink, ROWS, "Somebody else has written to it")
+    assert sink.read_bytes() == mine + b"somebody's\n"
+    sink.write_bytes(mine)
+    assert pipeline(app).run(ROWS, run_key="k", sink=sink).counts.succeeded == 100
+
+
+def test_a_file_in_the_place_of_one_that_has_nothing_yet_is_not_cut_off(app, tmp_path):
+    """A run that died before its first batch owns what it has made, and nothing else of that name."""
+    sink = tmp_path / "out.jsonl"
+    pipeline(app).run([], run_key="k", sink=sink)
+    left_running(app.store)
+    sink.write_bytes(b"half a ba")  # what it was about to write is its own
+    assert pipeline(app).run(ROWS[:1], run_key="k", sink=sink).status == "completed"
+    sink.unlink()
+    pipeline(app).run([], run_key="other", sink=sink)
+    left_running(app.store)
+    (tmp_path / "theirs").write_bytes(b"somebody's\n")
+    (tmp_path / "theirs").replace(sink)
+    with pytest.raises(outlast.ConfigurationError, match="11 bytes that no run of this key has written"):
+        pipeline(app).run(ROWS, run_key="other", sink=sink)
+    assert sink.read_bytes() == b"somebody's\n"
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+def test_a_replay_does_not_come_home_to_another_file_of_the_same_size(app, tmp_path, name):
+    """D-25: its letters stay open, with the reason, and the file stays as it is."""
+    down = [True]
+
+    @outlast.stage(retry=None)
+    def work(n: int) -> dict:
+        if n == 1 and down:
+            raise ValueError("not yet")
+        return {"n": n}
+
+    sink = tmp_path / name
+    made = outlast.Pipeline("p", work, app=app, min_success_rate=0.1, failure_budget=1.0)
+    made.run(range(30), run_key="k", sink=sink)
+    mine = sink.read_bytes()
+    HARMS["overwritten"](sink)
+    theirs = sink.read_bytes()
+    down.clear()
+    assert "as the run has left it" in made.reprocess(check=False).why.replace("as this run", "as the run")
+    assert sink.read_bytes() == theirs
+    sink.write_bytes(mine)
+    assert (made.reprocess().counts.succeeded, sorted(contents(sink))) == (1, list(range(30)))
+
+
+def test_a_sink_of_a_store_without_marks_goes_on(app, tmp_path):
+    """C-28: an older version has recorded how far the file counts and nothing else; a mark for another place says nothing either."""
+    sink = tmp_path / "out.jsonl"
+    for end, mark in ((10, None), (20, "5 0123 whole")):
+        pipeline(app).run(ROWS[:end], run_key="k", sink=sink, ordered=True)
+        sql(app.store, "update outlast_progress set sink_mark = ?", mark)
+    assert pipeline(app).run(ROWS, run_key="k", sink=sink, ordered=True).status == "completed"
+    assert contents(sink) == list(range(100))
 
 
 @pytest.mark.parametrize("kind", [Lines, Parquet])
@@ -231,3 +359,45 @@ def test_a_file_is_renewed_only_when_nobody_knows_who_has_it(app, tmp_path, monk
     pipeline(app).run(range(5), run_key="k", sink=sink)
     assert (sink.stat().st_ino == before) is (end == "given back")
     assert sorted(map(int, sink.read_text().split())) == list(range(5))
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+def test_a_run_whose_file_is_gone_makes_none_in_its_place(app, tmp_path, name):
+    """C-22: neither the file nor its folder, which may be a disk that is not there now; put back, the run goes on."""
+    folder, good = tmp_path / "out", list[bool]()
+
+    @outlast.stage
+    def work(n):
+        return {"n": n}
+
+    def source():
+        yield from range(9)
+        if not good:
+            raise ValueError("not today")
+        yield 9
+
+    def run():
+        return outlast.Pipeline("p", work, app=app).run(source(), run_key="k", sink=folder / name, check=False)
+
+    assert run().counts.succeeded == 9
+    good.append(True)
+    for missing in (folder, folder / name):
+        shutil.copytree(folder, tmp_path / "aside")
+        shutil.rmtree(folder)
+        if missing != folder:
+            folder.mkdir()
+        with pytest.raises(outlast.ConfigurationError, match="no such file"):
+            run()
+        assert (folder.exists(), [*folder.glob("*")]) == (missing != folder, [])
+        shutil.rmtree(folder, ignore_errors=True)
+        (tmp_path / "aside").rename(folder)
+    assert (run().status, run().counts.succeeded) == ("completed", 10)
+
+
+def test_a_parquet_file_that_is_another_one_gets_no_spool_beside_it(tmp_path):
+    """C-22: the run is refused, and the folder is as it was."""
+    path = tmp_path / "out.parquet"
+    path.write_bytes(b"another file")
+    with pytest.raises(outlast.ConfigurationError, match="another file"):
+        Parquet(path).open(1000, run="r", token=1)
+    assert [*tmp_path.iterdir()] == [path]

@@ -17,17 +17,19 @@ import pyarrow.parquet as pq
 import pymysql
 import pytest
 
+import forked
 import outlast
+from forked import ForkedWithArrow
 
 PROGRAM = """
 import os, sys, time
 import outlast
-from outlast.pipeline import journal
+from outlast.pipeline.record import writer
 from outlast.components import parquet, tables
 from outlast.store import Store
 
 # As on a slow disk: files grow in pieces, commits take their time, and so does the making of the Parquet file. Kills then hit the moments in between.
-journal.MOST_ITEMS = 60
+writer.MOST_ITEMS = 60
 piecemeal, write, stage, settle, build = os.pwrite, Store.write, tables.Inserted.write, tables.Inserted.settle, parquet.Parquet._build
 
 def slow(file, data, at):
@@ -98,9 +100,9 @@ def through_kills(tmp_path, source, sink, seed, look=lambda: None):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, program, tmp_path / "s.db", source, sink, str(ITEMS)]
-    dice, killed, longest = random.Random(seed), 0, 0.3
+    dice, killed, longest, before = random.Random(seed), 0, 0.3, 0.0
     for _ in range(KILLS):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with ForkedWithArrow(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout.readline() == "starting\n"
             try:
                 process.wait((0.1 + 0.9 * dice.random()) * longest)
@@ -108,9 +110,13 @@ def through_kills(tmp_path, source, sink, seed, look=lambda: None):
                 killed += 1
             process.kill()
         look()
-        if finished(tmp_path) > (killed + 1) / KILLS:
+        done = finished(tmp_path)
+        if done > (killed + 1) / KILLS:
             longest /= 2  # this machine is quick: there must be something left for the other kills
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        elif done == before:
+            longest *= 2  # it is slow: there must be something to be killed
+        before = done
+    done = forked.run(command, check=True, start=ForkedWithArrow)
     assert done.stdout == "starting\ncompleted\n"
     app = outlast.App("a", store=str(tmp_path / "s.db"))
     counts = app.store.find_run("p", "k").counts

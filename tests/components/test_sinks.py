@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pydantic
 import pytest
 
+import forked
 import outlast
 from outlast.components import open_sink
 from outlast.components.lines import Rows
@@ -287,6 +288,33 @@ def test_a_run_that_goes_on_after_its_end_adds_to_the_file(app, tmp_path):
     assert pq.read_table(sink)["late"].to_pylist() == [None] * 31 + [1.5] * 9
 
 
+@pytest.mark.parametrize("dangling", [False, True])
+@pytest.mark.parametrize("name", ["out.parquet", "out.jsonl", "out.csv.gz"])
+def test_a_link_stays_a_link_and_its_target_gets_the_rows(app, tmp_path, name, dangling):
+    """The file is where the link points to, in a folder that may not be there yet; nothing else is left beside either of them."""
+    far, near = tmp_path / "far", tmp_path / "near"
+    near.mkdir()
+    if not dangling or name != "out.parquet":
+        far.mkdir()
+    link = near / name
+    link.symlink_to(far / f"real.{name}")
+    for end in (5, 10):
+        pipeline(app).run([{"n": n} for n in range(end)], run_key="k", sink=link, ordered=True)
+        assert (link.is_symlink(), [each.name for each in far.iterdir()]) == (True, [f"real.{name}"])
+        assert [each.name for each in near.iterdir()] == [name]
+        assert [int(row["n"]) for row in pipeline(app).run(link, ordered=True).outputs()] == list(range(end))
+
+
+@pytest.mark.parametrize("kind", [Rows, Parquet])
+def test_a_link_stays_when_its_sink_is_refused(tmp_path, kind):
+    """What was made for it goes, and nothing else."""
+    link = tmp_path / ("out.csv" if kind is Rows else "out.parquet.spool")
+    link.symlink_to(tmp_path / "real")
+    with pytest.raises(outlast.ConfigurationError, match="It was changed since"):
+        kind(tmp_path / link.name.removesuffix(".spool")).open(10, run="r", token=1)
+    assert (link.is_symlink(), [each.name for each in tmp_path.iterdir()]) == (True, [link.name])
+
+
 @pytest.mark.parametrize("moment", ["built", "renamed", "unlinked"])
 def test_a_crash_while_the_file_is_made_loses_and_doubles_nothing(app, tmp_path, monkeypatch, moment):
     """D-15: whichever of the steps at the end was the last one that happened."""
@@ -439,7 +467,7 @@ def test_a_shell_reads_and_writes_them_too(tmp_path):
 
     def shell(*words):
         command = [sys.executable, "-m", "outlast.cli", "run", "flow.py:pipe", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return forked.run(command, cwd=tmp_path)
 
     first = shell("--input", "in.parquet", "--output", "mid.jsonl.zst", "--progress")
     assert first.returncode == 0, first.stderr

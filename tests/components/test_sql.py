@@ -221,7 +221,7 @@ def test_a_lost_connection_is_a_source_error_and_the_run_goes_on_from_there(app,
         f"create table {table} as select n as id, repeat('x', 200) as text from generate_series(1, 20000) n"
     )
     with Proxy(postgres.socket) as proxy:
-        url = f"postgresql://postgres:hunter2secret@127.0.0.1:{proxy.port}/postgres"
+        url = f"postgresql://postgres:hunter2secret@127.0.0.1:{proxy.port}/{postgres.name}"
         query = outlast.Query(url, f"select * from {table} order by id", chunk=200)
         assert "hunter2secret" not in repr(query)
 
@@ -649,7 +649,7 @@ def test_a_database_that_goes_away_is_waited_for(app, postgres, monkeypatch):
     name = f"t_{uuid4().hex[:12]}"
     postgres.execute(f"create table {name} (id integer)")
     with Proxy(postgres.socket) as proxy:
-        url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
+        url = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
         write, settle, count = Inserted.write, Inserted.settle, []
 
         def cutting(method):

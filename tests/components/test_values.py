@@ -60,6 +60,7 @@ AT = dt.datetime(2026, 11, 15, 12, 30, 0, 5, tzinfo=dt.UTC)
 NAIVE = dt.datetime(2026, 11, 15, 12, 30)  # noqa: DTZ001 - users have such ones
 ID = uuid.UUID(int=7)
 SAME = object()
+LONG = dt.timedelta(days=10**8, microseconds=1)
 
 # What is given, what JSON Lines have, and what Parquet has where that differs. A CSV has the JSON of lists and dicts, and the bare text of the rest.
 TABLE = [
@@ -102,6 +103,13 @@ TABLE = [
     (AT.date(), "2026-11-15", AT.date()),
     (dt.time(1, 2), "01:02:00", dt.time(1, 2)),
     (dt.timedelta(seconds=2), 2.0, dt.timedelta(seconds=2)),
+    (dt.timedelta(days=10**8), 8640000000000.0, dt.timedelta(days=10**8)),
+    (LONG, "8640000000000.000001", LONG),
+    (-LONG, "-8640000000000.000001", -LONG),
+    (np.array([LONG]), ["8640000000000.000001"], [LONG]),
+    (2**62 + 1, 2**62 + 1, SAME),
+    (Decimal("9007199254740993.000001"), "9007199254740993.000001", Decimal("9007199254740993.000001")),
+    (dt.datetime(9999, 12, 31, 23, 59, 59, 999999), "9999-12-31T23:59:59.999999", dt.datetime.max),  # noqa: DTZ001, DTZ901 - without a zone
     (Decimal("1.50"), "1.50", Decimal("1.50")),
     (ID, str(ID), SAME),
     (PurePosixPath("a/b"), "a/b", SAME),
@@ -177,6 +185,7 @@ def test_what_has_no_place_is_refused_with_a_sentence(tmp_path):
         (Decimal("1e-80"), "more than 76 digits"),
         (dt.datetime.min.replace(tzinfo=dt.timezone(dt.timedelta(hours=1))), "out of range"),
         (["x", 1], "a list has texts, and this would be whole numbers"),
+        (np.datetime64("10001-01-01"), "an instant outside of the years 1 to 9999"),
     ]:
         table = Parquet(tmp_path / f"{uuid.uuid4()}.parquet")
         [(_, error)], _ = write(table, [{"v": value}])
@@ -215,6 +224,65 @@ def test_a_csv_file_has_the_columns_of_its_first_row(tmp_path):
     ]
     with path.open(newline="") as file:
         assert list(csv.reader(file)) == [["1", "null"], ["x\ry", "b\nc"], ["2", "1"]]
+
+
+def test_a_duration_that_no_fraction_holds_is_exact_in_a_table(tmp_path):
+    """D-26: SQLite has seconds, and those of centuries with a microsecond as text; pandas' nanoseconds are written, too."""
+    with sqlite3.connect(tmp_path / "t.db") as database:
+        database.execute("create table t (v)")
+    sink = open_sink(outlast.Table(f"sqlite:///{tmp_path}/t.db", "t"))
+    assert write(sink, [{"v": LONG}, {"v": dt.timedelta(milliseconds=1)}])[0] == []
+    sink.close()
+    with sqlite3.connect(tmp_path / "t.db") as database:
+        assert database.execute("select v from t").fetchall() == [("8640000000000.000001",), (0.001,)]
+    database.close()
+    assert tell(pd.Timedelta(days=200, nanoseconds=1)) == "17280000.000000001"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.timedeltas() | st.timedeltas(dt.timedelta(days=89_990), dt.timedelta(days=99_999)))
+def test_a_duration_is_never_another_one(value):
+    """D-26: what is written, read as a decimal, is the duration to the microsecond."""
+    told = tell(value)
+    micros = (value.days * 86_400 + value.seconds) * 10**6 + value.microseconds
+    assert Decimal(told if isinstance(told, str) else repr(told)) * 10**6 == micros
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv.gz"])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"a": "\0"}],
+        [{"a": "\0"}, {"a": "\0\0"}, {"a": ""}],
+        [{"a": "x\0"}] * 3,
+        [{"": "\0"}],
+        [{"ab": "\0"}, {"ab": "\r"}],
+        [{"a": "", "b": ""}] * 2,
+        [{"a": ""}] * 3,
+        [{"": ""}],
+        [{"a": "\r"}, {"a": "\n"}, {"a": "\r\n"}],
+        [{"\ufeffa": "1", "b": "\ufeff"}],
+        [{"\ufeff": "\ufeff"}],
+    ],
+    ids=repr,
+)
+def test_cells_that_are_hardly_seen_come_back(tmp_path, rows, ending):
+    """D-26: zeros, nothing at all, ends of lines, and a byte order mark are cells like others."""
+    path = tmp_path / f"o.{ending}"
+    sink = Rows(path)
+    assert write(sink, rows)[0] == []
+    sink.close()
+    assert list(open_source(path)) == rows
+
+
+def test_a_name_of_a_column_with_a_zero_is_refused(tmp_path):
+    """The first bytes of a file say how it is encoded: a zero there would say something else."""
+    [(_, error)], _ = write(Rows(tmp_path / "o.csv"), [{"\0": 1}])
+    assert "a name of a column has a zero in it" in error
+    for encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
+        (tmp_path / "wide.csv").write_bytes("a,b\n1,2\n".encode(encoding))
+        with pytest.raises(outlast.ConfigurationError, match="got: bytes that are zero, as in UTF-16"):
+            list(open_source(tmp_path / "wide.csv"))
 
 
 # --- round trips ---
@@ -323,7 +391,7 @@ def _kept(value):
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
     if isinstance(value, dt.timedelta):
-        return value.total_seconds()
+        return tell(value)
     return str(value) if isinstance(value, Decimal) else value
 
 

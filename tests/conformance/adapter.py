@@ -39,12 +39,16 @@ from __future__ import annotations
 import inspect
 import itertools
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from unittest import mock
 
 import pytest
 
 import outlast
+from lanes import on_the_short_way
 from outlast import observe, testing
+from outlast.calls import guard
 from outlast.isolation import threads
 
 if TYPE_CHECKING:
@@ -54,9 +58,9 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 
 
-def statement(number: int, *, needs: Sequence[str] = ()) -> Any:
-    """Mark a test as one of a statement; it is asked of the subjects that have the abilities it needs."""
-    return pytest.mark.statement(number, needs=frozenset(needs))
+def statement(number: int, *, needs: Sequence[str] = (), lanes: bool = True) -> Any:
+    """Mark a test as one of a statement; it is asked of the subjects that have the abilities it needs, in both of their `lanes` unless told."""
+    return pytest.mark.statement(number, needs=frozenset(needs), lanes=lanes)
 
 
 class End(NamedTuple):
@@ -100,6 +104,9 @@ class Subject(Protocol):
     ways: tuple[
         str, ...
     ]  # to protect a function: the usual one, one with every other guard in place, more; all must behave the same
+    lanes: tuple[
+        str, ...
+    ]  # through the library itself, if a protected function takes more than one; all must behave the same
     switch_off: dict[str, str]  # the environment that turns all protection off
 
     rejected: type[Exception]  # by an open circuit
@@ -131,6 +138,7 @@ class Subject(Protocol):
     def abandoned(self) -> int: ...
 
     # Pretending and watching.
+    def on(self, lane: str) -> AbstractContextManager[None]: ...  # every protected function takes this lane
     def time(self, *, seed: int | None = None) -> AbstractContextManager[Time]: ...
     def off(self) -> AbstractContextManager[None]: ...
     def stop(self) -> Any: ...
@@ -173,6 +181,7 @@ class OutlastSubject:
         "stop streams strict_probes thread_timeout tiers timeout trio virtual_time".split()
     )
     ways = ("decorator", "guard", "call", "outcome", "loop")
+    lanes = ("flow", "short way")
     switch_off: ClassVar = {"OUTLAST_DISABLE": "1"}
 
     rejected = outlast.CircuitBreakerOpenError
@@ -364,6 +373,19 @@ class OutlastSubject:
         return threads.abandoned()
 
     # -- pretending and watching
+
+    @contextmanager
+    def on(self, lane):
+        """The flow from the first attempt on, as in every scope of `testing`; or the short way, as in a program that nobody listens to."""
+        if lane == "flow":
+            guard.scoped(+1)
+            try:
+                yield
+            finally:
+                guard.scoped(-1)
+        else:
+            with on_the_short_way(), mock.patch.object(observe, "heard", return_value=False):
+                yield
 
     def time(self, *, seed=None):
         return testing.virtual_time(seed=seed)

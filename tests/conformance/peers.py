@@ -187,6 +187,7 @@ class Peer:
     abilities: ClassVar = frozenset()
     offers: ClassVar = frozenset()  # options of `protect`
     ways = ("decorator",)
+    lanes = ()
     distribution = None
     misconfigured = Misconfigured
     rejected = attempt_timed_out = total_timed_out = limit_exceeded = Lacking

@@ -205,7 +205,7 @@ def test_what_must_be_awaited_is_awaited_inside_of_the_retries(subject, make, fu
     assert client.calls == 3
 
 
-@statement(60, needs=["async", "virtual_time"])
+@statement(60, needs=["async", "virtual_time"], lanes=False)
 @each_awaitable
 @pytest.mark.parametrize("full", [False, True], ids=["alone", "with everything"])
 def test_what_must_be_awaited_is_awaited_in_virtual_time_too(subject, make, full):
@@ -606,7 +606,7 @@ def test_a_call_that_recovers_leaves_nothing_behind(subject, way, mode):
     assert len(watched.locals) == 3
 
 
-@statement(63, needs=["events"])
+@statement(63, needs=["events"], lanes=False)
 @pytest.mark.usefixtures("no_garbage_collection")
 def test_events_and_logs_keep_nothing_alive(subject, way, mode, caplog):
     """semantics 63: what is told about a failure are values; whoever keeps them keeps no frame."""
@@ -873,7 +873,7 @@ print(breaker.state)
 """
 
 
-@statement(65, needs=["breaker", "budget"])
+@statement(65, needs=["breaker", "budget"], lanes=False)
 def test_breakers_and_budgets_work_in_a_forked_child(subject):
     """semantics 65: a lock that was held at the fork does not hang the child, and what the child counts is its own."""
     assert in_new_process(FORKED.format(name=subject.name)) == ["True", "0", "closed", "open"]
@@ -899,7 +899,7 @@ release.set()
 """
 
 
-@statement(65, needs=["thread_timeout", "abandoned"])
+@statement(65, needs=["thread_timeout", "abandoned"], lanes=False)
 def test_a_forked_child_does_not_count_threads_that_it_does_not_have(subject):
     """semantics 65: threads of the parent are not there, so none of them is abandoned, and timed attempts work."""
     assert in_new_process(FORKED_WITH_THREADS.format(name=subject.name)) == ["1", "0"]
@@ -978,7 +978,7 @@ print(second.state)
 """
 
 
-@statement(66, needs=["breaker"])
+@statement(66, needs=["breaker"], lanes=False)
 def test_a_breaker_in_another_process_is_one_of_its_own(subject):
     """semantics 66: same name and settings, its own state, and one object however often it is sent."""
     breaker = subject.breaker(failures=2)

@@ -207,7 +207,7 @@ print(slept)
 """
 
 
-@statement(28)
+@statement(28, lanes=False)
 def test_forked_children_do_not_wait_in_lockstep(subject):
     """semantics 28: after a fork every child, and the parent, draw delays of their own."""
     lines = in_new_process(FORKED.format(name=subject.name))

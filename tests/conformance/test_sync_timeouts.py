@@ -142,7 +142,7 @@ print(isinstance(error, subject.attempt_timed_out))
 """
 
 
-@statement(39, needs=["thread_timeout"])
+@statement(39, needs=["thread_timeout"], lanes=False)
 def test_an_attempt_that_hangs_for_ever_does_not_keep_the_process(subject):
     """semantics 39: a program ends although a thread that it has given up on never does."""
     assert in_new_process(HANGING.format(name=subject.name)) == ["True"]

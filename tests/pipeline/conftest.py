@@ -8,14 +8,12 @@ import pytest
 
 import outlast
 from outlast.pipeline.home import DEFAULT
-from servers.postgres import Postgres
 
 
 @pytest.fixture(scope="session")
-def postgres():
-    """A server for the tests that leave it running."""
-    with Postgres() as server:
-        yield server
+def postgres(postgres_server):
+    """A database for the tests that leave its server running."""
+    return postgres_server.database("pipeline")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -17,7 +17,9 @@ import psycopg
 import pytest
 
 import doomed
+import forked
 import outlast
+from forked import Forked
 from outlast.store import Store, StoreRefused, StoreUnavailable
 from outlast.testing import virtual_time
 from servers.disk import Disk
@@ -42,7 +44,7 @@ def test_a_process_may_be_killed_at_any_moment(tmp_path):
     dice = random.Random(7)  # reproducible moments
     ended, torn, tail, unfinished = {}, 0, 0, 0
     for number in range(KILLS):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with Forked(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout.readline() == "reading\n"
             if number % 5 == 4:  # chance alone may miss the moments that matter on a busy machine
                 while process.poll() is None and not half_written(sink):
@@ -62,7 +64,7 @@ def test_a_process_may_be_killed_at_any_moment(tmp_path):
     assert unfinished == KILLS, "it was done before all kills: more items are needed"
     assert torn >= 3, f"kills must hit torn lines to prove anything: {torn} torn, {tail} with a tail"
     assert tail >= torn
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = forked.run(command, check=True)
     assert done.stdout == "reading\ncompleted\n"
     ended, attempts, needed, offset = doomed.recorded(store)
     assert sorted(ended) == list(range(ITEMS))
@@ -119,7 +121,7 @@ def test_a_checkpointed_stage_is_paid_once_although_the_next_one_kills_the_proce
 
     def go(crashes):
         command = [sys.executable, program, tmp_path / "s.db", paid, used, str(crashes)]
-        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        return forked.run(command)
 
     def payments():
         return Counter(map(int, paid.read_text().split()))
@@ -249,7 +251,7 @@ def test_a_database_whose_connections_are_cut_again_and_again_is_waited_for(post
                     cuts.append(
                         connection.execute(
                             "select count(pg_terminate_backend(pid)) from pg_stat_activity "
-                            "where pid <> pg_backend_pid() and backend_type = 'client backend'"
+                            "where pid <> pg_backend_pid() and datname = current_database()"
                         ).fetchone()[0]
                     )
             yield number

@@ -19,6 +19,7 @@ import pytest
 import outlast
 from outlast.kernel.clock import stopping
 from outlast.testing import virtual_time
+from outlast.work import leases
 
 ONCE = outlast.RetryPolicy(max_attempts=1)
 SENT = 4
@@ -741,3 +742,144 @@ def test_a_signal_does_not_wait_for_a_disk_that_is_full(app, monkeypatch):
     assert ended.value.args == (143,)
     assert outlast.result_of(ended.value).counts.succeeded == 0
     assert app.store.find_run("p", "k").status in {"interrupted", "failed"}
+
+
+# --- a lease is given back on every way out ---
+
+
+def interrupting():
+    """A stage whose two items both raise KeyboardInterrupt, the second one while the run winds down; once `bad` is empty they succeed."""
+    bad, together = [True], []
+
+    @outlast.stage(retry=None, concurrency=2)
+    async def work(item):
+        if not bad:
+            return item
+        together.append(item)
+        if len(together) == 2:
+            raise KeyboardInterrupt
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise KeyboardInterrupt
+
+    return work, bad
+
+
+def interrupted_twice(pipeline, how):
+    if how == "run":
+        pipeline.run(range(2), run_key="k")
+    elif how == "stream":
+        list(pipeline.stream(range(2)))
+    elif how == "notebook":
+
+        async def cell():
+            pipeline.run(range(2), run_key="k")
+
+        asyncio.run(cell())
+    else:
+        asyncio.run(pipeline.arun(range(2), run_key="k"))
+
+
+@pytest.mark.parametrize("how", ["run", "stream", "notebook"])
+def test_two_interrupts_in_one_pass_leave_no_lease(sqlite_app, handlers, how):
+    """D-21, C-27: what is raised knows the result, the run is interrupted and free, and goes on at once."""
+    work, bad = interrupting()
+    pipeline = outlast.Pipeline("p", work, app=sqlite_app)
+    with pytest.raises(KeyboardInterrupt) as ended:
+        interrupted_twice(pipeline, how)
+    result = outlast.result_of(ended.value)
+    (record,) = sqlite_app.store.runs()
+    assert (result.status, result.counts.pending, record.status) == ("interrupted", 2, "interrupted")
+    assert sqlite_app.store.lease_of(record.number, 0) is None
+    bad.clear()
+    again = pipeline.run(range(2), run_key=record.run_key)
+    assert (again.status, again.counts.succeeded) == ("completed", 2)
+
+
+def test_a_loop_that_is_torn_down_around_a_run_gives_the_lease_back(sqlite_app, handlers, monkeypatch):
+    """D-21, C-27: `asyncio.run` gives up at a second interrupt; the same process goes on at once, the store is told by the heart."""
+    monkeypatch.setattr(leases, "TTL", 0.4)
+    work, bad = interrupting()
+    pipeline = outlast.Pipeline("p", work, app=sqlite_app)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_twice(pipeline, "arun")
+    hearts = [thread for thread in threading.enumerate() if thread.name == "outlast-heart"]
+    for heart in hearts:  # none may be left already
+        heart.join(20)
+    (record,) = sqlite_app.store.runs()
+    left = [heart for heart in hearts if heart.is_alive()]
+    assert (left, sqlite_app.store.lease_of(record.number, 0)) == ([], None)
+    bad.clear()
+    assert pipeline.run(range(2), run_key="k").counts.succeeded == 2
+
+
+def test_a_run_that_is_torn_down_is_taken_over_by_its_own_process_at_once(sqlite_app, handlers):
+    """D-21, C-27: nobody waits for a lease whose loop is closed."""
+    work, bad = interrupting()
+    pipeline = outlast.Pipeline("p", work, app=sqlite_app)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_twice(pipeline, "arun")
+    bad.clear()
+    assert pipeline.run(range(2), run_key="k").counts.succeeded == 2
+
+
+def test_a_cancellation_while_a_run_is_opened_gives_the_lease_back(sqlite_app, monkeypatch):
+    """D-21, C-27: the thread that opens it is waited for, and what it took is given back."""
+    from outlast.pipeline import lifecycle
+
+    work, bad = interrupting()
+    bad.clear()
+    pipeline = outlast.Pipeline("p", work, app=sqlite_app)
+    real, reached, go_on = lifecycle._opened, threading.Event(), threading.Event()
+
+    def slowly(*what):
+        reached.set()
+        assert go_on.wait(20)
+        return real(*what)
+
+    async def cancelled():
+        task = asyncio.create_task(pipeline.arun(range(2), run_key="k"))
+        await asyncio.to_thread(reached.wait, 20)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        await task
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lifecycle, "_opened", slowly)
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(cancelled())
+    (record,) = sqlite_app.store.runs()
+    assert (record.status, sqlite_app.store.lease_of(record.number, 0)) == ("interrupted", None)
+    assert pipeline.run(range(2), run_key="k").counts.succeeded == 2
+
+
+def test_cancellations_while_a_run_winds_down_give_the_lease_back(sqlite_app, monkeypatch):
+    """D-21, C-27: however often it is cancelled, its end is written and its lease given back."""
+    from outlast.pipeline import lifecycle
+
+    work, bad = interrupting()
+    bad.clear()
+    pipeline = outlast.Pipeline("p", work, app=sqlite_app)
+    real, reached, go_on = lifecycle._ended, threading.Event(), threading.Event()
+
+    def slowly(*what, **how):
+        reached.set()
+        assert go_on.wait(20)
+        real(*what, **how)
+
+    async def cancelled():
+        task = asyncio.create_task(pipeline.arun(range(2), run_key="k"))
+        await asyncio.to_thread(reached.wait, 20)
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+        go_on.set()
+        await task
+
+    monkeypatch.setattr(lifecycle, "_ended", slowly)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())
+    (record,) = sqlite_app.store.runs()
+    assert (record.status, sqlite_app.store.lease_of(record.number, 0)) == ("completed", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from collections import Counter
 
 import pytest
 
@@ -83,6 +84,27 @@ def test_a_guard_protects_each_call(kind):
         result = drive(kind, flaky, range(4), guard=outlast.Guard(retry=outlast.RetryPolicy(jitter=0)))
     assert (result.values(), len(tried)) == ([0, 1, 2, 3], 12)
     assert sorted(time.sleeps) == [1.0] * 4 + [2.0] * 4
+
+
+@both
+def test_a_failed_item_is_one_line_in_the_log(kind, caplog):
+    """D-27: retries are warnings, and the end of an item is one error, whether the guard, a decorator or neither has tried again."""
+
+    @outlast.retry(jitter=0, max_attempts=2)
+    def decorated(item):
+        raise ConnectionResetError("again")
+
+    def plain(item):
+        raise ConnectionResetError("again")
+
+    guard = outlast.Guard(retry=outlast.RetryPolicy(jitter=0, max_attempts=2))
+    told = []
+    for work, options in ((plain, {"guard": guard}), (decorated, {}), (plain, {})):
+        caplog.clear()
+        with virtual_time(), caplog.at_level("WARNING", logger="outlast"):
+            drive(kind, work, ["a", "b"], **options)
+        told.append(Counter(record.levelname for record in caplog.records))
+    assert told == [{"WARNING": 2, "ERROR": 2}, {"WARNING": 2, "ERROR": 2}, {"ERROR": 2}]
 
 
 @both

@@ -12,7 +12,9 @@ from unittest.mock import patch
 
 import pytest
 
+import forked
 import outlast
+from forked import Forked
 from outlast.pipeline.engine.runner import Runner
 from outlast.testing import virtual_time
 
@@ -160,14 +162,14 @@ def test_order_survives_kill_9(tmp_path):
     dice = random.Random(3)
     command = [sys.executable, program, address, sink, "4000"]
     for _ in range(8):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with Forked(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout.readline() == "reading\n"
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.05 + dice.random() * 0.2)
             process.kill()
         complete = sink.read_text().rpartition("\n")[0].split() if sink.exists() else []
         assert [int(line) for line in complete] == wanted[: len(complete)]
-    subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    forked.run(command, check=True)
     assert numbers(sink) == wanted
 
 

@@ -23,8 +23,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 
 import outlast
+from outlast import observe
 from outlast.isolation import processes
 
+EXAMPLES = int(os.environ.get("PRODUCTS", "20"))  # for each database; PRODUCTS=400 looks further
 RETRY = outlast.RetryPolicy(max_attempts=2, initial_delay=0.001, max_delay=0.002)
 FATES = ("fine",) * 6 + ("again", "hopeless", "permanent", "skip", "degraded", "refused", "broken", "exits", "leaks")
 FAILING = {"hopeless", "permanent", "exits", "leaks"}
@@ -99,7 +101,7 @@ class Shape:
     lane: str  # sync, async, thread, process
     batch: int | None
     limit: bool
-    breaker: bool
+    breaker: str  # none, calm, touchy: one that opens at the second failure in a row and closes again
     budget: bool
     hedge: bool
     fallback: bool
@@ -143,7 +145,7 @@ def shapes(database: str) -> st.SearchStrategy[Shape]:
         lane=st.sampled_from(["sync", "async", "sync", "async", "thread", "process"]),
         batch=st.sampled_from([None, None, 3]),
         limit=st.booleans(),
-        breaker=st.booleans(),
+        breaker=st.sampled_from(["none", "calm", "touchy", "touchy"]),
         budget=st.booleans(),
         hedge=st.booleans(),
         fallback=st.booleans(),
@@ -165,9 +167,7 @@ class Play:
         self.folder = folder
         self.app = outlast.App(f"tests-{uuid4().hex}", store=address)
         self.limit = outlast.Limit(f"limit-{uuid4().hex}", concurrency=2) if shape.limit else None
-        self.breaker = (
-            outlast.CircuitBreaker(f"breaker-{uuid4().hex}", failure_threshold=1_000) if shape.breaker else None
-        )
+        self.breaker = self.circuit()
         self.budget = outlast.RetryBudget(f"budget-{uuid4().hex}", reserve=1_000) if shape.budget else None
         self.called: list[dict] = []
         self.ended: dict[int, tuple] = {}
@@ -181,6 +181,15 @@ class Play:
             with closing(sqlite3.connect(folder / "out.db")) as database:
                 database.execute("create table out (id integer, value integer check (value >= 0))")
                 database.commit()
+
+    def circuit(self) -> outlast.CircuitBreaker | None:
+        if self.shape.breaker == "none":
+            return None
+        touchy = {"failure_threshold": 2, "reset_timeout": 0.005, "half_open_requests": 2, "success_threshold": 1}
+        name = f"breaker-{uuid4().hex}"
+        return outlast.CircuitBreaker(
+            name, **(touchy if self.shape.breaker == "touchy" else {"failure_threshold": 1_000})
+        )
 
     def stage(self) -> outlast.Stage:
         shape = self.shape
@@ -312,8 +321,10 @@ class Play:
             assert {row.seq: row.attempts for row in rows} == {row.seq: tried[row.seq] for row in rows}
         if self.limit is not None:
             assert (self.limit.under_way, self.limit.waiting) == (0, 0)
-        if self.breaker is not None:
+        if self.shape.breaker == "calm":
             assert self.breaker.state == "closed"
+        # A circuit that stays open ends a pass, and costs no item anything.
+        assert result.reason != "breaker_open" or (self.shape.breaker == "touchy" and counts.pending)
 
     def replay(self, before) -> None:
         """What failed comes home: each letter is resolved, its output is in the sink once, and the run says so."""
@@ -401,32 +412,23 @@ def story(shape: Shape, address: str) -> None:
                 play.replay(result)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(100 + 10 * EXAMPLES)
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_what_holds_for_every_product_of_features(database, request):
     """S3-06, D-13, D-21, D-25, D-30: counts, rows, sink, letters, places, threads, children and descriptors agree after every pass."""
     address = request.getfixturevalue("postgres").dsn if database == "postgres" else ""
-    plain = dict.fromkeys(
-        ("limit", "breaker", "budget", "hedge", "fallback", "repairs", "checkpoint", "watched"), False
-    )
+    plain = dict.fromkeys(("limit", "budget", "hedge", "fallback", "repairs", "checkpoint", "watched"), False)
+    plain |= {"sink": "none", "audit": "all", "on_item_error": "dlq", "end": "none"}
     for lane in ("process", "sync"):  # what is started once and stays
-        story(
-            Shape(
-                database,
-                ("fine", "permanent"),
-                lane,
-                None,
-                sink="none",
-                audit="all",
-                on_item_error="dlq",
-                end="none",
-                **plain,
-            ),
-            address,
-        )
+        story(Shape(database, ("fine", "permanent"), lane, None, breaker="none", **plain), address)
+    circuits: list[str] = []
+    unsubscribe = observe.subscribe(lambda event: circuits.append(event.name))
+    story(Shape(database, ("hopeless", "hopeless", *["fine"] * 6), "sync", None, breaker="touchy", **plain), address)
+    unsubscribe()
+    assert {"circuit_breaker_open", "circuit_breaker_closed"} <= set(circuits)
     held = Held()
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
     @given(shape=shapes(database))
     def products(shape: Shape) -> None:
         note(str(shape))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import sqlite3
 import threading
 from pathlib import Path
@@ -13,9 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import outlast
+from outlast import report
+from outlast.cli.runs import run_fields
+from outlast.components import open_sink
 from outlast.components.parquet import Parquet
 from outlast.deadletters import DeadLetterEntry, Directory
+from outlast.deadletters.fingerprints import fingerprint
 from outlast.pipeline import replays
+from outlast.store import Store, StoreUnavailable
+from outlast.testing import virtual_time
 from outlast.work import leases
 from stores import contents
 
@@ -162,6 +169,26 @@ def test_the_file_of_the_run_itself_is_refused_with_the_way_out(app, tmp_path):
     assert letter.replays == 1
 
 
+def test_nobody_says_that_rows_are_in_a_sink_which_a_dead_replay_has_left(app, sink, monkeypatch):
+    """D-25: as long as nobody has made it good, record, command line and report say what may be missing in a table or a Parquet file."""
+    mill = Mill(app)
+    mill.fail(range(3), bad=[1], sink=sink)
+    mill.bad = set()
+    kind = type(open_sink(sink))
+    with monkeypatch.context() as patched:  # as if it were killed behind the commit
+        patched.setattr(kind, "finish", lambda _: 1 / 0)
+        if isinstance(sink, outlast.Table):
+            patched.setattr(kind, "settle", lambda _: 1 / 0)
+        mill.pipeline.reprocess(check=False)
+    late = isinstance(sink, outlast.Table) or sink.endswith("parquet")
+    assert (mill.run().counts.succeeded, rows_of(sink)) == (3, [0, 2] if late else [0, 1, 2])
+    warned = "A replay has its sink open: what that has brought may not be there"
+    shown = [mill.run().told, report.read(app, mill.run().id).run.why, run_fields(mill.run())["why"]]
+    assert [warned in text for text in shown] == [late] * 3
+    mill.pipeline.run(range(3), run_key="k", item_key=str, sink=sink)
+    assert (mill.run().told, rows_of(sink)) == ("3 of 3 items succeeded", [0, 1, 2])
+
+
 def test_a_run_that_gets_its_own_table_again_has_everything_at_home(app, tmp_path):
     """D-25: a table whose address is not on record is given again with `sink`; that is no other sink."""
     mill = Mill(app)
@@ -268,11 +295,48 @@ def test_what_a_replay_has_left_in_a_sink_is_made_good_also_when_no_letter_is_le
         patched.setattr(Parquet, "finish", full)
         patched.setattr("outlast.work.patience.PATIENCE", 0.0)
         assert mill.pipeline.reprocess(check=False).reason == "store_error"
+        mark = mill.run().replayed_by
+        with pytest.raises(OSError, match="No space left"):  # nor can the next one
+            mill.pipeline.reprocess()
+        assert mark is not None
+        assert mill.run().replayed_by == mark
     assert (mill.letters(), rows_of(sink)) == ([("1", "resolved"), ("2", "resolved")], [0, 3])
     with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
         mill.pipeline.reprocess()
     assert rows_of(sink) == [0, 1, 2, 3]
     assert not Path(f"{sink}.spool").exists()
+
+
+def test_what_a_dead_replay_has_left_in_a_file_refuses_no_later_run(app, tmp_path):
+    """D-25: its mark on the run tells of it; what was never committed is cut off."""
+    mill, sink = Mill(app), tmp_path / "out.jsonl"
+    mill.fail(range(3), bad=[], sink=sink)
+    store = app.store
+    replay = store.open_run("mill", "dead", (), kind="replay")
+    lease = store.take_lease(mill.run().number, 0, f"{leases._host()}:{2**22 + 1}:77:1", 600, counted=False)
+    store.hold_sink(lease, replay.id)
+    store.drop_lease(lease)
+    with sink.open("a") as file:
+        file.write('{"n": 100}\n{"n"')
+    assert mill.pipeline.run(range(4), run_key="k", item_key=str, sink=sink).counts.succeeded == 4
+    assert rows_of(sink) == [0, 1, 2, 3]
+
+
+def test_what_a_living_replay_has_opened_is_left_to_it(app, tmp_path):
+    """D-25: its mark stays as long as its lease says that somebody works on it; when that is over, the sink is made good."""
+    mill, sink = Mill(app), tmp_path / "out.jsonl"
+    mill.fail(range(4), bad=[1], sink=sink)
+    store = app.store
+    run = store.open_run("mill", "elsewhere", (), kind="replay")
+    lease = store.take_lease(run.number, 0, "another-host:1:1:1", 600)
+    origin = store.take_lease(mill.run().number, 0, "another-host:1:1:2", 600)
+    store.hold_sink(origin, run.id)
+    store.drop_lease(origin)
+    replays.make_good(store)
+    assert mill.run().replayed_by == run.id
+    store.drop_lease(lease)
+    replays.make_good(store)
+    assert mill.run().replayed_by is None
 
 
 # --- who has claimed a letter ---
@@ -518,3 +582,273 @@ def test_an_edit_is_replayed_or_nothing_is(app):
     assert "for which its input was edited" in pipeline.reprocess(check=False).why
     assert [found.status for found in app.dead_letters.find(status=None)] == ["open"]
     assert list(pipeline.reprocess(from_start=True).outputs()) == [5]
+
+
+def database(path):
+    """A new SQLite database with a table for what a mill has made, and a function that connects to it."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table made (n integer)")
+    return lambda: sqlite3.connect(path, check_same_thread=False)
+
+
+def numbers_in(path):
+    with sqlite3.connect(path) as connection:
+        return sorted(n for (n,) in connection.execute("select n from made"))
+
+
+def test_tables_that_only_functions_connect_to_are_not_taken_for_each_other(app, tmp_path, monkeypatch):
+    """D-25: letters come home by the very table of their run; a process that was not given it leaves them open, and says what to give."""
+    mill = Mill(app)
+    places = [tmp_path / "one.db", tmp_path / "two.db"]
+    for number, place in enumerate(places):
+        numbers = range(10 * number, 10 * number + 4)
+        mill.fail(numbers, bad=numbers[:2], run_key=place.name, sink=outlast.Table(database(place), "made"))
+    mill.bad = {0, 10}
+    mill.pipeline.reprocess(check=False)
+    mill.bad = set()
+    assert [numbers_in(place) for place in places] == [[1, 2, 3], [11, 12, 13]]
+    monkeypatch.setattr(replays, "_tables", {})  # as in another process
+    again = outlast.Table(lambda: sqlite3.connect(places[1], check_same_thread=False), "made")
+    mill.fail([20, 21], bad=[20], run_key="third", sink=again)
+    assert "has an address that is not on record: give it again with sink=" in mill.pipeline.reprocess(check=False).why
+    assert [numbers_in(place) for place in places] == [[1, 2, 3], [11, 12, 13, 20, 21]]
+    app.dead_letters.replay(run=mill.run("two.db").id, sink=again)
+    assert [numbers_in(place) for place in places] == [[1, 2, 3], [10, 11, 12, 13, 20, 21]]
+    assert mill.run("two.db").why == "4 of 4 items succeeded, 1 of them was replayed into table made in a connection"
+    assert mill.letters()[0] == ("0", "open")
+
+
+def test_a_table_that_is_given_is_not_taken_for_the_one_that_a_dead_replay_has_left(app, tmp_path, monkeypatch, caplog):
+    """D-25: nothing says that a function connects to the same database; the run itself, with its table, makes it good."""
+    mill = Mill(app)
+    one, two = (database(tmp_path / name) for name in ("one.db", "two.db"))
+    mill.fail(range(3), bad=[1], run_key="one", sink=outlast.Table(one, "made"))
+    with monkeypatch.context() as patched:  # as if it were killed behind the commit
+        for step in ("finish", "settle"):
+            patched.setattr(type(open_sink(outlast.Table(one, "made"))), step, lambda _: 1 / 0)
+        mill.pipeline.reprocess(check=False)
+    monkeypatch.setattr(replays, "_tables", {})  # as in another process
+    mill.fail([5], bad=[5], run_key="two")
+    mill.pipeline.reprocess(sink=outlast.Table(two, "made"))
+    assert "the sink of run one of mill, which a replay has left unfinished, stays so" in caplog.text
+    assert (mill.run("one").replayed_by is None, numbers_in(tmp_path / "one.db")) == (False, [0, 2])
+    mill.pipeline.run(range(3), run_key="one", item_key=str, sink=outlast.Table(one, "made"))
+    assert (mill.run("one").replayed_by, numbers_in(tmp_path / "one.db")) == (None, [0, 1, 2])
+    assert numbers_in(tmp_path / "two.db") == [5]
+
+
+def test_a_table_is_the_same_one_from_another_folder(app, tmp_path, monkeypatch):
+    """D-25: a relative address means the folder that the run was in."""
+    mill = Mill(app)
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        database(tmp_path / name / "data.db")
+    monkeypatch.chdir(tmp_path / "here")
+    mill.fail(range(3), bad=[1], sink=outlast.Table("sqlite:///data.db", "made"))
+    monkeypatch.chdir(tmp_path / "there")
+    mill.pipeline.reprocess()
+    assert [numbers_in(tmp_path / name / "data.db") for name in ("here", "there")] == [[0, 1, 2], []]
+
+
+def test_letters_are_claimed_although_the_store_was_away_when_they_were_asked_for(app, monkeypatch):
+    """D-25: asked again after a lost connection, whether the claim was committed or not, the replay has its letters and does them all."""
+    for committed in (False, True):
+        mill, claim, lost = Mill(app), Store.claim_for_replay, [StoreUnavailable("the server is restarting")]
+
+        def unsteady(store, *args, claim=claim, lost=lost, committed=committed, **how):
+            if lost and committed:
+                claim(store, *args, **how)
+            if lost:
+                raise lost.pop()
+            return claim(store, *args, **how)
+
+        mill.fail(range(6), bad=range(3), run_key=f"run {committed}")
+        monkeypatch.setattr(Store, "claim_for_replay", unsteady)
+        with virtual_time():
+            assert mill.pipeline.reprocess().counts.succeeded == 3
+        monkeypatch.setattr(Store, "claim_for_replay", claim)
+
+
+def test_a_replay_that_has_lost_its_lease_touches_no_run(app, tmp_path, monkeypatch):
+    """C-22, D-25: it was stopped before it had the run of its letters, and finds that run free: its sink and its mark stay as they are."""
+    mill, sink, take = Mill(app), tmp_path / "out.jsonl", leases.take
+    mill.fail(range(8), bad=range(4), sink=sink)
+    before = sink.read_bytes()
+
+    def stopped_before(store, run, **how):
+        if run.kind == "run":
+            with store._database.writing() as tx:  # meanwhile another process has taken over the replay
+                tx.execute("update outlast_shards set token = token + 1 where owner <> ''")
+                tx.execute("update outlast_progress set token = token + 1 where run <> ?", run.number)
+        return take(store, run, **how)
+
+    monkeypatch.setattr(leases, "take", stopped_before)
+    late = mill.pipeline.reprocess(run_key="mend", check=False)
+    assert (late.status, late.reason) == ("failed", "lease_lost")
+    assert (sink.read_bytes(), mill.run().replayed_by, mill.run().counts.succeeded) == (before, None, 4)
+    assert app.store.lease_of(mill.run().number, 0) is None
+
+
+@pytest.mark.parametrize("door", ["reprocess", "replay"])
+def test_a_replay_that_is_interrupted_says_so_and_goes_on(sqlite_app, door):
+    """D-21, D-25: Ctrl-C winds it down, its counts are true, what it has not done is open, and the same key goes on."""
+    mill = Mill(sqlite_app)
+    mill.fail(range(6), bad=range(6))
+    sent = []
+
+    def once_interrupted(event):
+        if event.name == "dead_letter_replay" and not sent:
+            sent.append(event)
+            signal.raise_signal(signal.SIGINT)
+
+    again = mill.pipeline.reprocess if door == "reprocess" else sqlite_app.dead_letters.replay
+    which = {} if door == "reprocess" else {"pipeline": "mill"}
+    stop = outlast.observe.subscribe(once_interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt) as ended:
+            again(run_key="mend", **which)
+    finally:
+        stop()
+    result = outlast.result_of(ended.value)
+    done = [key for key, status in mill.letters() if status == "resolved"]
+    assert (result.status, result.counts.succeeded, result.counts.dlq) == ("interrupted", len(done), 0)
+    assert {status for _, status in mill.letters()} <= {"resolved", "open"}
+    with pytest.raises(outlast.RunInterrupted):
+        result.raise_for_status()
+    (record,) = [run for run in sqlite_app.store.runs("mill") if run.kind == "replay"]
+    assert (record.status, sqlite_app.store.lease_of(record.number, 0)) == ("interrupted", None)
+    assert again(run_key="mend", **which).status == "completed"
+    assert {status for _, status in mill.letters()} == {"resolved"}
+    assert sorted(mill.seen) == list(range(6))
+
+
+def test_what_holds_items_is_for_its_owner_alone(sqlite_app, tmp_path, monkeypatch):
+    """S0-41: reports, error files and spools are 0600, the folders that are made for them 0700."""
+    monkeypatch.chdir(tmp_path)
+    before = os.umask(0)
+    try:
+        mill = Mill(sqlite_app)
+        seen = {}
+
+        def look(_):
+            seen.update({path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("*.spool")})
+
+        stop = outlast.observe.subscribe(look)
+        result = mill.fail(range(5), bad=[3], sink="out.parquet")
+        stop()
+        result.write_errors("errors/list.csv")
+        outlast.report.of(result).save("report.html")
+    finally:
+        os.umask(before)
+    modes = {path: Path(path).stat().st_mode & 0o777 for path in ("errors", "errors/list.csv", "report.html")}
+    assert modes == {"errors": 0o700, "errors/list.csv": 0o600, "report.html": 0o600}
+    assert set(seen.values()) == {0o600}
+
+
+# --- a letter tells its newest failure ---
+
+
+class Press:
+    """A pipeline of two stages that fail as they are told: `wrong` maps a stage to what it raises."""
+
+    def __init__(self, app):
+        self.app, self.wrong = app, {}
+
+        @outlast.stage(retry=ONCE)
+        def fetch(n):
+            return self._does("fetch", n)
+
+        @outlast.stage(retry=ONCE)
+        def press(n):
+            return self._does("press", n)
+
+        self.pipeline = outlast.Pipeline("press", fetch, press, app=app, failure_budget=1.0)
+
+    def _does(self, stage, n):
+        if stage in self.wrong:
+            raise self.wrong[stage]
+        return n
+
+    def replay(self, **wrong):
+        self.wrong = wrong
+        return self.pipeline.reprocess(check=False)
+
+    def letter(self):
+        (letter,) = self.app.dead_letters.find(status=None)
+        return letter
+
+
+def test_a_letter_that_fails_in_another_way_tells_that_everywhere(app, tmp_path):
+    """C-14, S3-27, S4-22: stage, error, group, reason, error file and export are those of the newest failure; the earlier ones are on record."""
+    press = Press(app)
+    press.wrong = {"fetch": TimeoutError("no answer")}
+    first = press.pipeline.run([7], run_key="k", item_key=str, check=False)
+    before = press.letter()
+    press.replay(press=ValueError("too hard"))
+    after = press.letter()
+    told = ("press", "too hard", "ValueError", "data_error", "data", "permanent")
+    assert (after.stage, after.error, after.error_type, after.error_class, after.tier, after.stop_reason) == told
+    assert (after.id, after.status, after.replays, after.attempts) == (before.id, "open", 1, 2)
+    assert after.group == fingerprint("press", "data_error", "ValueError", "too hard")
+    (group,) = app.dead_letters.groups()
+    assert (group.id, group.stage, group.message, group.count) == (after.group, "press", "too hard", 1)
+    assert before.last_attempt_at < group.first_seen_at <= group.last_seen_at == after.last_attempt_at
+    assert (list(app.dead_letters.groups(group=before.group)), after.first_failed_at) == ([], before.first_failed_at)
+    assert [(stat.stage, stat.count) for stat in app.dead_letters.stats()] == [("press", 1)]
+    # In the run that it comes from, too.
+    (item,) = first.items()
+    assert (item.status, item.error, item.stop_reason) == ("dlq", "press: ValueError: too hard", "permanent")
+    (line,) = first.errors()
+    assert (line.stage, line.message, line.raw_row) == ("press", "too hard", 7)
+    assert line.timestamp == after.last_attempt_at
+    assert [(one.stage, one.message) for one in first.groups] == [("press", "too hard")]
+    report = outlast.report.of(first)
+    assert [(one.stage, one.message) for one in report.letters] == [("press", "too hard")]
+    assert report.verdict.endswith("It failed at press with ValueError.")
+    # What went before is kept, with the letter and with its export.
+    (earlier,) = after.metadata["earlier_failures"]
+    assert {
+        name: earlier[name] for name in ("stage", "error", "error_type", "error_class", "group", "stop_reason")
+    } == {
+        "stage": "fetch",
+        "error": "no answer",
+        "error_type": "TimeoutError",
+        "error_class": "timeout",
+        "group": before.group,
+        "stop_reason": before.stop_reason,
+    }
+    app.dead_letters.export(tmp_path / "letters")
+    (entry,), _ = Directory(tmp_path / "letters").entries()
+    assert (entry.error, entry.error_type, entry.task["stage"]) == ("too hard", "ValueError", "press")
+    assert entry.metadata["earlier_failures"] == [earlier]
+    # And the payload is still what it was: a replay begins where it did.
+    assert (after.payload, after.begins_at) == (7, "fetch")
+    assert (press.replay().status, press.letter().status) == ("completed", "resolved")
+
+
+def test_many_failures_of_a_letter_stay_few_on_record(sqlite_app):
+    """C-14: the first and the newest are kept, however often it is replayed."""
+    press = Press(sqlite_app)
+    press.wrong = {"fetch": ValueError("time 0")}
+    press.pipeline.run([7], item_key=str, check=False)
+    for number in range(1, 25):
+        press.replay(fetch=ValueError(f"time {number}"))
+    letter = press.letter()
+    texts = [earlier["error"] for earlier in letter.metadata["earlier_failures"]]
+    assert (letter.error, letter.replays, letter.attempts) == ("time 24", 24, 25)
+    assert texts == ["time 0", *(f"time {number}" for number in range(5, 24))]
+
+
+def test_what_cannot_be_kept_by_a_sink_is_the_newest_failure_of_its_letter(app, tmp_path):
+    """C-14, D-25: a row that the table refuses late tells that in the letter and in the run it comes from."""
+    with sqlite3.connect(tmp_path / "data.db") as connection:
+        connection.execute("create table made (n integer check (n <> 3))")
+    mill = Mill(app)
+    sink = outlast.Table(f"sqlite:///{tmp_path}/data.db", "made")
+    first = mill.fail(range(5), bad=[3], sink=sink)
+    mill.pipeline.reprocess(check=False)
+    (letter,) = app.dead_letters.find(pipeline="mill")
+    (item,) = first.items(status="dlq")
+    (line,) = first.errors()
+    assert "CHECK constraint failed" in letter.error
+    assert (letter.error in item.error, line.message) == (True, letter.error)

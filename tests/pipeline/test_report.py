@@ -484,7 +484,7 @@ def test_a_story_goes_on_through_every_replay(app):
     assert texts[3] == f"its dead letter was replayed by {again.run_key}"
     assert texts[5] == "it failed again: second: ValueError: not yet"
     assert texts[6].startswith(
-        "is still a dead letter after 3 attempts: second: ValueError: no; spent 20 tokens in all"
+        "is still a dead letter after 3 attempts: second: ValueError: not yet; not tried again: permanent; spent 20 tokens in all"
     )
     broken.clear()
     final = app.dead_letters.replay(ids=[letter.id])

@@ -181,3 +181,13 @@ def test_a_page_is_written_whole_or_not_at_all(pages, tmp_path, monkeypatch):
     app.store.close()
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
     assert target.read_text() == "old"
+
+
+def test_a_page_goes_where_a_link_points_to(pages, tmp_path):
+    """The link stays one."""
+    app = outlast.App("pages", store=str(pages / "store.db"))
+    link = tmp_path / "latest.html"
+    link.symlink_to(tmp_path / "r.html")
+    report.read(app, "night").save(link)
+    app.store.close()
+    assert (link.is_symlink(), (tmp_path / "r.html").read_text()[:9].lower()) == (True, "<!doctype")

@@ -296,6 +296,28 @@ def test_three_failed_rounds_of_probes_stop_the_run_and_leave_items_pending():
     assert result.counts.total == result.counts.finished + result.counts.pending
 
 
+@pytest.mark.parametrize("batch", [None, 2])
+def test_rounds_that_an_earlier_run_has_waited_for_stop_no_later_one(sqlite_app, batch):
+    """D-10: in the same process, with the same breaker; when the service is back, the run goes on behind the first probe."""
+    breaker = outlast.CircuitBreaker("back", failure_threshold=2, reset_timeout=10, half_open_requests=1)
+    down = True
+
+    async def work(item):
+        if down:
+            raise Unavailable("down")
+        return item
+
+    options = {} if batch is None else {"batch": batch}
+    guard = outlast.Guard("back", retry=outlast.presets.stage, breaker=breaker)
+    pipeline = outlast.Pipeline("p", outlast.stage(guard=guard, concurrency=4, **options)(work), app=sqlite_app)
+    with outlast.testing.virtual_time():
+        first = pipeline.run(range(20), run_key="k", check=False)
+        down = False
+        second = pipeline.run(range(20), run_key="k", check=False)
+    assert (first.reason, first.counts.succeeded) == ("breaker_open", 0)
+    assert (second.status, second.counts.succeeded, second.counts.pending) == ("completed", 20 - first.counts.dlq, 0)
+
+
 def test_an_empty_retry_budget_defers():
     """D-12: the retry waits off its slot until deposits allow it; nobody fails for it."""
     budget = outlast.RetryBudget("b", ratio=0.1, reserve=1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
+import sqlite3
 import urllib.error
 import urllib.request
 
@@ -179,3 +181,48 @@ def test_one_item_that_is_delayed_for_a_minute_holds_up_nobody(batch):
     late = ended.pop(7)
     assert late >= 90
     assert max(ended.values()) < late
+
+
+@pytest.mark.parametrize("whose", ["app", "default"])
+def test_a_change_of_folder_moves_neither_store_nor_source_nor_sinks(tmp_path, monkeypatch, whose):
+    """A relative address is meant from the folder where it is first used, by the stages of a run and by its result."""
+    monkeypatch.delenv("OUTLAST_STORE", raising=False)
+    here, away = tmp_path / "here", tmp_path / "away"
+    here.mkdir()
+    away.mkdir()
+    rows = "".join(f"{n}\n" for n in range(300))
+    for name in ("a.jsonl", "b.jsonl"):
+        (here / name).write_text(rows)
+    db = sqlite3.connect(here / "t.db")
+    db.execute("create table source (n integer)")
+    db.execute("create table target (n integer)")
+    db.executemany("insert into source values (?)", [(n,) for n in range(300)])
+    db.commit()
+
+    @outlast.stage(concurrency=1)
+    def leaving(n):
+        os.chdir(away)
+        return n if isinstance(n, dict) else {"n": n}
+
+    app = outlast.App("x", store="sqlite:///s.db") if whose == "app" else None
+    pipeline = outlast.Pipeline("p", leaving, app=app)
+    told = []
+    for source, sink in [
+        ([1, 2], None),
+        ("*.jsonl", "o.jsonl"),
+        (outlast.Query("sqlite:///t.db", "select n from source"), "o.parquet"),
+        ([1, 2], outlast.Table("sqlite:///t.db", "target")),
+    ]:
+        monkeypatch.chdir(here)
+        result = pipeline.run(source, sink=sink)
+        monkeypatch.chdir(away)
+        told.append((result.status, len(list(result.items())), len(list(result.outputs())), result.groups))
+    assert told == [
+        ("completed", 2, 2, ()),
+        ("completed", 600, 0, ()),
+        ("completed", 300, 0, ()),
+        ("completed", 2, 0, ()),
+    ]
+    written = (len((here / "o.jsonl").read_text().splitlines()), db.execute("select count(*) from target").fetchone())
+    db.close()
+    assert (written, (here / "o.parquet").exists(), list(away.iterdir())) == ((600, (2,)), True, [])

@@ -43,10 +43,9 @@ def refusing_port() -> Iterator[int]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
+def postgres(postgres_server: Postgres) -> Postgres:
     """A PostgreSQL for everybody: leave it running, and use tables of your own."""
-    with Postgres() as running:
-        yield running
+    return postgres_server.database("real")
 
 
 @pytest.fixture(scope="module")

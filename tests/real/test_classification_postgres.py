@@ -223,9 +223,9 @@ def test_a_backend_ended_by_an_administrator_is_database_connection(open_session
     check(raised_by(lambda: session.run("select 1")), "database_connection")
 
 
-def test_a_cut_connection_is_database_connection(driver: ModuleType, proxy: Proxy) -> None:
+def test_a_cut_connection_is_database_connection(driver: ModuleType, postgres: Postgres, proxy: Proxy) -> None:
     """C-07, D-3: reset under the driver's feet, and again when the dead connection is used once more."""
-    session = Session(driver, f"host=127.0.0.1 port={proxy.port} user=postgres dbname=postgres")
+    session = Session(driver, f"host=127.0.0.1 port={proxy.port} user=postgres dbname={postgres.name}")
     with closing(session.connection):
         session.run("select 1")
         proxy.cut()
@@ -237,7 +237,7 @@ def test_a_connection_cut_while_a_statement_runs_is_database_connection(
     driver: ModuleType, postgres: Postgres, proxy: Proxy
 ) -> None:
     """C-07, D-3: nobody knows whether the statement was done."""
-    session = Session(driver, f"host=127.0.0.1 port={proxy.port} user=postgres dbname=postgres")
+    session = Session(driver, f"host=127.0.0.1 port={proxy.port} user=postgres dbname={postgres.name}")
     with closing(session.connection):
         # The statement waits for a lock that the other session takes first; the cut comes when it is seen waiting.
         with closing(driver.connect(postgres.dsn)) as other, other.cursor() as cursor:

@@ -110,7 +110,7 @@ def test_nobody_listening_is_database_connection(driver: str, refusing_port: int
 
 def test_a_lost_connection_is_database_connection(postgres: Postgres, proxy: Proxy) -> None:
     """C-07, D-3: the network cuts in between two statements."""
-    engine = sqlalchemy.create_engine(f"postgresql+psycopg://postgres@127.0.0.1:{proxy.port}/postgres")
+    engine = sqlalchemy.create_engine(f"postgresql+psycopg://postgres@127.0.0.1:{proxy.port}/{postgres.name}")
     with engine.connect() as connection:
         connection.execute(sqlalchemy.text("select 1"))
         proxy.cut()

@@ -6,15 +6,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from servers.postgres import Postgres
 from sharing import NOTHING, Process
 
 
 @pytest.fixture(scope="session")
-def postgres():
-    """A server for the tests that leave it running."""
-    with Postgres() as server:
-        yield server
+def postgres(postgres_server):
+    """A database for the tests that leave its server running."""
+    return postgres_server.database("shared")
 
 
 @pytest.fixture(params=["sqlite", "postgres"], scope="module")

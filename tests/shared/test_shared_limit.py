@@ -11,28 +11,31 @@ import subprocess
 import sys
 import threading
 import time
+from bisect import bisect
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 
 import pytest
 
 import outlast
+from forked import Forked
 from outlast import App, Guard, Limit, Rate
 from outlast.limits.shared import SharedLimit
 from outlast.limits.stretches import Answer, Ask, Wish
 from outlast.testing import virtual_time
 from servers.postgres import Postgres
+from sharing import eventually
 from test_quanta import largest_excess
 
 PROGRAM = """
 import json, os, sys, threading, time
 import outlast
 from outlast import App, Guard, Limit, Rate, RetryPolicy
-from outlast.limits import quanta
+from outlast.limits import stretches
 
 store, out, options = sys.argv[1], os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND), json.loads(sys.argv[3])
-quanta.LEASE = options.get("lease", quanta.LEASE)
-quanta._RENEW = min(quanta._RENEW, quanta.LEASE / 4)
+stretches.LEASE = options.get("lease", stretches.LEASE)
+stretches._RENEW = min(stretches._RENEW, stretches.LEASE / 4)
 limit = Limit(
     "service",
     shared=True,
@@ -72,6 +75,14 @@ print("ready", flush=True)
 sys.stdin.readline()
 until = time.monotonic() + options["seconds"]
 
+def listen():
+    # The next line ends it sooner.
+    global until
+    if sys.stdin.readline():
+        until = 0.0
+
+threading.Thread(target=listen, daemon=True).start()
+
 def worker(number):
     while time.monotonic() < until:
         number += 7
@@ -101,7 +112,7 @@ class Program:
 
     def __init__(self, store, path, **options):
         self.path = path
-        self.process = subprocess.Popen(
+        self.process = Forked(
             [sys.executable, "-W", "error", "-c", PROGRAM, store, str(path), json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -159,40 +170,67 @@ CASES = {
     indirect=["store"],
 )
 def test_two_processes_stay_within_one_limit_and_use_it(store, case, tmp_path):
-    """D-12, semantics 16, 70: over every window at most rate · w + burst in both together; at least 90 % is used while there is work."""
+    """D-12, semantics 16, 70: over every window at most rate · w + burst in both together; they come to use at least 90 % of it."""
     options = CASES[case]
-    with programs(store, tmp_path, {}, {}, seconds=3.2, **options) as both:
-        shares = [process.communicate(timeout=30)[0] for process in (program.process for program in both)]
+    with programs(store, tmp_path, {}, {}, seconds=45, **options) as both:
+        eventually(lambda: used_well(both, options["rates"]), seconds=40, every=0.2)
+        shares = [program.process.communicate("\n", timeout=15)[0] for program in both]
     assert all("done" in share for share in shares)
-    granted = sorted((entry for program in both for entry in program.record("granted")), key=lambda entry: entry[0])
-    tightest = 0.0
+    granted = granted_in(both)
     for name, (amount, per, burst) in options["rates"].items():
         taken, speed = spent(granted, name), amount / per
         most = max(burst or 1, *(cost for _, cost in taken))
         assert largest_excess(taken, speed, most) <= 1e-5 * speed
-        begin = taken[0][0] + 0.5  # by then both are there, and the burst is used up
-        end = begin + 2.4
-        used = sum(cost for at, cost in taken if begin <= at < end) / (speed * (end - begin))
-        tightest = max(tightest, used)
-    assert tightest >= 0.9
-    each = [len(program.record("granted")) for program in both]
-    assert min(each) >= 0.25 * sum(each)
+
+
+def granted_in(both):
+    return sorted((entry for program in both for entry in program.record("granted")), key=lambda entry: entry[0])
+
+
+def used_well(both, rates):
+    """
+    Whether they have used 90 % of the tightest rate for 2.4 seconds, and neither less than a quarter of that.
+
+    Not in which seconds: on a busy machine both may stand still for a while, and a process that does not run uses nothing.
+    """
+    if not all(program.path.exists() for program in both):
+        return False
+    granted, each = granted_in(both), [program.record("granted") for program in both]
+    if not granted:
+        return False
+    begin = granted[0][0] + 0.5  # by then both are there, and the burst is used up
+    while begin + 2.4 <= granted[-1][0]:
+        used = [
+            sum(cost for at, cost in spent(granted, name) if begin <= at < begin + 2.4) / (amount / per * 2.4)
+            for name, (amount, per, _) in rates.items()
+        ]
+        shares = [sum(begin <= at < begin + 2.4 for at, _ in mine) for mine in each]
+        if max(used) >= 0.9 and min(shares) >= 0.25 * sum(shares):
+            return True
+        begin += 0.3
+    return False
 
 
 def test_a_killed_process_leaves_its_share_to_the_others(tmp_path):
     """D-12, semantics 70: the rate at once, for nobody has more than a quantum of it; the places when the lease is over."""
     store = f"sqlite:///{tmp_path}/store.db"
-    options = {"rates": {"calls": (100, 1, 5)}, "concurrency": 6, "lasts": 0.05, "lease": 1.5, "seconds": 4.5}
+    options = {"rates": {"calls": (100, 1, 5)}, "concurrency": 6, "lasts": 0.05, "lease": 1.5, "seconds": 45}
     with programs(store, tmp_path, {}, {}, **options) as (survivor, victim):
         victim.wait_for(lambda one: len(one.record("began")) >= 20)
         victim.process.kill()
         killed = time.monotonic()
         victim.process.wait()
-        survivor.process.communicate(timeout=30)
+        # With the half of the places that was its own it cannot come to that: each call takes 0.05 s.
+        eventually(lambda: most_in_a_second(survivor.record("began"), killed) >= 90, seconds=40, every=0.1)
+        survivor.process.communicate("\n", timeout=15)
     assert most_under_way(survivor, victim) <= 6
-    after = [at for at, _ in survivor.record("began") if killed + 2.2 <= at < killed + 3.2]
-    assert len(after) >= 90
-    assert most_under_way(survivor, since=killed + 2.2) == 6
+    assert most_under_way(survivor, since=killed) == 6
+
+
+def most_in_a_second(began, since):
+    """The largest number of calls that began within a second, after this instant."""
+    instants = [at for at, _ in began if at >= since]
+    return max((bisect(instants, at + 1) - number for number, at in enumerate(instants)), default=0)
 
 
 def most_under_way(*some, since=0.0, more=()):

@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 
 from outlast.store import open_store
-from servers.postgres import Postgres
 from stores import TABLES
 
 
 @pytest.fixture(scope="session")
-def postgres():
-    """A server for the tests that leave it running."""
-    with Postgres() as server:
-        yield server
+def postgres(postgres_server):
+    """A database for the tests that leave its server running."""
+    return postgres_server.database("store")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -171,6 +171,15 @@ def test_what_is_like_a_known_value_is_stored_as_that():
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
+def test_a_time_in_a_zone_that_is_not_known_here_is_not_brought_back_as_another():
+    """C-22: at another offset it may be another moment; for people the offset that was written is good enough."""
+    codec, instant = Codec(), datetime(2026, 7, 1, 12, tzinfo=BERLIN)
+    data = codec.keep(instant).data.replace(b"Europe/Berlin", b"Europe/Atlantis")
+    with pytest.raises(Lost, match="the time zone 'Europe/Atlantis' is not known here"):
+        codec.bring_back(data, {})
+    assert codec.decode(data) == instant
+
+
 def test_values_that_carry_their_type_need_no_annotation():
     """Those of the standard library, arrays and scalars of numpy, timestamps of pandas: type, zone, unit and order included."""
     for value in (

@@ -16,7 +16,7 @@ from outlast.store.records import Batch, RunCounts
 from outlast.store.runs import fenced
 from outlast.store.sqlite import Sqlite
 from servers.disk import Disk
-from servers.postgres import Postgres
+from servers.postgres import USER, Postgres
 from servers.proxy import Proxy
 from stores import STAGES, batch, contents, item, letter, started
 
@@ -41,7 +41,7 @@ def on_small_disk(backend, disk, postgres):
     place = disk.folder / "tables"
     place.mkdir()
     if os.getuid() == 0:
-        shutil.chown(place, postgres._server.system_user or "root")
+        shutil.chown(place, USER)
     place.chmod(0o700)
     postgres.execute(f"create tablespace small location '{place}'", "create database small tablespace small")
     head, _, options = postgres.dsn.partition("?")
@@ -184,7 +184,7 @@ def test_after_a_cut_connection_the_next_call_connects_again(postgres):
     """One error, not one for every connection that was open; and the batch that was cut is written once."""
     with (
         Proxy(postgres.socket) as proxy,
-        open_store(f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres", app="cut") as store,
+        open_store(f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}", app="cut") as store,
     ):
         run, lease = started(store, "cut")
         ready = threading.Barrier(4)

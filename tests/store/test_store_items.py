@@ -10,9 +10,10 @@ import pytest
 from outlast import classify
 from outlast.errors import LeaseLost
 from outlast.store import StoreRefused, StoreUnavailable
-from outlast.store.records import Batch, Checkpoint, EventRow, Homecoming, Mended, RunCounts, Settled
+from outlast.store.records import Batch, Checkpoint, EventRow, Homecoming, LetterFailure, Mended, RunCounts, Settled
 from stores import START, Plan, attempt, batch, contents, counts, item, letter, sql, started
 
+AGAIN = LetterFailure("label", "again", "E", "timeout", "network", "f" * 16, attempts=2, first_us=START)
 EVERYTHING = {
     "items": [
         item(0, output=b"\x00\xff"),
@@ -32,7 +33,7 @@ EVERYTHING = {
     "dead_letters": [letter(2)],
     "resolved": [
         Settled(letter(77).id, "resolved", seq=0),
-        Settled(letter(78).id, "open", "again", seq=2),
+        Settled(letter(78).id, "open", AGAIN, seq=2),
         Settled(letter(79).id, "open", None, "its sink is gone", seq=3),
     ],
     "events": [EventRow("e" * 32, "run_started", START, None, {"total": 5})],
@@ -267,7 +268,8 @@ def test_texts_that_no_database_takes_are_written_as_near_as_they_can_be(store):
         ),
     )
     safe = "nul \ufffd half ? tab \t back \\ quote ' ü 🎈"
-    assert [row.key for row in store.items(run.number)] == [safe, ""]
+    name = f"\ufffd{odd!a}"  # a key stays different from every other
+    assert [row.key for row in store.items(run.number)] == [name, ""]
     assert store.attempts(run.number, odd)[0].error == safe
     assert store.find_keys(run.number, [odd, "", "no"]) == {odd: (0, "failed"), "": (1, "succeeded")}
     assert store.letter(letter(1).id).error == safe

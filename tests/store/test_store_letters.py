@@ -9,8 +9,9 @@ from functools import partial
 
 import pytest
 
+from outlast.errors import LeaseLost
 from outlast.kernel.clock import here
-from outlast.store.records import LetterGroup, LetterStat, from_us
+from outlast.store.records import Batch, LetterGroup, LetterStat, Settled, from_us
 from outlast.testing import virtual_time
 from stores import START, letter
 
@@ -145,6 +146,17 @@ def test_an_edit_keeps_the_first_payload_and_who_when_and_why(store):
     assert store.letter(letter(1).id) == again
 
 
+def test_an_edit_makes_a_letter_young_again(store):
+    """C-14: who asks for letters to which nothing has happened for days, or puts those away, does not mean one that was edited since."""
+    with virtual_time() as clock:
+        now = int(here.get().clock.now().timestamp() * 1e6)
+        store.add_letters([letter(number, created_us=now + number) for number in (1, 2)])
+        clock.advance(3 * 86_400)
+        store.edit_letter(letter(1).id, b"{}", "typo")
+        assert ids(store.letters(older_than_days=2)) == [2]
+        assert store.put_away(here.get().clock.now() - timedelta(days=2), "old", limit=9) == [letter(2).id]
+
+
 def test_only_a_letter_in_the_expected_status_is_edited(store):
     """One that is being replayed must not change under the replay."""
     store.add_letters([letter(1, status="replaying")])
@@ -268,6 +280,24 @@ def test_a_letter_outlives_its_run_and_an_open_one_keeps_it(store):
     store.set_run(None, run.id, status="completed", expect=("running",))
     later = datetime.now(UTC) + timedelta(days=1)
     assert store.prune("runs", later) == 0
-    store.move_letters([letter(1).id], to="resolved")
+    store.claim_letters([letter(1).id])
+    assert store.prune("runs", later) == 0
+    store.move_letters([letter(1).id], from_="replaying", to="resolved")
     assert store.prune("runs", later) == 1
     assert ids(store.letters(run=run.id)) == [1]
+
+
+def test_a_replay_frees_and_settles_what_it_has_claimed_itself(store):
+    """C-14: of two replays neither touches the letters of the other, although both are in the same status."""
+    store.add_letters([letter(number) for number in (1, 2, 3)])
+    first, second = (store.open_run("reviews", key, (), kind="replay") for key in ("first", "second"))
+    leases = [store.take_lease(run.number, 0, run.run_key, 600) for run in (first, second)]
+    store.claim_for_replay(leases[0], first.id, [letter(1).id, letter(2).id], reason="first")
+    store.claim_for_replay(leases[1], second.id, [letter(3).id], reason="second")
+    done = Settled(letter(3).id, "resolved", None, None, 0, None)
+    with pytest.raises(LeaseLost):
+        store.write(leases[0], Batch(resolved=[done]))
+    assert store.free_letters(leases[1], second.id, "over") == 1
+    found = {int(one.id, 16): (one.status, one.claimed_by) for one in store.letters(status=None)}
+    assert {number: status for number, (status, _) in found.items()} == {1: "replaying", 2: "replaying", 3: "open"}
+    assert (found[1][1], found[2][1]) == (first.id, first.id)

@@ -94,7 +94,7 @@ def test_no_repr_shows_the_password(postgres):
     """A store and its database say where they are."""
     with open_store(postgres.dsn.replace("postgres:@", "postgres:hunter2hunter@")) as store:
         assert "hunter2" not in repr(store) + repr(store._database) + repr(vars(store))
-        assert "postgres" in repr(store)
+        assert f"PostgreSQL {postgres.name!r}" in repr(store)
 
 
 def test_the_argument_wins_over_the_environment_over_the_default(tmp_path, monkeypatch):

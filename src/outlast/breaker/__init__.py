@@ -28,8 +28,21 @@ from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from outlast.breaker.circuit import Answer, CircuitState, LocalMemory, Ticket, closed, isolated, probed
+from outlast.breaker.circuit import (
+    ROUNDING,
+    Answer,
+    CircuitState,
+    LocalMemory,
+    Tally,
+    Ticket,
+    closed,
+    counted,
+    isolated,
+    open_time,
+    probed,
+)
 from outlast.breaker.shared import SharedMemory
+from outlast.deciding import LONG_AGO
 from outlast.errors import CircuitBreakerOpenError, ConfigurationError, LimitExceededError, TotalTimeoutError
 from outlast.kernel.clock import here
 from outlast.kernel.redact import sanitise
@@ -57,51 +70,28 @@ _SETTINGS = (
     "failure_threshold reset_timeout half_open_requests success_threshold failure_rate window min_calls slow_call open_jitter open_growth "
     "count mode shared"
 ).split()
-_LONGEST_OPEN = 3600.0  # growth of the open time ends here (or at reset_timeout, if that is longer)
 _NOTHING: Any = object()  # a function has returned nothing yet
-_ROUNDING = 1e-6  # as for circuits
 
 __all__ = ["CircuitBreaker", "CircuitState", "Ticket"]
-
-
-class _Window:
-    """The last so many outcomes and how many of them were failures. Integers only: nothing drifts."""
-
-    __slots__ = ("_next", "_outcomes", "calls", "failures", "size")
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.clear()
-
-    def clear(self) -> None:
-        self._outcomes = bytearray(self.size)
-        self._next = self.calls = self.failures = 0
-
-    def add(self, failure: bool) -> None:  # noqa: FBT001 - the value that is recorded
-        if self.calls == self.size:
-            self.failures -= self._outcomes[self._next]
-        else:
-            self.calls += 1
-        self._outcomes[self._next] = failure
-        self.failures += failure
-        self._next = (self._next + 1) % self.size
 
 
 class _Counts:
     """What the closed state counts, with its lock. Breakers that `replace` one another share them."""
 
-    __slots__ = ("failures", "last_failure_time", "lock", "window")
+    __slots__ = ("failures", "lock", "tally")
 
     def __init__(self, window: int) -> None:
         self.lock = allocate_lock()
-        self.failures = 0
-        self.last_failure_time: datetime | None = None
-        self.window = _Window(window)
+        self.keep(Tally(window))
+
+    def keep(self, tally: Tally) -> None:
+        """Under the lock: what it has come to."""
+        self.tally = tally
+        self.failures = tally.row  # apart from the tally because calls that succeed look at it first
 
     def clear(self) -> None:
         with self.lock:
-            self.failures = 0
-            self.window.clear()
+            self.keep(Tally(self.tally.window, last_failure_time=self.tally.last_failure_time))
 
 
 class CircuitBreaker:
@@ -196,7 +186,7 @@ class CircuitBreaker:
     @property
     def last_failure_time(self) -> datetime | None:
         """When a call last failed."""
-        return self.counts.last_failure_time
+        return self.counts.tally.last_failure_time
 
     @property
     def success_count(self) -> int:
@@ -290,12 +280,16 @@ class CircuitBreaker:
             return None
         return True if self.count == "any" or (verdict or classify(error)).category != "permanent" else None
 
-    def open_beyond(self, seconds: float) -> bool:
-        """Whether it will still be open, and reject, so many seconds from now."""
+    def open_until(self) -> float:
+        """When it may be tried, on the monotonic clock, as far as is known; long ago, if it does not reject now."""
         circuit = self.memory.circuit
         if circuit.state is not CircuitState.OPEN or self.mode == "shadow" or not here.get().retries:
-            return False
-        return here.get().clock.monotonic() + seconds < circuit.retry_on - _ROUNDING
+            return LONG_AGO
+        return circuit.retry_on - ROUNDING
+
+    def open_beyond(self, seconds: float) -> bool:
+        """Whether it will still be open, and reject, so many seconds from now."""
+        return here.get().clock.monotonic() + seconds < self.open_until()
 
     def isolate(self, reason: str) -> None:
         """Open by hand, until `reset`: beats every automatic transition."""
@@ -328,8 +322,9 @@ class CircuitBreaker:
             other.memory, other.bond = self.memory, self.bond
         other.counts = self.counts
         with self.counts.lock:
-            if self.counts.window.size != other.window:
-                self.counts.window = _Window(other.window)
+            tally = self.counts.tally
+            if tally.window != other.window:
+                self.counts.keep(Tally(other.window, tally.row, tally.last_failure_time))
         _by_name[name] = other
         return other
 
@@ -347,7 +342,9 @@ class CircuitBreaker:
             circuit = self.memory.circuit
             if circuit.era != era:
                 return
-            reason = self._count_locked(counts, failed)
+            tally, reason = counted(counts.tally, failed, here.get().clock.now() if failed else None, self)
+            if tally is not counts.tally:
+                counts.keep(tally)
         if reason is None:
             return
 
@@ -355,38 +352,21 @@ class CircuitBreaker:
             if opened:
                 self._tell("Open", changed, reason)
 
-        self.memory.trip(circuit, self._open_time(0, here.get().dice.roll() if self.open_jitter else 0.5), tell)
-
-    def _count_locked(self, counts: _Counts, failed: bool) -> str | None:  # noqa: FBT001 - the outcome
-        """Count an outcome of the closed state; the reason to open, if there is one now."""
-        if failed:
-            counts.failures += 1
-            counts.last_failure_time = here.get().clock.now()
-        else:
-            counts.failures = 0
-        if self.failure_rate is None:
-            return f"{counts.failures} failures in a row" if counts.failures >= self.failure_threshold else None
-        counts.window.add(failed)
-        calls, failures = counts.window.calls, counts.window.failures
-        if not failed or calls < self.min_calls or failures < self.failure_rate * calls:
-            return None
-        return f"{failures} of the last {calls} calls failed"
+        self.memory.trip(circuit, open_time(self, 0, here.get().dice.roll() if self.open_jitter else 0.5), tell)
 
     def _settle_probe(self, ticket: Ticket, failed: bool | None) -> None:  # noqa: FBT001 - the outcome
         wall, roll = here.get().clock.now(), here.get().dice.roll() if self.open_jitter else 0.5
 
         def decide(circuit: Circuit, now: float, wall: datetime) -> tuple[Circuit, None]:
-            return probed(
-                circuit, ticket.probe or 0, failed, now, wall, self, lambda rounds: self._open_time(rounds, roll)
-            ), None
+            return probed(circuit, ticket.probe or 0, failed, now, wall, self, roll), None
 
         def tell(circuit: Circuit, changed: Circuit, _: None) -> None:
             if changed is circuit or changed.probes == circuit.probes:
                 return  # of an earlier era, or its place has gone to another
             if failed:
                 with self.counts.lock:
-                    self.counts.failures += 1
-                    self.counts.last_failure_time = wall
+                    tally = self.counts.tally
+                    self.counts.keep(tally._replace(row=tally.row + 1, last_failure_time=wall))
             if changed.state is CircuitState.OPEN:
                 self._tell("Reopened", changed, "a probe failed")
             elif changed.state is CircuitState.CLOSED:
@@ -396,20 +376,12 @@ class CircuitBreaker:
 
         self.memory.leave(ticket, decide, tell)
 
-    def _open_time(self, rounds: int, roll: float) -> float:
-        longest = max(self.reset_timeout, _LONGEST_OPEN)
-        try:
-            seconds = min(self.reset_timeout * self.open_growth**rounds, longest)
-        except OverflowError:
-            seconds = longest
-        return min(seconds * (1 - self.open_jitter + 2 * self.open_jitter * roll), longest)
-
     def rejection(self) -> CircuitBreakerOpenError:
         """What a call that is not admitted raises; a new object each time, for a raised exception grows a traceback."""
         circuit, clock = self.memory.circuit, here.get().clock
         now, wall = clock.monotonic(), clock.now()
         opened_at = circuit.opened_at or wall
-        if circuit.state is CircuitState.HALF_OPEN or (circuit.late and now >= circuit.retry_on - _ROUNDING):
+        if circuit.state is CircuitState.HALF_OPEN or (circuit.late and now >= circuit.retry_on - ROUNDING):
             after = min(1.0, max(self.reset_timeout, 0.05))
             retry_at, why = wall + timedelta(seconds=after), "probes are under way"
         else:

@@ -2,8 +2,9 @@
 Circuits: what a breaker knows about its dependency, how that changes, and where it lives.
 
 `Circuit` is a frozen value: the state, its era, its probes. Every change of state begins a new *era*, and an outcome counts only in the era its
-call was admitted in, so a late answer from before the opening cannot close or re-open anything. The functions that change a circuit are pure:
-time and dice are their inputs, and the clock is whichever the memory has.
+call was admitted in, so a late answer from before the opening cannot close or re-open anything. A `Tally` is what its
+closed state counts. The functions that change either are pure: time and dice are their inputs, and the clock is
+whichever the memory has.
 
 A circuit changes in one piece, in its memory. `LocalMemory` is a field of this process; `outlast.breaker.shared` has one that processes share.
 """
@@ -14,7 +15,7 @@ from _thread import allocate_lock
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from outlast.kernel.clock import here
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ROUNDING = 1e-6  # who slept exactly until then must not come a rounding error too early
+LONGEST_OPEN = 3600.0  # growth of the open time ends here (or at reset_timeout, if that is longer)
 PROBE_LEASE = 10.0  # a probe that has not come back after this (or reset_timeout) loses its place
 
 
@@ -60,6 +62,17 @@ if TYPE_CHECKING:
     Decide: TypeAlias = Callable[[Circuit, float, datetime], tuple[Circuit, T]]
 
 
+class Tally(NamedTuple):
+    """What the closed state counts. Integers only: nothing drifts."""
+
+    window: int  # how many outcomes are looked back upon
+    row: int = 0  # failures in a row
+    last_failure_time: datetime | None = None
+    calls: int = 0  # in the window
+    failures: int = 0  # of those
+    outcomes: int = 0  # the window itself, a bit for each call: 1 is a failure, and the newest is the lowest
+
+
 class Terms(Protocol):
     """What a breaker wants of its circuit."""
 
@@ -71,6 +84,16 @@ class Terms(Protocol):
     def half_open_requests(self) -> int: ...
     @property
     def success_threshold(self) -> int: ...
+    @property
+    def failure_threshold(self) -> int: ...
+    @property
+    def failure_rate(self) -> float | None: ...
+    @property
+    def min_calls(self) -> int: ...
+    @property
+    def open_growth(self) -> float: ...
+    @property
+    def open_jitter(self) -> float: ...
 
     def told(self, before: Circuit, after: Circuit, reason: str, *, learnt: bool = False) -> None:
         """The circuit has changed its state; `learnt` says that another process has done it."""
@@ -86,6 +109,52 @@ class Ticket:
         self.era = era
         self.probe = probe
         self.started = started
+
+
+# -- what the closed state counts: pure --------------------------------------------------------------------------------
+
+
+def counted(
+    tally: Tally,
+    failed: bool,  # noqa: FBT001 - the outcome
+    wall: datetime | None,
+    terms: Terms,
+) -> tuple[Tally, str | None]:
+    """The tally with one outcome more, and the reason to open, if there is one now; `wall` is when a failure came."""
+    size, row, last, calls, failures, outcomes = tally
+    if not failed and not failures and not row and calls == size:
+        return tally, None  # all is well, and has been for a whole window
+    row, last = (row + 1, wall) if failed else (0, last)
+    rate = terms.failure_rate
+    if rate is None:
+        reason = f"{row} failures in a row" if row >= terms.failure_threshold else None
+        return _tally(Tally, (size, row, last, calls, failures, outcomes)), reason
+    if outcomes >> size - 1:  # a failure leaves the window
+        outcomes ^= 1 << size - 1
+        failures -= 1
+    if calls < size:
+        calls += 1
+    outcomes <<= 1
+    reason = None
+    if failed:
+        outcomes += 1
+        failures += 1
+        if calls >= terms.min_calls and failures >= rate * calls:
+            reason = f"{failures} of the last {calls} calls failed"
+    return _tally(Tally, (size, row, last, calls, failures, outcomes)), reason
+
+
+_tally = tuple.__new__  # without the detour through its own __new__: breakers with a rate count every call
+
+
+def open_time(terms: Terms, rounds: int, roll: float) -> float:
+    """For how many seconds it opens after so many failed rounds of probes."""
+    longest = max(terms.reset_timeout, LONGEST_OPEN)
+    try:
+        seconds = min(terms.reset_timeout * terms.open_growth**rounds, longest)
+    except OverflowError:
+        seconds = longest
+    return min(seconds * (1 - terms.open_jitter + 2 * terms.open_jitter * roll), longest)
 
 
 # -- how a circuit changes: pure ----------------------------------------------------------------------------------------------
@@ -132,7 +201,7 @@ def probed(
     now: float,
     wall: datetime,
     terms: Terms,
-    open_time: Callable[[int], float],
+    roll: float,
 ) -> Circuit:
     """The circuit after one of its probes came back; the same one if its place has gone to another."""
     if dict(circuit.probes).get(probe, 0.0) <= now:
@@ -140,7 +209,7 @@ def probed(
     left = tuple(other for other in circuit.probes if other[0] != probe)
     if failed:
         rounds = circuit.rounds + 1
-        return opened(replace(circuit, probes=left), now, wall, open_time(rounds), rounds=rounds)
+        return opened(replace(circuit, probes=left), now, wall, open_time(terms, rounds, roll), rounds=rounds)
     successes = circuit.successes + (failed is False)
     if successes >= terms.success_threshold:
         return closed(replace(circuit, probes=left))

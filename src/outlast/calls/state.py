@@ -15,6 +15,7 @@ import itertools
 from contextvars import ContextVar
 
 from outlast.calls.ending import note
+from outlast.deciding import LONG_AGO, REASONS, after_failure
 from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError, nearest
 from outlast.kernel.clock import here, later, stopping
 from outlast.kernel.log import report_once
@@ -25,13 +26,14 @@ from outlast.verdicts import classify, plans, refusal, surely_undone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any, NoReturn, Protocol, TypeAlias
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Any, NoReturn, Protocol, Self, TypeAlias
 
     from outlast.breaker import CircuitBreaker
     from outlast.breaker.circuit import Circuit, Ticket
     from outlast.budgets import RetryBudget
     from outlast.calls.records import AttemptRecord, Context, History, Notes
+    from outlast.deciding import Answer
     from outlast.isolation.processes import ProcessAttempt
     from outlast.isolation.threads import ThreadAttempt
     from outlast.kernel.aliases import StopReason
@@ -108,7 +110,6 @@ class Ended(Exception):
 
 _drop_frames = BaseException.with_traceback  # past any __setattr__: an exception may be a frozen dataclass
 _MARK = "__outlast_history__"
-_NOT_RETRIED = frozenset({"permanent", "unclear", "not_listed", "skipped", "ambiguous"})
 _numbers = itertools.count(1)
 running: ContextVar[Running] = ContextVar("outlast_call", default=None)
 standing: ContextVar[Place | None] = ContextVar("outlast_place", default=None)  # around all calls made there
@@ -203,6 +204,9 @@ class Call:
     unawaited: object = None  # watches over the rest of a call that nobody has awaited yet
     deadline: float | None = None
     circuits = False  # whether an open circuit inside of an attempt is as transient as anything
+    gated = True  # whether breaker and retry budget are asked for this call
+    defers = False  # whether an empty retry budget holds the next attempt up, and does not end the call
+    owing: float | None = None  # since when it does
     asked = False  # whether the code has asked for its idempotency key, to send it along
     around: Begun | None = None  # the call that a plain one was made in, and that it speaks for
     alone = False  # whether it has a key and a record of its own, whatever its guard
@@ -245,6 +249,35 @@ class Call:
             self.heard = listening()
             # Nothing but a policy to ask, and nobody who watches: the fast lane.
             self.quick = not self.heard and world.retries and self.deadline is None and stopping.get() is None
+
+    @classmethod
+    def resumed(
+        cls,
+        guard: Settings,
+        name: str,
+        *,
+        number: int,
+        began: float,
+        previous: float | None = None,
+        last_error: Exception | None = None,
+        unwanted: object = None,
+        rows: Iterable[Row] = (),
+        notes: Mapping[int, Notes] | None = None,
+    ) -> Self:
+        """
+        A call that goes on after `number` attempts which were made elsewhere: in other calls, in another process. It
+        `began` at that instant of this clock: now, less what has elapsed since. `previous` is its newest delay, `rows`
+        and `notes` are its record so far.
+
+        If the next attempt cannot be made, it ends with its `last_error`; without one, with the result that was
+        `unwanted`. An exception that is gone has a stand-in: a `TemporaryFailure` with its text and its error class.
+        """
+        call = cls(guard, name, began=began, outer=running.get())
+        call.number, call.previous, call.last_error, call.unwanted = number, previous, last_error, unwanted
+        call.rows = [*rows]
+        if notes is not None:
+            call.notes = {**notes}
+        return call
 
     # -- before an attempt
 
@@ -521,27 +554,62 @@ class Call:
             self._settle(error, verdict)
         if self.entry >= 0:
             self._leave(error, verdict)
-        number, began = self.number, self.attempt_began
         # The first attempt of a plain call is not timed: for all we know it has just begun.
-        now = world.clock.monotonic() if self.timed or number > 1 else began
-        reason = self._before_policy(error) if latest[0] != self.seen or self.timer is not None else None
-        answer = reason or self.guard.retry.answer(
-            error, verdict, number, self.roll, self.previous, circuits=self.circuits
-        )
-        if not isinstance(answer, str) and (
-            stopping.get() is not None or self.deadline is not None or not self.guard.plain
-        ):
-            if not self.guard.idempotent and not self.asked and not surely_undone(error, verdict):
-                answer = "ambiguous"
-            else:
-                answer = self._after_policy(now, answer) or answer
+        now = world.clock.monotonic() if self.timed or self.number > 1 else self.attempt_began
+        says, owned, cut_short = self._first_facts(error, verdict)
+        ambiguous = not (self.guard.idempotent or self.asked or surely_undone(error, verdict))
+        answer = self._follows(says, now, owned=owned, cut_short=cut_short, ambiguous=ambiguous)
         if isinstance(answer, str):
             self._finish(error, verdict, answer, now)
             return None
-        delay = answer
-        self.rows.append((number, began, now - began, _text(error), verdict, delay))
         # A wait that was asked for is no step of our own backoff.
-        self.previous = delay if verdict.retry_after is None else delay - self.guard.retry.asked(verdict)
+        self.previous = answer if verdict.retry_after is None else answer - self.guard.retry.asked(verdict)
+        self._again(error, verdict, answer, now)
+        return answer
+
+    def _first_facts(self, error: Exception, verdict: Verdict) -> tuple[Answer, bool, bool]:
+        """What the policy says, whether a retry inside owns the error, whether the total timeout cut it short."""
+        owned = cut_short = False
+        if latest[0] != self.seen or self.timer is not None:
+            owned = not self.guard.retry.retry_exhausted and self._owned_by_inner(error)
+            cut_short = self.timer is not None and self.timer.cut_short(error)
+            if owned or cut_short:  # which is heard first: no predicate is called in vain, and no dice are rolled
+                return 0.0, owned, cut_short
+        return (
+            self.guard.retry.answer(error, verdict, self.number, self.roll, self.previous, circuits=self.circuits),
+            owned,
+            cut_short,
+        )
+
+    def _follows(
+        self, policy: Answer, now: float, *, owned: bool = False, cut_short: bool = False, ambiguous: bool = False
+    ) -> Answer:
+        """What follows, with the facts of this moment; the retry budget is asked only if all else says yes."""
+        guard, stop, open_until, budget = self.guard, stopping.get(), LONG_AGO, None
+        if self.gated:
+            budget = guard.retry_budget
+            if guard.breaker is not None and guard.on_open == "fail":
+                open_until = guard.breaker.open_until()
+        answer = after_failure(
+            policy,
+            now=now,
+            deadline=self.deadline,
+            open_until=open_until,
+            owned=owned,
+            cut_short=cut_short,
+            ambiguous=ambiguous,
+            stopping=stop is not None and stop.is_set(),
+        )
+        if budget is None or isinstance(answer, str) or budget.withdraw():
+            return answer
+        if self.defers:
+            self.owing = now
+            return answer
+        return after_failure(answer, unpaid=True)
+
+    def _again(self, error: Exception, verdict: Verdict, delay: float, now: float) -> None:
+        """The attempt has failed, and another one follows: it is on record and told, and holds nothing any more."""
+        self.rows.append((self.number, self.attempt_began, now - self.attempt_began, _text(error), verdict, delay))
         self.tier = verdict.tier
         if self.heard is None:
             self.heard = listening()
@@ -552,27 +620,6 @@ class Call:
         if error.__context__ is not None or error.__cause__ is not None or isinstance(error, ExceptionGroup):
             _forget_frames(error)
         self.last_error = error
-        return delay
-
-    def _before_policy(self, error: Exception) -> StopReason | None:
-        """Reasons that come before the policy is asked."""
-        if not self.guard.retry.retry_exhausted and self._owned_by_inner(error):
-            return "nested_exhausted"
-        if self.timer is not None and self.timer.cut_short(error):
-            return "total_timeout"
-        return None
-
-    def _after_policy(self, now: float, delay: float) -> StopReason | None:
-        """Reasons why a retry that the policy wants cannot be."""
-        if self.deadline is not None and now + delay >= self.deadline:
-            return "total_timeout"
-        if self._stopped():
-            return "shutdown"
-        guard = self.guard
-        if guard.breaker is not None and guard.on_open == "fail" and guard.breaker.open_beyond(delay):
-            return "breaker_open"  # it would be rejected after the wait
-        budget = guard.retry_budget
-        return "retry_budget" if budget is not None and not budget.withdraw() else None
 
     def succeeded(self, result: object) -> float | None:
         """An attempt returned: None, or the seconds to wait if `retry_if` wants another one."""
@@ -620,18 +667,14 @@ class Call:
 
     def _another(self, result: object) -> float | None:
         """A result that `retry_if` does not want: the delay until another attempt, or None, and then it is returned as it is."""
-        policy, now = self.guard.retry, self.world.clock.monotonic()
-        delay = policy.delay(self.number, self.roll(), None, self.previous)
-        reason: StopReason | None = (
-            "exhausted" if self.number >= policy.max_attempts else self._after_policy(now, delay)
-        )
-        again = delay if reason is None else None
+        now = self.world.clock.monotonic()
+        answer = self._follows(self.guard.retry.answer_result(self.number, self.roll(), self.previous), now)
+        again, self.reason = (None, answer) if isinstance(answer, str) else (answer, None)
         self.rows.append((self.number, self.attempt_began, now - self.attempt_began, None, None, again))
-        self.reason, self.previous, self.last_error = reason, delay, None
-        self.unwanted = result
+        self.previous, self.last_error, self.unwanted = again, None, result
         if listening():
             self.heard = True
-            self._tell_result(result, reason, delay)
+            self._tell_result(result, answer)
         return again
 
     def interrupted(self, error: BaseException) -> None:
@@ -722,7 +765,7 @@ class Call:
         if error is None:
             self.reason = reason
             raise Ended(self.unwanted)
-        verdict = self.rows[-1][4]
+        verdict = self.rows[-1][4] if self.rows else classify(error)  # what a resumed call did may not be on its record
         self._attach(error, reason, verdict)
         self._tell_end(error, reason, verdict)
         try:
@@ -737,7 +780,8 @@ class Call:
         verdict = classify(error)
         self._settle(error, verdict)
         self._leave(error, verdict)
-        self._finish(error, verdict, "generator_started", self.world.clock.monotonic())
+        reason: Any = after_failure(0.0, handed_out=True)
+        self._finish(error, verdict, reason, self.world.clock.monotonic())
 
     def _finish(self, error: Exception, verdict: Verdict, reason: StopReason, now: float) -> None:
         self.rows.append((self.number, self.attempt_began, now - self.attempt_began, _text(error), verdict, None))
@@ -825,7 +869,7 @@ class Call:
         at = later(self.world.clock.now(), delay)
         emit(StepRetryAttempt(**self._what(error, verdict), next_delay=delay, next_attempt_at=at))
 
-    def _tell_result(self, result: object, reason: StopReason | None, delay: float) -> None:
+    def _tell_result(self, result: object, answer: Answer) -> None:
         """A result that was not wanted is told like a failure; of the result itself only its type."""
         from outlast.observe.events import StepRetryAttempt, StepRetryExhausted
 
@@ -837,10 +881,10 @@ class Call:
             "error_type": type(result).__name__,
             "error": "retry_if wants another result",
         }
-        if reason is None:
-            emit(StepRetryAttempt(**fields, next_delay=delay, next_attempt_at=later(self.world.clock.now(), delay)))
+        if isinstance(answer, str):
+            emit(StepRetryExhausted(**fields, reason=answer))
         else:
-            emit(StepRetryExhausted(**fields, reason=reason))
+            emit(StepRetryAttempt(**fields, next_delay=answer, next_attempt_at=later(self.world.clock.now(), answer)))
 
     def _tell_end(self, error: BaseException, reason: StopReason, verdict: Verdict | None) -> None:
         if verdict is None or not listening():
@@ -850,7 +894,7 @@ class Call:
         self._tell_timeout(error)
         if reason == "retry_budget" and self.guard.retry_budget is not None:
             emit(RetryBudgetExhausted(**self.who(), budget=self.guard.retry_budget.name))
-        kind = StepErrorPermanent if reason in _NOT_RETRIED else StepRetryExhausted
+        kind = StepRetryExhausted if REASONS[reason].retriable else StepErrorPermanent
         emit(kind(**self._what(error, verdict), reason=reason))
 
     def _tell_timeout(self, error: BaseException) -> None:

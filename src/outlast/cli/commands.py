@@ -6,7 +6,6 @@ Exit codes: 0 completed, 1 failed, 2 invalid input, 3 partial, 4 failure budget 
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from outlast import __version__
 from outlast.cli.letters import dlq
+from outlast.cli.output import print_json
 from outlast.cli.report import report_run
 from outlast.cli.running import resume, run
 from outlast.cli.runs import breaker, cancel, events, pause, runs
@@ -95,7 +95,7 @@ def classify_errors(
             typer.echo(problem, err=True)
         raise typer.Exit(2)
     if as_json:
-        typer.echo(json.dumps([{"error": error} | _fields(verdict) for error, verdict in verdicts.items()], indent=2))
+        print_json([{"error": error} | _fields(verdict) for error, verdict in verdicts.items()])
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("error", "category", "error class", "tier", "why"):

@@ -17,6 +17,7 @@ import typer
 from outlast.cli.output import (  # noqa: TC001 - typer reads the annotations
     AppName,
     AsJson,
+    Code,
     Limit,
     Progress,
     StoreUrl,
@@ -28,10 +29,11 @@ from outlast.cli.output import (  # noqa: TC001 - typer reads the annotations
     refuse,
     say,
 )
-from outlast.cli.stores import dead_letters, found_run, opened
+from outlast.cli.stores import Plain, dead_letters, found_run, opened
 from outlast.errors import ConfigurationError
-from outlast.kernel.redact import masked
+from outlast.kernel.redact import masked, to_json
 from outlast.store.filters import FIELDS, STATUSES, LetterFilter, chooses  # noqa: TC001 - the annotations are read
+from outlast.store.letters import earlier_failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,8 +59,9 @@ Output = Annotated[
     str | None,
     typer.Option(
         "--output",
-        metavar="FILE",
-        help="A new file for all outputs. Default: the sink of the run that each letter comes from.",
+        metavar="PATH",
+        help="A new file for all outputs, or a table as in sqlite:///shop.db#orders; that of the run itself if its address is not on record. "
+        "Default: the sink of the run that each letter comes from.",
         show_default=False,
     ),
 ]
@@ -215,10 +218,13 @@ def show_letter(
         row = kept.letter(letter.id)
         run = None if letter.run_id is None else kept.run(letter.run_id)
         seq = None if row is None else row.seq
-        attempts = kept.attempts(run.number, seq) if run is not None and seq is not None else []
+        tried = [] if run is None or seq is None else [(run, attempt) for attempt in kept.attempts(run.number, seq)]
+        for replay, place in [] if row is None else kept.replays_of(row):
+            again = kept.run(replay)
+            tried += [] if again is None else [(again, attempt) for attempt in kept.attempts(again.number, place)]
         code = kept.code_option(letter.pipeline)
     if as_json:
-        history = [attempt._asdict() for attempt in attempts]
+        history = [attempt._asdict() | {"run": held_by.id} for held_by, attempt in tried]
         print_json(_fields(letter, reveal=reveal) | {"metadata": _notes(letter, reveal=reveal), "history": history})
         return
     say(f"dead letter  {letter.id}  ({letter.status})")
@@ -237,14 +243,20 @@ def show_letter(
             if letter.status == "open"
             else f"replays      {letter.replays}"
         )
+    for earlier in [] if row is None else earlier_failures(row):
+        say(
+            f"before       {str(earlier.get('last_at', ''))[:19]}: failed at {earlier.get('stage')} "
+            f"with {earlier.get('error_type')} ({earlier.get('error_class')}): {earlier.get('error')}"
+        )
     for edit in letter.metadata.get("edits", ()):
         say(f"edited       {edit.get('at', '')[:19]}: {edit.get('reason', '')}")
     if letter.reason:
         say(f"{letter.status:<12} {letter.reason}")
-    for attempt in attempts:
+    for held_by, attempt in tried:
         what = "succeeded" if attempt.outcome == "success" else f"{attempt.error_type}: {attempt.error}"
-        named = "" if run is None or attempt.stage >= len(run.stages) else f" ({run.stages[attempt.stage].name})"
-        say(f"  attempt {attempt.number} at stage {attempt.stage + 1}{named}: {what}")
+        named = "" if attempt.stage >= len(held_by.stages) else f" ({held_by.stages[attempt.stage].name})"
+        where = f" in the replay {held_by.run_key}" if held_by.kind == "replay" else ""
+        say(f"  attempt {attempt.number} at stage {attempt.stage + 1}{named}{where}: {what}")
     if letter.unstored is not None:
         begins = "cannot be replayed" if letter.begins_at is None else f"a replay begins at {letter.begins_at}"
         say(f"input        not stored: {letter.unstored}; {begins}")
@@ -421,11 +433,17 @@ def export_letters(
 ) -> None:
     """Write each dead letter as a JSON file of its own. Payloads are written as they are."""
     with opened(store, app) as kept:
-        count = dead_letters(kept).export(folder, **_named(kept, where, status))
+        count, unreadable = dead_letters(kept, Plain()).exported(folder, **_named(kept, where, status))
     if as_json:
-        print_json({"exported": count, "folder": folder})
+        print_json({"exported": count, "unreadable": unreadable, "folder": folder})
     else:
         say(f"Wrote {count:,} to {folder}.")
+    if unreadable:
+        hint(
+            f"{unreadable:,} of them cannot be read: their payloads are written as they are stored, in hexadecimal, and "
+            "metadata.outlast.unreadable says why."
+        )
+        raise typer.Exit(Code.PARTIAL)
 
 
 @dlq.command("import")
@@ -511,7 +529,7 @@ def _notes(letter: DeadLetter, *, reveal: bool) -> dict[str, Any]:
 
 def _indented(payload: Any, *, reveal: bool) -> str:
     try:
-        return json.dumps(payload if reveal else masked(payload), indent=2, ensure_ascii=False, default=str)
+        return to_json(payload if reveal else masked(payload), indent=2)
     except (RecursionError, ValueError):
         return "<nested too deeply to be shown>"
 

@@ -4,7 +4,6 @@ How commands speak: tables for people, one JSON document for programs, complaint
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outlast.display.terminal import Screen
-from outlast.kernel.redact import harmless, in_json, plain
+from outlast.kernel.redact import harmless, in_json, plain, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -91,7 +90,7 @@ def hint(text: str) -> None:
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """One document; with no `indent`, on one line."""
-    typer.echo(in_json(json.dumps(value, indent=indent, default=_plain, ensure_ascii=False)))
+    typer.echo(to_json(value, indent=indent, default=_plain))
 
 
 def _plain(value: Any) -> Any:

@@ -39,8 +39,8 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "", 
     status = Text(run.status, style=f"bold {STATUS_COLOURS.get(run.status, '')}")
     called = (plain(run.pipeline), "bold"), "  ", plain(run.run_key), "  "
     out.print(Text.assemble(*called, status, took, "  ", (run.id[:12], "dim")))
-    if why or run.why:
-        out.print(Text(plain(why or run.why)))
+    if why or run.told:
+        out.print(Text(plain(why or run.told)))
     whole = counts.total if run.source_exhausted else expected
     if whole is not None and whole >= counts.total:  # what was read ahead is no whole that anything is a share of
         drawn = bar(

@@ -25,7 +25,7 @@ from outlast.store.filters import FIELDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from outlast.components import Files
+    from outlast.components import Files, Table
     from outlast.pipeline import Pipeline, RunResult
     from outlast.pipeline.engine.runner import Runner
     from outlast.store import Store
@@ -60,8 +60,9 @@ Output = Annotated[
     typer.Option(
         "--output",
         metavar="PATH",
-        help="A file for what the items become: JSON Lines (.jsonl, .ndjson), CSV or TSV, also with .gz or .zst behind it, or Parquet "
-        "(.parquet, .pq). Default: the store.",
+        help="Where to put what the items become: a file of JSON Lines (.jsonl, .ndjson), CSV or TSV, also with .gz or .zst behind it, or Parquet "
+        "(.parquet, .pq); or a table, as in sqlite:///shop.db#orders, with the columns of its key if rows are to be updated: #orders:id. "
+        "Default: the store.",
     ),
 ]
 ItemKey = Annotated[
@@ -242,6 +243,7 @@ def replay(
     if problems or pipeline is None:
         refuse(*problems)
     command = {"target": target, "output": sink, "folder": str(Path.cwd()), "replay": which}
+    given = _sink(sink, pipeline)
 
     def started(runner: Runner) -> None:
         _record(runner.store, runner.record.id, command | {"run_key": runner.record.run_key})
@@ -250,7 +252,7 @@ def replay(
     with _waits_said(), watching(how, started=started) as watch:
         result, signalled = _ended(
             lambda: pipeline.app.dead_letters.replay(
-                pipeline=pipeline.name, sink=sink, run_key=run_key, check=False, watch=watch, **which
+                pipeline=pipeline.name, sink=given, run_key=run_key, check=False, watch=watch, **which
             )
         )
     _tell(pipeline, result, store=store, strict=strict, as_json=as_json, signalled=signalled)
@@ -282,11 +284,48 @@ def _wrong_input(command: dict[str, Any]) -> list[str]:
     return []
 
 
+def _table(output: str | None) -> Table | None:
+    """The table that --output names, as in sqlite:///shop.db#orders or #orders:id,day with its key; None if it is a file."""
+    from outlast.components import Table
+
+    if output is None or "://" not in output:
+        return None
+    target, mark, place = output.rpartition("#")
+    name, _, key = place.partition(":")
+    if not mark or not name:
+        message = f"expected a table behind the address of its database, as in sqlite:///shop.db#orders, got: {mask(output)!r}."
+        raise ConfigurationError(message)
+    return Table(target, name, key=[column for column in key.split(",") if column])
+
+
+def _sink(output: str | None, pipeline: Pipeline[Any, Any], run_key: str | None = None) -> str | Table | None:
+    """What --output names. A table whose key is not said has the one that is on record: of this run, or of the runs that a replay comes home to."""
+    from outlast.pipeline.replays import as_recorded
+
+    table = _table(output)
+    if table is None or table.key:
+        return table or output
+    return as_recorded(pipeline.app.store, pipeline.name, table, run_key)
+
+
+def _on_record(output: str | None) -> str | None:
+    """What --output was, without an address that has a password: that is given again."""
+    from outlast.pipeline.replays import tellable
+
+    table = _table(output)
+    return output if table is None or tellable(str(table.target)) else None
+
+
 def _wrong_output(sink: str | None) -> list[str]:
     from outlast.components import open_sink
 
     if sink is None:
         return []
+    try:
+        if _table(sink) is not None:
+            return []
+    except ConfigurationError as wrong:
+        return [f"--output: {problem}" for problem in wrong.problems]
     path = Path(sink)
     if path.is_dir():
         return [f"expected --output to be a file, got: the folder {sink!r}."]
@@ -393,7 +432,7 @@ def _started(
         _record(runner.store, runner.record.id, command)
 
     how = None if as_json else way_to_show(wanted=progress)
-    source = _files(command)
+    source, sink = _files(command), _sink(command.get("output"), pipeline, command["run_key"])
     expected = expected_items(source) if how else None
     with _waits_said(), watching(how, expected, started) as watch:
         result, signalled = _ended(
@@ -401,7 +440,7 @@ def _started(
                 source,
                 run_key=command["run_key"],
                 item_key=command.get("item_key"),
-                sink=command.get("output"),
+                sink=sink,
                 on_item_error=command.get("on_item_error") or "dlq",
                 on_change=command.get("on_change") or "stop",
                 check=False,
@@ -447,7 +486,8 @@ def _record(store: Store, run_id: str, command: dict[str, Any]) -> None:
     from outlast.store.records import EventRow, to_us
 
     world = here.get()
-    store.add_events([EventRow(world.ids.new(), _COMMAND, to_us(world.clock.now()), run_id, command)])
+    told = command | {"output": _on_record(command.get("output"))}
+    store.add_events([EventRow(world.ids.new(), _COMMAND, to_us(world.clock.now()), run_id, told)])
 
 
 def _tell(

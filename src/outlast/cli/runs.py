@@ -279,6 +279,7 @@ def run_fields(run: RunRecord) -> dict[str, Any]:
         "finished_at",
     )
     return {name: getattr(run, name) for name in names} | {
+        "why": run.told,
         "counts": counts,
         "spent": dict(run.spent),
         "stages": [asdict(mark) for mark in run.stages],

@@ -106,10 +106,14 @@ def worker_of(store: Store, run: RunRecord) -> str | None:
     return f"{host.partition('/')[0]}, process {rest.partition(':')[0]}"
 
 
-class Shell(Codec):
-    """Payloads as a shell can show and take them: without the classes that the pipeline's own code would give them, and without numpy's."""
+class Plain(Codec):
+    """Payloads as a shell can take them: without the classes that the pipeline's own code would give them, and without numpy's."""
 
     _plainly = True
+
+
+class Shell(Plain):
+    """The same, as a shell can show them: one that cannot be read says so."""
 
     def decode(self, data: bytes, known: Mapping[str, type] | None = None) -> Any:
         try:
@@ -118,11 +122,11 @@ class Shell(Codec):
             return "<unreadable here: it was stored through a codec of the app's own>"
 
 
-def dead_letters(store: Store) -> DeadLetters:
-    """The dead letters of a store, without the code that could replay them."""
+def dead_letters(store: Store, codec: Codec | None = None) -> DeadLetters:
+    """The dead letters of a store, without the code that could replay them; shown, unless another codec is named."""
 
     def replay(pipeline: str, *_: object, **__: object) -> Any:
         message = f"expected the code of {pipeline}: name it with --target app.py:{pipeline}."
         raise ConfigurationError(message)
 
-    return DeadLetters(lambda: store, Shell(), replay, gone=certainly_dead)
+    return DeadLetters(lambda: store, codec or Shell(), replay, gone=certainly_dead)

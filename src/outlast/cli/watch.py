@@ -4,10 +4,12 @@ Watching a run from a command: it is shown, the state of its breakers is kept on
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from outlast.display.snapshot import breakers_of
 from outlast.display.watch import Lines, Terminal, Watch, in_terminal
+from outlast.store.faults import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +29,15 @@ def watching(
     def beside(runner: Runner) -> None:
         look_after_breakers(runner.store, breakers_of(runner))
 
+    def first(runner: Runner) -> None:
+        with suppress(StoreError):  # asked again every second
+            beside(runner)  # before the first call: what was asked while nobody ran anything
+        if started is not None:
+            started(runner)
+
     # The report follows: the picture goes, and lines need no last one.
     screen = Terminal(keep=False) if how == "live" else Lines(keep=False) if how == "lines" else None
-    return Watch(screen, expected, started=started, beside=beside)
+    return Watch(screen, expected, started=first, beside=beside)
 
 
 # --- breakers -------------------------------------------------------------------------------------------------------------

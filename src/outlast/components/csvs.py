@@ -34,6 +34,7 @@ _BOMS = (  # the longer ones first: one begins like another
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_WIDE = ((1, 3), (0, 2), (1, 2, 3), (0, 1, 2))  # where UTF-16 and UTF-32 have zeros; a cell of UTF-8 may begin with one
 _MARKED = re.compile("[\udc00-\udcff]")  # what `_mark` makes of a byte, and no decoder makes of a text
 _CLOSED = re.compile(r'[^"]*(?:""[^"]*)*"(?!")')
 _OTHERS = ",;\t|"
@@ -54,7 +55,8 @@ def encoding_of(path: Path) -> str | None:
     """The encoding that the first bytes of a file give away; None if they do not."""
     with opened(path) as file:
         head = file.read(4)
-    return next((name for bom, name in _BOMS if head.startswith(bom)), "?" if b"\0" in head else None)
+    zeros = tuple(place for place, byte in enumerate(head) if not byte)
+    return next((name for bom, name in _BOMS if head.startswith(bom)), "?" if zeros in _WIDE else None)
 
 
 def delimiter_of(path: Path) -> str:

@@ -72,7 +72,7 @@ class Files:
 
     def items(self) -> Iterator[Any] | AsyncIterable[Any]:
         """The items. Nothing is read yet; what cannot be a source is said now."""
-        paths = self.found()
+        paths = [path.absolute() for path in self.found()]  # whatever folder somebody goes to meanwhile
         if any(path.suffix.lower() in PARQUET for path in paths):
             return Aside(lambda: self._batches(paths))
         return (item for path in paths for item in lines.read(path, self.delimiter, self.encoding))

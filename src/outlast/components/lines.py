@@ -2,7 +2,8 @@
 Files of lines, read and written: JSON Lines, and comma- or tab-separated values, also compressed.
 
 A line that cannot be read is an item too, a broken one: it ends as a dead letter and stops nobody else. A file that is written has a number of
-bytes that count; whatever stands behind them when a run goes on was never committed, and is cut off.
+bytes that count; whatever stands behind them when a run goes on was never committed, and is cut off. The last of the bytes that count are on
+record as a digest, so that another file of the same size is not taken for this one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import re
 from abc import abstractmethod
 from codecs import BOM_UTF8
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.components import csvs
 from outlast.components.csvs import TABLES, delimiter_of
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 JSON_LINES = (".jsonl", ".ndjson")
 _PIECE = 1 << 20
 QUOTE = '"'
+_TAIL = 256  # bytes at the end of what counts by which a file is known again
+_WHOLE = "whole"  # in a mark: behind what counts there is nothing
 
 
 # -- reading --------------------------------------------------------------------------------------------------------------------
@@ -102,6 +106,23 @@ def count(path: Path) -> int:
 # -- writing --------------------------------------------------------------------------------------------------------------------
 
 
+class Mark(NamedTuple):
+    """By what a file is known again whose first bytes count: how many these are, a digest of the last of them, and of what kind the mark is."""
+
+    offset: int
+    digest: str = ""
+    kind: str = ""
+
+    @classmethod
+    def of(cls, text: str | None, offset: int | None) -> Mark:
+        """The mark as on record. One for another offset says nothing: a version that knows no marks has written since."""
+        place, *rest = text.split() if text else ("",)
+        return cls(offset, *rest) if offset is not None and place == str(offset) else cls(offset or 0)
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self)).rstrip()
+
+
 _held: set[Appended] = set()  # sinks with an open file
 
 
@@ -121,16 +142,26 @@ class Appended(Sink):
     _mode = 0o644  # as other programs make files: the output is its owner's to share
 
     def __init__(self, path: Path) -> None:
-        self._path = path  # the file that grows
+        self._path = path.absolute()  # the file that grows, whatever folder somebody goes to
         self.name = str(path)
         self._file = -1
+        self._made = False  # whether there was none before
         self._offset = 0
         self._written = 0  # the offset after the batch that is being committed
         self._reach = 0  # how far was ever written
+        self._begins = 0  # where in the file the first batch is
+        self._tail = self._next_tail = (
+            b""  # the last bytes that are committed, and those after the batch that is being committed
+        )
+
+    def look_for(self, offset: int | None) -> None:
+        if offset and not self._path.exists():
+            raise self._gone(offset)
 
     def claim(self) -> None:
         if self._file < 0:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._made = not self._path.exists()
             self._hold(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode))
 
     def open(
@@ -140,23 +171,32 @@ class Appended(Sink):
         run: str,  # noqa: ARG002 - a file is known by its name
         token: int,
         alone: bool = True,
-        settled: bool = False,
+        settled: bool | None = None,
+        mark: str | None = None,
     ) -> None:
         self.claim()
         try:
-            size = os.fstat(self._file).st_size
-            if offset is None and size:
+            size, known = os.fstat(self._file).st_size, Mark.of(mark, offset)
+            if size and (offset is None or (offset == 0 and known.digest not in {"", self._digest(b"")})):
                 raise self._not_new(size)
             if offset is not None and size < offset:
                 raise self._too_short(offset, size)
-            if offset is not None and settled and size > offset:
+            if offset and known.digest not in {"", self._digest(self._tail_at(offset))}:
+                raise self._another(offset)
+            if offset is not None and (known.kind == _WHOLE if settled is None else settled) and size > offset:
                 raise self._too_long(offset, size)
             if not alone:
                 size = self._renew(offset or 0, token)
             self._cut(offset or 0, size)
         except BaseException:
-            self.close()
+            self._leave()
             raise
+
+    def _leave(self) -> None:
+        """It cannot be used: what is there stays, and nothing new is left."""
+        if self._made:
+            self._path.resolve().unlink(missing_ok=True)  # a link stays
+        self.close()
 
     def _hold(self, file: int) -> None:
         """Have this file, and be the only one who has it."""
@@ -209,6 +249,8 @@ class Appended(Sink):
             raise self._changed(f"it has {mine.st_size} bytes")
         if mine.st_size > max(self._offset, self._reach):
             raise self._changed(f"somebody else has written to it, {mine.st_size} bytes are there")
+        if self._tail_at(self._offset) != self._tail:
+            raise self._changed("other bytes are there")
 
     def _changed(self, got: str) -> PermanentFailure:
         message = (
@@ -219,9 +261,32 @@ class Appended(Sink):
 
     def _cut(self, offset: int, size: int) -> None:
         self._offset = self._written = self._reach = offset
+        self._tail = self._next_tail = self._tail_at(offset)
         if size > offset:
             os.ftruncate(self._file, offset)
             os.fsync(self._file)
+
+    # -- by what it is known again
+
+    def _tail_at(self, offset: int) -> bytes:
+        """The last bytes before this place in the file."""
+        start = max(self._begins, offset - _TAIL)
+        return os.pread(self._file, max(0, offset - start), start)
+
+    def _digest(self, tail: bytes) -> str:
+        if not tail:  # as long as nothing counts: the file itself
+            there = os.fstat(self._file)
+            tail = f"{there.st_dev} {there.st_ino}".encode()
+        return blake2b(tail, digest_size=16).hexdigest()
+
+    @property
+    def mark(self) -> str | None:
+        return str(Mark(self._written, self._digest(self._next_tail)))
+
+    def left(self) -> str | None:
+        return str(Mark(self._offset, self._digest(self._tail), _WHOLE))
+
+    # -- what is refused
 
     def _not_new(self, size: int) -> ConfigurationError:
         return ConfigurationError(
@@ -229,10 +294,22 @@ class Appended(Sink):
             "Choose another file, or move this one away."
         )
 
+    def _gone(self, offset: int) -> ConfigurationError:
+        return ConfigurationError(
+            f"expected the sink {self.name} to hold at least the {offset} bytes that were committed, got: no such file. "
+            "It was changed since: put it back, or begin a new run with another run_key."
+        )
+
     def _too_short(self, offset: int, size: int) -> ConfigurationError:
         return ConfigurationError(
             f"expected the sink {self.name} to hold at least the {offset} bytes that were committed, got: {size}. "
             "It was changed since: put it back, or begin a new run with another run_key."
+        )
+
+    def _another(self, offset: int) -> ConfigurationError:
+        return ConfigurationError(
+            f"expected the sink {self.name} to be as the run has left it, got: other bytes before the {offset} that were committed. "
+            "It was changed since, or is another file: put the run's own file back, or begin a new run with another run_key and sink."
         )
 
     def _too_long(self, offset: int, size: int) -> ConfigurationError:
@@ -245,21 +322,21 @@ class Appended(Sink):
         self._look()
         at = self._offset
         data = memoryview(self._batch(outputs))
-        end = at + len(data)
+        end, tail = at + len(data), (self._tail + bytes(data[-_TAIL:]))[-_TAIL:]
         self._reach = max(self._reach, end)
         while data:  # at a place of its own: writing it once more after a failed commit gives the same file
             done = os.pwrite(self._file, data, at)
             data, at = data[done:], at + done
         if end != self._offset:
             getattr(os, "fdatasync", os.fsync)(self._file)  # not every system has the cheaper one
-        self._written = end
+        self._written, self._next_tail = end, tail
         return end
 
     @abstractmethod
     def _batch(self, outputs: Sequence[Any]) -> bytes: ...
 
     def settle(self) -> None:
-        self._offset = self._written
+        self._offset, self._tail = self._written, self._next_tail
 
     def finish(self) -> None:
         self._look()
@@ -299,8 +376,8 @@ class Rows(Lines):
         self._special = re.compile(rf'["\r\n{re.escape(self._delimiter)}]|^\ufeff')
         self._columns: list[str] | None = None
 
-    def open(self, offset: int | None, *, run: str, token: int, alone: bool = True, settled: bool = False) -> None:
-        super().open(offset, run=run, token=token, alone=alone, settled=settled)
+    def open(self, offset: int | None, **how: Any) -> None:
+        super().open(offset, **how)
         if offset:
             self._columns = csvs.columns(self._path, self._delimiter)
 
@@ -314,6 +391,8 @@ class Rows(Lines):
             line = self._line([_cell(row[name]) for name in columns])
             if self._columns is None:
                 self._line(columns)
+                if any("\0" in name for name in columns):
+                    raise unfit(where, "a name of a column has a zero in it, and no reader takes such a file for text")
         except (TypeError, ValueError, RecursionError) as wrong:
             raise unfit(where, str(wrong)) from None
         self._columns = columns

@@ -9,7 +9,8 @@ beside it, as files of lines are, and when the run is over the spool becomes one
 
 Offsets count all bytes of batches that were ever appended. A file that covers offset C and a spool that begins at B ≤ C together hold every committed
 row once, whenever the process died: the rows are those of the file, and those of the spool from C on. A run that goes on after its end begins a new
-spool at C, and at its next end the file is written anew from both.
+spool at C, and at its next end the file is written anew from both. Both are known again: the file by its footer, the spool by its last bytes and
+by the file that it goes on from.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import json
 import os
 import struct
 from glob import escape
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from outlast.components import columns
 from outlast.components.arrow import SLICE, library, python
-from outlast.components.lines import Appended, flush_folder
+from outlast.components.lines import Appended, Mark, flush_folder
 from outlast.components.reading import broken_source
 from outlast.components.values import row_of, tell, unfit
 from outlast.errors import ConfigurationError, PermanentFailure
@@ -38,6 +40,7 @@ _SCHEMA = 1 << 16  # bytes in which the schema of a batch is usually found
 _GROUP = (131_072, 64 << 20)  # rows and bytes of a row group
 _READ = 1 << 20  # bytes that a column is read ahead
 _MARKS = 10_000  # shapes of rows that are remembered
+_FILE = "file"  # in a mark: the Parquet file has all that counts
 _SHAPE = b"outlast_shape"  # metadata of a batch: what all rows up to this one are like
 
 
@@ -72,6 +75,15 @@ def _opened(path: Path) -> Any:
     return parquet.ParquetFile(path, buffer_size=_READ, pre_buffer=False)
 
 
+def _footer(path: Path) -> bytes:
+    """The end of a file, which says where everything in it is and between which values: of another file it is another one."""
+    with path.open("rb") as file:
+        file.seek(-8, os.SEEK_END)
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(-8 - length, os.SEEK_END)
+        return blake2b(file.read(length), digest_size=16).digest()
+
+
 # -- writing --------------------------------------------------------------------------------------------------------------------
 
 
@@ -84,7 +96,7 @@ class Parquet(Appended):
         self._pa = library("a Parquet file as a sink")
         super().__init__(path.with_name(path.name + ".spool"))
         self.name = str(path)
-        self._target = path
+        self._target = path.absolute()
         self._run = ""
         self._token = 0
         self._seen: tuple[int, int, int] | None = None  # which file had the name of the target
@@ -94,8 +106,23 @@ class Parquet(Appended):
         ] = {}  # shapes of rows that it has room for, and whether they have structures without fields
         self._begin = 0  # the offset at which the spool begins
         self._covered = 0  # the offset up to which the file has everything
+        self._footer = b""  # that of the file
+        self._begins = _HEAD
 
     # -- opening
+
+    def claim(self) -> None:
+        super().claim()
+        self._real.parent.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def _real(self) -> Path:
+        """Where the file is: its name may be a link, which stays one."""
+        return self._target.resolve()
+
+    def look_for(self, offset: int | None) -> None:
+        if offset and not self._path.exists() and not self._target.exists():
+            raise self._gone(offset)
 
     def open(  # the file says itself which run has made it
         self,
@@ -104,19 +131,18 @@ class Parquet(Appended):
         run: str,
         token: int,
         alone: bool = True,
-        settled: bool = False,  # noqa: ARG002 - as above
+        settled: bool | None = None,  # noqa: ARG002 - as above
+        mark: str | None = None,
     ) -> None:
         self._run, self._token = run, token
         self.claim()
         try:
-            if not alone:
-                self._renew(os.fstat(self._file).st_size, token)
-            self._go_on(offset)
+            self._go_on(offset, Mark.of(mark, offset), alone=alone)
         except BaseException:
-            self.close()
+            self._leave()
             raise
 
-    def _go_on(self, offset: int | None) -> None:
+    def _go_on(self, offset: int | None, known: Mark, *, alone: bool) -> None:
         size = os.fstat(self._file).st_size
         self._seen = self._state()
         there = self._seen is not None
@@ -125,7 +151,7 @@ class Parquet(Appended):
         ):  # a head alone is what somebody left who died before the store knew of it
             raise self._not_new(self._target.stat().st_size if there else size)
         offset = offset or 0
-        self._covered = self._covers() if there else 0
+        self._covered, self._footer = (self._covers(), _footer(self._target)) if there else (0, b"")
         self._begin = self._beginning(size)
         if self._covered == offset and (
             there or not offset
@@ -134,6 +160,9 @@ class Parquet(Appended):
         have = self._begin + max(0, size - _HEAD)
         if not self._begin <= self._covered <= offset <= max(have, self._covered):
             raise self._too_short(offset, have)
+        self._compare(known, offset, in_file=self._covered == offset)
+        if not alone:
+            self._renew(size, self._token)
         if size < _HEAD:
             self._begin = self._covered
             os.ftruncate(self._file, 0)
@@ -141,6 +170,25 @@ class Parquet(Appended):
             os.fsync(self._file)
         self._cut(_HEAD + offset - self._begin, max(size, _HEAD))
         self._learn(there=there)
+
+    def _compare(self, known: Mark, offset: int, *, in_file: bool) -> None:
+        """What is there is what the mark says. Who died after making the file had no time to mark it: then the file's own word must do."""
+        if not known.digest or not offset or in_file != (known.kind == _FILE):
+            return
+        if known.digest != self._digest(b"" if in_file else self._tail_at(_HEAD + offset - self._begin)):
+            raise self._other_file() if in_file else self._another(offset)
+
+    def _digest(self, tail: bytes) -> str:
+        return blake2b(self._footer + tail, digest_size=16).hexdigest()
+
+    @property
+    def mark(self) -> str | None:
+        offset = self._begin + self._written - _HEAD
+        in_file = self._covered == offset and self._footer != b""
+        return str(Mark(offset, self._digest(b"" if in_file else self._next_tail), _FILE if in_file else ""))
+
+    def left(self) -> str | None:
+        return self.mark
 
     def _covers(self) -> int:
         """Up to which offset the Parquet file has everything."""
@@ -150,9 +198,12 @@ class Parquet(Appended):
         except (self._pa.ArrowException, OSError, ValueError):
             said = {}
         if said.get("run") != self._run:
-            message = f"expected {self._target} to be as this run has left it, got: another file. Put it back, or begin a new run with another run_key."
-            raise ConfigurationError(message)
+            raise self._other_file()
         return int(said["offset"])
+
+    def _other_file(self) -> ConfigurationError:
+        message = f"expected {self._target} to be as this run has left it, got: another file. Put it back, or begin a new run with another run_key."
+        return ConfigurationError(message)
 
     def _beginning(self, size: int) -> int:
         if size < _HEAD:
@@ -239,14 +290,15 @@ class Parquet(Appended):
         offset = self._begin + self._offset - _HEAD
         if not (self._covered == offset and self._target.exists()):
             # Of each pass its own: one who was thought to be dead may be busy with another.
-            partial = self._target.with_name(f"{self._target.name}.{self._token}.partial")
+            real = self._real
+            partial = real.with_name(f"{real.name}.{self._token}.partial")
             self._build(partial, offset)
             self._look()
-            partial.replace(self._target)
+            partial.replace(real)
             self._seen = self._state()
-            flush_folder(self._target.parent)
-            self._covered = offset
-        for left in self._target.parent.glob(f"{escape(self._target.name)}.*.partial"):  # of passes that died
+            flush_folder(real.parent)
+            self._covered, self._footer = offset, _footer(self._target)
+        for left in self._real.parent.glob(f"{escape(self._real.name)}.*.partial"):  # of passes that died
             left.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)  # what it had is in the file; the metadata say so, should this not happen
         self.close()

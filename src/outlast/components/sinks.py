@@ -38,17 +38,37 @@ class Sink(ABC):
         """The output as it will be written; raises for one that cannot be."""
         return value
 
+    def look_for(self, offset: int | None) -> None:  # noqa: B027 - not every sink can be gone
+        """Raise if nothing is there although an earlier pass has committed so much; nothing is made."""
+
     def claim(self) -> None:  # noqa: B027 - not every sink has something to do here
         """Have what only one can have, or raise `Busy`: before the lease is taken, so that nobody loses it to one who cannot write. `close` lets it go."""
 
     def open(  # noqa: B027 - as above
-        self, offset: int | None, *, run: str, token: int, alone: bool = True, settled: bool = False
+        self,
+        offset: int | None,
+        *,
+        run: str,
+        token: int,
+        alone: bool = True,
+        settled: bool | None = None,
+        mark: str | None = None,
     ) -> None:
         """
         Get ready; `offset` is what an earlier pass of this run has committed, `token` the number of this one's lease. Not `alone`: who had the run
         before has not given it back and may live, so what it writes from now on must do no harm. `settled`: everything that the run has written
-        is committed, so whatever else is there belongs to somebody else.
+        is committed, so whatever else is there belongs to somebody else; None if only the mark can tell. `mark` is what was on record beside the offset: what does not look like
+        it is another one, and refused before anything is changed.
         """
+
+    @property
+    def mark(self) -> str | None:
+        """By what it is known again at the offset that the last `write` gave; the commit is to record it. It begins with that offset."""
+        return None
+
+    def left(self) -> str | None:
+        """The mark of a sink that nothing more is written to, once everything is committed that was."""
+        return self.mark
 
     @abstractmethod
     def write(self, outputs: Sequence[Any], keys: Sequence[str]) -> int | None:

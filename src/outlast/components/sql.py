@@ -93,6 +93,7 @@ class Reading:
     def __init__(self, query: Query) -> None:
         self._query = query
         self._where = shown(query.source)
+        self._source = steady(query.source)
         self._connection: Any = None
         self._cursor: Any = None
         self._names: list[str] = []
@@ -126,7 +127,7 @@ class Reading:
 
     def _begin(self) -> None:
         query = self._query
-        self._connection = connection = connect(query.source, read_only=True)
+        self._connection = connection = connect(self._source, read_only=True)
         dialect = dialect_of(connection)
         params: Any = (
             query.params[0] if len(query.params) == 1 and isinstance(query.params[0], Mapping) else query.params
@@ -240,6 +241,13 @@ def connect(source: str | Hidden | Callable[[], Any], *, read_only: bool = False
     except ImportError:
         raise missing("PostgreSQL", "psycopg 3", "postgres") from None
     return Postgres(address).connect(batches=False)
+
+
+def steady(source: str | Hidden | Callable[[], Any]) -> str | Hidden | Callable[[], Any]:
+    """The same database from whichever folder."""
+    if not isinstance(source, str) or _scheme(source) != "sqlite":
+        return source
+    return f"sqlite:///{Path(source.partition('://')[2][1:]).absolute()}"
 
 
 def shown(source: Any) -> str:

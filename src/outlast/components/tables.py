@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from outlast.components.sinks import Refused, Sink
-from outlast.components.sql import check_address, close, connect, dialect_of, failure, said, shown
-from outlast.components.values import json_text, row_of, tell, unfit
+from outlast.components.sql import check_address, close, connect, dialect_of, failure, said, shown, steady
+from outlast.components.values import json_text, row_of, seconds, tell, unfit
 from outlast.errors import ConfigurationError, OutlastError, PermanentFailure
 from outlast.kernel.value import put
 from outlast.settings.checks import Check
@@ -97,6 +97,7 @@ class Inserted(Sink):
 
     def __init__(self, table: Table) -> None:
         self._table = table
+        self._target = steady(table.target)
         self.name = str(table)
         self._connection: Any = None
         self._dialect: Dialect = "other"
@@ -129,7 +130,8 @@ class Inserted(Sink):
         run: str,
         token: int,
         alone: bool = True,  # noqa: ARG002 - as above
-        settled: bool = False,  # noqa: ARG002 - as above
+        settled: bool | None = None,  # noqa: ARG002 - as above
+        mark: str | None = None,  # noqa: ARG002 - as above
     ) -> None:
         self._run = run
         self._settled = max(offset or 0, token << 32)
@@ -353,7 +355,7 @@ class Inserted(Sink):
         try:
             connection = self._connection
             if connection is None:
-                self._connection = connection = connect(self._table.target)
+                self._connection = connection = connect(self._target)
                 self._dialect = self._prepared(connection)
             if self._dialect == "sqlite":
                 connection.execute("begin immediate")
@@ -509,7 +511,7 @@ def _native(value: Any, dialect: Dialect) -> Any:
     if isinstance(value, dt.date | dt.time):
         return value.isoformat() if dialect == "sqlite" else value
     if isinstance(value, dt.timedelta):
-        return value.total_seconds() if dialect == "sqlite" else value
+        return seconds(value) if dialect == "sqlite" else value
     if isinstance(value, Decimal | UUID):
         exact = dialect == "postgres" or (dialect == "mysql" and isinstance(value, Decimal))
         return value if exact else str(value)

@@ -10,7 +10,7 @@ import datetime as dt
 import json
 from collections.abc import Mapping
 from dataclasses import is_dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from enum import Enum
 from math import isfinite
 from pathlib import PurePath
@@ -26,6 +26,8 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 _TEXT = frozenset({str})
 _MISSING = frozenset({"NAType", "NaTType"})  # what pandas has for missing
 NOTHING: frozenset[type] = frozenset()
+_SURE = 90_000  # days: of fewer, a fraction holds every microsecond
+_DIGITS = Context(prec=40)
 _NANOSECONDS = "nanoseconds, for which there is no place here: round them to microseconds"
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
@@ -102,12 +104,28 @@ def _tell_time(value: Any, native: Container[type]) -> Any:
     kinds: tuple[type, ...] = (dt.datetime, dt.date, dt.time, dt.timedelta)
     kind = next(base for base in kinds if base in type(value).__mro__)
     if kind not in native:
-        return value.total_seconds() if kind is dt.timedelta else value.isoformat()
+        return seconds(value) if kind is dt.timedelta else value.isoformat()
     if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
         raise ValueError(_NANOSECONDS)
     if hasattr(value, "to_pydatetime"):
         return value.to_pydatetime(warn=False)
     return value.to_pytimedelta() if hasattr(value, "to_pytimedelta") else value
+
+
+def seconds(value: dt.timedelta) -> float | str:
+    """
+    A duration in seconds. One that no fraction holds is a text, as exact numbers are.
+
+    >>> seconds(dt.timedelta(milliseconds=1500)), seconds(dt.timedelta(days=10**8, microseconds=1))
+    (1.5, '8640000000000.000001')
+    """
+    small = getattr(value, "nanoseconds", 0)  # pandas knows these
+    told = value.total_seconds()
+    if abs(value.days) < _SURE and not small:
+        return told
+    micros = (value.days * 86_400 + value.seconds) * 10**6 + value.microseconds
+    exact = Decimal(micros * 1000 + small).scaleb(-9, _DIGITS).normalize(_DIGITS)
+    return told if Decimal(repr(told)) == exact else f"{exact:f}"
 
 
 def _instants(value: Any) -> Any:
@@ -117,7 +135,15 @@ def _instants(value: Any) -> Any:
     same = (made.astype(value.dtype) == value) | (value != value)  # noqa: PLR0124 - NaT is the one that is not itself
     if not (same.all() if hasattr(same, "all") else same):
         raise ValueError(_NANOSECONDS)
-    return made.tolist()
+    listed = made.tolist()
+    if _has_number(listed):  # which is what numpy makes of an instant that Python's calendar does not know
+        message = "an instant outside of the years 1 to 9999"
+        raise ValueError(message)
+    return listed
+
+
+def _has_number(listed: Any) -> bool:
+    return any(map(_has_number, listed)) if isinstance(listed, list) else isinstance(listed, int)
 
 
 def _in_order(values: Any) -> list[Any]:

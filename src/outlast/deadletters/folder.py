@@ -20,7 +20,8 @@ from outlast.deadletters.fingerprints import fingerprint
 from outlast.errors import ConfigurationError
 from outlast.kernel.aliases import StopReason
 from outlast.kernel.clock import here
-from outlast.kernel.redact import in_json, sanitise
+from outlast.kernel.redact import sanitise, to_json
+from outlast.store.letters import EARLIER
 from outlast.store.records import DeadLetterRow, LetterKind, from_us, to_us
 from outlast.verdicts import classify
 
@@ -89,7 +90,7 @@ class Directory:
             raise ValueError(message)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # What cannot be written as text, such as half a character, is spelt as an escape and comes back.
-        text = in_json(json.dumps(asdict(entry), indent=2, default=str, ensure_ascii=False)) + "\n"
+        text = to_json(asdict(entry), indent=2) + "\n"
         handle, beside = tempfile.mkstemp(dir=self.folder, prefix=f".{path.stem}.", suffix=".tmp")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -261,13 +262,17 @@ def _public_name(error_type: str) -> str:
 # -- letters as entries
 
 _FOREIGN = "entry"  # what of another program's entry no letter has a place for
+_OURS = frozenset({_FOREIGN, "repos", "edits", "begins", EARLIER})
 
 
-def as_entry(row: DeadLetterRow, decode: Callable[[bytes], Any]) -> DeadLetterEntry:
+def as_entry(row: DeadLetterRow, decode: Callable[[bytes], Any], unreadable: str | None = None) -> DeadLetterEntry:
     """
     The letter as other programs read it, with what only this one knows in its metadata. One that another program wrote is its entry again.
+    A payload that is `unreadable`, for this reason, is written as it is stored.
     """
-    if row.kind == "job" and not row.stage and isinstance(row.metadata.get(_FOREIGN), dict):
+    # A replay may have given it a stage at which it failed; what it keeps is still the input of none.
+    foreign = row.kind == "job" and not row.metadata.get("begins", row.stage)
+    if foreign and unreadable is None and isinstance(row.metadata.get(_FOREIGN), dict):
         return _as_it_was(row, decode)
     more = {
         name: getattr(row, name)
@@ -283,6 +288,7 @@ def as_entry(row: DeadLetterRow, decode: Callable[[bytes], Any]) -> DeadLetterEn
             "stop_reason",
         )
     }
+    why = {} if unreadable is None else {"unreadable": unreadable}
     return DeadLetterEntry(
         id=str(UUID(row.id)),
         workflow_id=row.run or "",
@@ -290,14 +296,14 @@ def as_entry(row: DeadLetterRow, decode: Callable[[bytes], Any]) -> DeadLetterEn
             "pipeline": row.pipeline,
             "stage": row.stage,
             "item_key": row.item_key,
-            "payload": json.loads(row.payload) if is_json(row.payload) else row.payload.hex(),
+            "payload": json.loads(row.payload) if is_json(row.payload, strictly=True) else row.payload.hex(),
         },
         repos=[row.item_key],
         adapter=row.pipeline,
         error=row.error,
         error_type=row.error_type,
         timestamp=from_us(row.created_us).isoformat(),
-        metadata={**row.metadata, "outlast": {**more, "status": row.status}},
+        metadata={**row.metadata, "outlast": {**more, "status": row.status, **why}},
     )
 
 
@@ -313,7 +319,7 @@ def _as_it_was(row: DeadLetterRow, decode: Callable[[bytes], Any]) -> DeadLetter
         error=row.error,
         error_type=row.error_type,
         timestamp=kept["timestamp"],
-        metadata={name: value for name, value in row.metadata.items() if name not in {_FOREIGN, "repos", "edits"}},
+        metadata={name: value for name, value in row.metadata.items() if name not in _OURS},
     )
 
 
@@ -386,10 +392,15 @@ def _instants(value: Any) -> bool:
 _LAST_US = to_us(datetime(9999, 12, 31, tzinfo=UTC))
 
 
-def is_json(data: bytes) -> bool:
-    """Whether it is text that JSON can read; a codec may have made something else of it."""
+def is_json(data: bytes, *, strictly: bool = False) -> bool:
+    """Whether it is text that JSON can read; a codec may have made something else of it. `strictly`: NaN and Infinity are none."""
     try:
-        json.loads(data)
+        json.loads(data, parse_constant=_refused if strictly else None)
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _refused(name: str) -> Any:
+    message = f"{name} is no JSON"
+    raise ValueError(message)

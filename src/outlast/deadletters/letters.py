@@ -20,7 +20,7 @@ class DeadLetter:
     """
     One piece of work that failed for good, with the input of the stage that failed.
 
-    `group` is its fingerprint; `error` is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`; `reason` says why
+    It tells its newest failure; ``metadata["earlier_failures"]`` has those before. `group` is its fingerprint; `error` is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`; `reason` says why
     its status was changed last. `begins_at` is the stage whose input the payload is and where a replay begins: an earlier one than `stage`
     if that one's input could not be stored, for the reason in `unstored`; None if nothing could, and there is no payload. `unreadable` says why the
     payload is on record and cannot be read: then `payload` is None. `stop_reason` is why there was no further attempt; None for letters from
@@ -71,21 +71,24 @@ class FailureGroup:
     error_type: str = ""
 
 
-class FailureGroups(tuple[FailureGroup, ...]):
-    """Groups of failures, the largest first; a notebook shows them as a table."""
+class FailureGroups(tuple[FailureGroup, ...]):  # noqa: SLOT001 - a tuple can have none but empty ones
+    """
+    Groups of failures, the largest first; a notebook shows them as a table. `options` are what a command needs beside ``--group`` to send the
+    first one again; None if there are no dead letters that it could send.
+    """
 
-    __slots__ = ()
+    options: Sequence[str] | None = None
 
     def _repr_html_(self) -> str:
         from outlast.display.page import groups_page
 
-        return groups_page(self)
+        return groups_page(self, self.options)
 
 
-def as_groups(rows: Sequence[LetterGroup]) -> FailureGroups:
+def as_groups(rows: Sequence[LetterGroup], options: Sequence[str] | None = None) -> FailureGroups:
     """Groups as the store counts them, the largest first, each with its share of them all."""
     whole = sum(row.count for row in rows)
-    return FailureGroups(
+    groups = FailureGroups(
         FailureGroup(
             id=row.id,
             stage=row.stage,
@@ -101,3 +104,5 @@ def as_groups(rows: Sequence[LetterGroup]) -> FailureGroups:
         )
         for row in rows
     )
+    groups.options = options
+    return groups

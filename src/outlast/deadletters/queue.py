@@ -5,6 +5,8 @@ The door: `DeadLetters` finds them, mends them, sends them again.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -14,11 +16,13 @@ from outlast.deadletters.folder import Directory, as_entry, from_entry, is_json
 from outlast.deadletters.letters import DeadLetter, as_groups
 from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
+from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text, sanitise
 from outlast.observe import emit, listening
 from outlast.observe.events import DeadLettersOverThreshold
 from outlast.store.faults import StoreError
 from outlast.store.filters import FIELDS, checked, chooses, spelled_out
+from outlast.store.letters import earlier_failures
 from outlast.store.records import from_us
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Unpack
 
-    from outlast.deadletters.letters import FailureGroup
+    from outlast.deadletters.letters import FailureGroups
     from outlast.store import Store
     from outlast.store.filters import LetterFilter
     from outlast.store.letters import Order
@@ -92,7 +96,7 @@ class DeadLetters:
         from outlast.display.page import groups_page
 
         groups = self.groups()
-        return groups_page(groups, self._store().code_option(groups[0].pipeline)) if groups else groups_page(groups)
+        return groups_page(groups, groups.options)
 
     # -- reading
 
@@ -116,11 +120,17 @@ class DeadLetters:
         return self._shown(self._row(id), self._abandoned())
 
     @spelled_out(status="open")
-    def groups(self, *, limit: int = 100, **where: Unpack[LetterFilter]) -> Sequence[FailureGroup]:
+    def groups(self, *, limit: int = 100, **where: Unpack[LetterFilter]) -> FailureGroups:
         """Failures by fingerprint, the largest group first: what forty thousand dead letters have in common."""
         wanted = checked({"status": "open"} | where)
         wanted.setdefault("status", None)
-        return as_groups(self._store().groups(limit=limit, abandoned=self._abandoned(), **wanted))
+        store = self._store()
+        rows = store.groups(limit=limit, abandoned=self._abandoned(), **wanted)
+        if not rows or wanted.get("status") != "open":
+            return as_groups(rows)
+        run = wanted.get("run")
+        only = [] if run is None else ["--run", run[:12]]
+        return as_groups(rows, ["--pipeline", rows[0].pipeline, *only, *store.code_option(rows[0].pipeline)])
 
     def stats(self) -> Sequence[LetterStat]:
         """How many there are, by pipeline, stage and status, with the age of the oldest and the newest."""
@@ -311,14 +321,28 @@ class DeadLetters:
     def export(self, folder: str | os.PathLike[str], **where: Unpack[LetterFilter]) -> int:
         """
         Write each letter as a JSON file of nine fields into a folder, which only its owner can read; how many. Payloads are written as they are.
+        One that cannot be read stops no other: it is written as it is stored, and ``metadata["outlast"]["unreadable"]`` says why.
         """
+        count, unreadable = self.exported(folder, **where)
+        if unreadable:
+            warn(
+                "%s of %s dead letters have payloads that cannot be read; they are written as they are stored",
+                unreadable,
+                count,
+            )
+        return count
+
+    def exported(self, folder: str | os.PathLike[str], **where: Unpack[LetterFilter]) -> tuple[int, int]:
+        """As `export`: how many, and how many of those cannot be read."""
         directory = Directory(folder)
-        count = 0
+        count = broken = 0
         wanted = checked({"status": "open"} | where)
         for row in _pages(self._store(), order="created", abandoned=self._abandoned(), **wanted):
-            directory.write(as_entry(row, self._codec.decode))
+            _, unreadable = self._read(row)
+            directory.write(as_entry(row, self._codec.decode, unreadable))
             count += 1
-        return count
+            broken += unreadable is not None
+        return count, broken
 
     def import_(self, folder: str | os.PathLike[str]) -> tuple[int, int]:
         """
@@ -353,15 +377,18 @@ class DeadLetters:
             raise ConfigurationError(message)
         return row
 
-    def _shown(self, row: DeadLetterRow, abandoned: Sequence[str] = ()) -> DeadLetter:
-        given_up = row.status == "replaying" and (row.claimed_by or row.reason or "") in abandoned
-        payload, unreadable = None, None
+    def _read(self, row: DeadLetterRow) -> tuple[Any, str | None]:
+        """The payload, or why it cannot be read."""
         try:
-            payload = self._codec.decode(row.payload)
+            return self._codec.decode(row.payload), None
         except Exception as error:  # noqa: BLE001 - one that cannot be read hides no other
             # Another's message may quote what is in it.
             mine = isinstance(error, StoreError)
-            unreadable = error_text(error) if mine else f"it holds what cannot be read ({type(error).__name__})"
+            return None, error_text(error) if mine else f"it holds what cannot be read ({type(error).__name__})"
+
+    def _shown(self, row: DeadLetterRow, abandoned: Sequence[str] = ()) -> DeadLetter:
+        given_up = row.status == "replaying" and (row.claimed_by or row.reason or "") in abandoned
+        payload, unreadable = self._read(row)
         return DeadLetter(
             id=row.id,
             pipeline=row.pipeline,
@@ -377,7 +404,7 @@ class DeadLetters:
             run_id=row.run,
             error_type=row.error_type,
             tier=row.tier,
-            first_failed_at=from_us(row.first_failed_us),
+            first_failed_at=_first_failed(row),
             last_attempt_at=from_us(row.last_attempt_us),
             created_at=from_us(row.created_us),
             replays=row.replays,
@@ -389,6 +416,14 @@ class DeadLetters:
             unreadable=unreadable,
             metadata=row.metadata,
         )
+
+
+def _first_failed(row: DeadLetterRow) -> datetime:
+    """The first time at all: the row says since when it fails as it does now."""
+    for earlier in earlier_failures(row)[:1]:
+        with suppress(KeyError, TypeError, ValueError):  # another program may have written it
+            return datetime.fromisoformat(earlier["first_at"]).astimezone(UTC)
+    return from_us(row.first_failed_us)
 
 
 _LOST = "the process that worked on it is gone; letters that it had not finished are open again"

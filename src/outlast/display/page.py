@@ -137,7 +137,7 @@ def result_page(
         spent = ", ".join(f"{number(amount)} {name}" for name, amount in result.spent.items())
         parts.append(_p(f"spent {_e(spent)}"))
     if groups:
-        parts.append(groups_table(groups, commands=False))
+        parts.append(groups_table(groups))
     if unread:
         parts.append(_p(_dim(f"the groups of failures cannot be read: {unread}")))
     parts += [_p(_dim(said) + " " + _code(command)) for said, command in _next(result, groups, code)]
@@ -217,17 +217,17 @@ def partial_page(result: PartialResult[Any, Any]) -> str:
     )
 
 
-def groups_page(groups: Sequence[FailureGroup], code: Sequence[str] = _UNKNOWN) -> str:
-    """Dead letters by what they have in common."""
+def groups_page(groups: Sequence[FailureGroup], options: Sequence[str] | None = None) -> str:
+    """Dead letters by what they have in common; `options` are what a command needs to send the first group again."""
     if not groups:
         return _frame(_p("no dead letters"))
     count = sum(group.count for group in groups)
     said = f"{counted(count, 'failure')}, {counted(len(groups), 'problem')}"
-    return _frame(_p(f"<b>{_e(said)}</b>"), groups_table(groups, code))
+    return _frame(_p(f"<b>{_e(said)}</b>"), groups_table(groups, options))
 
 
-def groups_table(groups: Sequence[FailureGroup], code: Sequence[str] = _UNKNOWN, *, commands: bool = True) -> str:
-    """A row for each group; with `commands`, how to send it again."""
+def groups_table(groups: Sequence[FailureGroup], options: Sequence[str] | None = None) -> str:
+    """A row for each group; with `options`, how to send the first one again."""
     heads = ["count", "share", "group", "stage", "error class", "message", "for example"]
     rows = [
         [
@@ -244,11 +244,11 @@ def groups_table(groups: Sequence[FailureGroup], code: Sequence[str] = _UNKNOWN,
     table = _table(heads, rows, numbers=[0, 1])
     if len(groups) > _MOST_GROUPS:
         table += _p(_dim(f"and {counted(len(groups) - _MOST_GROUPS, 'smaller group')}"))
-    if commands:
+    if options is not None:
         table += _p(
             _dim("send one again:")
             + " "
-            + _code(shlex.join(["outlast", "dlq", "replay", "--group", groups[0].id, *code]))
+            + _code(shlex.join(["outlast", "dlq", "replay", "--group", groups[0].id, *options]))
         )
     return table
 

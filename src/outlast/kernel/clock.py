@@ -37,6 +37,8 @@ _LONGEST_WAIT = TIMEOUT_MAX  # what a lock can wait; some centuries
 class Clock:
     """Real time. Every wait takes the `Stop` that may end it early, and returns True if it did."""
 
+    virtual = False  # time passes only for those who wait in it: a test's, or a simulation's
+
     def __init__(self) -> None:
         # Bound directly: it is read several times in every call that fails.
         self.monotonic: Callable[[], float] = time.monotonic

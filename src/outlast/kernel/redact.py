@@ -121,6 +121,25 @@ def in_json(text: str) -> str:
     return _IN_JSON.sub(lambda odd: "".join(f"\\u{unit:04x}" for unit in _units(odd[0])), text)
 
 
+def to_json(value: Any, *, indent: int | None = None, default: Any = str) -> str:
+    """
+    A value as a JSON document that every reader takes and no terminal obeys. JSON knows no NaN and no Infinity: they are told as texts.
+
+    >>> to_json({"rate": float("nan"), "left": [float("-inf"), 1.5]})
+    '{"rate": "NaN", "left": ["-Infinity", 1.5]}'
+    """
+    import json
+
+    def told(value: Any, *, strictly: bool) -> str:
+        return json.dumps(value, indent=indent, default=default, ensure_ascii=False, allow_nan=not strictly)
+
+    try:
+        text = told(value, strictly=True)
+    except ValueError:
+        text = told(json.loads(told(value, strictly=False), parse_constant=str), strictly=True)
+    return in_json(text)
+
+
 _IN_JSON = re.compile(f"(?![\t\n\r])(?:{_OBEYED.pattern}|{_UNSEEN.pattern}|[\u2028\u2029])")
 
 

@@ -17,7 +17,7 @@ import weakref
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from outlast.kernel.clock import REAL, Bell, Clock, here
+from outlast.kernel.clock import REAL, Bell, here
 from outlast.kernel.log import logger
 from outlast.limits import Limit, Rate, _Bucket, _of, _ring
 from outlast.limits.stretches import QUANTUM, Ask, Offset, Stretches, Wish, exchange
@@ -106,7 +106,7 @@ class SharedLimit(Limit):
     # -- under the lock: what callers do ------------------------------------------------------------------------------------------
 
     def _hold(self, cost: Mapping[str, float] | None, now: float) -> float:
-        virtual = type(here.get().clock) is not Clock
+        virtual = here.get().clock.virtual
         if virtual is not (self._mode == "virtual"):
             self._enter("virtual" if virtual else "shared", now)
         hold = super()._hold(cost, now)

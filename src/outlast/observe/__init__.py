@@ -38,6 +38,8 @@ _changing = allocate_lock()
 QUIET = 10.0  # seconds in which a warning of a run is said once
 _MOST_SAID = 10_000
 _said: dict[tuple[object, ...], list[Any]] = {}  # when it was said, how often it was not said since, and what
+# Whether calls made here belong to an item that tells its own end.
+for_an_item: ContextVar[bool] = ContextVar("outlast_for_an_item", default=False)
 captures: ContextVar[tuple[Hook, ...]] = ContextVar("outlast_captures", default=())
 
 

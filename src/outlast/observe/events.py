@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from outlast.kernel.clock import here
+from outlast.observe import for_an_item
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -90,7 +91,8 @@ class StepFailure(StepEvent):
 
     def _calm(self) -> None:
         """Where nothing was retried the caller gets the error itself; and the end of an item is told by the item."""
-        if (self.attempt <= 1 or self.pipeline is not None) and not loud.get():
+        told = self.attempt <= 1 or self.pipeline is not None or for_an_item.get()
+        if told and not loud.get():
             self._told_at("debug")
 
     def _what(self) -> str:

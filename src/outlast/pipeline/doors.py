@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from outlast.pipeline.errors import mark_with_result
 from outlast.pipeline.lifecycle import Run, announce
+from outlast.pipeline.results import RunResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from typing import Self
 
     from outlast.pipeline.plan import Plan
-    from outlast.pipeline.results import ItemResult, RunResult
+    from outlast.pipeline.results import ItemResult
 
 T = TypeVar("T")
 
@@ -153,18 +154,34 @@ def _in_loop() -> bool:
 
 def _here(run: Run) -> RunResult[Any]:
     with asyncio.Runner() as runner:
-        return _driven_to_its_end(runner.get_loop(), run.go())
+        return _driven_to_its_end(runner.get_loop(), run.go(), lambda: run.ask_soon("interrupted"))
 
 
-def _driven_to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+def _driven_to_its_end(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], wind_down: Callable[[], None]
+) -> T:
     task = loop.create_task(work)
+    interrupted: KeyboardInterrupt | None = None
     while True:
         try:
-            return loop.run_until_complete(task)
+            result = loop.run_until_complete(task)
         except SystemExit:
             # Of a task that a stage has made, and that ends the loop: whoever awaits that task gets it, too, and it is that item's failure.
             if task.done():
                 raise
+        except KeyboardInterrupt as interruption:
+            # Of one of several stages, or of a handler of the program's own: the first of them is raised when all has wound down.
+            if task.done():
+                raise
+            interrupted = interrupted or interruption
+            wind_down()
+        else:
+            break
+    if interrupted is not None:
+        if isinstance(result, RunResult):
+            mark_with_result(interrupted, result)
+        raise interrupted
+    return result
 
 
 def _elsewhere(run: Run) -> RunResult[Any]:
@@ -272,7 +289,7 @@ def _driven(stream: Stream[T]) -> Iterator[ItemResult[T]]:
             try:
                 while True:
                     try:
-                        result = _driven_to_its_end(runner.get_loop(), _next(results))
+                        result = _driven_to_its_end(runner.get_loop(), _next(results), stream.wind_down)
                     except StopAsyncIteration:
                         break
                     except BaseException as error:  # noqa: BLE001 - raised below, unless a signal is what ends it
@@ -285,7 +302,7 @@ def _driven(stream: Stream[T]) -> Iterator[ItemResult[T]]:
                 left = False
             finally:
                 signals.away = False
-                runner.run(_closed(results))
+                _driven_to_its_end(runner.get_loop(), _closed(results), stream.wind_down)
                 _told_outside(signals, stream)
     finally:
         if left:
@@ -334,7 +351,8 @@ def _pumped(stream: Stream[T]) -> Iterator[ItemResult[T]]:
 
     def work() -> None:
         try:
-            asyncio.run(pump())
+            with asyncio.Runner() as runner:
+                _driven_to_its_end(runner.get_loop(), pump(), stream.wind_down)
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             passed.put((False, error))
         else:

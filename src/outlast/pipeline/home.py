@@ -18,7 +18,7 @@ from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text, mask
 from outlast.observe.metrics import count_letters_of
 from outlast.sharing import Unreachable
-from outlast.store import EMBEDDED, StoreError, open_store, retention
+from outlast.store import EMBEDDED, StoreError, open_store, retention, settled
 from outlast.store.codec import Codec
 from outlast.store.retention import DEFAULT_DAYS
 from outlast.work.leases import certainly_dead
@@ -71,7 +71,8 @@ class Home:
         self.retention_days = {**DEFAULT_DAYS, **(retention_days or {})}
         self.dead_letter_threshold = dead_letter_threshold
         self._url = store_url
-        self._store: tuple[object, Store] | None = None
+        self._settled: str | None = None
+        self._store: tuple[str, Store] | None = None
         self._commons: HomeCommons | None = None
         self._opening = threading.Lock()
         self._pipelines: weakref.WeakValueDictionary[str, Replayable] = weakref.WeakValueDictionary()
@@ -85,22 +86,27 @@ class Home:
     def store(self) -> Store:
         """The store, open."""
         with self._opening:
-            # A relative address means another file from another folder.
-            address = (self.store_url, Path.cwd())
+            address = self._address()
             if self._store is not None and self._store[0] == address:
                 return self._store[1]
-            store = open_store(self.store_url, app=self.name)
+            store = open_store(address, app=self.name)
             self._store = (address, store)
         count_letters_of(self.commons)
         self._apply_retention(store, here.get().clock.now())
         return store
 
-    def tidy(self, began: datetime) -> None:
+    def _address(self) -> str:
+        """Where the store is, from whichever folder: a relative address is meant from the one where it is first used."""
+        if self._settled is None:
+            self._settled = settled(self.store_url)
+        return self._settled
+
+    def tidy(self, store: Store, began: datetime) -> None:
         """
         What is done by itself when a run has ended, as of when that began, so that nothing of its own goes: retention, and telling that there are
         too many open dead letters. Never in the way of a run: whatever fails here is done the next time.
         """
-        self._apply_retention(self.store, began)
+        self._apply_retention(store, began)
         if self.dead_letter_threshold is not None:
             with _harmless("the open dead letters could not be counted"):
                 self.dead_letters.check_size(most=self.dead_letter_threshold)
@@ -113,7 +119,7 @@ class Home:
     def commons(self) -> HomeCommons:
         """What its processes share."""
         with self._opening:
-            place = HomeCommons(self.name, self.store_url)
+            place = HomeCommons(self.name, self._address())
             if self._commons is None or self._commons != place:
                 self._commons = place
             return self._commons
@@ -163,7 +169,7 @@ class HomeCommons:
 
     def __init__(self, name: str, url: str) -> None:
         self._name = name
-        self._url = _absolute(url)
+        self._url = url  # the same from whichever folder
         self._store: Store | None = None
         self._known = False  # whether there was a store
         self._opening = threading.Lock()
@@ -199,9 +205,8 @@ class HomeCommons:
     def _open(self) -> Store:
         with self._opening:
             if self._store is None:
-                file = Path(self._url.removeprefix("sqlite:///"))
-                if self._known and self._url.startswith("sqlite:///") and not file.exists():
-                    message = f"the store {file} was deleted or moved. Put it back."
+                if self._known and "://" not in self._url and not Path(self._url).exists():
+                    message = f"the store {self._url} was deleted or moved. Put it back."
                     raise Unreachable(message)
                 # Not the app's own: whoever shares something would rather decide alone than wait as long as a run does.
                 self._store = open_store(self._url, app=self._name, patience=_PATIENCE)
@@ -230,16 +235,8 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _absolute(url: str) -> str:
-    """The same address from whichever folder."""
-    scheme, mark, rest = url.partition("://")
-    if mark and (scheme != "sqlite" or not rest.startswith("/")):
-        return url
-    return f"sqlite:///{Path(rest[1:] if mark else url).expanduser().absolute()}"
-
-
 class _Default(Home):
-    """Of pipelines without an app: where its store is, is asked anew each time."""
+    """Of pipelines without an app: where its store is, is asked anew by each run, which keeps to it."""
 
     def __init__(self) -> None:
         super().__init__("default", EMBEDDED)
@@ -247,6 +244,9 @@ class _Default(Home):
     @property
     def store_url(self) -> str:
         return os.environ.get("OUTLAST_STORE") or EMBEDDED
+
+    def _address(self) -> str:
+        return settled(self.store_url)
 
     def __repr__(self) -> str:
         return "<the default app>"

@@ -97,7 +97,7 @@ def body_of(fn: Any) -> str | None:
     enclosed: list[object] = []
     for _ in range(20):
         if isinstance(fn, functools.partial):
-            enclosed += [*fn.args, *sorted(fn.keywords.items())]
+            enclosed += [*fn.args, *(part for pair in sorted(fn.keywords.items()) for part in pair)]
             fn = fn.func
         elif hasattr(fn, "__wrapped__"):
             fn = fn.__wrapped__

@@ -196,7 +196,7 @@ class Intake:
 
     def _key(self, item: Any, seq: int) -> str:
         if isinstance(item, Unreadable):
-            return Keys(None).of(item.raw, seq)
+            return self._keys.of_content(item.raw, seq)
         key = self._keys.of(item, seq)
         if self._keys.bare:
             self._bare.add(key)
@@ -206,6 +206,11 @@ class Intake:
         store, run = self._store, self._run.number
         rows = await self._aside(lambda: store.finished(run, first, len(keys)))
         there: dict[int, str] = {seq: key for seq, key, _ in rows}
+        for offset, item in enumerate(items):
+            # Lines that could not be read and were alike had one key in older versions.
+            bare = keys[offset].partition("#")[0]
+            if isinstance(item, Unreadable) and there.get(first + offset) == bare:
+                keys[offset] = bare
         # What did not end at this place may have ended at another one.
         doubtful = [key for offset, key in enumerate(keys) if there.get(first + offset) != key]
         elsewhere = await self._aside(lambda: store.find_keys(run, doubtful)) if doubtful else {}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.components import Unreadable
 from outlast.components.values import plain
 from outlast.errors import ConfigurationError
+from outlast.store.records import CODED, coded, key_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,19 @@ class Seen:
         if self._used > _FULL * self._room:
             self._grow()
         return 0
+
+    def has(self, mark: int) -> bool:
+        """Whether this mark has come."""
+        mark = mark or 1
+        table, mask = self._table, self._room - 1
+        place = mark & mask
+        while (there := table[place]) and there != mark:
+            place = (place + 1) & mask
+        return bool(there)
+
+    def skip(self, mark: int, to: int) -> None:
+        """This mark counts as if it had come so often."""
+        self._again[mark or 1] = to
 
     def _grow(self) -> None:
         old = self._table
@@ -112,7 +126,11 @@ def checked(source: Any, item_key: str | Callable[[Any], str] | None) -> Any:
 
 
 class Keys:
-    """Gives each item of a source its key. The same source in the same order gets the same keys."""
+    """
+    Gives each item of a source its key, and no two the same. The same source in the same order gets the same keys.
+
+    A key that came before gets a number: the first one that makes it a key that has not come, whoever had that.
+    """
 
     def __init__(self, item_key: str | Callable[[Any], str] | None) -> None:
         self._of = item_key
@@ -123,13 +141,33 @@ class Keys:
     def of(self, item: Any, seq: int) -> str:
         """The key of the item at this position."""
         key = None if self._of is None else self._own(item)
-        if key is None:
-            try:
-                key = blake2b(_canonical(item).encode(errors="surrogatepass"), digest_size=16).hexdigest()
-            except (TypeError, ValueError, RecursionError):
-                return f"@{seq}"  # nothing else is known of it than where it stood
-        before = self._seen.count(hash(key))  # differs from process to process, and is kept by none
-        return f"{key}#{before + 1}" if before else key
+        return self._once(self._content(item, seq) if key is None else key)
+
+    def of_content(self, content: Any, seq: int) -> str:
+        """The key of something that is no item: what could not be read."""
+        return self._once(self._content(content, seq))
+
+    def _once(self, key: str) -> str:
+        if not key.isprintable() or key.startswith(CODED):
+            # What begins like a code could be taken for one.
+            key = coded(key) if key.startswith(CODED) else key_text(key)
+        seen, mark = self._seen, hash(key)  # differs from process to process, and is kept by none
+        before = seen.count(mark)
+        if not before:
+            return key
+        number = before + 1
+        while seen.has(hash(numbered := f"{key}#{number}")):  # somebody's own key
+            number += 1
+        seen.skip(mark, number)
+        seen.count(hash(numbered))
+        return numbered
+
+    @staticmethod
+    def _content(item: Any, seq: int) -> str:
+        try:
+            return blake2b(_canonical(item).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        except (TypeError, ValueError, RecursionError):
+            return f"@{seq}"  # nothing else is known of it than where it stood
 
     def _own(self, item: Any) -> str | None:
         of, value, raised = self._of, _MISSING, None

@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, cast
 
 from outlast.components import open_sink, open_source
 from outlast.errors import ConfigurationError
-from outlast.kernel.clock import Clock, Stop, here
+from outlast.kernel.clock import Stop, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
 from outlast.observe import emit, listening
@@ -24,7 +25,19 @@ from outlast.pipeline.logs import marked
 from outlast.pipeline.record.books import Accounting, in_words, tally
 from outlast.pipeline.record.endings import Ledger
 from outlast.pipeline.record.writer import as_row
-from outlast.pipeline.replays import FINAL, Chosen, Origins, Resends, address_of, claim_sink, let_go, make_ready
+from outlast.pipeline.replays import (
+    FINAL,
+    LOOKED_THROUGH,
+    Chosen,
+    Origins,
+    Resends,
+    address_of,
+    claim_sink,
+    let_go,
+    make_ready,
+    mark_left,
+    remember,
+)
 from outlast.pipeline.results import Counts, RunResult
 from outlast.sharing import bind
 from outlast.verdicts import classify
@@ -41,7 +54,6 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.records import Checkpoint, Lease, RunRecord
 
-_LOOKED_THROUGH = 1000  # runs, for the one that a sink belongs to
 _WATCH = 0.2  # seconds between two looks of whoever watches
 
 
@@ -114,7 +126,7 @@ class Run:
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
         now = identity_of(plan, sink)
         try:
-            record, lease, before = await _aside(lambda: _opened(store, plan, sink, now))
+            record, lease, before = await self._open(store, sink, now)
             self._doubted = in_doubt(before.identity, now)
             if before.counts.succeeded + before.counts.skipped + before.counts.dlq + before.counts.failed:
                 versions = {mark.name: mark.version for mark in before.stages}
@@ -127,7 +139,7 @@ class Run:
                 if sink is not None:
                     record = await _aside(lambda: _ready(sink, store, record, lease, before))
                 if replays:
-                    self._origins = Origins(store, record, plan.bounds, elsewhere=sink is not None)
+                    self._origins = Origins(store, record, lease, plan.bounds, elsewhere=sink is not None)
                 return await self._work(store, record, lease, sink)
             except (OtherKeys, NoKey) as error:
                 why = error_text(error)
@@ -144,11 +156,29 @@ class Run:
                     else:
                         await _aside(lambda: _not_begun(store, lease, record, why))
                 raise
+            finally:
+                if leases.held(lease):  # ended in the middle of winding down
+                    await _aside(lambda: _left_behind(store, lease, record))
         finally:
             if self._origins is not None:
                 await _aside(self._origins.close)
             if sink is not None:
                 sink.close()
+
+    async def _open(self, store: Store, sink: Sink | None, now: dict[str, Any]) -> tuple[RunRecord, Lease, RunRecord]:
+        """The run, leased. Who is cancelled meanwhile gives it back."""
+        found: list[tuple[RunRecord, Lease, RunRecord]] = []
+        try:
+            await _aside(lambda: found.append(_opened(store, self.plan, sink, now)), self._stop)
+        except BaseException:
+            if found:
+                record, lease, before = found[0]
+                if before.status in FINAL:
+                    await _aside(lambda: _as_before(store, lease, before))
+                else:
+                    await _aside(lambda: _not_begun(store, lease, record, "cancelled"))
+            raise
+        return found.pop()
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
         plan, began = self.plan, here.get().clock.now()
@@ -214,7 +244,7 @@ class Run:
         result = runner.result = self._result(runner, types)
         await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
         if cancelled is None and runner.reason != "store_error":
-            await _aside(lambda: plan.home.tidy(began))
+            await _aside(lambda: plan.home.tidy(store, began))
         if plan.watch is not None:
             plan.watch(runner)
         if cancelled is not None:
@@ -240,15 +270,17 @@ class Run:
                 await _aside(self._origins.finish)
             if sink is not None and status in FINAL:
                 await _aside(lambda: persist(sink.finish, "the sink"))
-                if self._origins is not None:
+                if self._origins is not None or runner.record.replayed_by is not None:
                     await _aside(lambda: persist(lambda: runner.store.hold_sink(runner.lease, None), "the store"))
+            if sink is not None:
+                await _aside(lambda: mark_left(runner.store, runner.lease, sink))
         except Exception as error:  # noqa: BLE001 - all items are on record: a resume finishes it
             runner.status, runner.reason, runner.error = "failed", "store_error", error
 
     def _result(self, runner: Runner, types: dict[str, type]) -> RunResult[Any]:
         plan, books, record = self.plan, runner.books, runner.record
         status, reason = self._called(runner)
-        codec, home = plan.home.codec, plan.home
+        codec, store = plan.home.codec, runner.store
         return RunResult(
             id=record.id,
             run_key=record.run_key,
@@ -262,7 +294,7 @@ class Run:
             error=runner.error,
             _number=record.number,
             _kind=record.kind,
-            _store=lambda: home.store,
+            _store=lambda: store,
             _decode=lambda data: codec.decode(data, types),
         )
 
@@ -290,8 +322,26 @@ class Run:
         return books.verdict()
 
 
-async def _aside(do: Callable[[], Any]) -> Any:
-    return await asyncio.to_thread(do)
+async def _aside(do: Callable[[], Any], waits: Stop | None = None) -> Any:
+    """
+    Do it in a thread, and do not leave it there: who is cancelled meanwhile hears of it when it is done, and what it waits for by `waits`
+    ends. What is written at the end of a run must not be half written, and its lease must be given back.
+    """
+    work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, do)
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        while not work.done():
+            try:
+                await asyncio.wait([work])  # which leaves it alone
+            except asyncio.CancelledError as interruption:
+                cancelled = interruption
+                if waits is not None:
+                    waits.set()
+        if cancelled is not None:
+            raise cancelled from work.exception()
+        return work.result()
+    finally:
+        del work, cancelled  # an exception and this frame must not keep each other
 
 
 async def _watched(runner: Runner, watch: Callable[[Runner], None]) -> None:
@@ -305,7 +355,7 @@ async def _watched(runner: Runner, watch: Callable[[Runner], None]) -> None:
 
 def _share(plan: Plan) -> None:
     """Bind what the stages share with other processes to this app's store."""
-    if type(here.get().clock) is Clock:
+    if not here.get().clock.virtual:
         guards = [stage.guard for stage in plan.stages]
         bind(
             [thing for guard in guards for thing in (guard.breaker, guard.limit, guard.retry_budget)], plan.home.commons
@@ -320,6 +370,57 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
         lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, sink_at=at, identity=now),
         "the store",
     )
+    try:
+        _admit(plan, record, name, at, now)
+        if sink is not None:
+            claim_sink(sink, store, record)
+    except BaseException:
+        if not record.passes:  # nobody has ever worked on it: what was refused binds nobody
+            _withdraw(store, record)
+        raise
+    lease, bound = leases.take(store, record), _is_bound(record)
+    if not bound:
+        held: RunRecord | None = persist(lambda: store.run(record.id), "the store")
+        if held is None or _is_bound(
+            held
+        ):  # somebody else has withdrawn it, or read something of it, before it was ours
+            if held is not None or not persist(lambda: store.forget_run(lease), "the store"):
+                let_go(store, lease)
+            leases.ended(lease)
+            return _opened(store, plan, sink, now)
+    try:
+        persist(
+            lambda: store.set_run(
+                lease,
+                record.id,
+                status="running",
+                expect=("running", "paused", "interrupted", "completed", "partial_success", "failed"),
+                stages=None if bound else plan.marks,
+                # What has changed is told once; keys are judged by what is on record, whatever function gives them.
+                identity={**record.identity, "code": now["code"]} if bound and record.identity is not None else now,
+            ),
+            "the store",
+        )
+        if record.sink_at != at:
+            persist(lambda: store.note_sink(lease, at), "the store")
+        if not bound and (record.sink, record.sink_at) != (name, at):
+            persist(lambda: store.change_sink(lease, name, anew=record.sink_at != at), "the store")
+        again = persist(lambda: store.run(record.id), "the store")  # with the counts of who had the lease before
+    except BaseException:
+        let_go(store, lease)
+        raise
+    remember(record.id, plan.sink)
+    return again or record, lease, record
+
+
+def _is_bound(record: RunRecord) -> bool:
+    """Whether what makes the run itself must stay: something was read. Until then nothing is finished, and nothing is in its sink."""
+    return record.passes > 0 and record.counts.total > 0
+
+
+def _admit(plan: Plan, record: RunRecord, name: str | None, at: str | None, now: dict[str, Any]) -> None:
+    """Complain if the run of this key is another one than is meant."""
+    key = record.run_key
     if record.kind != plan.kind:
         other = "a replay of dead letters" if record.kind == "replay" else "a run"
         way = f"Go on with it: outlast resume {key}" if record.kind == "replay" else "Choose another run_key"
@@ -328,48 +429,34 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
     if record.status == "cancelled":
         message = f"the run {key!r} of {plan.name} was cancelled: begin another one with another run_key."
         raise ConfigurationError(message)
-    if record.passes and record.sink != name and (at is None or record.sink_at != at):
+    if not _is_bound(record):
+        return
+    if record.sink != name and (at is None or record.sink_at != at):
         message = (
             f"expected the sink of the run {key!r} to stay the same, {record.sink or 'the store'}, got: {name or 'none'}. "
             "What it has finished is there: give the same sink, or another run_key."
         )
         raise ConfigurationError(message)
-    bound = (
-        record.counts.total > 0
-    )  # a run of which no item was read knows nothing by its key, and nothing that its stages have made
-    if bound and plan.kind == "run" and (problem := refusal(record.identity, now, key)) is not None:
+    if plan.kind == "run" and (problem := refusal(record.identity, now, key)) is not None:
         raise ConfigurationError(problem)
     others = [mark[:2] for mark in _plain(record)] != [mark[:2] for mark in _marks(plan)]
-    if others and bound and plan.on_change == "stop":
+    if others and plan.on_change == "stop":
         old, new = (", ".join(f"{n} {v}" for n, v, _ in marks) for marks in (_plain(record), _marks(plan)))
         message = (
             f"the stages have changed since the run {key!r} of {plan.name} began ({old}; now {new}). Finished items stay as they are: "
             'on_change="keep" goes on with the checkpoints of the old stages, on_change="redo" without them.'
         )
         raise ConfigurationError(message)
-    if sink is not None:
-        claim_sink(sink, store, record)
-    lease = leases.take(store, record)
+
+
+def _withdraw(store: Store, record: RunRecord) -> None:
+    """Forget a run that was refused before anybody has worked on it, unless somebody does so by now."""
     try:
-        persist(
-            lambda: store.set_run(
-                lease,
-                record.id,
-                status="running",
-                expect=("running", "paused", "interrupted", "completed", "partial_success", "failed"),
-                # What has changed is told once; keys are judged by what is on record, whatever function gives them.
-                identity={**record.identity, "code": now["code"]} if bound and record.identity else now,
-                stages=None if bound else plan.marks,
-            ),
-            "the store",
-        )
-        if record.sink_at != at:
-            persist(lambda: store.note_sink(lease, at), "the store")
-        again = persist(lambda: store.run(record.id), "the store")  # with the counts of who had the lease before
-    except BaseException:
-        let_go(store, lease)
-        raise
-    return again or record, lease, record
+        lease = store.take_lease(record.number, 0, leases.myself(), leases.TTL)
+        if lease is not None and not store.forget_run(lease):
+            let_go(store, lease)
+    except Exception as error:  # noqa: BLE001 - why it was refused is raised
+        warn("a run that was refused stays on record: %s", error_text(error))
 
 
 def _plain(record: RunRecord) -> list[tuple[str, str, bool]]:
@@ -404,7 +491,7 @@ def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, before: Ru
     except ConfigurationError:
         if record.kind != "replay":
             raise
-        runs = persist(lambda: store.runs(record.pipeline, limit=_LOOKED_THROUGH), "the store")
+        runs = persist(lambda: store.runs(record.pipeline, limit=LOOKED_THROUGH), "the store")
         own = next((run for run in runs if run.kind == "run" and run.sink_at == record.sink_at), None)
         if own is None:
             raise
@@ -488,11 +575,21 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
 
 def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
     try:
-        if record.kind == "replay" and store.forget_run(lease):
+        if store.forget_run(lease):
             leases.ended(lease)
             return
         store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}", expect=("running",))
     except Exception as error:  # noqa: BLE001 - what kept it from beginning is raised
+        warn("the end of the run could not be written: %s", error_text(error))
+    let_go(store, lease)
+
+
+def _left_behind(store: Store, lease: Lease, record: RunRecord) -> None:
+    """It did not come to its own end: what is finished is on record, and the rest is for whoever goes on with it."""
+    try:
+        why = "ended before it had wound down; run it again to go on"
+        store.set_run(lease, record.id, status="interrupted", why=why, expect=("running",))
+    except Exception as error:  # noqa: BLE001 - what has ended it is raised
         warn("the end of the run could not be written: %s", error_text(error))
     let_go(store, lease)
 

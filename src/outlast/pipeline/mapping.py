@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
 from outlast.kernel.redact import error_text, sanitise
-from outlast.observe import emit, listening
+from outlast.observe import emit, for_an_item, listening
 from outlast.pipeline.engine.attempts import failure_of
 from outlast.pipeline.engine.item import shorten
 from outlast.pipeline.results import PartialResult
@@ -62,7 +62,9 @@ def map(  # noqa: A001 - outlast.map
     with ThreadPoolExecutor(concurrency, thread_name_prefix="outlast-map") as threads:
         try:
             for number, item in enumerate(items):
-                under_way[threads.submit(copy_context().run, work, item)] = (number, item)
+                context = copy_context()
+                context.run(for_an_item.set, True)  # noqa: FBT003 - a variable has no keywords
+                under_way[threads.submit(context.run, work, item)] = (number, item)
                 if len(under_way) >= concurrency:
                     collect(FIRST_COMPLETED)
             while under_way:
@@ -86,6 +88,7 @@ async def amap(
     source = iter(enumerate(items))
 
     async def one(number: int, item: A) -> None:
+        for_an_item.set(True)
         try:
             ended[number] = (item, await work(item), None)
         except Exception as error:  # noqa: BLE001 - that is the point

@@ -55,6 +55,7 @@ _CUT_OFF = ("store_error", "lease_lost", "aborted")  # ends that may leave in a 
 FINAL = frozenset({"completed", "partial_success", "failed", "cancelled"})  # until somebody goes on with it
 _MOST_OPEN = 16  # runs that are held at a time, each with its sink
 _MOST_TABLES = 256
+LOOKED_THROUGH = 1000  # runs, for the one that a sink belongs to
 _ALL = 1 << 40
 _BUSY = 2.0  # seconds for which a sink that somebody else has is waited for
 
@@ -72,7 +73,8 @@ class Chosen:
 
 # -- sinks that are opened again ------------------------------------------------------------------------------------------------------
 
-_tables: dict[str, Table] = {}  # those that this process was given, for addresses that do not belong on record
+# Tables that this process was given, for addresses that do not belong on record: by the id of the run, and by name if that names one database.
+_tables: dict[str, Table] = {}
 
 
 def address_of(sink: object) -> str | None:
@@ -82,22 +84,42 @@ def address_of(sink: object) -> str | None:
     if isinstance(sink, str | Path):
         return json.dumps({"file": str(Path(sink).absolute())})
     if isinstance(sink, Table):
-        if len(_tables) < _MOST_TABLES:
-            _tables[str(sink)] = sink
         told: dict[str, Any] = {"table": sink.name, "key": list(sink.key)}
         target = sink.target
         if isinstance(target, str):
-            return json.dumps(told | ({"target": _absolute(target)} if _tellable(target) else {}))
+            return json.dumps(told | ({"target": _absolute(target)} if tellable(target) else {}))
         variable = getattr(target, "variable", None)
         return json.dumps(told | ({"env": variable} if isinstance(variable, str) else {}))
     return json.dumps({"callable": getattr(sink, "__qualname__", type(sink).__name__)})
 
 
-def _tellable(target: str) -> bool:
+def remember(run: str, sink: object) -> None:
+    """Keep the table that a run was given, for what comes home to it later in this process."""
+    if isinstance(sink, Table):
+        names = (run, str(sink)) if _names_one(sink) else (run,)
+        for name in names:
+            _tables.pop(name, None)
+            _tables[name] = sink
+        while len(_tables) > _MOST_TABLES:
+            del _tables[next(iter(_tables))]
+
+
+def _names_one(table: Table) -> bool:
+    """
+    Whether two tables of this name are surely in one database: of the address of a server only the password is hidden. A function that connects
+    may connect anywhere, and so may a secret of which nobody knows where it comes from; a path depends on the folder.
+    """
+    target = table.target
+    if isinstance(target, str):
+        return target.startswith("postgres")
+    return isinstance(getattr(target, "variable", None), str)
+
+
+def tellable(target: str) -> bool:
     """
     Whether an address may be on record: a user's name may, a password may not.
 
-    >>> _tellable("postgresql://ann@db.example/shop"), _tellable("postgresql://ann:secret@db.example/shop")
+    >>> tellable("postgresql://ann@db.example/shop"), tellable("postgresql://ann:secret@db.example/shop")
     (True, False)
     """
     scheme, mark, rest = target.partition("://")
@@ -147,7 +169,7 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
         raise Gone(message)
     name = run.sink or ""
     if "table" in told or name.startswith("table "):
-        return open_sink(_table(name, told, given))
+        return open_sink(_table(run, told, given))
     path = Path(told.get("file") or name)
     there = path.exists() or path.with_name(f"{path.name}.spool").exists()
     if offset and not there:
@@ -163,17 +185,36 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
     return open_sink(path)
 
 
-def _table(name: str, told: dict[str, Any], given: object) -> Table:
-    if isinstance(given, Table) and str(given) == name:
+def _table(run: RunRecord, told: dict[str, Any], given: object) -> Table:
+    """The table of a run, and never one that may be another run's. What is on record is the same from every folder, so it comes first."""
+    name = run.sink or ""
+    if "target" in told:
+        return Table(told["target"], told["table"], key=told["key"])
+    if run.id in _tables:
+        return _tables[run.id]
+    if isinstance(given, Table) and str(given) == name and _names_one(given):
         return given
     if name in _tables:
         return _tables[name]
     if "env" in told:
         return Table(_Variable(told["env"]), told["table"], key=told["key"])
-    if "target" in told:
-        return Table(told["target"], told["table"], key=told["key"])
-    message = f"the sink of its run, the {name}, has an address that is not on record: replay it from Python, and give it again with sink="
+    message = (
+        f"the sink of its run, the {name}, has an address that is not on record: give it again with sink=, "
+        "or in a shell with --output ADDRESS#TABLE"
+    )
     raise Gone(message)
+
+
+def as_recorded(store: Store, pipeline: str, table: Table, run_key: str | None = None) -> Table:
+    """The table with the key that the run of this name has on record for it; without a name, the newest run of the pipeline that has one."""
+    found = store.runs(pipeline, limit=LOOKED_THROUGH) if run_key is None else [store.find_run(pipeline, run_key)]
+    target = _absolute(table.target) if isinstance(table.target, str) else None
+    for run in found:
+        told: dict[str, Any] = json.loads((run and run.sink_at) or "{}")
+        same = run is not None and (run.sink == str(table) or told.get("target", "") == target)
+        if same and told.get("table") == table.name and told["key"]:
+            return Table(table.target, table.name, key=told["key"])
+    return table
 
 
 def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
@@ -185,13 +226,14 @@ def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
     if "file" in told:
         return run.sink if run.sink and Path(run.sink).absolute() == Path(told["file"]) else told["file"]
     if "table" in told:
-        return _table(run.sink or "", told, None)
+        return _table(run, told, None)
     message = f"expected sink: the replay {run_key!r} was given the callable {told['callable']}, give it again."
     raise ConfigurationError(message)
 
 
 def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
     """The sink comes before the lease: who cannot write must not take a run away from somebody who is only slow."""
+    sink.look_for(persist(lambda: store.shard_state(record.number, 0), "the store").sink_offset)
     clock = here.get().clock
     until = clock.monotonic() + _BUSY
     while True:
@@ -219,13 +261,14 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     """
     state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
     alone = not lease.before or leases.certainly_dead(lease.before)
-    settled = (
-        not lease.before and before.replayed_by is None and before.status in FINAL and before.reason not in _CUT_OFF
-    )
-    sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone, settled=settled)
-    if state.sink_offset is None and sink.name is not None:
-        # From now on what stands in the file is ours, and can be told from what is on record.
-        persist(lambda: store.write(lease, Batch(sink_offset=0, read=state.read)), "the store")
+    settled: bool | None = False  # somebody had it and did not finish: what is behind may be theirs
+    if not lease.before and before.replayed_by is None:
+        settled = (before.status in FINAL and before.reason not in _CUT_OFF) or None
+    sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone, settled=settled, mark=state.sink_mark)
+    if sink.name is not None and (state.sink_offset is None or sink.mark != state.sink_mark):
+        # From now on what stands in the file is ours, and can be told from what is on record; and more may follow that is not.
+        news = Batch(sink_offset=state.sink_offset or 0, sink_mark=sink.mark, read=state.read)
+        persist(lambda: store.write(lease, news), "the store")
     if not sink.returned:
         return record
     # They are done once more: the sink says then what is wrong, and their dead letters have what they came from.
@@ -237,11 +280,15 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
 
 def _other_sink(replay: RunRecord, run: RunRecord) -> str | None:
     """What a replay was given as its sink, in words; None if that is the run's own, given again."""
-    table = (replay.sink or "").startswith("table ")
-    if replay.sink_at == run.sink_at or (table and replay.sink == run.sink):
-        return None
-    told: dict[str, Any] = json.loads(replay.sink_at) if replay.sink_at else {}
-    return replay.sink or f"the callable {told.get('callable', 'it was given')}"
+    told, own = (json.loads(each.sink_at or "{}") for each in (replay, run))
+    given = _tables.get(replay.id)
+    if "target" in told:
+        same = (told["target"], told["table"]) == (own.get("target"), own.get("table"))
+    elif "table" in told:
+        same = replay.sink == run.sink if given is None or _names_one(given) else given == _tables.get(run.id)
+    else:
+        same = replay.sink_at == run.sink_at
+    return None if same else replay.sink or f"the callable {told.get('callable', 'it was given')}"
 
 
 # -- the runs that letters come from --------------------------------------------------------------------------------------------------
@@ -302,8 +349,10 @@ class Origins:
     sink, and these runs get the counts alone.
     """
 
-    def __init__(self, store: Store, replay: RunRecord, bounds: Bounds, *, elsewhere: bool) -> None:
+    def __init__(self, store: Store, replay: RunRecord, lease: Lease, bounds: Bounds, *, elsewhere: bool) -> None:
+        """`lease` is the replay's own."""
         self._store = store
+        self._lease = lease
         self._replay = replay
         self._bounds = bounds
         self._elsewhere = elsewhere
@@ -342,7 +391,14 @@ class Origins:
         if record is None or record.id == self._replay.id:
             return None
         try:
-            held = hold(self._store, record, self._replay.id, elsewhere=self._elsewhere)
+            # A replay that was stopped past its lease may find the run free, because whoever took over has finished with it.
+            held = hold(
+                self._store,
+                record,
+                self._replay.id,
+                elsewhere=self._elsewhere,
+                only_if=partial(self._store.beat, self._lease),
+            )
         except (LeaseLost, Gone, ConfigurationError, InterruptedError):
             raise
         except Exception as error:
@@ -397,9 +453,18 @@ class Origins:
 
 
 def hold(
-    store: Store, record: RunRecord, replay: str | None, *, elsewhere: bool = False, given: object = None
+    store: Store,
+    record: RunRecord,
+    replay: str | None,
+    *,
+    elsewhere: bool = False,
+    given: object = None,
+    only_if: Callable[[], object] = lambda: None,
 ) -> tuple[RunRecord, Lease, Sink | None]:
-    """A run for a replay: its sink, unless outputs go elsewhere, and its lease, with a mark on the run until the sink is finished with."""
+    """
+    A run for a replay: its sink, unless outputs go elsewhere, and its lease, with a mark on the run until the sink is finished with. Once the
+    lease is there and before anything is done with it, `only_if` may raise: the lease is given back.
+    """
     state = persist(lambda: store.shard_state(record.number, 0), "the store")
     sink = None if elsewhere else opened_again(record, state.sink_offset, given)
     try:
@@ -407,6 +472,7 @@ def hold(
             claim_sink(sink, store, record)
         lease = leases.take(store, record, counted=False)
         try:
+            persist(only_if, "the store")
             now: RunRecord = persist(lambda: store.run(record.id), "the store") or record
             if sink is not None:
                 now = _marked(store, now, lease, sink, replay or now.replayed_by)
@@ -438,7 +504,15 @@ def finished(store: Store, record: RunRecord, lease: Lease, sink: Sink) -> None:
     """Finish the sink of a run that is over; one that is to be resumed is finished then. The mark goes."""
     if record.status in FINAL or record.kind == "replay":
         persist(sink.finish, "the sink")
+    mark_left(store, lease, sink)
     persist(lambda: store.hold_sink(lease, None), "the store")
+
+
+def mark_left(store: Store, lease: Lease, sink: Sink) -> None:
+    """Everything that the sink was given is committed: note how it looks, so that it is known again."""
+    mark = sink.left()
+    if mark is not None:
+        persist(lambda: store.mark_sink(lease, mark), "the store")
 
 
 def let_go(store: Store, lease: Lease) -> None:
@@ -464,8 +538,9 @@ def make_good(store: Store, given: object = None) -> None:
             _make_good(store, record, given)
         except (LeaseLost, Gone, ConfigurationError) as error:
             warn(
-                "the sink of run %s of %s, which a replay has left unfinished, stays so: %s",
-                *(record.run_key, record.pipeline, error_text(error)),
+                "the sink of run %s of %s, which a replay has left unfinished, stays so: %s. Once it is there, any replay "
+                "makes it good; so does the run itself with its run_key and sink",
+                *(record.run_key, record.pipeline, error_text(error).removesuffix(".")),
             )
 
 
@@ -536,8 +611,9 @@ class Resends(Intake):
             raise ConfigurationError(message)
 
     def _claim(self, many: int) -> int:
-        chosen, self._rest = self._rest[:many], self._rest[many:]
-        return self._claim_these(chosen)
+        count = self._claim_these(self._rest[:many])
+        self._rest = self._rest[many:]  # only now: after an error the same ones are asked for again
+        return count
 
     def _claim_these(self, chosen: Sequence[str]) -> int:
         run = self._run

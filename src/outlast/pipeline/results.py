@@ -126,7 +126,12 @@ class RunResult(Generic[Out_co]):
             return ()
         store = self._store()
         run = store.run(self.id)
-        return as_groups([] if run is None else store.failures(run))
+        if run is None:
+            return as_groups([])
+        # What a replay has not mended is open in the run it comes from.
+        open_here = run.kind == "run" and run.counts.dlq
+        options = ["--run", run.id[:12], *store.code_option(run.pipeline)] if open_here else None
+        return as_groups(store.failures(run), options)
 
     def outputs(self) -> Iterator[Out_co]:
         """What the items became, in the order of the source; only of a run without a sink, which has them instead."""

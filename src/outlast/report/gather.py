@@ -133,7 +133,7 @@ def _facts(run: RunRecord, sums: Sums, passes: Sequence[Pass]) -> RunFacts:
         kind=run.kind,
         status=run.status,
         reason=run.reason and sanitise(run.reason),
-        why=sanitise(run.why, 1000),
+        why=sanitise(run.told, 1000),
         started_at=run.started_at,
         finished_at=run.finished_at,
         took=None if end is None else max(0, end - to_us(run.started_at)) / _SECOND,

@@ -305,7 +305,7 @@ class Report:
         import os
         from pathlib import Path
 
-        target = Path(path)
+        target = Path(path).resolve()  # a link stays one
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")
         try:
             handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

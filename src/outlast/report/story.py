@@ -319,11 +319,12 @@ def _end(
     dead = "became a dead letter"
     if not replays:
         total += f" in {duration(row.took_us / 1e6)}"
-    elif row.status in {"dlq", "failed"}:
-        dead = "is still a dead letter"
     else:
         final = replays[-1]
-        total += f", in the replay {sanitise(final.run.run_key)}"
+        if row.status in {"dlq", "failed"}:
+            dead = "is still a dead letter"
+        else:
+            total += f", in the replay {sanitise(final.run.run_key)}"
         stage = _stage(final.run, row.stage if final.row is None else final.row.stage)
         end_us = end_us if final.row is None else final.row.started_us + final.row.took_us
     said = {
@@ -332,7 +333,7 @@ def _end(
         "dlq": f"{dead}{total}: {why}",
         "failed": f"failed{total}: {why}",
     }[row.status]
-    if row.stop_reason is not None and not replays:
+    if row.stop_reason is not None:
         said += f"; not tried again: {row.stop_reason}"
     if spent:
         said += f"; spent {amounts(spent)} in all"

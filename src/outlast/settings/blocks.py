@@ -68,6 +68,10 @@ _TIMES = {
 }
 
 
+# Spellings that bring the defaults of their origin.
+_DIALECTS = frozenset({"base_delay_ms", "base_delay", "retry_backoff_base"})
+
+
 class Reading:
     """What a block says: the `settings` it makes, and in `check` what is wrong with it."""
 
@@ -133,6 +137,9 @@ class Reading:
                 value = self.config[key]
                 known = len(self.check.problems)
                 if field == "delays":
+                    if isinstance(value, list | tuple) and not value:
+                        way_out = "Leave it out for backoff, or say max_attempts: 1."
+                        self.check.add(key, "a list of at least one delay", Shown("an empty one"), way_out)
                     times: Any = tuple(self._time(f"{key}[{i}]", key, one) for i, one in enumerate(self._listed(key)))
                 else:
                     times = None if value is None and field == "max_delay" else self._time(key, key, value)
@@ -169,6 +176,15 @@ class Reading:
             self.check.add("delays_ms", "a list of delays (backoff: schedule needs them)", Shown("none"))
         if self.settings.get("delays") and "backoff" in self.config and backoff != "schedule":
             self.check.add("backoff", "schedule when delays are listed", backoff)
+        if self.settings.get("delays"):
+            for field in ("initial_delay", "max_delay", "multiplier"):
+                key = self._written.get(field, field)
+                if key in self.config and key not in _DIALECTS:  # those say more than a delay
+                    way_out = "Delays are waited as they are listed: leave it out."
+                    self.check.add(key, "left out when delays are listed", self.config[key], way_out)
+        elif "multiplier" in self.config and self.settings["backoff"] != "exponential":
+            way_out = "Only exponential backoff is multiplied: leave it out."
+            self.check.add("multiplier", f"left out with backoff {backoff}", self.config["multiplier"], way_out)
         if "jitter" in self.config:
             self.settings["jitter"] = self._jitter(self.config["jitter"])
 
@@ -190,7 +206,7 @@ class Reading:
             self._written["on_errors"] = key
             settings["on_errors"] = {"all": ["all"], "none": []}.get(value, value) if isinstance(value, str) else value
             self._origins = [f"{key}[{i}]" for i in range(len(value) if isinstance(value, list | tuple) else 0)]
-        if not lists and config.get("retriable_errors") == "auto":
+        if not lists and "auto" in (config.get("on_errors"), config.get("retriable_errors")):
             settings["on_errors"] = ["transient"]
         for key in ("retryable_exceptions", "retryable_http_status_codes"):
             if key in config:
@@ -205,6 +221,10 @@ class Reading:
         if unclear not in ("fail", "retry"):
             self.check.add("unclear", "fail or retry", unclear)
         current = settings.get("on_errors", ("transient",))
+        if unclear == "fail" and "unclear" in config and lists and isinstance(current, list | tuple):
+            for wider in [one for one in ("unclear", "all") if one in current]:
+                way_out = f"{self._written.get('on_errors', 'on_errors')} lists {wider}: keep it in one."
+                self.check.add("unclear", "retry, or left out", unclear, way_out)
         if unclear == "retry" and isinstance(current, list | tuple) and "unclear" not in current:
             settings["on_errors"] = [*current, "unclear"]
 
@@ -218,6 +238,12 @@ class Reading:
     def _rest(self) -> None:
         config = self.config
         self.settings |= {key: config[key] for key in ("multiplier", "cap", "retry_limits") if key in config}
+        if config.get("retry_limits") == {}:
+            way_out = "Leave it out for no limits by tier, or say max_attempts: 1."
+            self.check.add("retry_limits", "the limit of at least one tier", Shown("an empty mapping"), way_out)
+        if "retry_exhausted_steps" in config and "retry_exhausted" in config:
+            both = Shown("both retry_exhausted and retry_exhausted_steps")
+            self.check.add("retry_exhausted", "given once", both)
         if config.get("mode", "inline") not in ("inline", "requeue"):
             self.check.add("mode", "inline or requeue", config["mode"])
         for key in ("retry_exhausted_steps", "retry_exhausted"):

@@ -87,7 +87,7 @@ class Bond:
 
     def commons(self) -> Commons | None:
         """Where it is shared. None in virtual time, where everything is this process's own: a test needs no store."""
-        if type(here.get().clock) is not Clock:
+        if here.get().clock.virtual:
             return None
         if self._commons is None:
             self.bind(_default())

@@ -13,6 +13,7 @@ What fails raises a `StoreError`, which says whether another attempt is worth it
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outlast.errors import ConfigurationError
@@ -88,12 +89,31 @@ def bring_up_to_date(url: str) -> Schema:
         database.close()
 
 
+def settled(address: str) -> str:
+    """The address of the same store from whichever folder; one that is wrong as it is."""
+    try:
+        path = _file(address)
+    except ConfigurationError:
+        return address
+    return address if path is None else str(Path(path).expanduser().absolute())
+
+
 def _database(address: str, patience: float | None) -> Database:
-    scheme, mark, rest = address.partition("://")
-    if mark and scheme in {"postgresql", "postgres"}:
+    path = _file(address)
+    if path is None:
         from outlast.store.postgres import Postgres
 
         return Postgres(address, patience=patience)
+    from outlast.store.sqlite import Sqlite
+
+    return Sqlite(path, patience=patience)
+
+
+def _file(address: str) -> str | None:
+    """The file of SQLite, or None for PostgreSQL."""
+    scheme, mark, rest = address.partition("://")
+    if mark and scheme in {"postgresql", "postgres"}:
+        return None
     if mark and scheme != "sqlite":
         raise _wrong(address, "Only these two are supported.")
     if not mark and scheme.partition(":")[0].lower() in {"sqlite", "postgres", "postgresql"} and ":" in scheme:
@@ -107,10 +127,7 @@ def _database(address: str, patience: float | None) -> Database:
         raise _wrong(address, "What is stored must outlast the program, so it needs a file.")
     if mark and "?" in path:
         raise _wrong(address, "There are no options for SQLite.")
-
-    from outlast.store.sqlite import Sqlite
-
-    return Sqlite(path, patience=patience)
+    return path
 
 
 def _wrong(address: str, why: str) -> ConfigurationError:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.store.letters import UNRESOLVED
-from outlast.store.records import LetterGroup, from_us, storable
+from outlast.store.records import LetterGroup, from_us, key_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -204,7 +204,7 @@ class Figures:
 
     def trail(self, run_number: int, item: int | str) -> Trail | None:
         """The item with this key or at this position, if anything is on record of it; the first of those with one key."""
-        column, value = ("seq", item) if isinstance(item, int) else ("key", storable(item))
+        column, value = ("seq", item) if isinstance(item, int) else ("key", key_text(item))
         with self._database.reading() as tx:
             found = tx.row(
                 f"select seq, key, status from outlast_items where run = ? and {column} = ? order by seq limit 1",

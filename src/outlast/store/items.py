@@ -18,7 +18,7 @@ from outlast.kernel.clock import here
 from outlast.store.database import Duplicate
 from outlast.store.faults import StoreRefused
 from outlast.store.letters import COLUMNS as LETTER
-from outlast.store.letters import letter_values
+from outlast.store.letters import letter_values, note_failure
 from outlast.store.records import (
     UNTRIED,
     AttemptRow,
@@ -29,6 +29,7 @@ from outlast.store.records import (
     RunCounts,
     Settled,
     Standing,
+    key_text,
     storable,
     to_us,
 )
@@ -51,7 +52,7 @@ _SHORT_ATTEMPT = "seq, stage, pass, number, outcome, started, took"
 _NOTHING = (None,) * 7
 _CHECKPOINT = "seq, key, stage, version, output"
 _COUNTED = ("succeeded", "skipped", "dlq", "failed")
-_SHARD = "read, sink_offset, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
+_SHARD = "read, sink_offset, sink_mark, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
 _PAGE = 500
 
 
@@ -81,7 +82,7 @@ class Items:
             if batch.undone:
                 self._forget_keys()
             if self._keys is not None and self._keys.run == lease.run_number:
-                self._keys.add((item.seq, storable(item.key), item.status) for item in batch.items)
+                self._keys.add((item.seq, key_text(item.key), item.status) for item in batch.items)
 
     def _write(self, tx: Transaction, lease: Lease, batch: Batch) -> None:
         run = lease.run_number
@@ -119,13 +120,13 @@ class Items:
             f"delete from outlast_items where run = ? and seq {database.among} and status = 'succeeded' returning degraded, spent",
             *(run, database.passed(set(seqs))),
         )
-        read, offset, exhausted, succeeded, *counts, degraded, spent, token = shard
+        read, offset, mark, exhausted, succeeded, *counts, degraded, spent, token = shard
         left: dict[str, float] = json.loads(spent)
         for _, one in rows:
             _add(left, {name: -amount for name, amount in (json.loads(one) if one else {}).items()})
         degraded -= sum(bool(row[0]) for row in rows)
         kept = _json({name: amount for name, amount in left.items() if amount}) if rows else spent
-        return (read, offset, exhausted, succeeded - len(rows), *counts, degraded, kept, token)
+        return (read, offset, mark, exhausted, succeeded - len(rows), *counts, degraded, kept, token)
 
     # Most rows have little to tell. They go without the columns that would be empty, which is twice as fast.
 
@@ -150,7 +151,7 @@ class Items:
                 waits,
                 failure,
             ) = item
-            name = key if key.isprintable() else storable(key)
+            name = key_text(key)
             row = (run, seq, name, status, stage, attempts, degraded, started, took)
             if output is None and reason is None and not warnings and not spent and waits is None:
                 short.append(row)
@@ -186,25 +187,27 @@ class Items:
         (claim,) = tx.row("select id from outlast_runs where number = ?", lease.run_number)
         # In order of their ids, as everywhere, so that two transactions never wait for each other.
         for settled in sorted(Settled(*each) for each in batch.resolved):
-            letter, status, error, reason, seq, stop_reason = settled
+            letter, status, failure, reason, seq = settled
             # What a sink could not keep was resolved with its item, and is taken back with it.
             held = ("replaying", "resolved" if seq in batch.undone else "replaying")
             tried = reason is None
             counts = tried and not (batch.undone and seq in batch.undone)  # which has counted already
             done = tx.execute(
-                "update outlast_dead_letters set status = ?, moved = ?, error = coalesce(?, error), "
-                "reason = coalesce(?, reason), stop_reason = coalesce(?, stop_reason), replays = replays + ?, last_attempt = case when ? = 1 then ? else last_attempt end "
+                "update outlast_dead_letters set status = ?, moved = ?, reason = coalesce(?, reason), replays = replays + ?, "
+                "last_attempt = case when ? = 1 and ? = 'resolved' then ? else last_attempt end "
                 "where app = ? and id = ? and status in (?, ?) and claimed_by = ?",
-                *(status, now, error and storable(error), reason and storable(reason), stop_reason),
-                *(int(counts), int(tried), now, self.app, letter, *held, claim),
+                *(status, now, reason and storable(reason), int(counts)),
+                *(int(tried), status, now, self.app, letter, *held, claim),
             )
             if done.rowcount != 1:  # somebody has opened it since, and may have done its work
                 raise lost(lease)
+            if failure is not None:
+                note_failure(tx, letter, failure, now)
 
     def _bring_home(self, tx: Transaction, home: Homecoming, shard: Any) -> None:
         """The items that have become something after all, in the run they come from: rows, counts, sink, and what is said of it."""
         run = home.lease.run_number
-        read, offset, exhausted, *counts, degraded, _, _ = shard
+        read, offset, mark, exhausted, *counts, degraded, _, _ = shard
         before = _run_counts(read, counts, degraded)
         moved = dict.fromkeys(_COUNTED, 0)
         for item in home.items:
@@ -227,12 +230,23 @@ class Items:
             moved["dlq"] += len(rows)
             moved["succeeded"] -= len(rows)
             degraded -= sum(bool(row[0]) for row in rows)
+        for again in home.failed:
+            # The reason of one that could not be read stays: it says that no stage of that run has seen it.
+            tx.execute(
+                "update outlast_items set output = ? where run = ? and seq = ? and status = 'dlq'",
+                *(again.output, run, again.seq),
+            )
+            tx.execute(
+                "update outlast_items set reason = ?, stop_reason = ?, fingerprint = ?, failure_class = ?, failure_type = ? "
+                "where run = ? and seq = ? and status = 'dlq' and (reason is null or reason not like 'source: %')",
+                *(text and storable(text) for text in (again.reason, *again.failure)),
+                *(run, again.seq),
+            )
         counts = [count + moved[name] for count, name in zip(counts, _COUNTED, strict=True)]
-        offsets = [known for known in (offset, home.sink_offset) if known is not None]
         tx.execute(
-            "update outlast_progress set sink_offset = ?, succeeded = ?, skipped = ?, dlq = ?, failed = ?, degraded = ? "
+            "update outlast_progress set sink_offset = ?, sink_mark = ?, succeeded = ?, skipped = ?, dlq = ?, failed = ?, degraded = ? "
             "where run = ? and shard = ?",
-            *(max(offsets, default=None), *counts, degraded, run, home.lease.shard),
+            *(*_moved(offset, mark, home), *counts, degraded, run, home.lease.shard),
         )
         if not any(moved.values()):
             return
@@ -282,11 +296,17 @@ class Items:
             # Settled and brought home in the transaction that wrote its item.
             resolved=[each for each in batch.resolved if Settled(*each).seq not in items],
             homes=[
-                replace(home, items=[item for item in home.items if item.replayed not in items]) for home in batch.homes
+                replace(
+                    home,
+                    items=[item for item in home.items if item.replayed not in items],
+                    failed=[again for again in home.failed if again.replayed not in items],
+                )
+                for home in batch.homes
             ],
             events=[event for event in batch.events if event.id not in events],
             read=batch.read,
             sink_offset=batch.sink_offset,
+            sink_mark=batch.sink_mark,
             source_exhausted=batch.source_exhausted,
         )
 
@@ -400,7 +420,7 @@ class Items:
         with self._database.reading() as tx:
             if isinstance(item, str):
                 found = tx.row(
-                    "select min(seq) from outlast_items where run = ? and key = ?", run_number, storable(item)
+                    "select min(seq) from outlast_items where run = ? and key = ?", run_number, key_text(item)
                 )
                 item = -1 if found[0] is None else int(found[0])
             if item is not None:
@@ -459,7 +479,7 @@ def _json(value: object) -> str:
 
 def _advanced(shard: Any, batch: Batch) -> tuple[Any, ...]:
     """The shard's row after this batch. Its items are all new."""
-    read, offset, exhausted, *counts, degraded, spent, _ = shard
+    read, offset, mark, exhausted, *counts, degraded, spent, _ = shard
     finished: dict[str, int] = dict.fromkeys(_COUNTED, 0)
     added: dict[str, float] = {}
     for item in batch.items:
@@ -470,15 +490,21 @@ def _advanced(shard: Any, batch: Batch) -> tuple[Any, ...]:
     if added:
         _add(added, json.loads(spent))
         spent = _json(added)
-    offsets = [known for known in (offset, batch.sink_offset) if known is not None]
     return (
         max(read, batch.read),
-        max(offsets, default=None),
+        *_moved(offset, mark, batch),
         bool(exhausted) or batch.source_exhausted,
         *(count + finished[status] for count, status in zip(counts, _COUNTED, strict=True)),
         degraded,
         spent,
     )
+
+
+def _moved(offset: int | None, mark: str | None, news: Batch | Homecoming) -> tuple[int | None, str | None]:
+    """How far the sink counts now, and its mark there."""
+    if news.sink_offset is None or (offset is not None and news.sink_offset < offset):
+        return offset, mark
+    return news.sink_offset, news.sink_mark
 
 
 def _run_counts(read: int, counts: Sequence[int], degraded: int) -> RunCounts:
@@ -507,7 +533,7 @@ class _Keys:
         self._found.execute("commit")
 
     def find(self, keys: Iterable[str]) -> dict[str, tuple[int, ItemStatus]]:
-        names = {storable(key): key for key in keys}
+        names = {key_text(key): key for key in keys}
         rows = self._found.execute(
             "select key, seq, status from keys where key in (select value from json_each(?))", (json.dumps([*names]),)
         )

@@ -5,6 +5,7 @@ Dead letters: found, grouped, edited and moved from status to status, by compare
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.kernel.clock import here
@@ -18,6 +19,7 @@ from outlast.store.records import (
     LetterGroup,
     LetterStat,
     from_us,
+    key_text,
     storable,
     to_us,
 )
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     from outlast.store.database import Database, Transaction
     from outlast.store.filters import LetterFilter
-    from outlast.store.records import LetterStatus
+    from outlast.store.records import LetterFailure, LetterStatus
 
 _FIELDS = (
     "id, run, seq, pipeline, stage, item_key, kind, payload, error, error_type, error_class, tier, fingerprint, attempts, "
@@ -46,6 +48,8 @@ _ORDERS = {"updated": "moved", "created": "created"}
 # Who has a letter that is replayed. Before there was a column for it, the reason named the replay.
 _CLAIM = "coalesce(claimed_by, reason, '')"
 UNRESOLVED = " and status in ('open', 'replaying', 'archived')"  # what a replay has mended is no failure any more
+EARLIER = "earlier_failures"  # in the metadata
+MOST_EARLIER = 20
 CLAIMED = "replayed by "  # and its key: for people, and for letters without a column
 
 
@@ -431,10 +435,64 @@ class Letters:
         return f"app = ?{more}{sql}", [self.app, *given, *values]
 
 
+def note_failure(tx: Transaction, id: str, failure: LetterFailure, at_us: int) -> None:
+    """A replay of the letter has failed: from now on it tells this failure, and keeps the one before."""
+    letter = _letter(tx.row(f"select {_FIELDS} from outlast_dead_letters where id = ?", id))
+    now = failed_again(letter, failure, at_us)
+    texts = (now.stage, now.error, now.error_type, now.error_class, now.tier)
+    tx.execute(
+        "update outlast_dead_letters set stage = ?, error = ?, error_type = ?, error_class = ?, tier = ?, fingerprint = ?, attempts = ?, "
+        "first_failed = ?, last_attempt = ?, stop_reason = ?, metadata = ? where id = ?",
+        *(*map(storable, texts), now.fingerprint, now.attempts, now.first_failed_us, now.last_attempt_us),
+        *(now.stop_reason, json.dumps(dict(now.metadata)), id),
+    )
+
+
+def failed_again(letter: DeadLetterRow, failure: LetterFailure, at_us: int) -> DeadLetterRow:
+    """The letter with another failure, and the one before among its earlier ones: the first of them and the newest are kept."""
+    before = {
+        "stage": letter.stage,
+        "error": letter.error,
+        "error_type": letter.error_type,
+        "error_class": letter.error_class,
+        "group": letter.fingerprint,
+        "stop_reason": letter.stop_reason,
+        "attempts": letter.attempts,
+        "first_at": from_us(letter.first_failed_us).isoformat(),
+        "last_at": from_us(letter.last_attempt_us).isoformat(),
+    }
+    earlier = [*earlier_failures(letter), before]
+    metadata = {**letter.metadata, EARLIER: earlier[:1] + earlier[1:][1 - MOST_EARLIER :]}
+    if failure.stage != letter.stage:
+        metadata["begins"] = failure.begins
+    return replace(
+        letter,
+        stage=failure.stage,
+        error=failure.error,
+        error_type=failure.error_type,
+        error_class=failure.error_class,
+        tier=failure.tier,
+        fingerprint=failure.fingerprint,
+        attempts=letter.attempts + failure.attempts,
+        # Since when it fails in this way: that is what its group is asked for.
+        first_failed_us=letter.first_failed_us if failure.fingerprint == letter.fingerprint else failure.first_us,
+        last_attempt_us=at_us,
+        stop_reason=failure.stop_reason,
+        metadata=metadata,
+    )
+
+
+def earlier_failures(letter: DeadLetterRow) -> list[dict[str, Any]]:
+    """How it failed before, the first time first; what somebody else has written there is none."""
+    found = letter.metadata.get(EARLIER)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
 def letter_values(app: str, letter: DeadLetterRow, updated_us: int) -> tuple[Any, ...]:
     values = [getattr(letter, name) for name in _NAMES]
     values[_NAMES.index("metadata")] = json.dumps(dict(letter.metadata))
     values[_NAMES.index("updated_us")] = updated_us
+    values[_NAMES.index("item_key")] = key_text(letter.item_key)
     return (*(storable(value) if isinstance(value, str) else value for value in values), app)
 
 

@@ -79,6 +79,24 @@ def storable(text: str) -> str:
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
+CODED = ("\ufffd'", '\ufffd"')  # begins a key that stands for another one
+
+
+def coded(key: str) -> str:
+    r"""
+    The key in letters that every database can hold. Two keys are never coded alike.
+
+    >>> coded("zero \0, half \ud800")
+    "\ufffd'zero \\x00, half \\ud800'"
+    """
+    return f"\ufffd{key!a}"
+
+
+def key_text(key: str) -> str:
+    """The key as it is on record: itself, or coded if no database can hold it. What is on record is its own text."""
+    return key if key.isprintable() or storable(key) == key else coded(key)
+
+
 @dataclass(frozen=True, slots=True)
 class StageMark:
     """One stage as it was when the run began, to notice that the code has changed."""
@@ -131,6 +149,21 @@ class RunRecord:
     replayed_by: str | None = None
     elsewhere: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def told(self) -> str:
+        """What is said of it, with what must not be taken for granted while a replay has its sink."""
+        # Lines are in their file before they count; rows of a table and of a Parquet file come there after that.
+        late = (self.sink or "").startswith("table ") or (self.sink or "").endswith((".parquet", ".pq"))
+        if self.replayed_by is None or self.kind == "replay" or not late:
+            return self.why
+        return f"{self.why}. {_OPEN}" if self.why else _OPEN
+
+
+_OPEN = (
+    "A replay has its sink open: what that has brought may not be there before it ends, or if it has died, before the next replay or "
+    "resume"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -149,11 +182,12 @@ class Lease:
 
 
 class ShardState(NamedTuple):
-    """How far a shard has come: items read, bytes of the sink that count, whether the source has ended."""
+    """How far a shard has come: items read, bytes of the sink that count and by what they are known, whether the source has ended."""
 
     read: int
     sink_offset: int | None
     source_exhausted: bool
+    sink_mark: str | None = None
 
 
 class Failure(NamedTuple):
@@ -322,18 +356,35 @@ class SharedState:
 UNTRIED = "not tried: "  # how the reason of an item begins whose dead letter could not be replayed
 
 
+class LetterFailure(NamedTuple):
+    """
+    How the work of a dead letter failed when it was replayed; `attempts` were made this time, the first of them failed at `first_us`. `begins` is
+    the stage whose input the letter keeps, which need not be the one that failed now.
+    """
+
+    stage: str
+    error: str
+    error_type: str
+    error_class: str
+    tier: str
+    fingerprint: str
+    attempts: int
+    first_us: int
+    stop_reason: StopReason | None = None
+    begins: str | None = None
+
+
 class Settled(NamedTuple):
     """
-    What came of a dead letter in a replay: ``resolved``; or ``open`` again, with the `error` of this time and its `stop_reason`; or open and
-    untried, with the `reason`. `seq` is the number of its item in the replay.
+    What came of a dead letter in a replay: ``resolved``; or ``open`` again, with the `failure` of this time; or open and untried, with the
+    `reason`. `seq` is the number of its item in the replay.
     """
 
     letter: str
     status: LetterStatus
-    error: str | None = None
+    failure: LetterFailure | None = None
     reason: str | None = None
     seq: int | None = None
-    stop_reason: StopReason | None = None
 
 
 class Mended(NamedTuple):
@@ -348,6 +399,16 @@ class Mended(NamedTuple):
     output: bytes | None
 
 
+class FailedAgain(NamedTuple):
+    """An item that is a dead letter still, as a replay has ended it; the numbers are those of `Mended`."""
+
+    seq: int
+    replayed: int
+    reason: str | None
+    output: bytes | None
+    failure: Failure
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Homecoming:
     """
@@ -358,7 +419,9 @@ class Homecoming:
 
     lease: Lease
     items: Sequence[Mended]
+    failed: Sequence[FailedAgain] = ()
     sink_offset: int | None
+    sink_mark: str | None = None
     undone: Sequence[
         tuple[int, int]
     ] = ()  # items that came home and could not be kept: their numbers there and in the replay
@@ -377,7 +440,7 @@ class Standing(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """
-    What becomes true together. `read` and `sink_offset` are absolute, and only ever grow.
+    What becomes true together. `read` and `sink_offset` are absolute, and only ever grow; `sink_mark` is that of the sink at its offset.
 
     `resolved` ends replays of dead letters, and `homes` says what that means for the runs they come from. `undone` are the numbers of
     items that were on record as succeeded and are not: their outputs could not be kept. They are taken back first; `items` may have them again.
@@ -392,5 +455,6 @@ class Batch:
     events: tuple[EventRow, ...] | list[EventRow] = ()
     read: int = 0
     sink_offset: int | None = None
+    sink_mark: str | None = None
     source_exhausted: bool = False
     undone: tuple[int, ...] | list[int] = ()

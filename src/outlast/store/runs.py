@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.errors import LeaseLost
 from outlast.kernel.clock import here
-from outlast.store.records import ENDED, Lease, RunCounts, RunRecord, ShardState, StageMark, from_us, storable, to_us
+from outlast.store.records import (
+    ENDED,
+    Lease,
+    RunCounts,
+    RunRecord,
+    ShardState,
+    StageMark,
+    from_us,
+    key_text,
+    storable,
+    to_us,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +65,7 @@ class Runs:
             world.ids.new(),
             self.app,
             pipeline,
-            storable(run_key),
+            key_text(run_key),
             kind,
             _stages(stages),
             sink,
@@ -69,7 +80,7 @@ class Runs:
                 "values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', '') on conflict (app, pipeline, run_key) do nothing",
                 *row,
             )
-            return self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, storable(run_key))[0]
+            return self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, key_text(run_key))[0]
 
     def run(self, id: str, /) -> RunRecord | None:
         """The run of this id."""
@@ -79,13 +90,13 @@ class Runs:
     def find_run(self, pipeline: str, run_key: str) -> RunRecord | None:
         """The run of this key."""
         with self._database.reading() as tx:
-            return next(iter(self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, storable(run_key))), None)
+            return next(iter(self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, key_text(run_key))), None)
 
     def find_replays(self, run_key: str, pipeline: str | None = None) -> list[RunRecord]:
         """The replays of this key, of any pipeline unless one is named."""
         named = ("" if pipeline is None else " and pipeline = ?", *(() if pipeline is None else (pipeline,)))
         with self._database.reading() as tx:
-            return self._runs(tx, f"and kind = 'replay' and run_key = ?{named[0]}", storable(run_key), *named[1:])
+            return self._runs(tx, f"and kind = 'replay' and run_key = ?{named[0]}", key_text(run_key), *named[1:])
 
     def runs(
         self,
@@ -160,13 +171,32 @@ class Runs:
             fenced(self._database, tx, lease)
             tx.execute("update outlast_runs set sink_at = ? where number = ?", sink_at, lease.run_number)
 
+    def change_sink(self, lease: Lease, sink: str | None, *, anew: bool) -> None:
+        """Note another name for the sink of the lease's run, and `anew` that nothing is in it yet. `LeaseLost` if the lease is not the newest."""
+        with self._database.writing() as tx:
+            fenced(self._database, tx, lease)
+            tx.execute("update outlast_runs set sink = ? where number = ?", sink, lease.run_number)
+            if anew:
+                tx.execute(
+                    f"update outlast_progress set sink_offset = null, sink_mark = null where {_LEASED}", *_held(lease)
+                )
+
+    def mark_sink(self, lease: Lease, mark: str | None) -> None:
+        """Note by what the sink of the lease's run is known again. `LeaseLost` if the lease is not the newest."""
+        with self._database.writing() as tx:
+            fenced(self._database, tx, lease)
+            tx.execute(f"update outlast_progress set sink_mark = ? where {_LEASED}", mark, *_held(lease))
+
     def held_sinks(self) -> list[RunRecord]:
         """The runs whose sinks a replay has opened and not finished with, in their order."""
         with self._database.reading() as tx:
             return self._runs(tx, "and replayed_by is not null order by number")
 
     def forget_run(self, lease: Lease) -> bool:
-        """Forget a run that never began: nothing was read, and nobody has worked on it before. Whether it was one; its lease goes with it."""
+        """
+        Forget a run that never began: nothing was read, and nobody has worked on it before. Whether it was one; its lease goes with it. Whoever
+        has found it meanwhile and takes its lease finds no run, and begins anew.
+        """
         number = lease.run_number
         with self._database.writing() as tx:
             fenced(self._database, tx, lease)
@@ -265,11 +295,13 @@ class Runs:
         """How far a shard has come."""
         with self._database.reading() as tx:
             found = tx.row(
-                "select read, sink_offset, exhausted from outlast_progress where run = ? and shard = ?",
+                "select read, sink_offset, exhausted, sink_mark from outlast_progress where run = ? and shard = ?",
                 run_number,
                 shard,
             )
-        return ShardState(found[0], found[1], bool(found[2])) if found else ShardState(0, None, False)  # noqa: FBT003 - a row
+        if not found:
+            return ShardState(0, None, source_exhausted=False)
+        return ShardState(found[0], found[1], bool(found[2]), found[3])
 
 
 def fenced(database: Database, tx: Transaction, lease: Lease, columns: str = "token") -> Any:
@@ -281,6 +313,10 @@ def fenced(database: Database, tx: Transaction, lease: Lease, columns: str = "to
     if row is None:
         raise lost(lease)
     return row
+
+
+def _held(lease: Lease) -> tuple[int, int, int]:
+    return lease.run_number, lease.shard, lease.token
 
 
 def lost(lease: Lease) -> LeaseLost:

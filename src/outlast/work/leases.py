@@ -8,6 +8,7 @@ import itertools
 import os
 import socket
 import threading
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -22,13 +23,15 @@ from outlast.verdicts import classify
 from outlast.work.patience import persist
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from outlast.store import Store
     from outlast.store.records import Lease, RunRecord
 
 _tenures = itertools.count(1)
-_alive: set[str] = set()  # owners of this process that still work; who is missing here could not give back its lease
+# Owners of this process that still work, each with its event loop once it has one; who is missing here could not give back its lease.
+_alive: dict[str, asyncio.AbstractEventLoop | None] = {}
 TTL = 20.0
 _BEATS = 4  # in a ttl
 
@@ -61,7 +64,7 @@ def certainly_dead(owner: str) -> bool:
     pid, _, rest = rest.partition(":")
     started, _, tenure = rest.partition(":")
     if tenure and owner.startswith(f"{myself()}:"):
-        return owner not in _alive
+        return not _works(owner)
     if host != _host() or host.endswith("/") or not pid.isdigit() or started in {"", "None"}:
         return False
     return _started(int(pid)) != started
@@ -80,7 +83,7 @@ def take(store: Store, run: RunRecord, shard: int = 0, *, counted: bool = True) 
             lambda: store.take_lease(run.number, shard, owner, TTL, counted=counted), "the store"
         )
         if lease is not None:
-            _alive.add(owner)
+            _alive[owner] = None
             return replace(lease, before=lease.before or left)
         other: Lease | None = persist(lambda: store.lease_of(run.number, shard), "the store")
         if other is None:
@@ -108,7 +111,18 @@ def take(store: Store, run: RunRecord, shard: int = 0, *, counted: bool = True) 
 
 def ended(lease: Lease) -> None:
     """Nobody works on it any more, whether the store could be told or not."""
-    _alive.discard(lease.owner)
+    _alive.pop(lease.owner, None)
+
+
+def held(lease: Lease) -> bool:
+    """Whether this process holds it still and works on it."""
+    return _works(lease.owner)
+
+
+def _works(owner: str) -> bool:
+    # A loop that somebody has closed in the middle never goes on with what was in it.
+    loop = _alive.get(owner)
+    return owner in _alive and (loop is None or not loop.is_closed())
 
 
 def _drop(store: Store, lease: Lease) -> None:
@@ -125,11 +139,21 @@ def taken(run: RunRecord, lease: Lease) -> LeaseLost:
 
 
 class Heart:
-    """Beats for leases in a thread of its own, whatever the event loop is busy with. The first is the run's own."""
+    """
+    Beats for leases in a thread of its own, whatever the event loop is busy with, as long as that loop is there. The first is the run's own.
+    """
 
     def __init__(
-        self, store: Store, lease: Lease, *, lost: Callable[[Exception], None], wanted: Callable[[str], None]
+        self,
+        store: Store,
+        lease: Lease,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        lost: Callable[[Exception], None],
+        wanted: Callable[[str], None],
     ) -> None:
+        self._loop = loop
+        _alive[lease.owner] = loop
         self._store = store
         self._lease = lease
         self._others: dict[int, Lease] = {}
@@ -143,6 +167,7 @@ class Heart:
 
     def also(self, lease: Lease) -> None:
         """Beat for this one too."""
+        _alive[lease.owner] = self._loop
         self._others[lease.run_number] = lease
 
     def no_more(self, lease: Lease) -> None:
@@ -151,7 +176,7 @@ class Heart:
 
     def _beat(self) -> None:
         told = None
-        while not self._end.wait(self._lease.ttl / _BEATS):
+        while not self._end.wait(self._lease.ttl / _BEATS) and not self._loop.is_closed():
             for lease in (self._lease, *tuple(self._others.values())):
                 own = lease.run_number == self._lease.run_number
                 try:
@@ -170,6 +195,12 @@ class Heart:
                     if wish is not None and wish != told:
                         told = wish
                         self._wanted(wish)
+
+        if not self._end.is_set():  # nobody is left who could give them back
+            for lease in (self._lease, *self._others.values()):
+                ended(lease)
+                with suppress(Exception):  # it ends by itself
+                    self._store.drop_lease(lease)
 
     def close(self) -> None:
         self._end.set()

@@ -92,7 +92,7 @@ def neutral(execute):
 
 
 def main(name):
-    from servers.postgres import Postgres
+    from servers.postgres import Postgres, programs
 
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/store.db"
@@ -109,7 +109,7 @@ def main(name):
         story(server.dsn, folder)
         with psycopg.connect(server.dsn) as connection:
             neutral(connection.execute)
-        binary = Path(server._server.bin_path) / "pg_dump"
+        binary = programs() / "pg_dump"
         dump = subprocess.run(
             [binary, "--inserts", "--no-owner", "--no-privileges", server.dsn],
             check=True,

@@ -127,9 +127,8 @@ class Attempts:
         if begun is not _WAIT or breaker is None or (journey.call is not None and journey.call.asking):
             return begun
         rounds = breaker.memory.circuit.rounds
-        # A circuit that others share may have failed for days: what counts is what this run has waited for.
-        since = (rounds if breaker.shared else 0) if post.rounds is None else post.rounds
-        post.rounds = min(since, rounds)
+        # It may have failed for days, for other processes or in an earlier run of this one: what counts is what this run has waited for.
+        post.rounds = rounds if post.rounds is None else min(post.rounds, rounds)
         if rounds - post.rounds >= _PROBE_ROUNDS:  # tried in vain so often
             journey.reason = "breaker_open"
             return _BACK

@@ -19,11 +19,12 @@ from math import frexp, ldexp
 from typing import TYPE_CHECKING, Any
 
 from outlast.calls.records import Context, Notes
-from outlast.calls.state import Ended, latest, running, standing
+from outlast.calls.state import Ended, running, standing
+from outlast.deciding import REASONS, after_failure
 from outlast.errors import PermanentFailure
 from outlast.kernel.clock import roll_for, stopping
 from outlast.pipeline.engine.attempts import as_failure
-from outlast.pipeline.engine.item import NEUTRAL, NOT_OURS, Next, sum_of
+from outlast.pipeline.engine.item import NEUTRAL, UNFINISHED, Next, sum_of
 from outlast.pipeline.engine.itemcall import StageCall
 from outlast.pipeline.stages import Skip, Snooze
 from outlast.verdicts import classify, refusal, surely_undone
@@ -35,10 +36,8 @@ if TYPE_CHECKING:
     from outlast.verdicts import Verdict
 
 LINGER = 0.05  # seconds that an item waits for others to go with
-# Reasons that may be the fault of one item; the others are about time, load or the service, and halves would meet them too.
-_DIVISIBLE = frozenset(
-    {"permanent", "unclear", "not_listed", "skipped", "exhausted", "tier_exhausted", "nested_exhausted"}
-)
+# Reasons that may be the fault of one item; the others are about load or the service, and halves would meet them too.
+_DIVISIBLE = frozenset(reason for reason, means in REASONS.items() if means.divisible)
 _WHOLE = 2.0**53  # up to here every whole number is a float
 
 
@@ -176,8 +175,8 @@ class Convoy:
         """None: call now. Anything else: not yet, or not at all."""
         gate = self.call
         if gate is None:
-            gate = self.call = Gate(post.guard, post.name)
-            gate.stand_for(self, [share for journey in self.journeys if (share := _share_of(journey)) is not None])
+            shares = [share for journey in self.journeys if (share := _share_of(journey)) is not None]
+            gate = self.call = Gate.of(self, shares)
             gate.follow(self._before)
             if post.guard.cost is not None:
                 try:
@@ -209,7 +208,7 @@ class Convoy:
         """The call cannot be made: those that have tried before end as their last attempt did."""
         gate = self.call
         assert gate is not None  # noqa: S101 - it was asked
-        if gate.reason in NOT_OURS:
+        if gate.reason in UNFINISHED:
             self.reason = gate.reason
             return Next.BACK
         for journey in self.journeys:
@@ -394,30 +393,39 @@ class Convoy:
 class Gate(StageCall):
     """The call for all of them, as far as it asks for leave and for time."""
 
+    journey: Any  # the convoy
     opened = 0.0
     heard = False  # each item tells its own
 
     def roll(self) -> float:
-        convoy: Any = self.journey
-        roll: float = convoy.roll(self)()
+        roll: float = self.journey.roll(self)()
         return roll
 
-    def stand_for(self, convoy: Convoy, shares: list[Share]) -> None:
-        """Go on from where the item is that has tried most."""
-        self.journey: Any = convoy
-        self.opened = self.began
-        tried = [share for share in shares if share.tries]
+    @classmethod
+    def of(cls, convoy: Convoy, shares: list[Share]) -> Gate:
+        """It goes on from where the item is that has tried most."""
+        guard, name, tried = convoy.post.guard, convoy.post.name, [share for share in shares if share.tries]
         if not tried:
-            return
-        first = max(tried, key=lambda share: share.number)
-        self.number, self.uncharged = first.number, first.tries - first.number
-        self.rows, self.last_error, self.previous = [*first.rows], first.last_error, first.previous
-        self.began = min(share.began for share in tried)
-        if self.guard.total_timeout is not None and self.world.retries:
-            self.deadline = self.began + self.guard.total_timeout
-        # What is tried again is a retry of one call, however many items are in it.
-        self.owing = self.guard.retry_budget is not None and self.number > 0 and self.world.retries
-        self.owing_since = self.opened
+            gate = cls(guard, name)
+            gate.opened = gate.began
+        else:
+            first = max(tried, key=lambda share: share.number)
+            gate = cls.resumed(
+                guard,
+                name,
+                number=first.number,
+                began=min(share.began for share in tried),
+                previous=first.previous,
+                last_error=first.last_error,
+                rows=first.rows,
+            )
+            gate.uncharged = first.tries - first.number
+            gate.opened = gate.world.clock.monotonic()
+            # What is tried again is a retry of one call, however many items are in it.
+            if guard.retry_budget is not None and first.number > 0 and gate.world.retries:
+                gate.owing = gate.opened
+        gate.journey = convoy
+        return gate
 
     def follow(self, before: Gate | None) -> None:
         if before is not None:
@@ -445,6 +453,7 @@ class Gate(StageCall):
 class Share(StageCall):
     """One item's part in calls for many: the policy's answers, and nothing that was asked for all of them."""
 
+    gated = False  # the call for all of them was asked
     parted = 0  # attempts in a call that was made again in halves
     rolled: Callable[[], float]  # for all items of the call
 
@@ -461,21 +470,12 @@ class Share(StageCall):
             return False
         if refusal(error, verdict) is not None or not (self.guard.idempotent or surely_undone(error, verdict)):
             return False  # halves are other calls, with other keys: what may have been done must not be done twice
-        told = latest[0] != self.seen or self.timer is not None
-        answer = (self._before_policy(error) if told else None) or self.guard.retry.answer(
-            error, verdict, self.number, self.roll, self.previous, circuits=True
-        )
-        # A call may have been cut short because the time of another item was up.
-        if (answer not in _DIVISIBLE and answer != "total_timeout") or self._too_late(0.0):
+        says, owned, cut_short = self._first_facts(error, verdict)
+        if after_failure(says, owned=owned, cut_short=cut_short) not in _DIVISIBLE or self._too_late(0.0):
             return False
         self.number -= 1
         self.parted += 1
         return True
-
-    def _after_policy(self, now: float, delay: float) -> Any:
-        if self.deadline is not None and now + delay >= self.deadline:
-            return "total_timeout"
-        return "shutdown" if self._stopped() else None
 
     def succeeded(self, result: object) -> float | None:
         if self.number > 1 or not self.world.retries:

@@ -2,7 +2,7 @@
 One item's way through the stages: where it is, what has happened to it, and what is next. Neither waits nor calls.
 
 A driver makes an attempt and tells `succeeded` or `failed`; the journey answers with what is to be done now. What an attempt's failure means
-is the decision of the same flow as in any protected call, as it is at a stage (`stagecalls`).
+is the decision of the same flow as in any protected call, as it is at a stage (`itemcall`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.calls.records import Notes
 from outlast.calls.state import Ended, running, standing
+from outlast.deciding import REASONS
 from outlast.errors import CircuitBreakerOpenError, PermanentFailure
 from outlast.kernel.clock import stopping
 from outlast.kernel.redact import error_text, sanitise
@@ -42,8 +43,9 @@ _UNTOLD = (None,) * 7
 _row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
 LONGEST_SNOOZE = 7 * 86400.0  # seconds from the first one at a stage
 NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
-_REPAIRABLE = frozenset({"permanent", "unclear", "not_listed", "skipped"})
-NOT_OURS = frozenset({"breaker_open", "shutdown"})  # reasons that leave an item unfinished
+_REPAIRABLE = frozenset(reason for reason, means in REASONS.items() if means.repairable)
+_BLAMELESS = frozenset(reason for reason, means in REASONS.items() if means.blameless)
+UNFINISHED = frozenset(reason for reason, means in REASONS.items() if means.unfinished)
 
 
 def shorten(error: BaseException) -> None:
@@ -410,7 +412,7 @@ class Journey:
         call = self.call
         reason = None if call is None else call.reason
         verdict = classify(error)
-        if reason in NOT_OURS:
+        if reason in UNFINISHED:
             if attempt is not None:
                 self.attempts += 1
                 self._failure(post, error, verdict, attempt[0], attempt[1], attempt[2], 0.0, attempt[3])
@@ -471,7 +473,7 @@ class Journey:
         # Neither says anything about the item: the service was asked too often, or a circuit inside of the stage was open.
         self.throttled = (
             refusal(error, self.verdict) is not None
-            or getattr(self.call, "reason", None) == "throttled"
+            or getattr(self.call, "reason", None) in _BLAMELESS
             or self.verdict.error_class == "circuit_open"
         )
         self.reason = f"{stage}: {type(error).__name__}: {error_text(error)}"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from outlast.calls.state import Call, standing
+from outlast.deciding import after_failure
 from outlast.kernel.clock import roll_for
-from outlast.kernel.redact import error_text
 from outlast.verdicts import classify, refusal
 
 if TYPE_CHECKING:
@@ -52,10 +52,8 @@ class StageCall(Call):
 
     alone = True
     journey: Journey
-    circuits = True
+    circuits = defers = True
     uncharged = 0  # attempts that the service refused, and that do not count
-    owing = False  # a retry that the budget has not granted yet
-    owing_since = 0.0
 
     @property
     def tries(self) -> int:
@@ -91,7 +89,7 @@ class StageCall(Call):
 
     def held_up_by(self) -> str:
         """What `begin` asked to wait for."""
-        if self.owing and self.guard.retry_budget is not None:
+        if self.owing is not None and self.guard.retry_budget is not None:
             return f"retry_budget {self.guard.retry_budget.name}"
         if self.turn is not None:
             return self.at_limit("throttled" if self.turn.limit.paused else "limit")
@@ -101,22 +99,15 @@ class StageCall(Call):
         return kind if self.guard.limit is None else f"{kind} {self.guard.limit.name}"
 
     def begin(self) -> float | None:
-        if self.owing:
+        if self.owing is not None:
             budget, now = self.guard.retry_budget, self.world.clock.monotonic()
             if budget is None or budget.withdraw():
-                self.owing = False
-            elif now - self.owing_since >= PATIENCE:
+                self.owing = None
+            elif now - self.owing >= PATIENCE:
                 self._end_with_last("retry_budget")
             else:
                 return max(_DEFERRED, self.previous or 0.0)
         return super().begin()
-
-    def _after_policy(self, now: float, delay: float) -> Any:
-        reason = super()._after_policy(now, delay)
-        if reason != "retry_budget":
-            return reason
-        self.owing, self.owing_since = True, now
-        return None
 
     def failed(self, error: Exception) -> float | None:
         if self.guard.limit is not None and self.world.retries:
@@ -138,29 +129,16 @@ class StageCall(Call):
             wait = min(wait, _LONGEST)
         wait = max(wait, _floor(count, roll, asked))
         self.previous, wait = wait, wait + asked
-        if now - journey.throttled_at >= PATIENCE or self._stopped():
-            return None
-        if self.deadline is not None and now + wait >= self.deadline:
+        answer = after_failure(wait, now=now, deadline=self.deadline, stopping=self._stopped())
+        if isinstance(answer, str) or now - journey.throttled_at >= PATIENCE:
             return None
         if self.ticket is not None:
             self._settle(error, verdict)
         if self.entry >= 0:
             self._leave(error, verdict)
-        self.rows.append((self.number, self.attempt_began, now - self.attempt_began, error_text(error), verdict, wait))
-        self.tier = verdict.tier
-        if self._hears():
-            self._tell_retry(error, verdict, wait)
-        error.with_traceback(None)
-        self.last_error = error
+        self._again(error, verdict, wait, now)
         if self.notes is not None:
             self.notes.pop(self.number, None)  # on record; the next attempt has the same number, and says its own
         self.number -= 1
         self.uncharged += 1
         return wait
-
-    def _hears(self) -> bool:
-        from outlast.observe import listening
-
-        if self.heard is None:
-            self.heard = listening()
-        return self.heard

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from outlast.calls.state import running
 from outlast.components import Unreadable
 from outlast.errors import LeaseLost
-from outlast.kernel.clock import Clock, Stop, here, stopping
+from outlast.kernel.clock import Stop, here, stopping
 from outlast.pipeline.engine.attempts import scripted
 from outlast.pipeline.engine.batches import Convoy, Gathering
 from outlast.pipeline.engine.item import Bearings, Next, Post
@@ -87,7 +87,7 @@ class Runner(Traffic):
         self.loop = asyncio.get_running_loop()
         world = here.get()
         self.clock = world.clock
-        self._virtual = type(world.clock) is not Clock
+        self._virtual = world.clock.virtual
         self.bearings = Bearings(
             pipeline=plan.name,
             run_id=record.id,
@@ -190,6 +190,7 @@ class Runner(Traffic):
         self.heart = heart = Heart(
             self.store,
             self.lease,
+            self.loop,
             lost=lambda error: _unless_closed(soon, self.lose, error),
             wanted=lambda wish: _unless_closed(soon, self.end, wish),
         )

@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from outlast.deadletters import fingerprint
-from outlast.deadletters.beginnings import SOURCE, inputs
+from outlast.deadletters.beginnings import SOURCE, begins_at, inputs
 from outlast.errors import PermanentFailure
 from outlast.kernel.clock import here
 from outlast.kernel.log import logger, warn
@@ -21,7 +21,17 @@ from outlast.pipeline.record.errorfile import as_json
 from outlast.pipeline.record.rowerrors import InvalidRow, particulars
 from outlast.pipeline.record.writer import LARGE, rough
 from outlast.pipeline.results import ItemResult
-from outlast.store.records import UNTRIED, Checkpoint, DeadLetterRow, Failure, ItemRow, Mended, Settled
+from outlast.store.records import (
+    UNTRIED,
+    Checkpoint,
+    DeadLetterRow,
+    FailedAgain,
+    Failure,
+    ItemRow,
+    LetterFailure,
+    Mended,
+    Settled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -254,7 +264,7 @@ class Ledger:
         if journey.rows and (bearings.audit_all or journey.first_failed is not None):
             load.attempts += journey.rows
         if journey.letter is not None:
-            self._settle_letter(journey, load, output)
+            self._settle_letter(journey, load, output, failure)
         if self._watched:
             self._tally(journey, status)
         if failure is None:
@@ -317,7 +327,7 @@ class Ledger:
             )
             if journey.letter is not None:  # which stays open
                 _take_back(journey, load)
-                self._settle_letter(journey, load)
+                self._settle_letter(journey, load, load.items[place].output, failure)
             if self._watched:
                 self.through[journey.at + 1] -= 1
                 self.through[journey.at] += 1
@@ -413,11 +423,7 @@ class Ledger:
         self, letter: tuple[str, Inputs], journey: Journey, stage: str, text: str, kind: str, mark: str
     ) -> DeadLetterRow:
         bearings, verdict = self._runner.bearings, journey.verdict
-        now = bearings.monotonic()
-
-        def instant(at: float | None) -> int:
-            return int((now if at is None else at) * 1e6) + bearings.base_us
-
+        instant = self._instant
         letter_id, kept = letter
         metadata = kept.metadata
         if journey.warnings:
@@ -435,7 +441,7 @@ class Ledger:
             error_class=verdict.error_class,
             tier=verdict.tier,
             fingerprint=mark,
-            attempts=journey.numbered + (1 if journey.call is None else journey.call.tries),
+            attempts=_tries(journey),
             first_failed_us=instant(journey.first_failed),
             last_attempt_us=instant(None),
             created_us=instant(None),
@@ -443,15 +449,39 @@ class Ledger:
             stop_reason=journey.stop_reason,
         )
 
-    def _settle_letter(self, journey: Journey, load: Load, output: bytes | None = None) -> None:
+    def _instant(self, at: float | None) -> int:
+        bearings = self._runner.bearings
+        return int((bearings.monotonic() if at is None else at) * 1e6) + bearings.base_us
+
+    def _newest(self, journey: Journey, failure: Failure) -> LetterFailure:
+        """How a replay of a letter has failed."""
+        verdict = journey.verdict
+        return LetterFailure(
+            stage=journey.failed_at,
+            error=error_text(journey.error),
+            error_type=type(journey.error).__name__,
+            error_class=verdict.error_class,
+            tier=verdict.tier,
+            fingerprint=failure.fingerprint or "",
+            attempts=_tries(journey),
+            first_us=self._instant(journey.first_failed),
+            stop_reason=journey.stop_reason,
+            begins=begins_at(journey.letter),
+        )
+
+    def _settle_letter(self, journey: Journey, load: Load, output: bytes | None, failure: Failure | None) -> None:
         worked = journey.status in {"succeeded", "skipped"}
         status: Any = "resolved" if worked else "open"
-        error = None if worked or journey.untried is not None else error_text(journey.error)
-        stop_reason = None if error is None else journey.stop_reason
-        load.resolved.append(Settled(journey.letter.id, status, error, journey.untried, journey.seq, stop_reason))
+        again = None if failure is None or journey.untried is not None else failure
+        newest = None if again is None else self._newest(journey, again)
+        load.resolved.append(Settled(journey.letter.id, status, newest, journey.untried, journey.seq))
         origin = journey.origin
         if origin is not None:
             load.returned.append(origin)
+            if again is not None and journey.letter.seq is not None:
+                load.parcel(origin).failed.append(
+                    FailedAgain(journey.letter.seq, journey.seq, journey.reason, output, again)
+                )
             if worked and journey.letter.seq is not None:
                 load.parcel(origin).mended.append(
                     Mended(
@@ -578,6 +608,11 @@ def _take_back(journey: Journey, load: Load) -> None:
         parcel = load.parcel(journey.origin)
         parcel.undone += [mended for mended in parcel.mended if mended.replayed == journey.seq]
         parcel.mended = [mended for mended in parcel.mended if mended.replayed != journey.seq]
+
+
+def _tries(journey: Journey) -> int:
+    """The attempts at the stage at which it failed."""
+    return journey.numbered + (1 if journey.call is None else journey.call.tries)
 
 
 def _failure(journey: Journey) -> Failure:

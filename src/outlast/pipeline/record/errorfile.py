@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import re
 from dataclasses import fields
@@ -20,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.components.values import plain
 from outlast.errors import ConfigurationError
-from outlast.kernel.redact import mask
-from outlast.pipeline.record.rowerrors import ErrorLine, visible
+from outlast.kernel.redact import in_json, mask, to_json
+from outlast.pipeline.record.rowerrors import ErrorLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,7 +43,6 @@ _FORMULA = re.compile(rf"[\t\r\n]|[{_SPACE}]*[{_SIGNS}]")
 _BEHIND = re.compile(rf"(?<![;{_SPACE}])([;{_SPACE}]++)([{_SIGNS}])")
 _SEPARATORS = frozenset(";\t\r\n")
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:[.,]\d+)*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 def defused(text: str) -> str:
@@ -73,7 +71,7 @@ def append_errors(path: str | Path, lines: Iterable[ErrorLine], *, reveal: bool 
     already is not written again. Processes take turns.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), 0o600)
     try:
         _take_turn(file)
@@ -202,7 +200,7 @@ def _cell(name: str, value: Any, *, reveal: bool) -> str:
     text = (as_json(value) if json_cell else str(value))[: 2 * longest]
     if name in _OPEN and not reveal:
         text = mask(text)
-    text = _UNSEEN.sub(lambda odd: visible(odd[0]), text)
+    text = in_json(text)  # what is not seen or is obeyed is spelt out
     text = text if len(text) <= longest else text[: longest - 1] + "…"
     if json_cell:  # JSON can spell a character so that nobody takes it for a sign
         text = _BEHIND.sub(_spelt, text)
@@ -212,7 +210,7 @@ def _cell(name: str, value: Any, *, reveal: bool) -> str:
 def as_json(value: Any) -> str:
     """A row as a person may read it; what JSON does not know is told as it looks."""
     try:
-        return json.dumps(value, ensure_ascii=False, default=_plain)
+        return to_json(value, default=_plain)
     except (TypeError, ValueError):  # names of columns that JSON does not know
         return str(value)
     except RecursionError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.deadletters.beginnings import source_of
 from outlast.errors import PermanentFailure
-from outlast.kernel.redact import error_text
+from outlast.kernel.redact import error_text, in_json
 from outlast.store.records import from_us
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _PAGE = 500
 _FIELD = re.compile(r"Field '([^']{1,200})': ")
-_ODD = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
@@ -33,10 +32,7 @@ def visible(text: str) -> str:
     >>> visible("a\nb\u202ec")
     'a\\nb\\u202ec'
     """
-    return _ODD.sub(lambda odd: _NAMED.get(odd[0]) or f"\\u{ord(odd[0]):04x}", text)
-
-
-_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    return in_json(text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t"))
 
 
 def shown(value: object, most: int = 60) -> str:
@@ -130,14 +126,14 @@ def error_lines(store: Store, run_id: str, decode: Callable[[bytes], Any]) -> It
     names = [mark.name for mark in run.stages]
     kinds: tuple[ItemStatus, ...] = ("dlq", "failed")
     pages = (_failed(store, run.number, kind, decode) for kind in kinds)
-    for item, told, raw in heapq.merge(*pages, key=lambda found: found[0].seq):
+    for item, told, raw, failed_us in heapq.merge(*pages, key=lambda found: found[0].seq):
         stage = told.get("stage") or (names[item.stage] if 0 <= item.stage < len(names) else str(item.stage))
         errors: list[Any] = told.get("errors") or [[None, "failed", item.reason or "", None]]
         for field, kind, message, value in errors:
             yield ErrorLine(
                 run_id=run.id,
                 run_key=run.run_key,
-                timestamp=from_us(item.started_us + item.took_us),
+                timestamp=from_us(failed_us),
                 pipeline=run.pipeline,
                 stage=stage,
                 row_index=item.seq,
@@ -152,8 +148,8 @@ def error_lines(store: Store, run_id: str, decode: Callable[[bytes], Any]) -> It
 
 def _failed(
     store: Store, number: int, status: ItemStatus, decode: Callable[[bytes], Any]
-) -> Iterator[tuple[ItemRow, dict[str, Any], Any]]:
-    """Failed items with their particulars and what the source gave."""
+) -> Iterator[tuple[ItemRow, dict[str, Any], Any, int]]:
+    """Failed items with their particulars, what the source gave, and when they failed last: that may have been in a replay."""
     after: int | None = None
     while rows := store.items(number, status, after=after, limit=_PAGE):
         after = rows[-1].seq
@@ -162,9 +158,19 @@ def _failed(
         for row, each in zip(rows, told, strict=True):
             letter = letters.get(each.get("letter") or "")
             source = None if letter is None else source_of(letter)
-            yield row, each, each.get("input") if letter is None else source and decode(source)
+            raw = each.get("input") if letter is None else source and _read(source, decode)
+            ended = row.started_us + row.took_us
+            yield row, each, raw, letter.last_attempt_us if letter is not None and letter.replays else ended
 
 
 def _told(row: ItemRow, decode: Callable[[bytes], Any]) -> dict[str, Any]:
-    told = None if row.output is None else decode(row.output)
+    told = None if row.output is None else _read(row.output, decode)
     return told if isinstance(told, dict) else {}  # sealed by a codec that is not here, or from before this was kept
+
+
+def _read(data: bytes, decode: Callable[[bytes], Any]) -> Any:
+    """What was stored; one that cannot be read hides no other."""
+    try:
+        return decode(data)
+    except Exception as error:  # noqa: BLE001 - a codec that is not here, or a damaged row
+        return f"<cannot be read: {type(error).__name__}>"

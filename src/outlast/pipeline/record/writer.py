@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from outlast.pipeline.engine.item import Journey
     from outlast.pipeline.replays import Origin
     from outlast.store import Store
-    from outlast.store.records import AttemptRow, Checkpoint, DeadLetterRow, ItemRow, Lease, Mended, Settled
+    from outlast.store.records import (
+        AttemptRow,
+        Checkpoint,
+        DeadLetterRow,
+        FailedAgain,
+        ItemRow,
+        Lease,
+        Mended,
+        Settled,
+    )
 
 MOST_ITEMS = 2000  # in a batch
 BATCH_BYTES = 8 * 2**20  # after which a batch goes, however few items are in it
@@ -133,11 +142,12 @@ class Load:
 class Parcel:
     """What of a load comes home to the run that its letters come from."""
 
-    __slots__ = ("journeys", "keys", "mended", "origin", "outputs", "undone")
+    __slots__ = ("failed", "journeys", "keys", "mended", "origin", "outputs", "undone")
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
         self.mended: list[Mended] = []
+        self.failed: list[FailedAgain] = []
         self.undone: list[Mended] = []  # what the sink has refused
         self.outputs: list[Any] = []
         self.keys: list[str] = []
@@ -279,6 +289,7 @@ class Journal:
             events=load.events,
             read=load.read,
             sink_offset=offset,
+            sink_mark=None if self._sink is None else self._sink.mark,
             source_exhausted=load.exhausted,
         )
         persist(lambda: self._store.write(self._lease, batch), "the store", self._give_up)
@@ -303,6 +314,7 @@ class Journal:
                 lease=each.origin.lease,
                 items=[],
                 undone=[(mended.seq, mended.replayed) for mended in each.undone if mended.replayed in undone],
+                failed=[again for again in each.failed if again.replayed in undone],
                 sink_offset=None,
                 judge=each.origin.judge,
             )
@@ -322,7 +334,14 @@ class Journal:
     def _homecoming(self, load: Load, parcel: Parcel) -> Homecoming:
         origin = parcel.origin
         offset = None if origin.sink is None else self._hand_out(origin.sink, load, parcel)
-        return Homecoming(lease=origin.lease, items=parcel.mended, sink_offset=offset, judge=origin.judge)
+        return Homecoming(
+            lease=origin.lease,
+            items=parcel.mended,
+            failed=parcel.failed,
+            sink_offset=offset,
+            sink_mark=None if origin.sink is None else origin.sink.mark,
+            judge=origin.judge,
+        )
 
     def _hand_out(self, sink: Sink, load: Load, parcel: Load | Parcel) -> int | None:
         while True:
