@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import threading
 
@@ -16,6 +17,7 @@ from outlast import report
 from outlast.cli import app as command_line
 from outlast.cli.printing import print_run
 from outlast.deadletters.folder import as_entry, from_entry
+from outlast.isolation.supervisor import pack_error, unpack_error
 from outlast.testing import run as trial
 from stores import sql
 
@@ -432,3 +434,107 @@ def test_a_payload_that_cannot_be_read_hides_no_other_letter(app):
     assert "Give it an input: outlast dlq edit" in shown
     app.dead_letters.edit(broken.id, 7, reason="from the backup")
     assert app.dead_letters.show(broken.id).unreadable is None
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int = 3
+
+
+class WithoutSetting(Exception):
+    def __setattr__(self, name, value):
+        raise RuntimeError(name)
+
+
+class WithoutGetting(Exception):
+    def __getattribute__(self, name):
+        if name == "__class__":  # which isinstance asks for
+            return WithoutGetting
+        raise SystemExit(name)
+
+
+class WithoutArgs(Exception):
+    args = property(lambda _: 1 / 0)
+
+
+class WithoutFields(Exception):
+    __dict__ = property(lambda _: 1 / 0)
+
+
+class WithoutCause(Exception):
+    __cause__ = property(lambda _: 1 / 0)
+    __context__ = property(lambda _: 1 / 0)
+
+
+class OddNotes(Exception):
+    def __init__(self):
+        super().__init__()
+        self.__notes__ = 5
+
+
+class WithoutNotes(Exception):
+    __notes__ = property(lambda _: 1 / 0)
+
+
+class WithoutResponse(Exception):
+    @property
+    def response(self):
+        raise SystemExit(3)
+
+
+ODD = [
+    Frozen,
+    WithoutSetting,
+    WithoutGetting,
+    WithoutArgs,
+    WithoutFields,
+    WithoutCause,
+    OddNotes,
+    WithoutNotes,
+    WithoutResponse,
+]
+AGAIN = policy(on_errors=("transient", "permanent", "unclear"))
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_an_odd_exception_is_the_failure_of_its_item(sqlite_app, kind):
+    """Whatever its class does with what every exception has: it is tried again and becomes a dead letter, and nobody else is held up."""
+
+    def plainly(item):
+        if item == 3:
+            raise kind
+        return item
+
+    async def waiting(item):
+        return plainly(item)
+
+    def together(items):
+        return [plainly(item) for item in items]
+
+    stages = [
+        outlast.stage(retry=AGAIN)(plainly),
+        outlast.stage(retry=AGAIN)(waiting),
+        outlast.stage(retry=AGAIN, batch=4)(together),
+        outlast.stage(retry=AGAIN, timeout=5, isolation="thread")(plainly),
+    ]
+    ended = []
+    for number, stage in enumerate(stages):
+        pipeline = outlast.Pipeline(f"p{number}", stage, app=sqlite_app, failure_budget=1, min_success_rate=0.5)
+        result = pipeline.run(range(9), check=False)
+        ended.append((result.status, result.counts.succeeded, result.counts.dlq, result.error))
+    raised: type | None = None
+    try:
+        outlast.retry(AGAIN)(plainly)(3)
+    except BaseException as error:  # noqa: BLE001 - any of these, and pytest could not look at some of them
+        raised = type(error)
+    assert (ended, raised) == ([("completed", 8, 1, None)] * 4, kind)
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_an_odd_exception_comes_out_of_a_worker_process(kind):
+    """As itself, or as an error that names it."""
+    try:
+        raise kind
+    except BaseException as error:  # noqa: BLE001 - any of these
+        back = unpack_error(memoryview(pack_error(error)))
+    assert type(back) is kind or kind.__name__ in str(back)

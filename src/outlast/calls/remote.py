@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextvars import copy_context
 
 from outlast.calls.state import renumber, running, standing
+from outlast.kernel import raised
 from outlast.kernel.clock import REAL
 
 TYPE_CHECKING = False
@@ -102,7 +103,7 @@ def hear(call: Call, said: Said) -> None:
 
 def adopt(call: Call, error: BaseException) -> None:
     """An error came from another process, which numbers its histories by itself: here they count as made now."""
-    said = error.__dict__.pop(_SAID, None)
+    said = raised.fields(error).pop(_SAID, None)
     if said is not None:
         hear(call, said)
     renumber(error)

@@ -17,8 +17,10 @@ from contextvars import ContextVar
 from outlast.calls.ending import note
 from outlast.deciding import LONG_AGO, REASONS, after_failure
 from outlast.errors import AttemptTimeoutError, CircuitBreakerOpenError, TotalTimeoutError, nearest
+from outlast.kernel import raised
 from outlast.kernel.clock import here, later, stopping
 from outlast.kernel.log import report_once
+from outlast.kernel.raised import set_frames
 from outlast.observe import emit, listening
 from outlast.policy import plain
 from outlast.settings.callables import PLAIN, awaitable, discard, shape_of
@@ -108,7 +110,6 @@ class Ended(Exception):
         self.result = result
 
 
-_drop_frames = BaseException.with_traceback  # past any __setattr__: an exception may be a frozen dataclass
 _MARK = "__outlast_history__"
 _numbers = itertools.count(1)
 running: ContextVar[Running] = ContextVar("outlast_call", default=None)
@@ -156,7 +157,7 @@ def stop_reason(error: BaseException, /) -> StopReason | None:
 
 
 def _mark_of(error: BaseException) -> History | None:
-    return error.__dict__.get(_MARK)
+    return raised.fields(error).get(_MARK)
 
 
 def renumber(error: BaseException) -> None:
@@ -167,7 +168,7 @@ def renumber(error: BaseException) -> None:
             from dataclasses import replace
 
             latest[0] = next(_numbers)
-            object.__setattr__(link, _MARK, replace(mark, number=latest[0]))
+            raised.fields(link)[_MARK] = replace(mark, number=latest[0])
 
 
 # -- the flow ------------------------------------------------------------------------------------------------------------------
@@ -488,9 +489,7 @@ class Call:
             return False
         answer = self.guard.covers(error)
         if isinstance(answer, str):  # a predicate has failed
-            object.__setattr__(
-                error, "__notes__", [*error.__dict__.get("__notes__", ()), f"outlast {self.name}: {answer}"]
-            )
+            raised.add_note(error, f"outlast {self.name}: {answer}")
         return answer is True
 
     def fell_back(self, error: Exception | None) -> None:
@@ -521,7 +520,7 @@ class Call:
         if self.quick:
             # The fast lane: an error whose type says all, and a policy that asks for its category only. The same as below, in
             # one piece, because a retry should cost little more than its attempts.
-            plan, policy, number = plans.get(error.__class__), self.guard.retry, self.number
+            plan, policy, number = plans.get(type(error)), self.guard.retry, self.number
             if (
                 plan is not None
                 and plan.simple
@@ -543,7 +542,7 @@ class Call:
                 except Exception:  # noqa: BLE001 - somebody else's __str__
                     text = _text(error)
                 self.rows.append((number, began, duration, text, plan.verdict, delay))
-                _drop_frames(error, None)
+                set_frames(error, None)
                 self.last_error = error
                 return delay
         world = self.world
@@ -616,8 +615,8 @@ class Call:
         if self.heard:
             self._tell_retry(error, verdict, delay)
         # A traceback keeps alive whatever its frames hold.
-        _drop_frames(error, None)
-        if error.__context__ is not None or error.__cause__ is not None or isinstance(error, ExceptionGroup):
+        set_frames(error, None)
+        if raised.context(error) is not None or raised.cause(error) is not None or isinstance(error, ExceptionGroup):
             _forget_frames(error)
         self.last_error = error
 
@@ -754,8 +753,8 @@ class Call:
         turn, self.turn = self.turn, None
         if turn is not None:  # a Ctrl-C may come in the very moment in which it was granted
             turn.limit.withdraw(turn)
-        if interruption.__context__ is None and interruption is not self.last_error:
-            interruption.__context__ = self.last_error
+        if raised.context(interruption) is None and interruption is not self.last_error:
+            raised.set_context(interruption, self.last_error)
 
     # -- the end
 
@@ -805,10 +804,8 @@ class Call:
             number=number,
             note=said,
         )
-        # object.__setattr__ and the list by hand: an exception may be a frozen dataclass.
-        notes = [old for old in error.__dict__.get("__notes__", ()) if inner is None or old != inner.note]
-        object.__setattr__(error, "__notes__", [*notes, mark.note])
-        object.__setattr__(error, _MARK, mark)
+        notes = [old for old in raised.notes(error) if inner is None or old != inner.note]
+        raised.fields(error).update({"__notes__": [*notes, mark.note], _MARK: mark})
 
     @property
     def policy(self) -> RetryPolicy:
@@ -942,7 +939,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         if link is None:
             return
         yield link
-        link = link.__cause__ or link.__context__
+        link = raised.cause(link) or raised.context(link)
 
 
 def _forget_frames(error: BaseException) -> None:
@@ -954,7 +951,7 @@ def _forget_frames(error: BaseException) -> None:
         if link is None or id(link) in seen:
             continue
         seen.add(id(link))
-        _drop_frames(link, None)
-        waiting += [link.__cause__, link.__context__]
+        set_frames(link, None)
+        waiting += [raised.cause(link), raised.context(link)]
         if isinstance(link, BaseExceptionGroup):
             waiting += link.exceptions

@@ -26,6 +26,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from outlast.errors import ConfigurationError, PermanentFailure
+from outlast.kernel import raised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -455,7 +456,7 @@ def pack_error(error: BaseException) -> bytes:
         link = waiting.pop(0)
         if link is not None and not any(link is other for other in chain):
             chain.append(link)
-            waiting += [link.__cause__, link.__context__]
+            waiting += [raised.cause(link), raised.context(link)]
     places = {id(link): place for place, link in enumerate(chain)}
     return pickle.dumps(
         [
@@ -463,9 +464,9 @@ def pack_error(error: BaseException) -> bytes:
                 *_pickled(link),
                 f"{type(link).__module__}.{type(link).__qualname__}".removeprefix("builtins."),
                 _frames(link) if link is error else "",
-                places.get(id(link.__cause__)),
-                places.get(id(link.__context__)),
-                link.__suppress_context__,
+                places.get(id(raised.cause(link))),
+                places.get(id(raised.context(link))),
+                raised.suppressed(link),
             )
             for link in chain
         ]
@@ -474,13 +475,15 @@ def pack_error(error: BaseException) -> bytes:
 
 def _pickled(error: BaseException) -> tuple[bytes | None, bool]:
     # Many exceptions can be pickled and not restored: those with arguments that their __init__ does not pass on.
-    parts = type(error), error.args, error.__dict__
+    parts = type(error), raised.args(error), raised.fields(error)
     for what, restore in (error, unpack), (parts, _restored):
         try:
             pickled = pickle.dumps(what)
             if type(restore(pickled)) is type(error):
                 return pickled, what is parts
-        except Exception:  # noqa: BLE001, S112 - somebody else's __reduce__ and __init__
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001, S112 - somebody else's __reduce__ and __init__ may do anything
             continue
     return None, False
 
@@ -488,14 +491,14 @@ def _pickled(error: BaseException) -> tuple[bytes | None, bool]:
 def _restored(pickled: bytes) -> BaseException:
     kind, args, fields = unpack(pickled)
     error: BaseException = kind.__new__(kind, *args)
-    object.__setattr__(error, "args", args)  # past any __setattr__: an exception may be a frozen dataclass
-    error.__dict__.update(fields)
+    raised.set_args(error, args)
+    raised.fields(error).update(fields)
     return error
 
 
 def _frames(error: BaseException) -> str:
     """Where it was raised, without the frames that are ours, and without its text, which it carries itself."""
-    frames = error.__traceback__
+    frames = raised.frames(error)
     here = os.path.dirname(__file__)  # noqa: PTH120 - one call
     ours = (here, os.path.join(os.path.dirname(here), "calls"))  # noqa: PTH118, PTH120 - as above
     while frames is not None and os.path.dirname(frames.tb_frame.f_code.co_filename) in ours:  # noqa: PTH120 - as above
@@ -514,7 +517,9 @@ def unpack_error(pickled: memoryview) -> BaseException:
         try:
             restore = _restored if link.by_hand else unpack
             errors.append(None if link.pickled is None else restore(link.pickled))
-        except Exception:  # noqa: BLE001 - somebody else's __init__
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - somebody else's __init__
             errors.append(None)
     head = errors[0]
     if head is None:
@@ -524,10 +529,9 @@ def unpack_error(pickled: memoryview) -> BaseException:
         head = errors[0] = PermanentFailure(message, error_class="code_error")
     for link, error in zip(links, errors, strict=True):
         if error is not None:
-            object.__setattr__(error, "__cause__", None if link.cause is None else errors[link.cause])
-            object.__setattr__(error, "__context__", None if link.context is None else errors[link.context])
-            object.__setattr__(error, "__suppress_context__", link.suppressed)
+            raised.set_cause(error, None if link.cause is None else errors[link.cause])
+            raised.set_context(error, None if link.context is None else errors[link.context])
+            raised.set_suppressed(error, link.suppressed)
     if links[0].frames:
-        notes = [*getattr(head, "__notes__", ()), f"in a worker process:\n{links[0].frames.rstrip()}"]
-        object.__setattr__(head, "__notes__", notes)
+        raised.add_note(head, f"in a worker process:\n{links[0].frames.rstrip()}")
     return head

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import OutlastError
+from outlast.kernel import raised
 
 if TYPE_CHECKING:
     from outlast.pipeline.results import RunResult
@@ -47,8 +48,8 @@ class RunInterrupted(RunFailed):
 def mark_with_result(error: BaseException, result: RunResult[Any]) -> None:
     """Let an exception say which run ended with it, and how that goes on."""
     if not isinstance(error, RunFailed):
-        error.__outlast_result__ = result  # type: ignore[attr-defined]  # any exception has room for one
-    error.add_note(f"outlast: {result.way_on()}")
+        raised.fields(error)["__outlast_result__"] = result  # any exception has room for one
+    raised.add_note(error, f"outlast: {result.way_on()}")
 
 
 def result_of(error: BaseException, /) -> RunResult[Any] | None:
@@ -57,10 +58,10 @@ def result_of(error: BaseException, /) -> RunResult[Any] | None:
     for _ in range(_DEEPEST):  # `asyncio.timeout` and others raise an exception of their own from it
         if each is None:
             return None
-        found = each.result if isinstance(each, RunFailed) else getattr(each, "__outlast_result__", None)
+        found = each.result if isinstance(each, RunFailed) else raised.fields(each).get("__outlast_result__")
         if found is not None:
             return found
-        each = each.__cause__
+        each = raised.cause(each)
     return None
 
 

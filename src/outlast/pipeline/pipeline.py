@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from outlast.components import Files, Query, Table
     from outlast.pipeline.engine.runner import Runner
     from outlast.pipeline.results import ItemResult, RunResult
+    from outlast.store import Store
     from outlast.store.codec import Codec
     from outlast.store.filters import LetterFilter
 
@@ -418,7 +419,7 @@ class _Bench:
         self.store = open_store(f"{folder}/outlast.db", app=name)
         weakref.finalize(self.store, shutil.rmtree, folder, ignore_errors=True)
 
-    def tidy(self, began: datetime, /) -> None:
+    def tidy(self, store: Store, began: datetime, /) -> None:
         """Nothing is kept for long here."""
 
 

@@ -20,6 +20,7 @@ import errno as errno_names
 import sys
 
 from outlast.errors import CircuitBreakerOpenError, ConfigurationError, PermanentFailure, TemporaryFailure, nearest
+from outlast.kernel import raised
 from outlast.kernel.clock import here
 from outlast.kernel.log import logger
 from outlast.kernel.value import Value, put
@@ -149,7 +150,7 @@ def surely_undone(error: Exception, verdict: Verdict) -> bool:
     """
     # What merely happened before (an implicit context) may have been handled, and something else sent since; only libraries' wrappers
     # are known to mean it.
-    meant = error.__cause__ is not None or _dotted(type(error)) in WRAPPERS or _CAUSED_BY not in verdict.why
+    meant = raised.cause(error) is not None or _dotted(type(error)) in WRAPPERS or _CAUSED_BY not in verdict.why
     # That a 529 is heeded does not prove that it was sent before anything was done.
     refused = verdict.error_class != "server_error_other" and refusal(error, verdict) is not None
     if meant and (verdict.error_class in UNDONE or refused):
@@ -165,7 +166,7 @@ def surely_undone(error: Exception, verdict: Verdict) -> bool:
         )
         if str(state)[:2] == "40" or not UNDONE_TYPES.isdisjoint(names_of(type(link))):
             return True  # 40: the transaction was rolled back
-        link = link.__cause__ or (link.__context__ if _dotted(type(link)) in WRAPPERS else None)
+        link = raised.cause(link) or (raised.context(link) if _dotted(type(link)) in WRAPPERS else None)
     return False
 
 
@@ -242,7 +243,10 @@ class _Plan:
             "exceptions",
         )
         self.carries = next((CARRIERS[name] for name in lines if name in CARRIERS), None)
-        self.plain = self.carries is None and not any(hasattr(cls, name) for name in attributes)
+        # One that has its own idea of what it carries is asked with care.
+        self.plain = (
+            self.carries is None and raised.ordinary(cls) and not any(hasattr(cls, name) for name in attributes)
+        )
         self.wraps = self.rule is None or self.rule in WRAPPERS
         name = _short(cls)
         if self.own:
@@ -336,7 +340,7 @@ def _by_carried(error: BaseException, family: str, seen: set[int], depth: int) -
 
 
 def _mysql_codes(error: BaseException) -> tuple[object, ...]:
-    return error.args[:1]
+    return raised.args(error)[:1]
 
 
 def _aws_codes(error: BaseException) -> tuple[object, ...]:
@@ -388,7 +392,8 @@ def _item(holder: object, key: str) -> Any:
 
 
 def _by_status(error: BaseException, plan: _Plan) -> Verdict | None:
-    if not plan.status_counts or NOT_A_STATUS.intersection(names_of(type(error.__cause__)) if error.__cause__ else ()):
+    cause = raised.cause(error)
+    if not plan.status_counts or NOT_A_STATUS.intersection(names_of(type(cause)) if cause else ()):
         return None
     response = _attribute(error, "response")
     if isinstance(response, dict):  # botocore's, which is data
@@ -446,12 +451,13 @@ def _sharpened(verdict: Verdict, error: BaseException, seen: set[int], depth: in
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    if error.__cause__ is not None:
-        yield error.__cause__
-    elif error.__context__ is not None and not error.__suppress_context__:
-        yield error.__context__
+    cause, context = raised.cause(error), raised.context(error)
+    if cause is not None:
+        yield cause
+    elif context is not None and not raised.suppressed(error):
+        yield context
     # Several clients put the real error into an attribute or the arguments and cut the chain.
-    for value in (_attribute(error, "reason"), _attribute(error, "inner_exception"), *error.args[:3]):
+    for value in (_attribute(error, "reason"), _attribute(error, "inner_exception"), *raised.args(error)[:3]):
         if isinstance(value, BaseException):
             yield value
 
@@ -487,7 +493,9 @@ def _attribute(holder: object, name: str) -> Any:
     # A property of somebody else's exception may raise whatever it likes.
     try:
         return getattr(holder, name, None)
-    except Exception:  # noqa: BLE001 - see above
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - see above
         return None
 
 

@@ -22,6 +22,7 @@ from outlast.calls.records import Context, Notes
 from outlast.calls.state import Ended, running, standing
 from outlast.deciding import REASONS, after_failure
 from outlast.errors import PermanentFailure
+from outlast.kernel import raised
 from outlast.kernel.clock import roll_for, stopping
 from outlast.pipeline.engine.attempts import as_failure
 from outlast.pipeline.engine.item import NEUTRAL, UNFINISHED, Next, sum_of
@@ -266,7 +267,7 @@ class Convoy:
             gate.interrupted(NEUTRAL)
         else:
             gate.came_back([error], all_of_them=True)
-        verdict, roll, bare = classify(error), self.roll(gate), {id(error): dict(error.__dict__)}
+        verdict, roll, bare = classify(error), self.roll(gate), {id(error): dict(raised.fields(error))}
         together: list[Journey] = []
         bad: list[Journey] = []
         for journey, said in zip(self.journeys, self._told(), strict=True):
@@ -497,9 +498,10 @@ def _fail(journey: Journey, post: Post, error: Exception, began: float, bare: di
 
 def _bare(error: Exception, bare: dict[int, dict[str, Any]]) -> None:
     """An item must not find on an error what the flow has told about another one."""
-    known = bare.setdefault(id(error), dict(error.__dict__))
-    error.__dict__.clear()
-    error.__dict__.update(known)
+    known = bare.setdefault(id(error), dict(raised.fields(error)))
+    fields = raised.fields(error)
+    fields.clear()
+    fields.update(known)
 
 
 def _slot(one: Any, post: Post) -> Any:

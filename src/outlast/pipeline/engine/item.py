@@ -16,6 +16,7 @@ from outlast.calls.records import Notes
 from outlast.calls.state import Ended, running, standing
 from outlast.deciding import REASONS
 from outlast.errors import CircuitBreakerOpenError, PermanentFailure
+from outlast.kernel import raised
 from outlast.kernel.clock import stopping
 from outlast.kernel.redact import error_text, sanitise
 from outlast.pipeline.engine.itemcall import StageCall
@@ -53,10 +54,10 @@ def shorten(error: BaseException) -> None:
     Take our own frames off the front of a traceback. They hold the item, which holds the error: what a failed body held would be freed by the
     garbage collector only.
     """
-    reached = error.__traceback__
+    reached = raised.frames(error)
     while reached is not None and reached.tb_frame.f_code.co_filename.startswith(_OURS):
         reached = reached.tb_next
-    error.__traceback__ = reached
+    raised.set_frames(error, reached)
 
 
 class Next(Enum):
@@ -453,8 +454,8 @@ class Journey:
             if self.call is not None:
                 self.call.fell_back(self.fallen)
             return self.came_out(post, result)
-        if error.__context__ is None and error is not self.fallen:
-            error.__context__ = self.fallen
+        if raised.context(error) is None and error is not self.fallen:
+            raised.set_context(error, self.fallen)
         self.give_up(post.name, error, stop_reason=stop_reason)
         return Next.END
 
