@@ -115,7 +115,9 @@ class Keys:
     def _content(item: Any, seq: int) -> str:
         try:
             return blake2b(_canonical(item).encode(errors="surrogatepass"), digest_size=16).hexdigest()
-        except (TypeError, ValueError, RecursionError):
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - what an item says of itself is the user's code
             return f"@{seq}"  # nothing else is known of it than where it stood
 
     def _own(self, item: Any, seq: int) -> str | None:
@@ -123,7 +125,9 @@ class Keys:
         if callable(of):
             try:
                 value = of(item)
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
                 if seq == 0:
                     raise
         elif isinstance(item, Mapping):
