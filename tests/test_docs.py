@@ -118,6 +118,7 @@ def test_examples_in_docstrings_hold(name):
 # The page of each room's names; those of the other rooms are on the page of the public names.
 PAGE_OF = dict.fromkeys(("components", "deadletters", "pipeline"), "runs.md") | {
     "errors": "errors.md",
+    "pipeline.errors": "errors.md",
     "rows": "rows.md",
 }
 WHOLE_PAGES = {"RetryPolicy": "policy.md", "Verdict": "verdicts.md"}

@@ -401,3 +401,69 @@ def test_a_parquet_file_that_is_another_one_gets_no_spool_beside_it(tmp_path):
     with pytest.raises(outlast.ConfigurationError, match="another file"):
         Parquet(path).open(1000, run="r", token=1)
     assert [*tmp_path.iterdir()] == [path]
+
+
+def killed(app, sink, key, at):
+    """A run that is killed about when so many of its items are on record."""
+    runs = []
+
+    @outlast.stage
+    async def same(row):
+        if row["n"] == at:
+            runs[0].end("interrupted")
+        return row
+
+    pipeline(app, same).run(ROWS, run_key=key, sink=sink, check=False, watch=runs.append, ordered=True)
+    left_running(app.store)
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])
+@pytest.mark.parametrize("known", ["the same rows", "nothing committed", "no marks"])
+def test_what_another_run_has_written_is_not_cut_off(app, tmp_path, name, known):
+    """D-25: also if all fits that is on record of the run: nothing was committed yet, the same rows were, or an older version has kept no marks."""
+    sink = tmp_path / name
+    file = Path(f"{sink}.spool") if name == "out.parquet" else sink
+    killed(app, sink, "k", 20)
+    if known == "nothing committed":
+        sql(app.store, "update outlast_progress set sink_offset = 0, sink_mark = null")
+    mine = file.rename(tmp_path / "mine")
+    killed(app, sink, "other", 80)
+    if known == "no marks":
+        sql(app.store, "update outlast_progress set sink_mark = null")
+    theirs = file.read_bytes()
+    refused(app, sink, ROWS, "got: the file of the run 'other' of p. Put the run's own file back")
+    assert file.read_bytes() == theirs
+    assert pipeline(app).run(ROWS, run_key="other", sink=sink).status == "completed"
+    assert outlast.Files(sink).count() == 100
+    sink.unlink()
+    mine.rename(file)
+    assert pipeline(app).run(ROWS, run_key="k", sink=sink).status == "completed"
+    assert (outlast.Files(sink).count() == 100) == (known != "nothing committed")
+
+
+def test_a_replay_of_others_does_not_cut_the_file_of_another_run(app, tmp_path, caplog):
+    """D-25: what a dead replay has left is made good in its own file, and waits as long as that is away."""
+    down, sink = [True], tmp_path / "out.jsonl"
+
+    @outlast.stage(retry=None)
+    def work(row):
+        if row["n"] == 1 and down:
+            raise ValueError("not yet")
+        return row
+
+    one, two = (outlast.Pipeline(name, work, app=app, failure_budget=1.0) for name in ("one", "two"))
+    one.run(ROWS[:30], run_key="monday", sink=sink, check=False)
+    two.run(ROWS[:3], run_key="k", check=False)
+    sql(app.store, "update outlast_runs set replayed_by = 'dead' where run_key = 'monday'")
+    left_running(app.store)
+    mine = sink.rename(tmp_path / "mine")
+    down.clear()
+    one.run(ROWS[:1] + ROWS[2:], run_key="tuesday", sink=sink)  # which begins as monday's does
+    theirs = sink.read_bytes()
+    assert two.reprocess().counts.succeeded == 1
+    assert (sink.read_bytes(), app.store.find_run("one", "monday").replayed_by) == (theirs, "dead")
+    assert "stays so: expected the sink" in caplog.text
+    sink.rename(tmp_path / "theirs")
+    mine.rename(sink)
+    assert one.reprocess().counts.succeeded == 1
+    assert (sorted(contents(sink)), app.store.find_run("one", "monday").replayed_by) == (list(range(30)), None)

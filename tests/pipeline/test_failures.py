@@ -15,6 +15,7 @@ import laborious
 import outlast
 from outlast import report
 from outlast.cli import app as command_line
+from outlast.cli.printing import print_run
 from outlast.deadletters.folder import as_entry, from_entry
 from outlast.isolation.supervisor import pack_error, unpack_error
 from outlast.testing import run as trial
@@ -323,6 +324,28 @@ def test_a_shell_shows_problems_and_stop_reasons(app):
     assert json.loads(shell(app, "runs", "report", "kept", "--json"))["stop_reasons"] == {"exhausted": 1}
     again = from_entry(as_entry(app.store.letter(letter.id), app.codec.decode), app.codec.encode)
     assert again.stop_reason == "exhausted"
+
+
+def test_a_shell_shows_no_share_of_what_was_read_ahead(app, capsys):
+    """Of a source that was not read to its end the number of items is not known: no bar, no percentage, unless somebody has counted them."""
+
+    @outlast.stage(concurrency=1)
+    async def work(n):
+        if n == 20:
+            raise ValueError("bad")
+        return n
+
+    pipeline = outlast.Pipeline("p", work, app=app)
+    pipeline.run(iter(range(2000)), run_key="k", on_item_error="stop", check=False)
+    said, _, _ = shell(app, "runs", "show", "k").partition(
+        "count"
+    )  # before the table of failures, which has shares of its own
+    assert ("%" in said, "━" in said, "256 items read, more to come" in said) == (False, False, True)
+    print_run(app.store.find_run("p", "k"), [], expected=2000)
+    said = capsys.readouterr().out
+    assert ("1.1 %" in said or "1 %" in said, "256 items read of 2,000" in said) == (True, True)
+    pipeline.run(range(2000), run_key="k", check=False)
+    assert "100 %" in shell(app, "runs", "show", "k")
 
 
 def test_a_shell_says_what_is_not_stored(app):

@@ -159,6 +159,81 @@ def test_a_version_that_was_said_is_not_asked_for(app):
     )
 
 
+def test_a_version_is_told_though_the_code_is_the_same(app):
+    """D-24: `version` decides, also where the function is written as before."""
+
+    def make(version):
+        @outlast.stage(version=version)
+        def label(n: int) -> int:
+            return n
+
+        return outlast.Pipeline("p", label, app=app)
+
+    make("1").run(range(3), run_key="a")
+    assert make("2").run(range(4), run_key="a", on_change="keep").why == (
+        "4 of 4 items succeeded; the version of label has changed since, and what is finished keeps its outputs"
+    )
+
+
+def gone_through(rows):
+    yield from rows
+
+
+async def awaited(rows):
+    for row in rows:
+        yield row
+
+
+@pytest.mark.parametrize("source", [list, gone_through, awaited])
+@pytest.mark.parametrize("wrong", ["idd", lambda row: row["idd"]], ids=["field", "function"])
+@pytest.mark.parametrize("sink", [None, "out.jsonl"])
+def test_a_run_of_which_nothing_was_read_binds_nothing(app, tmp_path, source, wrong, sink):
+    """D-24: a mistyped item_key is invalid input, said before anything is begun; mended, the same run_key is taken, with other stages too."""
+
+    @outlast.stage
+    def other(row: dict) -> dict:
+        return row
+
+    where = None if sink is None else tmp_path / sink
+    pipeline = outlast.Pipeline("p", passing, app=app)
+    for _ in range(2):
+        with pytest.raises(outlast.ConfigurationError, match="in the first item"):
+            pipeline.run(source(ROWS), run_key="k", item_key=wrong, sink=where, check=False)
+    if source is not awaited:
+        assert app.store.runs() == []
+    result = outlast.Pipeline("p", other, app=app).run(source(ROWS), run_key="k", item_key="id", sink=where)
+    record = app.store.run(result.id)
+    assert (result.counts.succeeded, [mark.name for mark in record.stages]) == (3, ["other"])
+    with pytest.raises(outlast.ConfigurationError, match="expected the item_key of the run 'k' to stay the same, 'id'"):
+        outlast.Pipeline("p", other, app=app).run(source(ROWS), run_key="k", item_key="other", sink=where)
+
+
+def test_a_later_item_without_a_key_is_known_by_its_content_and_says_so(app, caplog):
+    """D-24, D-26: it stops nobody; the item carries a warning, and the log says it once."""
+    rows = [{"id": 1}, {"no": 2}, {"id": None}]
+    with caplog.at_level(logging.WARNING, "outlast"):
+        result = outlast.Pipeline("p", passing, app=app).run(rows, item_key="id")
+    warned = "it has no key 'id', and is known by its content"
+    assert [(len(item.key), item.warnings) for item in result.items()] == [(1, ()), (32, (warned,)), (32, (warned,))]
+    said = [record.getMessage() for record in caplog.records if "content" in record.getMessage()]
+    assert said == [f"item 1 of the source: {warned}; so is every other one without it"]
+
+
+def test_a_source_is_closed_if_its_first_item_is_refused(app):
+    """A generator that was begun to look at its first item is not left open."""
+    closed = []
+
+    def rows():
+        try:
+            yield {"id": 1}
+        finally:
+            closed.append(True)
+
+    with pytest.raises(outlast.ConfigurationError):
+        outlast.Pipeline("p", passing, app=app).run(rows(), item_key="idd")
+    assert closed == [True]
+
+
 def test_a_run_from_before_this_was_recorded_is_accepted_and_recorded_now(app):
     """D-24: what it was begun with is not known; from then on it is."""
     pipeline = outlast.Pipeline("p", passing, app=app)

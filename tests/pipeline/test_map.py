@@ -166,3 +166,34 @@ def test_the_wrong_kind_of_function_is_named():
         asyncio.run(outlast.amap(half, [1]))
     with pytest.raises(outlast.ConfigurationError, match="concurrency"):
         outlast.map(half, [1], concurrency=0)
+
+
+@both
+@pytest.mark.parametrize("guarded", [False, True])
+def test_skipped_and_degraded_items_are_what_they_are_in_a_run(kind, guarded):
+    """A Skip is no failure, costs no attempt and says nothing to a breaker; what is degraded is its value, and says why."""
+    breaker = outlast.CircuitBreaker("mapped", failure_threshold=1)
+    policy = outlast.RetryPolicy(initial_delay=0, on_errors=["all"])
+    guard = outlast.Guard("mapped", retry=policy, breaker=breaker) if guarded else None
+    calls = []
+
+    def work(number):
+        calls.append(number)
+        if number == 1:
+            raise outlast.Skip("not wanted")
+        return outlast.Degraded(20, "from the cache") if number == 2 else number
+
+    with capture_events() as events:
+        result = drive(kind, work, [1, 2, 3], guard=guard)
+    assert (result.status, result.total, result.values(), result.failed, calls) == (
+        "success",
+        3,
+        [20, 3],
+        [],
+        [1, 2, 3],
+    )
+    assert (result.skipped, result.degraded) == ([(1, "not wanted")], [(2, "from the cache")])
+    assert sorted(event.item_id for event in events if event.name == "item_succeeded") == ["2", "3"]
+    assert (breaker.state, breaker.failure_count) == ("closed", 0)
+    assert "1 skipped" in repr(result)
+    assert "1 skipped" in result._repr_html_()

@@ -190,6 +190,7 @@ def test_the_numbers_agree_with_the_rows(request, database, plays, audit):
             assert stage.entered == sum(items[seq].stage >= place for seq in items)
             if found.complete and plays:
                 assert stage.entered == stage.first_try + stage.after_retry + stage.skipped + stage.dead
+                assert (stage.fell_back, stage.mended, stage.unfinished) == (0, 0, 0)
                 mine = [row for row in rows if row.stage == place]
                 assert stage.attempts == len(mine)
                 if mine:
@@ -562,3 +563,65 @@ def test_hostile_texts_are_texts_and_secrets_stay_inside(app):
         text.encode()
     assert page.count("<title>") >= 1
     assert report.story(app, run.id, EVIL).position == 0
+
+
+def test_the_fates_of_a_stage_add_up(app, tmp_path):
+    """Fallbacks, refused outputs, replays that mend or skip, and items that are not finished: each that entered is somewhere, once."""
+    broken = [True]
+    once = outlast.RetryPolicy(max_attempts=2, initial_delay=0.001)
+    guard = outlast.Guard("one", retry=once, fallback=lambda n: n, fallback_on=["timeout"])
+
+    @outlast.stage(guard=guard, concurrency=1)
+    async def one(n):
+        if n % 10 == 3:
+            raise TimeoutError("always")
+        if n % 10 == 4 and outlast.current().attempt == 1:
+            raise ConnectionResetError("once")
+        if n == 5:
+            raise outlast.Skip("not wanted")
+        return n
+
+    @outlast.stage(
+        guard=outlast.Guard("two", retry=once, fallback=lambda n: -n, fallback_on=["timeout"]), concurrency=1
+    )
+    async def two(n):
+        if n == 23:
+            raise TimeoutError("always")
+        if broken and n in {6, 7, 8}:
+            raise ValueError("six")
+        if n == 7:
+            raise outlast.Skip("not wanted either")
+        return object() if n == 9 else n
+
+    pipeline = outlast.Pipeline("p", one, two, app=app, min_success_rate=0.1)
+    pipeline.run(range(30), run_key="k", item_key=str)
+
+    def fates():
+        names = ("entered", "first_try", "after_retry", "fell_back", "skipped", "dead", "mended", "unfinished")
+        return [tuple(getattr(stage, name) for name in names) for stage in report.read(app, "k").stages]
+
+    assert fates() == [(30, 23, 3, 3, 1, 0, 0, 0), (29, 24, 0, 1, 0, 4, 0, 0)]
+    broken.clear()
+    pipeline.reprocess(check=False)
+    assert fates() == [(30, 23, 3, 3, 1, 0, 0, 0), (29, 24, 0, 1, 0, 1, 3, 0)]
+
+
+def test_the_time_of_an_item_covers_its_replays(app):
+    """What it took is at least what its attempts worked; a run that was started twice says what its passes took without the pause."""
+    broken = [True]
+
+    @outlast.stage
+    def work(n: int) -> int:
+        if broken:
+            raise ValueError("broken")
+        return n + sum(range(100_000))
+
+    pipeline = outlast.Pipeline("p", work, app=app)
+    pipeline.run([1], run_key="k", check=False)
+    broken.clear()
+    pipeline.reprocess()
+    story = report.story(app, "k", 0)
+    assert story.took >= story.worked > 0
+    pipeline.run([1], run_key="k")
+    facts = report.read(app, "k").run
+    assert 0 < facts.worked < facts.took

@@ -108,7 +108,7 @@ def test_keys_are_content_and_occurrence_or_the_users_own(app):
     assert len(third) == 32
     assert keys([{"id": 7}, {"id": 8}, {"id": 7}], item_key="id") == ["7", "8", "7#2"]
     assert keys([3, 4], item_key=lambda item: f"row-{item}") == ["row-3", "row-4"]
-    with pytest.raises(outlast.RunFailed, match="none in the first item"):
+    with pytest.raises(outlast.ConfigurationError, match="none in the first item"):
         pipeline.run([{"id": 7}], item_key="identity")
     one, other = keys([{"id": 7}, {"no": 8}], item_key="id")
     assert (one, len(other)) == ("7", 32)

@@ -28,29 +28,36 @@ def group_rows(groups: Sequence[FailureGroup]) -> Iterator[tuple[Any, ...]]:
         yield group.count, share, group.id, group.stage, group.error_class, group.last_seen_at, group.message
 
 
-def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "") -> None:
-    """A run as it stands in the store."""
+def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "", expected: int | None = None) -> None:
+    """A run as it stands in the store. `expected` is how many items its source has, if that is known though not all were read."""
     out = console()
     counts = run.counts
     finished = counts.succeeded + counts.skipped + counts.dlq + counts.failed
     ended = run.finished_at
-    took = "" if ended is None else f"  {duration((ended - run.started_at).total_seconds())}"
+    since = " since it first began" if run.passes > 1 else ""  # with the pauses between its passes
+    took = "" if ended is None else f"  {duration((ended - run.started_at).total_seconds())}{since}"
     status = Text(run.status, style=f"bold {STATUS_COLOURS.get(run.status, '')}")
     called = (plain(run.pipeline), "bold"), "  ", plain(run.run_key), "  "
     out.print(Text.assemble(*called, status, took, "  ", (run.id[:12], "dim")))
     if why or run.told:
         out.print(Text(plain(why or run.told)))
-    drawn = bar(
-        min(out.width, WIDEST_BAR) - 8,
-        counts.total,
-        dead=counts.dlq + counts.failed,
-        degraded=counts.degraded,
-        skipped=counts.skipped,
-        succeeded=counts.succeeded - counts.degraded,
-    )
-    out.print(drawn.append(f"  {percent(finished, counts.total):>6}"))
+    whole = counts.total if run.source_exhausted else expected
+    if whole is not None and whole >= counts.total:  # what was read ahead is no whole that anything is a share of
+        drawn = bar(
+            min(out.width, WIDEST_BAR) - 8,
+            whole,
+            dead=counts.dlq + counts.failed,
+            degraded=counts.degraded,
+            skipped=counts.skipped,
+            succeeded=counts.succeeded - counts.degraded,
+        )
+        out.print(drawn.append(f"  {percent(finished, whole):>6}"))
     degraded = f" ({counts.degraded:,} degraded)" if counts.degraded else ""
-    parts = [counted(counts.total, "item") + " read" + ("" if run.source_exhausted else ", more to come")]
+    parts = [
+        counted(counts.total, "item")
+        + " read"
+        + ("" if run.source_exhausted else ", more to come" if expected is None else f" of {expected:,}")
+    ]
     parts.append(f"{counts.succeeded:,} succeeded{degraded}")
     parts += [
         f"{number:,} {word}" for number, word in ((counts.skipped, "skipped"), (counts.failed, "failed")) if number

@@ -137,7 +137,13 @@ def _facts(report: Report) -> None:
         if number
     ]
     if report.run.took is not None:
-        parts.append(duration(report.run.took))
+        worked = report.run.worked
+        apart = (
+            ""
+            if worked is None or report.passes <= 1
+            else f", {duration(worked)} without the pauses between its passes"
+        )
+        parts.append(duration(report.run.took) + apart)
     if report.passes > 1:
         parts.append(f"started {report.passes} times")
     console().print(Text("   ".join(parts)))
@@ -164,12 +170,15 @@ def _groups(report: Report) -> None:
 
 def _stages(report: Report) -> None:
     _heading("Stages")
+    fates = {"fallback": "fell_back", "mended": "mended", "unfinished": "unfinished"}
+    more = {name: fate for name, fate in fates.items() if any(getattr(stage, fate) for stage in report.stages)}
     rows = [
         (
             stage.name,
             stage.entered,
             _share(stage.first_try_rate),
             stage.after_retry,
+            *(getattr(stage, fate) for fate in more.values()),
             stage.skipped,
             stage.dead,
             *(
@@ -180,7 +189,7 @@ def _stages(report: Report) -> None:
         )
         for stage in report.stages
     ]
-    headings = ("stage", "entered", "first try", "retried", "skipped", "dead", "p50", "p95", "p99", "longest")
+    headings = ("stage", "entered", "first try", "retried", *more, "skipped", "dead", "p50", "p95", "p99", "longest")
     print_table(headings, _clean_rows(rows), fold="stage", drop=("p99", "longest", "skipped", "p50"))
     amplification = report.amplification
     if amplification.ratio is not None:

@@ -447,7 +447,8 @@ def _started(
                 watch=watch,
             )
         )
-    _tell(pipeline, result, store=store, strict=strict, as_json=as_json, signalled=signalled)
+    many = None if expected is None else expected()
+    _tell(pipeline, result, store=store, strict=strict, as_json=as_json, signalled=signalled, expected=many)
 
 
 def _ended(run: Callable[[], RunResult[Any]]) -> tuple[RunResult[Any], Code | None]:
@@ -497,6 +498,7 @@ def _tell(
     strict: bool,
     as_json: bool,
     signalled: Code | None = None,
+    expected: int | None = None,
 ) -> None:
     """The report, what to do next, and the exit code."""
     from outlast.cli.printing import next_steps, print_run
@@ -516,7 +518,7 @@ def _tell(
             | {"outcome": result.outcome, "success_rate": result.success_rate, "groups": shown, "exit_code": int(code)}
         )
     else:
-        print_run(record, groups, why=result.why)
+        print_run(record, groups, why=result.why, expected=expected)
         resume, anew = ways_on(kept, record, store)
         code_at = kept.code_option(record.pipeline)
         for step in next_steps(record, groups, resume, code_at, anew=anew, stored=stored_at(store)):

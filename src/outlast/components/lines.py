@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from outlast.components.sinks import Claimed
+
 JSON_LINES = (".jsonl", ".ndjson")
 _PIECE = 1 << 20
 QUOTE = '"'
@@ -143,6 +145,7 @@ class Appended(Sink):
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()  # the file that grows, whatever folder somebody goes to
+        self.place = self._path
         self.name = str(path)
         self._file = -1
         self._made = False  # whether there was none before
@@ -185,12 +188,23 @@ class Appended(Sink):
                 raise self._another(offset)
             if offset is not None and (known.kind == _WHOLE if settled is None else settled) and size > offset:
                 raise self._too_long(offset, size)
+            self._spare(offset or 0, size)
             if not alone:
                 size = self._renew(offset or 0, token)
             self._cut(offset or 0, size)
         except BaseException:
             self._leave()
             raise
+
+    def _spare(self, kept: int, size: int, begins: int = 0) -> None:
+        """Complain if what is there is another run's, by what that has on record, and would be cut off or written over."""
+        for other in self.others:
+            known, end = Mark.of(other.mark, other.offset), self._begins + other.offset - begins
+            spared = other.offset < kept or (other.offset == kept and not other.newer)
+            if spared or other.offset <= begins or end > size:
+                continue
+            if known.digest in self._digests(self._tail_at(end)) if known.digest else end == size:
+                raise self._of_another_run(other)
 
     def _leave(self) -> None:
         """It cannot be used: what is there stays, and nothing new is left."""
@@ -279,6 +293,10 @@ class Appended(Sink):
             tail = f"{there.st_dev} {there.st_ino}".encode()
         return blake2b(tail, digest_size=16).hexdigest()
 
+    def _digests(self, tail: bytes) -> set[str]:
+        """How a run that has left this file with these last bytes may have marked it."""
+        return {self._digest(tail)}
+
     @property
     def mark(self) -> str | None:
         return str(Mark(self._written, self._digest(self._next_tail)))
@@ -298,6 +316,12 @@ class Appended(Sink):
         return ConfigurationError(
             f"expected the sink {self.name} to hold at least the {offset} bytes that were committed, got: no such file. "
             "It was changed since: put it back, or begin a new run with another run_key."
+        )
+
+    def _of_another_run(self, other: Claimed) -> ConfigurationError:
+        return ConfigurationError(
+            f"expected the sink {self.name} to be as the run has left it, got: the file of the run {other.run_key!r} of {other.pipeline}. Put the run's "
+            "own file back, or begin a new run with another run_key and sink."
         )
 
     def _too_short(self, offset: int, size: int) -> ConfigurationError:

@@ -96,7 +96,7 @@ class Parquet(Appended):
         self._pa = library("a Parquet file as a sink")
         super().__init__(path.with_name(path.name + ".spool"))
         self.name = str(path)
-        self._target = path.absolute()
+        self._target = self.place = path.absolute()
         self._run = ""
         self._token = 0
         self._seen: tuple[int, int, int] | None = None  # which file had the name of the target
@@ -153,9 +153,9 @@ class Parquet(Appended):
         offset = offset or 0
         self._covered, self._footer = (self._covers(), _footer(self._target)) if there else (0, b"")
         self._begin = self._beginning(size)
-        if self._covered == offset and (
-            there or not offset
-        ):  # the file has all of it: whatever is spooled is of no use
+        whole = self._covered == offset and (there or not offset)
+        self._spare(0 if whole else offset, size, self._begin)
+        if whole:  # the file has all of it: whatever is spooled is of no use
             self._begin, size = self._covered, 0
         have = self._begin + max(0, size - _HEAD)
         if not self._begin <= self._covered <= offset <= max(have, self._covered):
@@ -180,6 +180,9 @@ class Parquet(Appended):
 
     def _digest(self, tail: bytes) -> str:
         return blake2b(self._footer + tail, digest_size=16).hexdigest()
+
+    def _digests(self, tail: bytes) -> set[str]:
+        return {self._digest(tail), blake2b(tail, digest_size=16).hexdigest()}  # another run has gone on from no file
 
     @property
     def mark(self) -> str | None:

@@ -8,12 +8,28 @@ written and is not covered by it when a run goes on was never committed, and is 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from outlast.errors import ConfigurationError, PermanentFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+
+class Claimed(Protocol):
+    """What another run has committed to a sink of the same address."""
+
+    @property
+    def pipeline(self) -> str: ...
+    @property
+    def run_key(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def mark(self) -> str | None: ...
+    @property
+    def newer(self) -> bool: ...
 
 
 class Refused(PermanentFailure):
@@ -33,6 +49,8 @@ class Sink(ABC):
 
     name: str | None = None  # where outputs go, for the record; None if that cannot be compared
     refuses = False  # whether `write` may raise Refused
+    place: Path | None = None  # the file that outputs go to
+    others: Sequence[Claimed] = ()  # what other runs have in it by the store's word; `open` takes nothing of it away
 
     def encode(self, value: Any) -> Any:
         """The output as it will be written; raises for one that cannot be."""

@@ -197,9 +197,21 @@ def partial_page(result: PartialResult[Any, Any]) -> str:
     return _frame(
         _headline("map", "", result.status, duration(result.elapsed)),
         _bar(
-            result.total, dead=len(result.failed), succeeded=len(result.succeeded), label=counted(result.total, "item")
+            result.total,
+            dead=len(result.failed),
+            skipped=len(result.skipped),
+            succeeded=len(result.succeeded),
+            label=counted(result.total, "item"),
         ),
-        _p(_kinds([(f"{len(result.succeeded):,} succeeded", "succeeded"), (f"{len(result.failed):,} failed", "dead")])),
+        _p(
+            _kinds(
+                [
+                    (f"{len(result.succeeded):,} succeeded", "succeeded"),
+                    *([(f"{len(result.skipped):,} skipped", "skipped")] if result.skipped else []),
+                    (f"{len(result.failed):,} failed", "dead"),
+                ]
+            )
+        ),
         _table(["count", "error", "message"], rows, numbers=[0]) if rows else "",
         _p(_dim(f"and {counted(more, 'other kind')}")) if more > 0 else "",
     )
@@ -375,7 +387,7 @@ def _counts_bar(counts: Counts) -> str:
         degraded=counts.degraded,
         skipped=counts.skipped,
         succeeded=counts.succeeded - counts.degraded,
-        label=counted(counts.total, "item") + " read",
+        label=counted(counts.total, "item") + " read" + ("" if counts.source_exhausted else ", more to come"),
     )
 
 

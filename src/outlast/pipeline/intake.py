@@ -66,6 +66,9 @@ class Intake:
         if not isinstance(self._items, Iterator):
             self._more = aiter(self._items)
         self._keys = Keys(item_key)
+        self._called = repr(item_key) if isinstance(item_key, str) else "that item_key gives"  # for people
+        self._bare: set[str] = set()  # items of this chunk that are known by their content, although others have a key
+        self._warned = False
         self._store = store
         self._run = run
         self._known = read_before  # positions that an earlier pass has read
@@ -138,7 +141,19 @@ class Intake:
             ]
         else:
             left = await self._unfinished(first, keys, items)
+        if self._bare:
+            self._warn_of_bare(left)
         return left
+
+    def _warn_of_bare(self, journeys: list[Journey]) -> None:
+        said = f"it has no key {self._called}, and is known by its content"
+        for journey in journeys:
+            if journey.key in self._bare:
+                journey.warn(said)
+                if not self._warned:
+                    self._warned = True
+                    warn("item %s of the source: %s; so is every other one without it", f"{journey.seq:,}", said)
+        self._bare.clear()
 
     def recorded(self, load: Load) -> None:
         """The ends of these items are on record."""
@@ -201,7 +216,12 @@ class Intake:
             self._signal.set_result(None)
 
     def _key(self, item: Any, seq: int) -> str:
-        return self._keys.of_content(item.raw, seq) if isinstance(item, Unreadable) else self._keys.of(item, seq)
+        if isinstance(item, Unreadable):
+            return self._keys.of_content(item.raw, seq)
+        key = self._keys.of(item, seq)
+        if self._keys.bare:
+            self._bare.add(key)
+        return key
 
     async def _unfinished(self, first: int, keys: list[str], items: list[Any]) -> list[Journey]:
         store, run = self._store, self._run.number

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from outlast.components import Unreadable
 from outlast.components.values import plain
 from outlast.errors import ConfigurationError
 from outlast.store.records import CODED, coded, key_text
@@ -76,6 +77,54 @@ class Seen:
                 table[place] = mark
 
 
+class NoKey(ConfigurationError):
+    """The first item has no key of the kind that was asked for: the name of the field, or the function, is the wrong one."""
+
+
+class Ahead(Iterator[Any]):
+    """A source whose first item was looked at; what was raised instead of one is raised when it is wanted."""
+
+    def __init__(self, source: Iterator[Any]) -> None:
+        self._source = source
+        self.first: Any = _MISSING
+        self._raised: BaseException | None = None
+        try:
+            self.first = next(source, _MISSING)
+        except BaseException as error:  # noqa: BLE001 - the run says so
+            self._raised = error
+
+    def __next__(self) -> Any:
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
+        if self.first is _MISSING:
+            return next(self._source)
+        item, self.first = self.first, _MISSING
+        return item
+
+    def close(self) -> None:
+        """Nothing more is read."""
+        if hasattr(self._source, "close"):
+            self._source.close()
+
+    def checked(self, item_key: str | Callable[[Any], str]) -> Ahead:
+        """Itself, if its first item has such a key."""
+        if self.first is not _MISSING and not isinstance(self.first, Unreadable):
+            try:
+                Keys(item_key).of(self.first, 0)
+            except NoKey:
+                self.close()
+                raise
+        return self
+
+
+def checked(source: Any, item_key: str | Callable[[Any], str] | None) -> Any:
+    """The same items, if the first of them has a key; `NoKey` before anything is on record. What has to be waited for is asked later."""
+    if item_key is None or not isinstance(source, Iterator):
+        return source
+    return Ahead(source).checked(item_key)
+
+
 class Keys:
     """
     Gives each item of a source its key, and no two the same. The same source in the same order gets the same keys.
@@ -86,10 +135,12 @@ class Keys:
     def __init__(self, item_key: str | Callable[[Any], str] | None) -> None:
         self._of = item_key
         self._seen = Seen()
+        self._first = True
+        self.bare = False  # the newest item has no key of its own
 
     def of(self, item: Any, seq: int) -> str:
         """The key of the item at this position."""
-        key = None if self._of is None else self._own(item, seq)
+        key = None if self._of is None else self._own(item)
         return self._once(self._content(item, seq) if key is None else key)
 
     def of_content(self, content: Any, seq: int) -> str:
@@ -120,23 +171,25 @@ class Keys:
         except BaseException:  # noqa: BLE001 - what an item says of itself is the user's code
             return f"@{seq}"  # nothing else is known of it than where it stood
 
-    def _own(self, item: Any, seq: int) -> str | None:
-        of, value = self._of, _MISSING
+    def _own(self, item: Any) -> str | None:
+        of, value, raised = self._of, _MISSING, None
+        first, self._first = self._first, False
         if callable(of):
             try:
                 value = of(item)
             except KeyboardInterrupt:
                 raise
-            except BaseException:
-                if seq == 0:
-                    raise
+            except BaseException as error:  # noqa: BLE001 - said for the first item, and not the end of the others
+                raised = error
         elif isinstance(item, Mapping):
             value = item.get(of, _MISSING)
         else:
             value = getattr(item, str(of), _MISSING)
-        if value is not _MISSING and value is not None:
+        self.bare = value is _MISSING or value is None
+        if not self.bare:
             return str(value)
-        if seq == 0:
-            message = f"expected every item to have the item_key {of!r}, got: none in the first item."
-            raise ConfigurationError(message)
+        if first:
+            what = "the function item_key to give a key" if callable(of) else f"every item to have the item_key {of!r}"
+            got = "none" if raised is None else type(raised).__name__
+            raise NoKey(f"expected {what}, got: {got} in the first item.") from raised
         return None  # one item without a key must not stop the others: it is known by its content

@@ -20,6 +20,7 @@ from outlast.pipeline.engine.runner import Runner
 from outlast.pipeline.errors import mark_with_result
 from outlast.pipeline.identity import OtherKeys, changed, identity_of, in_doubt, refusal
 from outlast.pipeline.intake import Intake
+from outlast.pipeline.keys import Ahead, NoKey, checked
 from outlast.pipeline.logs import marked
 from outlast.pipeline.record.books import Accounting, in_words, tally
 from outlast.pipeline.record.endings import Ledger
@@ -80,7 +81,7 @@ class Run:
         self._wishes: deque[str] = deque()
         self._doubted = False
         self._versioned: set[str] = set()  # stages that are another version than when it began
-        self._changed: list[str] = []  # stages whose functions are written in another way than when it began
+        self._changed: list[str] = []  # these, and those whose functions are written in another way
         self.runner: Runner | None = None
 
     def ask(self, wish: str) -> None:
@@ -110,14 +111,18 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._hear()
         with self._stop:
-            return await self._go(plan)
+            try:
+                return await self._go(plan)
+            finally:
+                if self.runner is None and isinstance(self._items, Ahead):  # else the runner closes it
+                    self._items.close()
 
     async def _go(self, plan: Plan) -> RunResult[Any]:
         # What is wrong with these is said before anything is begun.
         _share(plan)
         sink, replays = open_sink(plan.sink), isinstance(self._source, Chosen)
         if not replays:
-            self._items = open_source(self._source)
+            self._items = checked(open_source(self._source), plan.item_key)
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
         now = identity_of(plan, sink)
         try:
@@ -125,18 +130,23 @@ class Run:
             self._doubted = in_doubt(before.identity, now)
             if before.counts.succeeded + before.counts.skipped + before.counts.dlq + before.counts.failed:
                 versions = {mark.name: mark.version for mark in before.stages}
-                self._changed = changed(before.identity, now)
+                written = changed(before.identity, now)
                 self._versioned = {
                     mark.name for mark in plan.marks if versions.get(mark.name, mark.version) != mark.version
                 }
+                self._changed = [each.name for each in plan.marks if each.name in {*written, *self._versioned}]
             try:
                 if sink is not None:
                     record = await _aside(lambda: _ready(sink, store, record, lease, before))
                 if replays:
                     self._origins = Origins(store, record, lease, plan.bounds, elsewhere=sink is not None)
                 return await self._work(store, record, lease, sink)
-            except OtherKeys:
-                await _aside(lambda: _as_before(store, lease, before))
+            except (OtherKeys, NoKey) as error:
+                why = error_text(error)
+                if before.passes:
+                    await _aside(lambda: _as_before(store, lease, before))
+                else:
+                    await _aside(lambda: _not_begun(store, lease, record, why))
                 raise
             except BaseException as error:
                 if self.runner is None:  # it never began: nobody has to wait for the lease to end
@@ -227,8 +237,8 @@ class Run:
             cancelled = interruption
         if watcher is not None:
             watcher.cancel()
-        if isinstance(runner.error, OtherKeys):  # nothing was begun
-            raise runner.error
+        if isinstance(runner.error, OtherKeys) or (isinstance(runner.error, NoKey) and not runner.intake.read):
+            raise runner.error  # nothing was begun
         if resends is not None and runner.status != "lost":
             await _aside(lambda: _set_free(store, lease, record))
         result = runner.result = self._result(runner, types)

@@ -5,6 +5,7 @@ A function over many items in one line: what succeeded, what failed, and no stor
 from __future__ import annotations
 
 import asyncio
+import functools
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +17,7 @@ from outlast.observe import emit, for_an_item, listening
 from outlast.pipeline.engine.attempts import failure_of
 from outlast.pipeline.engine.item import shorten
 from outlast.pipeline.results import PartialResult
+from outlast.pipeline.stages import Degraded, Skip
 from outlast.settings.callables import is_async, name_of
 from outlast.settings.checks import Check
 from outlast.verdicts import classify
@@ -35,7 +37,7 @@ def map(  # noqa: A001 - outlast.map
 ) -> PartialResult[A, B]:
     """Call fn with every item, in threads, and go on when one fails. Each call is protected by the guard, if there is one."""
     name, concurrency = _checked(fn, concurrency, wanted=False)
-    work = fn if guard is None else guard(fn)
+    work = _protected(fn, guard, name, wanted=False)
     clock = here.get().clock
     began = clock.monotonic()
     ended: dict[int, tuple[A, Any, Exception | None]] = {}
@@ -49,6 +51,8 @@ def map(  # noqa: A001 - outlast.map
             error = future.exception()
             if isinstance(error, KeyboardInterrupt):
                 raise error
+            if isinstance(error, _Passing):
+                error = error.skip
             if error is not None and not isinstance(error, Exception):  # the item's own, sys.exit too
                 error = failure_of(name, error)
             ended[number] = (item, None if error is not None else future.result(), error)
@@ -77,7 +81,7 @@ async def amap(
 ) -> PartialResult[A, B]:
     """As `map`, for coroutine functions, in the running event loop."""
     name, concurrency = _checked(fn, concurrency, wanted=True)
-    work: Any = fn if guard is None else guard(fn)
+    work: Any = _protected(fn, guard, name, wanted=True)
     clock = here.get().clock
     began = clock.monotonic()
     ended: dict[int, tuple[A, Any, Exception | None]] = {}
@@ -92,6 +96,8 @@ async def amap(
             ended[number] = (item, None, error)
         except (KeyboardInterrupt, GeneratorExit):
             raise
+        except _Passing as passing:
+            ended[number] = (item, None, passing.skip)
         except BaseException as thrown:
             if isinstance(thrown, asyncio.CancelledError) and number in called_off:
                 raise
@@ -122,6 +128,38 @@ async def amap(
     return _result(ended, clock.monotonic() - began)
 
 
+class _Passing(BaseException):
+    """A Skip on its way through a guard, for which it is neither a success nor a failure."""
+
+    def __init__(self, skip: Skip) -> None:
+        super().__init__()
+        self.skip = skip
+
+
+def _protected(fn: Any, guard: Guard | None, name: str, *, wanted: bool) -> Any:
+    """What is called for each item."""
+    if guard is None:
+        return fn
+    if guard.isolation == "process":  # which must find the function by its name
+        return guard(fn)
+
+    def call(item: Any) -> Any:
+        try:
+            return fn(item)
+        except Skip as skip:
+            raise _Passing(skip) from None
+
+    async def acall(item: Any) -> Any:
+        try:
+            return await fn(item)
+        except Skip as skip:
+            raise _Passing(skip) from None
+
+    work: Any = functools.wraps(fn)(acall if wanted else call)
+    work.__name__ = name
+    return guard(work)
+
+
 def _checked(fn: Any, concurrency: int, *, wanted: bool) -> tuple[str, int]:
     check = Check()
     concurrency = check.integer("concurrency", concurrency, low=1, default=16)
@@ -146,14 +184,22 @@ def _surely_sync(fn: Any) -> bool:
 
 def _result(ended: dict[int, tuple[A, B, Exception | None]], elapsed: float) -> PartialResult[A, B]:
     rows = [ended[number] for number in sorted(ended)]
-    succeeded = [(item, value) for item, value, error in rows if error is None]
-    failed = [(item, error) for item, _, error in rows if error is not None]
-    status: Any = "success" if not failed else "partial" if succeeded else "failure"
-    return PartialResult(status=status, total=len(rows), succeeded=succeeded, failed=failed, elapsed=elapsed)
+    good = [(item, value) for item, value, error in rows if error is None]
+    failed = [(item, error) for item, _, error in rows if error is not None and not isinstance(error, Skip)]
+    status: Any = "success" if not failed else "partial" if good else "failure"
+    return PartialResult(
+        status=status,
+        total=len(rows),
+        succeeded=[(item, value.value if isinstance(value, Degraded) else value) for item, value in good],
+        failed=failed,
+        elapsed=elapsed,
+        skipped=[(item, sanitise(str(error.reason))) for item, _, error in rows if isinstance(error, Skip)],
+        degraded=[(item, sanitise(str(value.why))) for item, value in good if isinstance(value, Degraded)],
+    )
 
 
 def _tell(name: str, item: object, _: object, error: Exception | None) -> None:
-    if not listening():
+    if not listening() or isinstance(error, Skip):
         return
     from outlast.observe.events import ItemFailed, ItemSucceeded
 

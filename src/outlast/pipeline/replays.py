@@ -264,6 +264,9 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     settled: bool | None = False  # somebody had it and did not finish: what is behind may be theirs
     if not lease.before and before.replayed_by is None:
         settled = (before.status in FINAL and before.reason not in _CUT_OFF) or None
+    if sink.place is not None and state.sink_offset is not None:
+        addresses = [*{str(address_of(path)) for path in (sink.place, sink.place.resolve())}]
+        sink.others = persist(lambda: store.claims(record.number, addresses), "the store")
     sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone, settled=settled, mark=state.sink_mark)
     if sink.name is not None and (state.sink_offset is None or sink.mark != state.sink_mark):
         # From now on what stands in the file is ours, and can be told from what is on record; and more may follow that is not.

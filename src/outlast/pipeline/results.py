@@ -220,17 +220,23 @@ def _restored(fields: dict[str, Any]) -> RunResult[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PartialResult(Generic[A, B]):
-    """How a function fared over many items: what succeeded with its result, what failed with its error, each in the order it came."""
+    """
+    How a function fared over many items: what succeeded with its result, what failed with its error, what it skipped and why, each in the order
+    it came. `degraded` has those of the succeeded ones that could have been better, and why.
+    """
 
     status: RunOutcome
     total: int
     succeeded: list[tuple[A, B]]
     failed: list[tuple[A, Exception]]
     elapsed: float
+    skipped: list[tuple[A, str]] = field(default_factory=list)
+    degraded: list[tuple[A, str]] = field(default_factory=list)
 
     def __repr__(self) -> str:
         # Not the items: there may be millions, and they are the user's own.
         said = f"{len(self.succeeded):,} of {counted(self.total, 'item')} succeeded, {len(self.failed):,} failed"
+        said += f", {len(self.skipped):,} skipped" if self.skipped else ""
         return f"<PartialResult {self.status}: {said}, {duration(self.elapsed)}>"
 
     def _repr_html_(self) -> str:

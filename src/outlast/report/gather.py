@@ -79,7 +79,7 @@ def gathered(store: Store, run: RunRecord) -> Report:
     return Report(
         format=FORMAT,
         verdict=_verdict(run, counts, store.failures(run, limit=_LISTED), errors),
-        run=_facts(run, sums),
+        run=_facts(run, sums, pass_list),
         counts=counts,
         complete=complete,
         unknown=_unknown(run, complete=complete),
@@ -124,7 +124,7 @@ def reason(why: str) -> tuple[str, str | None, str]:
 # -- the run ----------------------------------------------------------------------------------------------------------------------
 
 
-def _facts(run: RunRecord, sums: Sums) -> RunFacts:
+def _facts(run: RunRecord, sums: Sums, passes: Sequence[Pass]) -> RunFacts:
     end = to_us(run.finished_at) if run.finished_at else max((figure.last_us for figure in sums.items), default=None)
     return RunFacts(
         id=run.id,
@@ -137,7 +137,14 @@ def _facts(run: RunRecord, sums: Sums) -> RunFacts:
         started_at=run.started_at,
         finished_at=run.finished_at,
         took=None if end is None else max(0, end - to_us(run.started_at)) / _SECOND,
+        worked=_worked(passes),
     )
+
+
+def _worked(passes: Sequence[Pass]) -> float | None:
+    spans = [None if each.ended_at is None else (each.ended_at - each.started_at).total_seconds() for each in passes]
+    known = [span for span in spans if span is not None]
+    return sum(known) if known and len(known) == len(spans) else None
 
 
 def _counts(run: RunRecord) -> CountFacts:
@@ -263,6 +270,13 @@ def _stages(run: RunRecord, sums: Sums, *, complete: bool) -> tuple[StageReport,
             figure.number for figure in figures if figure.outcome == "success" and figure.again and not figure.repeated
         )
         later -= later_skips
+        first -= sum(number for stage, again, number in sums.refused if stage == place and not again)
+        later -= sum(number for stage, again, number in sums.refused if stage == place and again)
+        mended, skipped_by_replay = sums.mended.get(place, (0, 0))
+        first += skipped_by_replay  # their attempts here failed: none of them was taken for one that came through
+        skipped -= skipped_by_replay
+        dead = sum(figure.number for figure in here if figure.status in {"dlq", "failed"})
+        unfinished = sums.unfinished.get(place, 0)
         retries = _retries(sums, place, entered)
         found.append(
             StageReport(
@@ -275,8 +289,11 @@ def _stages(run: RunRecord, sums: Sums, *, complete: bool) -> tuple[StageReport,
                 first_try=first if complete else None,
                 first_try_rate=(first / (entered - skipped) if entered > skipped else None) if complete else None,
                 after_retry=later if complete else None,
+                fell_back=max(0, entered - first - later - skipped - dead - mended - unfinished) if complete else None,
                 skipped=skipped,
-                dead=sum(figure.number for figure in here if figure.status in {"dlq", "failed"}),
+                dead=dead,
+                mended=mended,
+                unfinished=unfinished,
                 retries=retries,
                 retried_rate=(retries.one + retries.two + retries.more) / entered if entered else 0.0,
                 took=spread([(figure.number, figure.took, figure.longest) for figure in figures]) if complete else None,

@@ -33,7 +33,10 @@ def plain(value: object) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """Which run. `took` is from its first beginning to its end, or to its last finished item."""
+    """
+    Which run. `took` is from its first beginning to its end, or to its last finished item, with the pauses between its passes; `worked` is what
+    its passes took without them, None if the end of one is not on record.
+    """
 
     id: str
     pipeline: str
@@ -45,6 +48,7 @@ class RunFacts:
     started_at: datetime
     finished_at: datetime | None
     took: float | None
+    worked: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +90,10 @@ class Spread:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReport:
     """
-    One stage. `entered` units came to it; `first_try` and `after_retry` of them came through, `dead` and `skipped` ended there;
-    `first_try_rate` is a share of those that were not skipped, `retried_rate` of all. With ``audit="failures"`` what succeeded is not on
-    record: `attempts`, `took`, `first_try` and `after_retry` are None.
+    One stage. `entered` units came to it; `first_try` and `after_retry` of them came through, for `fell_back` a fallback answered, `dead` and
+    `skipped` ended there, `mended` ended there too until a replay did their work, and `unfinished` are still to be done: these seven add up to
+    `entered`. `first_try_rate` is a share of those that were not skipped, `retried_rate` of all. With ``audit="failures"`` what succeeded is not
+    on record: `attempts`, `took`, `first_try`, `after_retry` and `fell_back` are None.
     """
 
     name: str
@@ -100,8 +105,11 @@ class StageReport:
     first_try: int | None
     first_try_rate: float | None
     after_retry: int | None
+    fell_back: int | None
     skipped: int
     dead: int
+    mended: int
+    unfinished: int
     retries: Retries
     retried_rate: float
     took: Spread | None

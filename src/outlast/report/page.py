@@ -89,8 +89,14 @@ def _head(report: Report) -> str:
         title="Where the items are",
         whole=counts.total,
     )
+    # Items that were read ahead of an end that nobody knows are no whole that anything is a share of.
+    shares = counts.source_exhausted
     legend = legend_of(
-        (kind, f"<b>{number:,}</b>", f'{word} <span class="quiet">{percent(number, counts.total)}</span>')
+        (
+            kind,
+            f"<b>{number:,}</b>",
+            f'{word} <span class="quiet">{percent(number, counts.total)}</span>' if shares else word,
+        )
         for kind, number, word in parts
     )
     again = "" if run.kind == "run" else " (replay of dead letters)"
@@ -120,9 +126,7 @@ def _tiles(report: Report) -> str:
     ]
     if run.took is not None:
         speed = report.throughput.per_second
-        found.append(
-            ("took", duration(run.took), per_second(speed) if speed else counted(report.passes, "pass", "passes"))
-        )
+        found.append(("took", duration(run.took), per_second(speed) if speed else _passes_took(report)))
     needed = report.retries.one + report.retries.two + report.retries.more
     whole = needed + report.retries.none
     found.append(("needed a retry", f"{needed:,}", f"{percent(needed, whole)} of {counted(whole, 'item')}"))
@@ -228,19 +232,31 @@ def _flow(report: Report) -> str:
             num(stage.attempts),
             num(stage.failures),
             (share(stage.first_try_rate), "num"),
+            num(stage.first_try),
             num(stage.after_retry),
+            num(stage.fell_back),
             num(stage.skipped),
             num(stage.dead),
+            num(stage.mended),
+            num(stage.unfinished),
         ]
         for stage in report.stages
     ]
-    headings = ("stage", "entered", "attempts", "failed attempts", "first try", "after a retry", "skipped", "dead")
+    headings = (
+        *("stage", "entered", "attempts", "failed attempts", "first try", "at the first try", "after a retry"),
+        *("fallback", "skipped", "dead", "mended by a replay", "unfinished"),
+    )
     return section(
         "From stage to stage",
         "How many items came to each stage, how many came through at once or after a retry, and how many ended there.",
         f'<ol class="flow">{"".join(cards)}</ol>',
         numbers("the numbers", tabled(headings, rows)),
     )
+
+
+def _passes_took(report: Report) -> str:
+    passes, worked = counted(report.passes, "pass", "passes"), report.run.worked
+    return passes if worked is None or report.passes <= 1 else f"{passes}, {duration(worked)} without pauses"
 
 
 def _edge(name: str, number: int, word: str) -> str:
@@ -254,8 +270,13 @@ def _card(stage: StageReport) -> str:
     else:
         needed = stage.retries.one + stage.retries.two + stage.retries.more
         parts = [("again", needed, "needed a retry")]
-    parts.append(("dead", stage.dead, "ended dead here"))
-    parts.insert(-1, ("skip", stage.skipped, "skipped here"))
+    parts += [
+        ("again", stage.fell_back or 0, "answered by the fallback"),
+        ("again", stage.mended, "mended by a replay"),
+        ("skip", stage.skipped, "skipped here"),
+        ("dead", stage.dead, "ended dead here"),
+        ("rest", stage.unfinished, "not finished"),
+    ]
     bar = charts.stacked(
         [(kind, number, f"{number:,} {word}") for kind, number, word in parts],
         height=8,

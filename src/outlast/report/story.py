@@ -60,7 +60,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """All that is on record of one item. `status` is None for one that is not finished."""
+    """
+    All that is on record of one item. `status` is None for one that is not finished. `took` is how long it was in hand, attempts and waits, in
+    all passes and replays together, without the pauses between them; `worked` is the part of it that attempts took.
+    """
 
     run_id: str
     pipeline: str
@@ -121,7 +124,7 @@ def told(store: Store, run: RunRecord, item: str | int) -> Story:
         key=sanitise(trail.key),
         position=trail.seq,
         status=trail.status,
-        took=None if row is None else row.took_us / 1e6,
+        took=None if row is None else sum(each.took_us for each in (known, *replays)) / 1e6,
         attempts=sum(each.number for each in (known, *replays)),
         worked=sum(each.took_us for trial in (known, *replays) for each in trial.attempts) / 1e6,
         waited={why: round(seconds, 6) for why, seconds in waited.items()},
@@ -144,6 +147,16 @@ class _Trial:
     def number(self) -> int:
         """How many attempts there were."""
         return len(self.attempts) if self.row is None else self.row.attempts
+
+    @property
+    def took_us(self) -> int:
+        """How long the item was in hand: what its row says of the pass that finished it, and the spans of attempts in passes before that."""
+        spans: dict[int, tuple[int, int]] = {}
+        for each in self.attempts:
+            if self.row is None or each.started_us < self.row.started_us:
+                begun, ended = spans.get(each.pass_, (each.started_us, each.started_us))
+                spans[each.pass_] = (min(begun, each.started_us), max(ended, each.started_us + each.took_us))
+        return sum(ended - begun for begun, ended in spans.values()) + (0 if self.row is None else self.row.took_us)
 
     @property
     def tried(self) -> bool:

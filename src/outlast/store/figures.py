@@ -127,6 +127,13 @@ class Sums:
     skipped_again: dict[int, int] = field(
         default_factory=dict
     )  # by stage: items skipped there, not at the first attempt
+    refused: list[tuple[int, bool, int]] = field(
+        default_factory=list
+    )  # stage, not at the first attempt, items: the stage came through, its output could not be kept
+    mended: dict[int, tuple[int, int]] = field(
+        default_factory=dict
+    )  # by stage: items that failed there and that a replay has mended; how many of those it has skipped
+    unfinished: dict[int, int] = field(default_factory=dict)  # by stage: items that were tried there and have not ended
     waits: list[WaitFigure] = field(default_factory=list)
     spent_in_vain: dict[str, tuple[float, float]] = field(default_factory=dict)  # failed attempts; dead items
     wasted: dict[str, float] = field(default_factory=dict)  # without counting anything twice
@@ -266,6 +273,16 @@ class Count:
                 run,
             )
         )
+        sums.refused = [
+            (stage, bool(later), count)
+            for stage, later, count in tx.rows(
+                f"select i.stage, {again}, count(*) from outlast_items i join outlast_attempts t on t.run = i.run and t.seq = i.seq "
+                f"and t.stage = i.stage where i.run = ? and i.status in ('dlq', 'failed') and t.outcome = 'success' and {again} < 2 "
+                "group by 1, 2",
+                run,
+            )
+        ]
+        sums.mended, sums.unfinished = self._mended(), self._unfinished()
         sums.waits = self._waits()
         sums.spent_in_vain, sums.wasted = self._spent_in_vain()
         sums.slowest = [
@@ -350,6 +367,30 @@ class Count:
             *(self._app, self.run.id),
         )
         return [(name, at, json.loads(data)) for name, at, data in rows]
+
+    def _mended(self) -> dict[int, tuple[int, int]]:
+        """Items whose last attempt at the stage that they ended at failed, and that ended well: a replay did that, or a fallback at the last stage."""
+        rows = self._tx.rows(
+            "select i.stage, count(distinct i.seq), count(distinct case when i.status = 'skipped' then i.seq end) "
+            "from outlast_attempts t join outlast_items i on i.run = t.run and i.seq = t.seq and i.stage = t.stage "
+            "left join outlast_dead_letters l on l.app = ? and l.run = ? and l.seq = i.seq "
+            "where t.run = ? and t.outcome = 'failed' and i.status in ('succeeded', 'skipped') "
+            "and (l.id is not null or i.status = 'skipped' or not i.degraded) group by 1",
+            *(self._app, self.run.id, self.run.number),
+        )
+        return {stage: (count, skipped) for stage, count, skipped in rows}
+
+    def _unfinished(self) -> dict[int, int]:
+        counts = self.run.counts
+        if counts.total <= counts.succeeded + counts.skipped + counts.dlq + counts.failed:
+            return {}
+        ended = "select 1 from outlast_attempts e where e.run = t.run and e.seq = t.seq and e.stage = t.stage and e.outcome <> 'retrying'"
+        rows = self._tx.rows(
+            "select t.stage, count(distinct t.seq) from outlast_attempts t where t.run = ? and t.outcome = 'retrying' "
+            f"and not exists ({ended}) and not exists (select 1 from outlast_items i where i.run = t.run and i.seq = t.seq) group by 1",
+            self.run.number,
+        )
+        return dict(rows)
 
     def _retries(self) -> list[tuple[int | None, int, int]]:
         few = f"case when n > {MOST} then {MOST} else n end"

@@ -190,6 +190,16 @@ class ShardState(NamedTuple):
     sink_mark: str | None = None
 
 
+class Claimed(NamedTuple):
+    """What another run has committed to a sink of the same address, and whether that run is the newer one."""
+
+    pipeline: str
+    run_key: str
+    offset: int
+    mark: str | None
+    newer: bool
+
+
 class Failure(NamedTuple):
     """What is known of how an item failed, beside its sentence: why it was not tried again, its fingerprint, and what was raised."""
 

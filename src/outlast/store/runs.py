@@ -18,6 +18,7 @@ from outlast.errors import LeaseLost
 from outlast.kernel.clock import here
 from outlast.store.records import (
     ENDED,
+    Claimed,
     Lease,
     RunCounts,
     RunRecord,
@@ -191,6 +192,18 @@ class Runs:
         """The runs whose sinks a replay has opened and not finished with, in their order."""
         with self._database.reading() as tx:
             return self._runs(tx, "and replayed_by is not null order by number")
+
+    def claims(self, run_number: int, addresses: Sequence[str]) -> list[Claimed]:
+        """What other runs, also of other apps, have committed to sinks of these addresses, the newest first."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select pipeline, run_key, sink_offset, sink_mark, number from outlast_runs join outlast_progress on run = number "
+                f"where sink_at in ({', '.join('?' * len(addresses))}) and number <> ? and sink_offset > 0 order by number desc",
+                *(*addresses, run_number),
+            )
+        return [
+            Claimed(pipeline, key, offset, mark, number > run_number) for pipeline, key, offset, mark, number in rows
+        ]
 
     def forget_run(self, lease: Lease) -> bool:
         """
