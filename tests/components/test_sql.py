@@ -489,6 +489,37 @@ def test_a_batch_of_somebody_who_lost_the_run_never_counts(database):
     assert database.rows() == [(2,)]
 
 
+def test_rows_that_somebody_is_moving_at_this_moment_are_not_moved_twice(database):
+    """C-22, D-15: who had the run stands still in the midst of it and wakes up while the next one makes it good: each row is there once."""
+    database.make("id integer")
+    inside, looked = threading.Event(), threading.Event()
+
+    class Slow(Inserted):
+        def _remember(self, *given):  # its rows are inserted, and not committed
+            inside.set()
+            looked.wait(0.5)
+            super()._remember(*given)
+
+    class Next(Inserted):
+        def _found(self, *given, **how):
+            found = super()._found(*given, **how)
+            looked.set()
+            return found
+
+    table = outlast.Table(database.address, database.table)
+    old, new = Slow(table), Next(table)
+    old.open(None, run="r", token=1)
+    number = old.write([old.encode({"id": 1})], [])
+    moving = threading.Thread(target=old.settle)
+    moving.start()
+    assert inside.wait(30)
+    new.open(number, run="r", token=2)
+    moving.join()
+    for sink in (old, new):
+        sink.close()
+    assert (database.rows(), database.staged()) == ([(1,)], 0)
+
+
 def test_settling_twice_moves_once(database):
     """The answer to the commit may be lost: the same batch is settled again."""
     database.make("id integer primary key, n integer")

@@ -225,7 +225,8 @@ class Inserted(Sink):
         """Move the batch that was committed and not moved; throw away all others. Rows that the table refuses by now go back to their items."""
         self.returned = ()
         if offset is not None:
-            staged = self._found(cursor, offset)
+            # Whoever had the run before may be moving these rows at this moment: it is waited for, and what it has moved is not here any more.
+            staged = self._found(cursor, offset, alone=True)
             told = [entry for piece, entries in staged if piece == _REFUSED for entry in entries]
             rows = [entry for piece, entries in staged if piece != _REFUSED for entry in entries]
             refused: dict[int, Exception] = {}
@@ -241,11 +242,12 @@ class Inserted(Sink):
         else:
             self._clear(cursor)
 
-    def _found(self, cursor: Any, number: int) -> list[tuple[int, Any]]:
-        """What is staged of a batch: numbers of pieces, and what is in them."""
+    def _found(self, cursor: Any, number: int, *, alone: bool = False) -> list[tuple[int, Any]]:
+        """What is staged of a batch: numbers of pieces, and what is in them. `alone`: nobody else has it until the transaction ends."""
         mark = self._mark
+        lock = " for update" if alone and self._dialect != "sqlite" else ""  # a transaction of SQLite is alone anyway
         cursor.execute(
-            f"select piece, content from {STAGE} where run = {mark} and batch = {mark} order by piece",
+            f"select piece, content from {STAGE} where run = {mark} and batch = {mark} order by piece{lock}",
             (self._run, number),
         )
         pairs = [
