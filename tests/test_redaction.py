@@ -104,6 +104,7 @@ CREDENTIALS = {
     "signature": f"https://account.example/a?sv=2026&sig={PLANT}",
     "key": f"https://maps.example/json?key={PLANT}",
     "form": f"user=shop&password={PLANT}&remember=1",
+    "name of a parameter with percent signs": f"postgresql://db/shop?user=shop&p%61ssword={PLANT}&sslmode=require",
     # data
     "JSON": f'{{"user": "shop", "password": "{PLANT}"}}',
     "JSON without spaces": f'{{"client_secret":"{PLANT}","scope":"all"}}',

@@ -467,3 +467,15 @@ def test_a_replay_of_others_does_not_cut_the_file_of_another_run(app, tmp_path, 
     mine.rename(sink)
     assert one.reprocess().counts.succeeded == 1
     assert (sorted(contents(sink)), app.store.find_run("one", "monday").replayed_by) == (list(range(30)), None)
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv.gz", "out.parquet"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_file_is_refused_at_once(app, tmp_path, name, kind):
+    """With what it is; nothing was read, and nothing is on record."""
+    sink = tmp_path / name
+    makers = {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/full"), "folder": Path.mkdir}
+    makers[kind](sink)
+    with pytest.raises(outlast.ConfigurationError, match=f"{name} to be a file, got: a {kind}. "):
+        pipeline(app).run(ROWS, run_key="k", sink=sink)
+    assert (app.store.runs(), [path.name for path in tmp_path.glob("out.*")]) == ([], [name])

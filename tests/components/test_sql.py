@@ -769,3 +769,49 @@ def test_what_mysql_says_has_no_values_in_it():
     assert said(pymysql.err.IntegrityError(1062, "Duplicate entry 'secret o''clock' for key 'PRIMARY'")) == (
         "1062, Duplicate entry '…''…' for key '…'"
     )
+
+
+PASSES_OVER = {
+    "sqlite": ["create trigger over_{t} before insert on {t} when new.id % 3 = 0 begin select raise(ignore); end"],
+    "postgres": [
+        (
+            "create function over_{t}() returns trigger language plpgsql as "
+            "$$ begin if mod(new.id, 3) = 0 then return null; end if; return new; end $$"
+        ),
+        "create trigger over_{t} before insert on {t} for each row execute function over_{t}()",
+    ],
+}
+
+
+@pytest.mark.parametrize("database", PASSES_OVER, indirect=True)
+@pytest.mark.parametrize("key", [None, "id"])
+def test_a_row_that_a_trigger_passes_over_is_a_dead_letter(app, database, key):
+    """D-21: nothing is lost in silence."""
+    t = database.make("id integer primary key, text text").table
+    for statement in PASSES_OVER[database.kind]:
+        database.sql(statement.replace("{t}", t))
+    rows = [{"id": n, "text": "x"} for n in range(20)]
+    result = pipeline(app).run(rows, sink=outlast.Table(database.address, t, key=key), item_key="id", check=False)
+    assert [row[0] for row in database.sql(f"select id from {t} order by id")] == [n for n in range(20) if n % 3]
+    assert (result.counts.succeeded, result.counts.dlq) == (13, 7)
+    assert {letter.error for letter in app.dead_letters.find()} == {
+        f"the table {t} refuses it: a trigger or a rule passes the row over without an error"
+    }
+
+
+def test_rows_that_are_there_and_rows_that_a_view_takes_are_no_failures(app, tmp_path):
+    """Where the database counts no row and has lost none: a key and nothing else that is there already, and a view whose trigger writes."""
+    with sqlite3.connect(tmp_path / "data.db") as connection:
+        connection.execute("create table made (id integer primary key)")
+        connection.execute("insert into made values (1)")
+        connection.execute("create view seen as select id from made")
+        connection.execute(
+            "create trigger seen_in instead of insert on seen begin insert into made values (new.id); end"
+        )
+    address = f"sqlite:///{tmp_path}/data.db"
+    for name, key, numbers in (("made", "id", range(3)), ("seen", None, range(3, 6))):
+        rows = [{"id": n} for n in numbers]
+        result = pipeline(app).run(rows, sink=outlast.Table(address, name, key=key), item_key="id")
+        assert result.counts.succeeded == 3
+    with sqlite3.connect(tmp_path / "data.db") as connection:
+        assert [n for (n,) in connection.execute("select id from made")] == list(range(6))

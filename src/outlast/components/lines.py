@@ -15,6 +15,7 @@ from abc import abstractmethod
 from codecs import BOM_UTF8
 from contextlib import suppress
 from hashlib import blake2b
+from stat import S_ISDIR, S_ISFIFO, S_ISSOCK
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.components import csvs
@@ -163,6 +164,9 @@ class Appended(Sink):
 
     def claim(self) -> None:
         if self._file < 0:
+            for path in {self._path, self.place or self._path}:
+                if path.exists() and not path.is_file():
+                    raise self._no_file(path)
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._made = not self._path.exists()
             self._hold(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode))
@@ -305,6 +309,15 @@ class Appended(Sink):
         return str(Mark(self._offset, self._digest(self._tail), _WHOLE))
 
     # -- what is refused
+
+    def _no_file(self, path: Path) -> ConfigurationError:
+        mode = path.stat().st_mode
+        kinds = {"a folder": S_ISDIR, "a pipe": S_ISFIFO, "a socket": S_ISSOCK}
+        kind = next((name for name, is_one in kinds.items() if is_one(mode)), "a device")
+        return ConfigurationError(
+            f"expected the sink {self.name} to be a file, got: {kind}. What was written there cannot be found again when the run goes on. Choose a file, "
+            "or give a callable."
+        )
 
     def _not_new(self, size: int) -> ConfigurationError:
         return ConfigurationError(

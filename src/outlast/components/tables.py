@@ -102,6 +102,7 @@ class Inserted(Sink):
         self._connection: Any = None
         self._dialect: Dialect = "other"
         self._run = ""
+        self._counts = False  # whether the database says how many rows it has taken
         self._columns: dict[str, str] = {}  # whether lists or documents are values there: "array", "json" or ""
         self._settled = 0  # the number of the last batch that counts
         self._staged: list[Row] = []
@@ -166,6 +167,8 @@ class Inserted(Sink):
         if lacking:
             message = f"expected the table {table.name} to have its key, got: no column {', '.join(lacking)}."
             raise ConfigurationError(message)
+        # MySQL counts a row twice that is updated, and not at all if that changes nothing; it has no trigger that passes a row over.
+        self._counts = dialect == "postgres" or (dialect == "sqlite" and not self._is_view(cursor))
         if dialect == "mysql":
             self._look_at_mysql(cursor)
         elif table.key:
@@ -174,6 +177,13 @@ class Inserted(Sink):
                 cursor.fetchall()
             except Exception as error:  # noqa: BLE001 - whatever the driver calls it
                 raise self._no_key(said(error)) from None
+
+    def _is_view(self, cursor: Any) -> bool:
+        """Whether it is no table of SQLite itself: of a view, nobody counts what its triggers do."""
+        schema, dot, name = self._table.name.rpartition(".")
+        kinds = f"{self._column(schema) if dot else 'main'}.sqlite_master"
+        cursor.execute(f"select 1 from {kinds} where type = 'table' and name = ? collate nocase", (name,))
+        return cursor.fetchone() is None
 
     def _look_at_mysql(self, cursor: Any) -> None:
         table = self._table
@@ -422,6 +432,8 @@ class Inserted(Sink):
                 cursor.execute(self._insert(columns), cells[0])
             else:
                 cursor.executemany(self._insert(columns), cells)
+            if self._counts and set(columns) != set(self._table.key) and 0 <= cursor.rowcount < len(cells):
+                raise _PassedOver
 
     def _unstage(self, cursor: Any, number: int) -> bool:
         mark = self._mark
@@ -433,6 +445,13 @@ class Inserted(Sink):
 
     def _clear(self, cursor: Any) -> None:
         cursor.execute(f"delete from {STAGE} where run = {self._mark}", (self._run,))
+
+
+class _PassedOver(ValueError):
+    """A trigger or a rule of the table has kept a row out without an error."""
+
+    def __str__(self) -> str:
+        return "a trigger or a rule passes the row over without an error"
 
 
 class _Unheard(logging.Filter):

@@ -153,7 +153,16 @@ def _units(character: str) -> tuple[int, ...]:
 
 def mask(text: str) -> str:
     """The text without secrets, otherwise unchanged."""
-    for step in (_mask_known, _mask_private_keys, _mask_urls, _mask_pairs, _mask_tags, _mask_phrases, _mask_shapes):
+    for step in (
+        _mask_known,
+        _mask_private_keys,
+        _mask_urls,
+        _mask_parameters,
+        _mask_pairs,
+        _mask_tags,
+        _mask_phrases,
+        _mask_shapes,
+    ):
         text = step(text)
     return text
 
@@ -271,6 +280,7 @@ _PAIR = re.compile(
     r"(?<![\w.\-])([\w.\-]{1,200}+)"
     r"(?:[\"'\\]{0,4}+\s{0,4}+(?:=>|[=:\uff1a]|%3[DdAa])\s{0,4}+|[\"']\s{0,4}+,\s{0,4}+(?=[bB]?[\"'(\[])|(?<=\w)\s{1,4}+(?=\Z))"
 )
+_PARAMETER = re.compile(r"([?&;]([\w.\-]{0,80}+(?:%[0-9A-Fa-f]{2}[\w.\-]{0,80}+){1,80}+)=)[^&;#\s\"']{1,2000}+")
 _OPTION = re.compile(r"(?<!\S)(--?[\w\-]{1,80}+)[ =]{1,4}+(?=\S)")
 _SQL = re.compile(
     r"\b(password)\b(?=[^=\n]{1,80}=)[^=\n]{1,80}+=\s{0,4}+|\bidentified\s{1,4}+by\s{1,4}+(password\s{1,4}+)?+",
@@ -345,6 +355,15 @@ def _telling(word: str) -> bool:
         harmless_key = last in {"key", "keys"} and not alone and parts[-2] in _HARMLESS_KEYS
         return not harmless_key and not (last == "pass" and alone)
     return last.endswith(_ENDINGS)
+
+
+def _mask_parameters(text: str) -> str:
+    """Names of parameters may be spelt with percent signs; whoever reads the address knows them all the same."""
+    if "%" not in text or "=" not in text:
+        return text
+    from urllib.parse import unquote
+
+    return _PARAMETER.sub(lambda found: f"{found[1]}{MASK}" if _telling(unquote(found[2])) else found[0], text)
 
 
 def _mask_pairs(text: str) -> str:

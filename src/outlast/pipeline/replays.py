@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from outlast.components import Busy, Table, Unreadable, open_sink
 from outlast.deadletters.beginnings import beginning
@@ -121,10 +122,13 @@ def tellable(target: str) -> bool:
 
     >>> tellable("postgresql://ann@db.example/shop"), tellable("postgresql://ann:secret@db.example/shop")
     (True, False)
+    >>> tellable("postgresql://db.example/shop?p%61ssword=secret")
+    False
     """
     scheme, mark, rest = target.partition("://")
     place, slash, path = rest.partition("/")
     user, _, host = place.rpartition("@")
+    user = unquote(user)
     bare = f"{scheme}{mark}{host}{slash}{path}"
     return not user.partition(":")[2] and mask(bare) == bare
 
