@@ -494,6 +494,30 @@ def test_letters_that_cannot_be_tried_say_nothing_about_the_canary(app, tmp_path
     assert len(mill.seen) == 5
 
 
+def test_a_replay_that_is_paused_counts_the_untried_that_have_ended(sqlite_app, tmp_path, monkeypatch):
+    """What was read and given back is pending, and no number in its sentence is below zero."""
+    mill = Mill(sqlite_app)
+    mill.fail(range(40), bad=range(40), run_key="a", sink=tmp_path / "a.jsonl")
+    (tmp_path / "a.jsonl").unlink()
+    (tmp_path / "a.jsonl").write_text("of somebody else\n")
+    read, whole = [], replays.Resends.chunk
+    monkeypatch.setattr("outlast.pipeline.engine.runner._CHUNK", 10)
+
+    async def chunk(resends, most):
+        read.append(await whole(resends, most))
+        if len(read) == 2:
+            resends._origins.runner.end("pause")
+        return read[-1]
+
+    monkeypatch.setattr(replays.Resends, "chunk", chunk)
+    result = mill.pipeline.reprocess(run_key="mend", check=False)
+    first, second = map(len, read)
+    assert (result.counts.dlq, result.counts.pending) == (first, second)
+    assert result.why.startswith(
+        f"paused: 0 of {first + second} items succeeded, {first} were not tried, {second} are pending, "
+    )
+
+
 def test_a_canary_that_fails_stops_the_rest_also_behind_letters_that_cannot_be_tried(app, tmp_path):
     """S3-27: what takes the place of an untried letter is a canary as well."""
     mill = Mill(app)

@@ -40,7 +40,7 @@ from outlast.pipeline.engine.item import Journey
 from outlast.pipeline.intake import Intake
 from outlast.pipeline.record.books import Accounting, in_words, tally
 from outlast.pipeline.results import Counts
-from outlast.store.records import Batch, Standing
+from outlast.store.records import UNTRIED, Batch, Standing
 from outlast.work import leases
 from outlast.work.patience import persist
 
@@ -717,8 +717,6 @@ class Resends(Intake):
         """It is not tried: it stays as it is, and the result says so."""
         journey.untried, journey.status = why, status
         journey.value = Unreadable("", PermanentFailure(why, error_class="validation_error"))
-        if status is None:
-            self.untried[why] += 1
         return journey
 
     async def _origin(self, run: str) -> Origin | str | None:
@@ -732,6 +730,11 @@ class Resends(Intake):
 
     def recorded(self, load: Load) -> None:
         self._under_way -= len(load.items)
+        for (
+            item
+        ) in load.items:  # now, and not when it was handed out: a replay that is stopped gives back what has not ended
+            if item.reason is not None and item.reason.startswith(UNTRIED):
+                self.untried[item.reason.removeprefix(UNTRIED)] += 1
         for parcel in load.returned:
             parcel.under_way -= 1
         self._news.set()
