@@ -679,7 +679,7 @@ def test_reprocess_replays_a_stage_of_a_pipeline(shop):
     shop.fail("odd", "strange")
     shop.bad.clear()
     assert shop.reviews.reprocess(stage="label", canary=1).counts.succeeded == 2
-    with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
+    with pytest.raises(outlast.ConfigurationError, match="none of the dead letters that are open fits"):
         shop.reviews.reprocess(stage="label")
 
 
@@ -956,7 +956,7 @@ def test_every_door_takes_every_mark_of_a_letter(shop, tmp_path):
     assert letters.archive(pipeline="reviews", older_than_days=2, reason="x") == 0  # what was opened again is not old
     shop.bad.clear()
     assert letters.replay(run=run, text="odd", stage="label").counts.total == 1
-    with pytest.raises(outlast.ConfigurationError, match="there are no open dead letters"):
+    with pytest.raises(outlast.ConfigurationError, match="none of the dead letters that are open fits"):
         letters.replay(ids=[row(1).id], text="nowhere")
 
 
@@ -1092,7 +1092,7 @@ def test_what_is_meant_must_be_said(shop):
         (lambda: letters.edit(letter.id, {}, reason=""), "reason to say why"),
         (lambda: letters.replay(group=letter.group, canary=0), "canary to be an integer of at least 1"),
         (lambda: letters.replay(ids=letter.id), "list of ids"),
-        (lambda: letters.replay(group="0" * 16), "no open dead letters"),
+        (lambda: letters.replay(group="0" * 16), "none of the dead letters that are open fits"),
     ]:
         with pytest.raises(outlast.ConfigurationError, match=message):
             call()

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -850,8 +850,7 @@ def test_a_cancellation_while_a_run_is_opened_gives_the_lease_back(sqlite_app, m
         patched.setattr(lifecycle, "_opened", slowly)
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(cancelled())
-    (record,) = sqlite_app.store.runs()
-    assert (record.status, sqlite_app.store.lease_of(record.number, 0)) == ("interrupted", None)
+    assert sqlite_app.store.runs() == []  # nothing was begun
     assert pipeline.run(range(2), run_key="k").counts.succeeded == 2
 
 
@@ -883,3 +882,152 @@ def test_cancellations_while_a_run_winds_down_give_the_lease_back(sqlite_app, mo
         asyncio.run(cancelled())
     (record,) = sqlite_app.store.runs()
     assert (record.status, sqlite_app.store.lease_of(record.number, 0)) == ("completed", None)
+
+
+class Unusual(BaseException):
+    """No Exception, and nobody's control flow."""
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("thrown", [asyncio.CancelledError, GeneratorExit, SystemExit, Unusual, StopAsyncIteration])
+@pytest.mark.parametrize("where", ["generator", "async generator", "item_key", "later item_key", "sink"])
+def test_whatever_a_source_a_key_function_or_a_sink_raises_ends_the_run(sqlite_app, where, thrown):
+    """It is the run's error, with true counts; the run waited for ever, or the thread that writes was gone in silence."""
+
+    @outlast.stage
+    async def work(item):
+        return item
+
+    def raising(*_):
+        raise thrown
+
+    def source():
+        yield from range(5)
+        raise thrown
+
+    async def waiting():
+        for item in range(5):
+            yield item
+        raise thrown
+
+    options = {
+        "generator": {"source": source()},
+        "async generator": {"source": waiting()},
+        "item_key": {"item_key": raising},
+        "later item_key": {"item_key": lambda item: raising() if item == 3 else str(item)},
+        "sink": {"sink": raising},
+    }[where]
+    source_ = options.pop("source", range(5))
+    if where == "item_key":
+        with pytest.raises(outlast.ConfigurationError, match=f"got: {thrown.__name__} in the first item") as caught:
+            outlast.Pipeline("p", work, app=sqlite_app).run(source_, **options)
+        assert isinstance(caught.value.__cause__, thrown)
+        return
+    result = outlast.Pipeline("p", work, app=sqlite_app).run(source_, run_key="k", check=False, **options)
+    kept = sqlite_app.store.find_run("p", "k").counts
+    assert kept.succeeded == result.counts.succeeded
+    assert kept.total == (0 if where == "sink" else result.counts.total)
+    told = (result.status, result.reason, result.counts.succeeded)
+    if where == "later item_key":  # one item without a key stops nobody
+        assert (told, result.error) == (("completed", None, 5), None)
+    elif where == "sink":
+        assert (told, type(result.error)) == (("failed", "store_error", 0), thrown)
+    else:  # an asynchronous generator may not raise what ends it
+        assert told == ("failed", "source_error", 5)
+        assert isinstance(result.error, thrown) or isinstance(result.error.__cause__, thrown)
+
+
+@pytest.mark.timeout(30)
+def test_a_run_that_is_cancelled_while_a_resource_opens_is_interrupted(sqlite_app):
+    """It was on record as completed, because there were no items."""
+    opening = asyncio.Event()
+
+    @asynccontextmanager
+    async def client():
+        opening.set()
+        await asyncio.Event().wait()
+        yield
+
+    @outlast.stage
+    async def work(item, client=outlast.use(client)):
+        return item
+
+    async def main():
+        task = asyncio.create_task(outlast.Pipeline("p", work, app=sqlite_app).arun(range(3), run_key="k"))
+        await opening.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    run = sqlite_app.store.find_run("p", "k")
+    assert (run.status, run.why.split(":")[0], run.counts.total) == ("interrupted", "interrupted", 0)
+
+
+@pytest.mark.parametrize("thrown", [asyncio.CancelledError, SystemExit, Unusual])
+def test_a_resource_that_cannot_be_opened_fails_the_run(sqlite_app, thrown):
+    """Whatever it raises; and the source is closed."""
+    closed = []
+
+    @contextmanager
+    def client():
+        raise thrown
+        yield
+
+    @outlast.stage
+    def work(item, client=outlast.use(client)):
+        return item
+
+    def source():
+        try:
+            yield 1
+        finally:
+            closed.append(True)
+
+    items = source()
+    result = outlast.Pipeline("p", work, app=sqlite_app).run(items, run_key="k", check=False)
+    run = sqlite_app.store.find_run("p", "k")
+    assert (result.status, result.reason, type(result.error), run.status) == (
+        "failed",
+        "resource_error",
+        thrown,
+        "failed",
+    )
+    assert items.gi_frame is None
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("times", [1, 2])
+def test_who_does_not_wait_for_a_resource_to_open_need_not(sqlite_app, times):
+    """Asked once, the run begins nothing; asked twice, what opens is not waited for."""
+    opening, opened, left = threading.Event(), asyncio.Event(), []
+
+    @asynccontextmanager
+    async def client():
+        opening.set()
+        try:
+            await opened.wait()
+        except asyncio.CancelledError:
+            left.append("opening")
+            raise
+        yield
+
+    @outlast.stage
+    async def work(item, client=outlast.use(client)):
+        left.append(item)
+
+    async def main():
+        pipeline = outlast.Pipeline("p", work, app=sqlite_app)
+        task = asyncio.create_task(pipeline.arun(range(3), run_key="k", watch=runners.append, check=False))
+        await asyncio.to_thread(opening.wait, 20)
+        assert runners
+        runners[0].end("interrupted")
+        if times == 2:
+            runners[0].cancel()
+        else:
+            opened.set()
+        return await task
+
+    runners = []
+    result = asyncio.run(main())
+    assert (result.status, result.counts.total, left) == ("interrupted", 0, ["opening"] * (times - 1))

@@ -301,7 +301,7 @@ def test_what_a_replay_has_left_in_a_sink_is_made_good_also_when_no_letter_is_le
         assert mark is not None
         assert mill.run().replayed_by == mark
     assert (mill.letters(), rows_of(sink)) == ([("1", "resolved"), ("2", "resolved")], [0, 3])
-    with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
+    with pytest.raises(outlast.ConfigurationError, match="none of the dead letters that are open fits"):
         mill.pipeline.reprocess()
     assert rows_of(sink) == [0, 1, 2, 3]
     assert not Path(f"{sink}.spool").exists()
@@ -468,7 +468,7 @@ def test_a_replay_that_never_began_leaves_nothing(app, tmp_path):
     (tmp_path / "mine.jsonl").write_text("mine\n")
     with pytest.raises(outlast.ConfigurationError, match="to be new or empty"):
         mill.pipeline.reprocess(sink=tmp_path / "mine.jsonl")
-    with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
+    with pytest.raises(outlast.ConfigurationError, match="none of the dead letters that are open fits"):
         mill.pipeline.replayed(["0" * 32], run_key="late")
     assert [run.run_key for run in app.store.runs()] == ["k"]
     result = mill.pipeline.reprocess(canary=2)
@@ -492,6 +492,30 @@ def test_letters_that_cannot_be_tried_say_nothing_about_the_canary(app, tmp_path
     again = mill.pipeline.reprocess(canary=canary, run_key="mend", check=False)
     assert again.why.startswith("5 of 10 items succeeded, 5 were not tried: less than 95%. Nothing was tried now: ")
     assert len(mill.seen) == 5
+
+
+def test_a_replay_that_is_paused_counts_the_untried_that_have_ended(sqlite_app, tmp_path, monkeypatch):
+    """What was read and given back is pending, and no number in its sentence is below zero."""
+    mill = Mill(sqlite_app)
+    mill.fail(range(40), bad=range(40), run_key="a", sink=tmp_path / "a.jsonl")
+    (tmp_path / "a.jsonl").unlink()
+    (tmp_path / "a.jsonl").write_text("of somebody else\n")
+    read, whole = [], replays.Resends.chunk
+    monkeypatch.setattr("outlast.pipeline.engine.runner._CHUNK", 10)
+
+    async def chunk(resends, most):
+        read.append(await whole(resends, most))
+        if len(read) == 2:
+            resends._origins.runner.end("pause")
+        return read[-1]
+
+    monkeypatch.setattr(replays.Resends, "chunk", chunk)
+    result = mill.pipeline.reprocess(run_key="mend", check=False)
+    first, second = map(len, read)
+    assert (result.counts.dlq, result.counts.pending) == (first, second)
+    assert result.why.startswith(
+        f"paused: 0 of {first + second} items succeeded, {first} were not tried, {second} are pending, "
+    )
 
 
 def test_a_canary_that_fails_stops_the_rest_also_behind_letters_that_cannot_be_tried(app, tmp_path):

@@ -33,6 +33,14 @@ _TASTE = 16  # items read between two looks at the clock
 _SLICE = 0.005  # seconds of reading before others have their turn
 
 
+class SourceFailed(Exception):
+    """Nothing more can be read. `error` may be anything, a cancellation too, which must not be taken for the reader's own."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
 class Intake:
     """
     Reads a source. After a resume the items of earlier passes are compared with what is on record, page by page; if the source has
@@ -74,7 +82,8 @@ class Intake:
         self._aside = aside
         self._doubted = doubted  # whether the keys may be others than those on record, for the same items
         self._lost: set[str] = set()  # stages whose checkpoints cannot be used
-        self._broken: Exception | None = None
+        self._broken: BaseException | None = None
+        self._closing = False
         self.exhausted = False
         # Of an async source: its reader, what that has read, whether it has come to an end, and how the two sides wake each other.
         self._pump: asyncio.Task[None] | None = None
@@ -92,6 +101,7 @@ class Intake:
     async def close(self) -> None:
         """Nothing more is read: a generator may clean up."""
         source: Any = self._items if self._more is None else self._more
+        self._closing = True
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait([self._pump])
@@ -100,13 +110,17 @@ class Intake:
                 await source.aclose()
             elif hasattr(source, "close"):
                 source.close()
-        except Exception as error:  # noqa: BLE001 - everything that was read is taken care of
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # noqa: BLE001 - everything that was read is taken care of
             warn("the source could not be closed: %s", type(error).__name__)
 
     async def chunk(self, most: int) -> list[Journey]:
         """Some of the next items, at most so many; none left to do among them if the list is empty."""
         if self._broken is not None and not self._here:
-            raise self._broken
+            if isinstance(self._broken, KeyboardInterrupt):
+                raise self._broken
+            raise SourceFailed(self._broken)
         resuming = self._position < self._known or self._shuffled
         if resuming:
             most = PAGE
@@ -114,7 +128,12 @@ class Intake:
         if not items:
             return []
         first, self._position = self._position, self._position + len(items)
-        keys = [self._key(item, first + offset) for offset, item in enumerate(items)]
+        try:
+            keys = [self._key(item, first + offset) for offset, item in enumerate(items)]
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's function, at the first item
+            raise SourceFailed(error) from None
         if not resuming:
             start, self._next = self._next, self._next + len(items)
             left = [
@@ -151,7 +170,7 @@ class Intake:
                 self.exhausted = len(items) == before
                 if perf_counter() > until or (items and rough(items[-1]) * len(items) > BATCH_BYTES):
                     break
-        except Exception as error:  # noqa: BLE001 - raised when those before it are taken care of
+        except BaseException as error:  # noqa: BLE001 - raised when those before it are taken care of
             self._broken = error
         return items
 
@@ -185,7 +204,9 @@ class Intake:
                 self._tell()
         except StopAsyncIteration:
             pass
-        except Exception as error:  # noqa: BLE001 - raised when those before it are taken care of
+        except BaseException as error:
+            if self._closing:
+                raise
             self._broken = error
         self._ended = True
         self._tell()

@@ -87,10 +87,10 @@ class Ahead(Iterator[Any]):
     def __init__(self, source: Iterator[Any]) -> None:
         self._source = source
         self.first: Any = _MISSING
-        self._raised: Exception | None = None
+        self._raised: BaseException | None = None
         try:
             self.first = next(source, _MISSING)
-        except Exception as error:  # noqa: BLE001 - the run says so
+        except BaseException as error:  # noqa: BLE001 - the run says so
             self._raised = error
 
     def __next__(self) -> Any:
@@ -166,7 +166,9 @@ class Keys:
     def _content(item: Any, seq: int) -> str:
         try:
             return blake2b(_canonical(item).encode(errors="surrogatepass"), digest_size=16).hexdigest()
-        except (TypeError, ValueError, RecursionError):
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - what an item says of itself is the user's code
             return f"@{seq}"  # nothing else is known of it than where it stood
 
     def _own(self, item: Any) -> str | None:
@@ -175,7 +177,9 @@ class Keys:
         if callable(of):
             try:
                 value = of(item)
-            except Exception as error:  # noqa: BLE001 - said for the first item, and not the end of the others
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - said for the first item, and not the end of the others
                 raised = error
         elif isinstance(item, Mapping):
             value = item.get(of, _MISSING)

@@ -27,6 +27,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from outlast.components import Busy, Table, Unreadable, open_sink
+from outlast.components.files import PARQUET
+from outlast.components.sinks import spool_of
+from outlast.deadletters import NothingToReplay
 from outlast.deadletters.beginnings import beginning
 from outlast.errors import ConfigurationError, LeaseLost, PermanentFailure
 from outlast.kernel.clock import here, stopping
@@ -37,7 +40,7 @@ from outlast.pipeline.engine.item import Journey
 from outlast.pipeline.intake import Intake
 from outlast.pipeline.record.books import Accounting, in_words, tally
 from outlast.pipeline.results import Counts
-from outlast.store.records import Batch, Standing
+from outlast.store.records import UNTRIED, Batch, Standing
 from outlast.verdicts import classify
 from outlast.work import leases
 from outlast.work.patience import persist
@@ -176,7 +179,7 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
     if "table" in told or name.startswith("table "):
         return open_sink(_table(run, told, given))
     path = Path(told.get("file") or name)
-    there = path.exists() or path.with_name(f"{path.name}.spool").exists()
+    there = path.exists() or spool_of(path).exists()
     if offset and not there:
         message = (
             f"the sink of its run is gone: {path}. Put it back, or give another one with sink= (--output in a shell)"
@@ -188,6 +191,16 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
         message = f"the sink of its run, {path}, is not as the run has left it: give another one with sink= (--output in a shell)"
         raise Gone(message)
     return open_sink(path)
+
+
+def waiting_in(run: RunRecord) -> Path | None:
+    """The file beside a run's sink in which outputs wait until the run is over; None if there is none."""
+    told: dict[str, Any] = json.loads(run.sink_at) if run.sink_at else {}
+    name = told.get("file") or ("" if told or (run.sink or "").startswith("table ") else run.sink)
+    if not name or Path(name).suffix.lower() not in PARQUET:
+        return None
+    spool = spool_of(Path(name))
+    return spool if spool.is_file() else None
 
 
 def _table(run: RunRecord, told: dict[str, Any], given: object) -> Table:
@@ -633,8 +646,7 @@ class Resends(Intake):
                 self._claim(len(self._rest))
             return
         if not self._claim(len(self._rest) if self._canary is None else self._canary):
-            message = "there are no open dead letters to replay here."
-            raise ConfigurationError(message)
+            raise NothingToReplay
 
     def _claim(self, many: int) -> int:
         count = self._claim_these(self._rest[:many])
@@ -724,8 +736,6 @@ class Resends(Intake):
         """It is not tried: it stays as it is, and the result says so."""
         journey.untried, journey.status = why, status
         journey.value = Unreadable("", PermanentFailure(why, error_class="validation_error"))
-        if status is None:
-            self.untried[why] += 1
         return journey
 
     async def _origin(self, run: str) -> Origin | str | None:
@@ -739,6 +749,11 @@ class Resends(Intake):
 
     def recorded(self, load: Load) -> None:
         self._under_way -= len(load.items)
+        for (
+            item
+        ) in load.items:  # now, and not when it was handed out: a replay that is stopped gives back what has not ended
+            if item.reason is not None and item.reason.startswith(UNTRIED):
+                self.untried[item.reason.removeprefix(UNTRIED)] += 1
         for parcel in load.returned:
             parcel.under_way -= 1
         self._news.set()

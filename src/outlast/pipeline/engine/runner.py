@@ -23,6 +23,7 @@ from outlast.pipeline.engine.item import Bearings, Next, Post
 from outlast.pipeline.engine.itemcall import UNDERWAY
 from outlast.pipeline.engine.scheduling import LOW, Traffic
 from outlast.pipeline.engine.threads import Crew
+from outlast.pipeline.intake import SourceFailed
 from outlast.pipeline.record.writer import Journal, Room, as_row, rough
 from outlast.pipeline.resources import Resources
 from outlast.store.records import to_us
@@ -160,6 +161,8 @@ class Runner(Traffic):
             self.room,
             self._safely(self._review),
         )
+        self._opener: asyncio.Task[Any] | None = None  # as long as resources are opened
+        self._begun = False  # whether there is a journal
         self.journal: Journal
         self.heart: Heart
 
@@ -168,10 +171,8 @@ class Runner(Traffic):
     async def run(self, started: Event | None = None) -> None:
         """Do all that can be done; `started` goes on record first."""
         factories = [factory for post in self.posts for factory in post.stage.resources.values()]
-        try:
-            await self.resources.open(factories)
-        except Exception as error:  # noqa: BLE001 - told as the run's failure
-            self.stop("resource_error", error)
+        if not await self._opened(factories):
+            await self.intake.close()
             return
         for post in self.posts:
             post.kwargs = self.resources.for_stage(post.stage.resources)
@@ -187,6 +188,7 @@ class Runner(Traffic):
             refused=self.ledger.refused,
             broken=self._journal_broke,
         )
+        self._begun = True
         self.heart = heart = Heart(
             self.store,
             self.lease,
@@ -224,6 +226,33 @@ class Runner(Traffic):
                 from outlast.kernel.log import warn
 
                 warn("a resource could not be closed: %s", type(error).__name__)
+
+    async def _opened(self, factories: list[Any]) -> bool:
+        """Whether what the stages use is open, and they are to begin."""
+        task = self._opener = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in one
+        try:
+            await self.resources.open(factories)
+        except asyncio.CancelledError as error:
+            if self._cancelling:  # it was not waited for any longer
+                task.uncancel()
+            if task.cancelling():
+                self.end("interrupted")
+                raise
+            if not self._cancelling:
+                self.stop("resource_error", error)
+            return False
+        except KeyboardInterrupt as error:
+            self._abort(error)
+            return False
+        except BaseException as error:  # noqa: BLE001 - told as the run's failure
+            self.stop("resource_error", error)
+            return False
+        finally:
+            self._opener = None
+        if self._cancelling and task.cancelling():  # somebody's code has swallowed it
+            task.uncancel()
+        return True
 
     async def _settle(self) -> None:
         """Wait until everything that is finished is on record."""
@@ -289,7 +318,10 @@ class Runner(Traffic):
             return
         self._cancelling = True
         self._stop.set()
-        self.journal.hurry()
+        if self._opener is not None:
+            self._opener.cancel()
+        if self._begun:
+            self.journal.hurry()
         self.room.open_for_good()
         for task in self._tasks:
             task.cancel()
@@ -305,7 +337,7 @@ class Runner(Traffic):
         self.cancel()
         self._wake_settled()
 
-    def _journal_broke(self, error: Exception) -> None:
+    def _journal_broke(self, error: BaseException) -> None:
         if isinstance(error, LeaseLost):
             self.lose(error)
             return
@@ -435,8 +467,12 @@ class Runner(Traffic):
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - the source's own
-            self.stop("source_error", error, begin=True)  # which says nothing against the items before it
+        except KeyboardInterrupt as error:
+            self._abort(error)
+        except SourceFailed as failed:
+            self.stop("source_error", failed.error, begin=True)  # which says nothing against the items before it
+        except Exception as error:  # noqa: BLE001 - what it is compared with could not be had
+            self.stop("source_error", error, begin=True)
         for post in self.posts:
             if not post.alone:
                 self._gathered(post)

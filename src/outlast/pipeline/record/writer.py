@@ -167,7 +167,7 @@ class Journal:
         room: Room,
         committed: Callable[[Load], None],
         refused: Callable[[Load, Load | Parcel, Mapping[int, Exception]], None],
-        broken: Callable[[Exception], None],
+        broken: Callable[[BaseException], None],
     ) -> None:
         self._store = store
         self._lease = lease
@@ -238,7 +238,7 @@ class Journal:
         if not now.empty and (len(now.items) >= MOST_ITEMS or now.bytes >= BATCH_BYTES or self._timer is None):
             self.flush()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         self._failed = True
         self._broken(error)
 
@@ -263,7 +263,7 @@ class Journal:
         while (load := self._queue.get()) is not None:
             try:
                 self._write(load)
-            except Exception as error:  # noqa: BLE001 - the loop is told
+            except BaseException as error:  # noqa: BLE001 - a sink may raise anything; the loop is told
                 self._tell(self._fail, error)
                 del load, error
                 return
