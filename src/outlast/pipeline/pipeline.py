@@ -169,7 +169,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         check = Check()
         check.unknown(unknown, _OPTIONS)
         self: Any = super().__new__(cls)
-        self.name = check.name("name", name)
+        self.name = check.written_name("name", name)
         self.stages = _checked(stages, check)
         if app is not None and not isinstance(app, Home):
             check.add("app", "an App", app)

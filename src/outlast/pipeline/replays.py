@@ -41,6 +41,7 @@ from outlast.pipeline.intake import Intake
 from outlast.pipeline.record.books import Accounting, in_words, tally
 from outlast.pipeline.results import Counts
 from outlast.store.records import UNTRIED, Batch, Standing
+from outlast.verdicts import classify
 from outlast.work import leases
 from outlast.work.patience import persist
 
@@ -410,20 +411,14 @@ class Origins:
         record: RunRecord | None = persist(lambda: self._store.run(run), "the store")
         if record is None or record.id == self._replay.id:
             return None
-        try:
-            # A replay that was stopped past its lease may find the run free, because whoever took over has finished with it.
-            held = hold(
-                self._store,
-                record,
-                self._replay.id,
-                elsewhere=self._elsewhere,
-                only_if=partial(self._store.beat, self._lease),
-            )
-        except (LeaseLost, Gone, ConfigurationError, InterruptedError):
-            raise
-        except Exception as error:
-            message = f"the sink of its run cannot be used: {error_text(error)}"
-            raise Gone(message) from error
+        # A replay that was stopped past its lease may find the run free, because whoever took over has finished with it.
+        held = _held(
+            self._store,
+            record,
+            self._replay.id,
+            elsewhere=self._elsewhere,
+            only_if=partial(self._store.beat, self._lease),
+        )
         return Origin(*held, self._bounds, _other_sink(self._replay, record) if self._elsewhere else None)
 
     def room_for(self, run: str) -> bool:
@@ -506,6 +501,30 @@ def hold(
     return now, lease, sink
 
 
+def _held(store: Store, record: RunRecord, replay: str | None, **how: Any) -> tuple[RunRecord, Lease, Sink | None]:
+    """As `hold`, which is done again while the error is one that passes, such as a connection that was cut; `Gone` if it does not."""
+
+    def once() -> tuple[RunRecord, Lease, Sink | None]:
+        try:
+            return hold(store, record, replay, **how)
+        except (LeaseLost, Gone, ConfigurationError, InterruptedError):
+            raise
+        except Exception as error:
+            if classify(error).category == "transient":
+                raise
+            raise unusable(error) from error
+
+    def unusable(error: Exception) -> Gone:
+        return Gone(f"the sink of its run cannot be used: {error_text(error)}")
+
+    try:
+        return persist(once, "the sink of a run that letters come from")  # type: ignore[no-any-return]
+    except (LeaseLost, Gone, ConfigurationError, InterruptedError):
+        raise
+    except Exception as error:
+        raise unusable(error) from error
+
+
 def _marked(store: Store, record: RunRecord, lease: Lease, sink: Sink, replay: str | None) -> RunRecord:
     persist(lambda: store.hold_sink(lease, replay), "the store")
     try:
@@ -565,7 +584,7 @@ def make_good(store: Store, given: object = None) -> None:
 
 
 def _make_good(store: Store, record: RunRecord, given: object) -> None:
-    now, lease, sink = hold(store, record, None, given=given)
+    now, lease, sink = _held(store, record, None, given=given)
     try:
         if sink is None:
             persist(lambda: store.hold_sink(lease, None), "the store")
