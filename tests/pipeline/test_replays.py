@@ -15,6 +15,7 @@ import pytest
 
 import outlast
 from outlast.components.parquet import Parquet
+from outlast.components.tables import Inserted
 from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.pipeline import replays, tenure
@@ -762,3 +763,22 @@ def test_what_cannot_be_kept_by_a_sink_is_the_newest_failure_of_its_letter(app, 
     (line,) = first.errors()
     assert "CHECK constraint failed" in letter.error
     assert (letter.error in item.error, line.message) == (True, letter.error)
+
+
+def test_a_sink_that_is_away_for_a_moment_is_waited_for(app, tmp_path, monkeypatch):
+    """D-25: the replay comes to the run of its letters while the table cannot be reached, waits, and brings all of them home."""
+    with sqlite3.connect(tmp_path / "data.db") as connection:
+        connection.execute("create table made (n integer)")
+    mill, sink = Mill(app), outlast.Table(f"sqlite:///{tmp_path}/data.db", "made")
+    mill.fail(range(6), bad=range(3), sink=sink)
+    make_good, away = Inserted._make_good, [outlast.TemporaryFailure("the server is restarting")] * 3
+
+    def unsteady(table, *given):
+        if away:
+            raise away.pop()
+        make_good(table, *given)
+
+    monkeypatch.setattr(Inserted, "_make_good", unsteady)
+    with virtual_time():
+        assert mill.pipeline.reprocess().counts.succeeded == 3
+    assert (away, rows_of(sink)) == ([], list(range(6)))
