@@ -18,6 +18,7 @@ from outlast import report
 from outlast.cli.runs import run_fields
 from outlast.components import open_sink
 from outlast.components.parquet import Parquet
+from outlast.components.tables import Inserted
 from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.pipeline import replays
@@ -878,23 +879,20 @@ def test_what_cannot_be_kept_by_a_sink_is_the_newest_failure_of_its_letter(app, 
     assert (letter.error in item.error, line.message) == (True, letter.error)
 
 
-@pytest.mark.parametrize("moment", ["coming home", "made good"])
-def test_a_connection_that_is_cut_while_a_run_is_opened_bars_nobody(app, tmp_path, monkeypatch, moment):
-    """D-25: what passes is waited for, as everywhere; the letters come home in the same replay."""
-    connect, cuts = database(tmp_path / "data.db"), []
+def test_a_sink_that_is_away_for_a_moment_is_waited_for(app, tmp_path, monkeypatch):
+    """D-25: the replay comes to the run of its letters while the table cannot be reached, waits, and brings all of them home."""
+    with sqlite3.connect(tmp_path / "data.db") as connection:
+        connection.execute("create table made (n integer)")
+    mill, sink = Mill(app), outlast.Table(f"sqlite:///{tmp_path}/data.db", "made")
+    mill.fail(range(6), bad=range(3), sink=sink)
+    make_good, away = Inserted._make_good, [outlast.TemporaryFailure("the server is restarting")] * 3
 
-    def cut():
-        if cuts:
-            raise cuts.pop()
-        return connect()
+    def unsteady(table, *given):
+        if away:
+            raise away.pop()
+        make_good(table, *given)
 
-    mill, table = Mill(app), outlast.Table(cut, "made")
-    mill.fail(range(3), bad=[1], sink=table)
-    if moment == "made good":
-        with app.store._database.writing() as tx:
-            tx.execute("update outlast_runs set replayed_by = 'dead'")
-    cuts += [ConnectionResetError("terminating connection") for _ in range(3)]
+    monkeypatch.setattr(Inserted, "_make_good", unsteady)
     with virtual_time():
-        result = mill.pipeline.reprocess()
-    assert (result.counts.succeeded, cuts, numbers_in(tmp_path / "data.db")) == (1, [], [0, 1, 2])
-    assert mill.run().replayed_by is None
+        assert mill.pipeline.reprocess().counts.succeeded == 3
+    assert (away, rows_of(sink)) == ([], list(range(6)))
