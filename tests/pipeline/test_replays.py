@@ -879,6 +879,28 @@ def test_what_cannot_be_kept_by_a_sink_is_the_newest_failure_of_its_letter(app, 
     assert (letter.error in item.error, line.message) == (True, letter.error)
 
 
+@pytest.mark.parametrize("moment", ["coming home", "made good"])
+def test_a_connection_that_is_cut_while_a_run_is_opened_bars_nobody(app, tmp_path, monkeypatch, moment):
+    """D-25: what passes is waited for, as everywhere; the letters come home in the same replay."""
+    connect, cuts = database(tmp_path / "data.db"), []
+
+    def cut():
+        if cuts:
+            raise cuts.pop()
+        return connect()
+
+    mill, table = Mill(app), outlast.Table(cut, "made")
+    mill.fail(range(3), bad=[1], sink=table)
+    if moment == "made good":
+        with app.store._database.writing() as tx:
+            tx.execute("update outlast_runs set replayed_by = 'dead'")
+    cuts += [ConnectionResetError("terminating connection") for _ in range(3)]
+    with virtual_time():
+        result = mill.pipeline.reprocess()
+    assert (result.counts.succeeded, cuts, numbers_in(tmp_path / "data.db")) == (1, [], [0, 1, 2])
+    assert mill.run().replayed_by is None
+
+
 def test_a_sink_that_is_away_for_a_moment_is_waited_for(app, tmp_path, monkeypatch):
     """D-25: the replay comes to the run of its letters while the table cannot be reached, waits, and brings all of them home."""
     with sqlite3.connect(tmp_path / "data.db") as connection:
