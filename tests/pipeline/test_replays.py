@@ -18,6 +18,7 @@ from outlast import report
 from outlast.cli.runs import run_fields
 from outlast.components import open_sink
 from outlast.components.parquet import Parquet
+from outlast.components.tables import Inserted
 from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.pipeline import replays
@@ -898,3 +899,22 @@ def test_a_connection_that_is_cut_while_a_run_is_opened_bars_nobody(app, tmp_pat
         result = mill.pipeline.reprocess()
     assert (result.counts.succeeded, cuts, numbers_in(tmp_path / "data.db")) == (1, [], [0, 1, 2])
     assert mill.run().replayed_by is None
+
+
+def test_a_sink_that_is_away_for_a_moment_is_waited_for(app, tmp_path, monkeypatch):
+    """D-25: the replay comes to the run of its letters while the table cannot be reached, waits, and brings all of them home."""
+    with sqlite3.connect(tmp_path / "data.db") as connection:
+        connection.execute("create table made (n integer)")
+    mill, sink = Mill(app), outlast.Table(f"sqlite:///{tmp_path}/data.db", "made")
+    mill.fail(range(6), bad=range(3), sink=sink)
+    make_good, away = Inserted._make_good, [outlast.TemporaryFailure("the server is restarting")] * 3
+
+    def unsteady(table, *given):
+        if away:
+            raise away.pop()
+        make_good(table, *given)
+
+    monkeypatch.setattr(Inserted, "_make_good", unsteady)
+    with virtual_time():
+        assert mill.pipeline.reprocess().counts.succeeded == 3
+    assert (away, rows_of(sink)) == ([], list(range(6)))

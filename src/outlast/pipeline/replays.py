@@ -528,7 +528,8 @@ def _held(store: Store, record: RunRecord, replay: str | None, **how: Any) -> tu
 def _marked(store: Store, record: RunRecord, lease: Lease, sink: Sink, replay: str | None) -> RunRecord:
     persist(lambda: store.hold_sink(lease, replay), "the store")
     try:
-        now = make_ready(sink, store, record, lease, before=record)
+        # A replay that is under way waits for a sink as it does when it writes to it: its letters need not be sent again for a moment's loss.
+        now: RunRecord = persist(lambda: make_ready(sink, store, record, lease, before=record), "the sink")
     except BaseException:
         with suppress(Exception):  # whose mark was there still has to be made good
             store.hold_sink(lease, record.replayed_by)
