@@ -21,6 +21,7 @@ from pathlib import Path
 
 import outlast
 from outlast.components import parquet, tables
+from outlast.deadletters.letters import NothingToReplay
 from outlast.pipeline.record import writer
 from outlast.store import Store
 from outlast.work import leases
@@ -202,7 +203,7 @@ def act(tell, store, pattern, letters, what, key=None, *, ttl=None, patience=Non
                 items = range(run * each, (run + 1) * each)
                 mill.run(items, run_key=f"k{run}", item_key=str, sink=sink_of(pattern, run), check=what != "fail")
     except Exception as error:  # noqa: BLE001 - whatever it is, who watches decides what to make of it
-        nothing = "no open dead letters" in str(error)
+        nothing = isinstance(error, NothingToReplay)
         tell("nothing to do" if nothing else f"{type(error).__name__}: {error}")
         return
     tell("done")  # who has not killed it waits for that
