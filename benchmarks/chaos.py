@@ -47,7 +47,7 @@ def planned(scale: float, seed: int) -> list[Trial]:
     # What, how often for runs and for replays, items or letters of a round, and into which sinks.
     table: list[tuple[str, int, int, int, tuple[str, ...]]] = [
         (trials.KILLED, 100, 200, 1500, SINKS),
-        (trials.STALLED, 20, 20, 600, SINKS),
+        (trials.STALLED, 15, 15, 600, SINKS),
         (trials.CUT, 40, 40, 900, SINKS),
         (trials.VANISHED, 20, 10, 600, FILES),
         (trials.FULL_SINK, 10, 10, 600, SINKS),

@@ -156,7 +156,10 @@ def public(dotted: str) -> str:
 
 
 def ready_made() -> str:
-    said = {name: text for text, name in re.findall(r"^#: (.*)\n(\w+) = ", inspect.getsource(presets), re.MULTILINE)}
+    said = {
+        name: " ".join(text.replace("#:", " ").split())
+        for text, name in re.findall(r"^((?:#: .*\n)+)(\w+) = ", inspect.getsource(presets), re.MULTILINE)
+    }
     rows = []
     for name, policy in vars(presets).items():
         if isinstance(policy, RetryPolicy):

@@ -99,3 +99,17 @@ def test_the_demo_tells_its_story(terminal):
     assert "completed: 40 of 40 items succeeded" in done.stdout
     assert "2,940 succeeded, and the service was called 0 times" in done.stdout  # those that were mended have come home
     assert "Traceback" not in done.stderr
+
+
+def test_the_package_runs_as_the_command_does():
+    """`python -m outlast` is `outlast`."""
+    command = [sys.executable, "-m", "outlast", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == outlast("--version").stdout
+
+
+def test_ctrl_c_while_the_command_is_loading_leaves_no_traceback(tmp_path):
+    """The exit code is that of every Ctrl-C."""
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "__init__.py").write_text("raise KeyboardInterrupt\n")
+    done = outlast("--version", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

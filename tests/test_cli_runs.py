@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import forked
+import outlast
 from forked import Forked
 from outlast.cli.running import exit_code
 from outlast.store import open_store
@@ -450,6 +451,28 @@ def test_a_run_that_nobody_runs_is_cancelled_at_once_and_not_paused(shell):
     assert shell("resume today").returncode == 2
 
 
+def test_a_run_whose_process_was_killed_is_told_as_interrupted(shell):
+    """D-13: it could not say so itself; lists, filters, the report and its JSON use one word, and it goes on or is cancelled."""
+    shell.write("good", "wait")
+    with shell.start("run app.py:reviews --input in.jsonl --run-key today") as process:
+        assert process.stdout.readline() == "waiting\n"
+        assert [run["status"] for run in shell.json("runs list --status running")] == ["running"]
+        process.kill()
+    shown = shell.json("runs show today")
+    assert (shown["status"], shown["running_at"]) == ("interrupted", None)
+    assert shown["why"] == "interrupted: the process that ran it is gone, or cannot reach the store."
+    assert shell.json("runs list --status running") == []
+    assert [run["status"] for run in shell.json("runs list --status interrupted")] == ["interrupted"]
+    assert [run["status"] for run in shell.json("runs list")] == ["interrupted"]
+    report = shell.json("runs report today")
+    assert (report["run"]["status"], report["verdict"].partition(".")[0]) == (
+        "interrupted",
+        "The run was interrupted and can go on",
+    )
+    assert "is interrupted, and nobody is running it" in shell("pause today").stderr
+    assert shell("cancel today").returncode == 0
+
+
 def test_a_failed_run_with_something_left_goes_on_or_is_cancelled(shell):
     """`runs show` says how it goes on; it is cancelled as any run that has not ended. One with nothing left is not."""
     shell.write("good", "bad", *["good"] * 40)
@@ -669,6 +692,15 @@ def test_a_dead_letter_is_shown_masked_and_revealed_on_demand(shell):
     assert text.stderr == f"Send it again: outlast dlq replay {letter['id'][:12]}\n"
 
 
+def test_outputs_are_shown_masked_and_revealed_on_demand(shell):
+    """S0-41, C-14: as payloads are, in lines and as one document."""
+    shell.write("password=hunter2")
+    shell("run app.py:reviews --input in.jsonl --run-key today")
+    printed = [shell(f"runs outputs today{how}").stdout for how in ("", " --json", " --reveal", " --json --reveal")]
+    assert ["HUNTER2" in text for text in printed] == [False, False, True, True]
+    assert json.loads(printed[0]) == json.loads(printed[1])[0] == {"id": 0, "label": "PASSWORD=***"}
+
+
 def test_edit_and_replay_from_a_shell(shell):
     """S3-27, S4-23: mend one payload, send it again; the code is where the run found it."""
     first, second = failed(shell, "bad 1", "bad 2")
@@ -695,6 +727,24 @@ def test_edit_and_replay_from_a_shell(shell):
     assert [(group["stage"], group["error_type"]) for group in shell.json("dlq groups")] == [("label", "TypeError")]
 
 
+def test_a_replay_of_nothing_is_no_mistake_and_says_the_truth(shell):
+    """D-26: with letters that are open and do not fit, by any mark, and before the code is asked for; what is wrong stays wrong."""
+    (letter,) = failed(shell, "bad 1")
+    said = "Replayed 0: none of those that are open fits.\n"
+    for line in (
+        "dlq replay --older-than 1",
+        "dlq replay --pipeline typo",
+        f"dlq replay {letter['id']} --text elsewhere",
+        "dlq reprocess app.py:reviews --text elsewhere",
+    ):
+        done = shell(line)
+        assert (done.returncode, done.stdout, done.stderr) == (0, said, ""), line
+    assert shell.json("dlq replay --text elsewhere") == {"replayed": 0, "exit_code": 0}
+    assert shell("dlq replay").returncode == shell("dlq reprocess app.py:reviews --stage labl").returncode == 2
+    heading = shell("dlq list --status all").stdout.splitlines()[0].split("  ")
+    assert "last attempt" in [word.strip() for word in heading]
+
+
 def test_a_failing_canary_is_told(shell):
     """S3-27: how many failed again, how many were left; then the code is mended and all of them follow."""
     failed(shell, *(f"bad {letter}" for letter in "abcdef"))
@@ -709,7 +759,7 @@ def test_a_failing_canary_is_told(shell):
     assert "6 items read   6 succeeded" in done.stdout
     assert shell("dlq list").stdout == "No dead letters.\n"
     none = shell("dlq reprocess app.py:reviews")
-    assert (none.returncode, none.stderr) == (2, "there are no open dead letters to replay here.\n")
+    assert (none.returncode, none.stdout) == (0, "Replayed 0: none of those that are open fits.\n")
 
 
 def advised(done: subprocess.CompletedProcess[str], said: str) -> str:
@@ -880,6 +930,43 @@ def test_a_shared_circuit_is_seen_and_steered_in_any_process(shell):
         assert process("until(lambda: call() == 'ok')") < 1.0
 
 
+def test_an_app_that_only_shares_things_is_an_app_and_a_mistyped_one_is_refused(shell):
+    """S4-17, D-26: its open circuit is found without a name while it is alone, and nothing is denied because a name is wrong or missing."""
+    at = f"--store sqlite:///{shell.folder}/shop.db"
+    app = outlast.App("shop", store=f"sqlite:///{shell.folder}/shop.db")
+    circuit = outlast.CircuitBreaker("warehouse", shared=True)
+    app.share(circuit)
+    circuit.isolate("rack")
+    (seen,) = shell.json(f"breaker list {at}")
+    assert (seen["name"], seen["state"]) == ("warehouse", "open")
+    near = "got: 'shpo'. Did you mean 'shop'? Those there are: shop.\n"
+    for line in ("runs list", "breaker list", "dlq stats", "resume today", "dlq export letters"):
+        done = shell(f"{line} {at} --app shpo")
+        assert (done.returncode, done.stdout, done.stderr.endswith(near)) == (2, "", True), (line, done.stderr)
+    outlast.Pipeline("p", outlast.stage(len), app=outlast.App(store=f"sqlite:///{shell.folder}/shop.db")).run(["a"])
+    both = shell(f"breaker reset warehouse {at}")
+    assert (both.returncode, both.stderr) == (2, "expected --app: this store has default, shop.\n")
+    assert shell.json(f"breaker reset warehouse {at} --app shop")["shared"] is True
+
+
+def test_what_is_advised_names_the_app_where_a_store_has_several(shell):
+    """D-26: so that it can be done as it is written, and a replay by its run finds the app of its own code."""
+    outlast.Pipeline(
+        "other",
+        outlast.stage(len),
+        app=outlast.App("other", store=f"sqlite:///{shell.folder}/.outlast/outlast.db"),
+    ).run(["a"])
+    shell.write(*["good"] * 10, "bad")
+    done = shell("run app.py:reviews --input in.jsonl --run-key today")
+    chosen = re.search(r"Look at one: outlast (.*)", done.stderr)[1]
+    assert chosen.endswith(" --run today --app default")
+    (letter,) = shell.json(chosen)
+    shown = shell(f"dlq show {letter['id']} --app default")
+    assert shown.stderr == f"Send it again: outlast dlq replay {letter['id'][:12]} --app default\n"
+    again = shell("dlq reprocess app.py:reviews --run today --json")
+    assert (again.returncode, json.loads(again.stdout)["counts"]["total"]) == (1, 1), again.stderr
+
+
 def wait_for(ask):
     """What `ask` answers, once it answers anything; each question is a process of its own, so this is no busy loop."""
     for _ in range(40):
@@ -910,6 +997,18 @@ def test_a_store_that_cannot_be_reached_is_waited_for_aloud_and_the_wait_can_be_
 
 
 # --- errors for whoever owns the data ---
+
+
+def test_outputs_that_wait_for_the_end_are_named_where_they_are(shell):
+    """A Parquet file is made when the run is over; until then its spool has them."""
+    shell.write("good", "good", "wait")
+    with shell.start("run app.py:reviews --input in.jsonl --output out.parquet --run-key today") as process:
+        assert process.stdout.readline() == "waiting\n"
+        wait_for((shell.folder / "out.parquet.spool").is_file)
+        process.kill()
+    said = shell("runs outputs today").stderr
+    spool = shell.folder / "out.parquet.spool"
+    assert said == f"The outputs of today are in out.parquet once the run is over; until then they wait in {spool}.\n"
 
 
 def test_errors_of_a_run_are_listed_and_go_to_a_file(shell):

@@ -47,6 +47,12 @@ from stores import letter as row
         ("req_011CSHoEeqs5C35K2UUqR7Fy was refused", "<n> was refused"),
         ("no account for ann.b+c@mail.example", "no account for <email>"),
         ("stale since 2026-11-15T09:30:00.123+01:00 and 09:30:00", "stale since <time> and <time>"),
+        ('violates check constraint "qty_pos"', 'violates check constraint "qty_pos"'),
+        ('null value in column "name" of relation "t"', 'null value in column "name" of relation <text>'),
+        ("Duplicate entry '5' for key 't.PRIMARY'", "Duplicate entry <text> for key 't.PRIMARY'"),
+        ('unique constraint "sales_2026_11_pkey"', 'unique constraint "sales_<n>_<n>_pkey"'),
+        ("CHECK constraint failed: qty_pos", "CHECK constraint failed: qty_pos"),
+        ("column 'two words' is empty", "column <text> is empty"),
         ('field "name" of `user` is “odd”', "field <text> of <text> is <text>"),
         ("don't know what 'it''s' is, can't say", "don't know what <text><text> is, can't say"),
         ("invalid token 'abc and then the text was cut…", "invalid token <text>"),
@@ -104,7 +110,24 @@ def test_stage_class_type_and_words_tell_problems_apart():
     assert len({fingerprint(*case) for case in cases}) == len(cases)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("'price'", "'customer'", False),
+        ("'order-4711'", "'order-4712'", True),
+        ("'Ann Smith'", "'Bob Jones'", True),
+        ("4711", "4712", True),
+    ],
+)
+def test_a_missing_key_that_is_a_name_is_a_problem_of_its_own(one, other, same):
+    """S3-05: a KeyError says nothing else; ids are not names."""
+    found = {fingerprint("label", "data_error", "KeyError", message) for message in (one, other)}
+    assert (len(found) == 1) is same
+
+
 HOSTILE = [
+    "column '",
+    'constraint "a',
     "'",
     "a-",
     "'\\",
@@ -679,7 +702,7 @@ def test_reprocess_replays_a_stage_of_a_pipeline(shop):
     shop.fail("odd", "strange")
     shop.bad.clear()
     assert shop.reviews.reprocess(stage="label", canary=1).counts.succeeded == 2
-    with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
+    with pytest.raises(outlast.ConfigurationError, match="none of the dead letters that are open fits"):
         shop.reviews.reprocess(stage="label")
 
 
@@ -956,7 +979,7 @@ def test_every_door_takes_every_mark_of_a_letter(shop, tmp_path):
     assert letters.archive(pipeline="reviews", older_than_days=2, reason="x") == 0  # what was opened again is not old
     shop.bad.clear()
     assert letters.replay(run=run, text="odd", stage="label").counts.total == 1
-    with pytest.raises(outlast.ConfigurationError, match="there are no open dead letters"):
+    with pytest.raises(outlast.ConfigurationError, match="none of the dead letters that are open fits"):
         letters.replay(ids=[row(1).id], text="nowhere")
 
 
@@ -1092,7 +1115,7 @@ def test_what_is_meant_must_be_said(shop):
         (lambda: letters.edit(letter.id, {}, reason=""), "reason to say why"),
         (lambda: letters.replay(group=letter.group, canary=0), "canary to be an integer of at least 1"),
         (lambda: letters.replay(ids=letter.id), "list of ids"),
-        (lambda: letters.replay(group="0" * 16), "no open dead letters"),
+        (lambda: letters.replay(group="0" * 16), "none of the dead letters that are open fits"),
     ]:
         with pytest.raises(outlast.ConfigurationError, match=message):
             call()

@@ -1678,3 +1678,11 @@ def test_mistakes_in_what_goes_with_a_limit_are_told_at_once():
         ),
         "expected idempotent to be true or false, got: 'no'.",
     ]
+
+
+def test_the_class_shows_what_it_takes():
+    """Editors and `help` read the signature, also of a class that may make another one."""
+    import inspect
+
+    names = ["name", "concurrency", "rates", "max_wait", "adaptive", "shared", "unknown"]
+    assert list(inspect.signature(outlast.Limit).parameters) == names

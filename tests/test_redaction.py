@@ -724,3 +724,14 @@ def test_a_one_time_code_is_masked(text):
 def test_ordinary_text_is_left_alone(text):
     """What is masked in vain cannot be read when it is needed."""
     assert sanitise(text) == text
+
+
+def test_a_secret_that_is_set_after_its_app_is_made_is_masked(monkeypatch):
+    """S0-41: the variable is looked up whenever something goes out, and an older value stays a secret."""
+    monkeypatch.delenv("SET_LATER", raising=False)
+    outlast.App("later", secrets=[outlast.Secret.env("SET_LATER")])
+    said = []
+    for value in ("violet-walrus", "orange-ferret"):
+        monkeypatch.setenv("SET_LATER", value)
+        said.append(sanitise("got violet-walrus and orange-ferret"))
+    assert said == ["got *** and orange-ferret", "got *** and ***"]

@@ -226,7 +226,9 @@ class Place:
         return f"{self.address or f'sqlite:///{self.sinks}/data.db'}#made"
 
     def prepare(self) -> None:
-        """Make the tables, and for a replay the letters."""
+        """Make the tables of the store and of the sinks, and for a replay the letters."""
+        with self.app() as app:
+            app.store.stats()
         if self.trial.sink == "table":
             tables = [f"create table made{run} (n integer, text varchar(200))" for run in range(mended.RUNS)]
             if self.address:
@@ -317,14 +319,14 @@ class Place:
             process.stop()
 
     def outputs(self) -> dict[str, str]:
-        """What is in the sinks."""
+        """What is in the sinks; a file without a byte has nothing."""
         if self.trial.sink == "table":
             fetch = self.fetch if self.address else None
             return {str(run): str(sorted(mended.rows_of(self.pattern, run, fetch))) for run in range(mended.RUNS)}
         return {
             str(path.relative_to(self.sinks)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in self.sinks.rglob("*")
-            if path.is_file()
+            if path.is_file() and (path.stat().st_size or self.trial.what != STALLED)
         }
 
 

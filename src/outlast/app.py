@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from outlast.errors import ConfigurationError
-from outlast.kernel.redact import MASK, remember_secret
+from outlast.kernel.redact import MASK, remember_secret, remember_variable
 from outlast.pipeline.home import Home
 from outlast.settings.checks import Check, Shown
 from outlast.sharing import Bond, bind
@@ -107,11 +107,7 @@ class App(Home):
         super().__init__(name, url, seal=seal, retention_days=days, dead_letter_threshold=dead_letter_threshold)
         self.secrets = tuple(secrets)
         for secret in self.secrets:
-            # One that is not set yet is learnt when it is revealed.
-            try:
-                secret.reveal()
-            except ConfigurationError:
-                continue
+            remember_variable(secret.variable)  # one that is not set yet is looked up whenever something goes out
 
     def share(self, *things: CircuitBreaker | Limit | RetryBudget) -> None:
         """

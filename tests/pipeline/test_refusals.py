@@ -135,3 +135,10 @@ def test_a_disk_that_cannot_be_written_to_binds_nothing(app, tmp_path, monkeypat
             pipeline(app).run(ROWS, run_key="k", sink=tmp_path / "out.jsonl")
     assert contents(app.store) == before
     assert pipeline(app).run(ROWS, run_key="k").status == "completed"
+
+
+def test_a_name_that_can_be_written_nowhere_is_refused(app):
+    """Before anything is on record; a run key of that kind has a spelling of its own."""
+    with pytest.raises(outlast.ConfigurationError, match=r"expected name to be a name in Unicode, got: 'p\\ud800'"):
+        outlast.Pipeline("p\ud800", passing, app=app)
+    assert outlast.Pipeline("p", passing, app=app).run([1], run_key="k\ud800").status == "completed"

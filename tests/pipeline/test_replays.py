@@ -18,6 +18,7 @@ from outlast import report
 from outlast.cli.runs import run_fields
 from outlast.components import open_sink
 from outlast.components.parquet import Parquet
+from outlast.components.tables import Inserted
 from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.pipeline import replays
@@ -301,7 +302,7 @@ def test_what_a_replay_has_left_in_a_sink_is_made_good_also_when_no_letter_is_le
         assert mark is not None
         assert mill.run().replayed_by == mark
     assert (mill.letters(), rows_of(sink)) == ([("1", "resolved"), ("2", "resolved")], [0, 3])
-    with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
+    with pytest.raises(outlast.ConfigurationError, match="none of the dead letters that are open fits"):
         mill.pipeline.reprocess()
     assert rows_of(sink) == [0, 1, 2, 3]
     assert not Path(f"{sink}.spool").exists()
@@ -468,7 +469,7 @@ def test_a_replay_that_never_began_leaves_nothing(app, tmp_path):
     (tmp_path / "mine.jsonl").write_text("mine\n")
     with pytest.raises(outlast.ConfigurationError, match="to be new or empty"):
         mill.pipeline.reprocess(sink=tmp_path / "mine.jsonl")
-    with pytest.raises(outlast.ConfigurationError, match="no open dead letters"):
+    with pytest.raises(outlast.ConfigurationError, match="none of the dead letters that are open fits"):
         mill.pipeline.replayed(["0" * 32], run_key="late")
     assert [run.run_key for run in app.store.runs()] == ["k"]
     result = mill.pipeline.reprocess(canary=2)
@@ -876,3 +877,44 @@ def test_what_cannot_be_kept_by_a_sink_is_the_newest_failure_of_its_letter(app, 
     (line,) = first.errors()
     assert "CHECK constraint failed" in letter.error
     assert (letter.error in item.error, line.message) == (True, letter.error)
+
+
+@pytest.mark.parametrize("moment", ["coming home", "made good"])
+def test_a_connection_that_is_cut_while_a_run_is_opened_bars_nobody(app, tmp_path, monkeypatch, moment):
+    """D-25: what passes is waited for, as everywhere; the letters come home in the same replay."""
+    connect, cuts = database(tmp_path / "data.db"), []
+
+    def cut():
+        if cuts:
+            raise cuts.pop()
+        return connect()
+
+    mill, table = Mill(app), outlast.Table(cut, "made")
+    mill.fail(range(3), bad=[1], sink=table)
+    if moment == "made good":
+        with app.store._database.writing() as tx:
+            tx.execute("update outlast_runs set replayed_by = 'dead'")
+    cuts += [ConnectionResetError("terminating connection") for _ in range(3)]
+    with virtual_time():
+        result = mill.pipeline.reprocess()
+    assert (result.counts.succeeded, cuts, numbers_in(tmp_path / "data.db")) == (1, [], [0, 1, 2])
+    assert mill.run().replayed_by is None
+
+
+def test_a_sink_that_is_away_for_a_moment_is_waited_for(app, tmp_path, monkeypatch):
+    """D-25: the replay comes to the run of its letters while the table cannot be reached, waits, and brings all of them home."""
+    with sqlite3.connect(tmp_path / "data.db") as connection:
+        connection.execute("create table made (n integer)")
+    mill, sink = Mill(app), outlast.Table(f"sqlite:///{tmp_path}/data.db", "made")
+    mill.fail(range(6), bad=range(3), sink=sink)
+    make_good, away = Inserted._make_good, [outlast.TemporaryFailure("the server is restarting")] * 3
+
+    def unsteady(table, *given):
+        if away:
+            raise away.pop()
+        make_good(table, *given)
+
+    monkeypatch.setattr(Inserted, "_make_good", unsteady)
+    with virtual_time():
+        assert mill.pipeline.reprocess().counts.succeeded == 3
+    assert (away, rows_of(sink)) == ([], list(range(6)))

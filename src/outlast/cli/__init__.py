@@ -9,7 +9,14 @@ import sys
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. Ctrl-C while it is still loading is no error of the program: no traceback, and the exit code of every Ctrl-C."""
+    try:
+        _main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _main() -> None:
     from outlast.errors import ConfigurationError, OutlastError
     from outlast.kernel.redact import harmless
 

@@ -29,7 +29,7 @@ from outlast.cli.output import (  # noqa: TC001 - typer reads the annotations
     refuse,
     say,
 )
-from outlast.cli.stores import Plain, dead_letters, found_run, opened
+from outlast.cli.stores import Plain, dead_letters, found_run, opened, stored_at
 from outlast.errors import ConfigurationError
 from outlast.kernel.redact import masked, to_json
 from outlast.store.filters import FIELDS, STATUSES, LetterFilter, chooses  # noqa: TC001 - the annotations are read
@@ -153,7 +153,7 @@ def list_letters(
             say("No dead letters." if status == "open" else f"No dead letters that are {status}.")
             return
         print_table(
-            ("id", "pipeline", "stage", "item", "status", "attempts", "failed", "error"),
+            ("id", "pipeline", "stage", "item", "status", "attempts", "last attempt", "error"),
             [
                 (
                     letter.id[:12],
@@ -168,7 +168,7 @@ def list_letters(
                 for letter in shown
             ],
             fold="error",
-            drop=("status", "attempts", "failed", "pipeline", "item"),
+            drop=("status", "attempts", "last attempt", "pipeline", "item"),
         )
         for letter in shown:
             if letter.unreadable is not None:
@@ -222,7 +222,7 @@ def show_letter(
         for replay, place in [] if row is None else kept.replays_of(row):
             again = kept.run(replay)
             tried += [] if again is None else [(again, attempt) for attempt in kept.attempts(again.number, place)]
-        code = kept.code_option(letter.pipeline)
+        code = [*kept.code_option(letter.pipeline), *stored_at(kept, store)]
     if as_json:
         history = [attempt._asdict() | {"run": held_by.id} for held_by, attempt in tried]
         print_json(_fields(letter, reveal=reveal) | {"metadata": _notes(letter, reveal=reveal), "history": history})
@@ -298,7 +298,7 @@ def edit_letter(
     with opened(store, app) as kept:
         letters = dead_letters(kept)
         letter = letters.edit(_resolved(letters, letter_id), value, reason=reason)
-        code = kept.code_option(letter.pipeline)
+        code = [*kept.code_option(letter.pipeline), *stored_at(kept, store)]
     if as_json:
         print_json(_fields(letter, reveal=False))
         return
@@ -326,7 +326,7 @@ def replay_letters(
     Do the work of dead letters again, from the stage that failed; outputs go to the sink of the run they come from, unless --output names
     another. Nothing is lost if it fails again or is interrupted.
     """
-    from outlast.cli.running import replay
+    from outlast.cli.running import none_replayed, replay
 
     with opened(store, app) as kept:
         before = None if run_key is None else next(iter(kept.find_replays(run_key, where.get("pipeline"))), None)
@@ -335,7 +335,11 @@ def replay_letters(
         letters = dead_letters(kept)
         known = None if not ids else [_resolved(letters, letter_id) for letter_id in ids]
         where = _named(kept, where)
-        owner = where.pop("pipeline", None) or (_owner(letters, known, where) if before is None else before.pipeline)
+        first = None if before is not None else _owner(letters, known, where)
+        owner = where.pop("pipeline", None) or (first if before is None else before.pipeline)
+    if before is None and first is None:
+        none_replayed(as_json=as_json)
+        return
     replay(
         target,
         store=store,
@@ -371,9 +375,6 @@ def reprocess_letters(
     """Replay all open dead letters of a pipeline, or of one of its stages, with the code as it is now."""
     from outlast.cli.running import replay
 
-    if where.get("run") is not None:
-        with opened(store) as kept:
-            where = _named(kept, where)
     replay(
         target,
         store=store,

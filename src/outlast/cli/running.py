@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlast.cli.output import AppName, AsJson, Code, Progress, StoreUrl, hint, print_json, refuse  # noqa: TC001 - typer reads the annotations
-from outlast.cli.stores import found_run, opened
+from outlast.cli.output import AppName, AsJson, Code, Progress, StoreUrl, hint, print_json, refuse, say  # noqa: TC001 - typer reads the annotations
+from outlast.cli.stores import found_run, opened, stored_at
 from outlast.deadletters import as_groups
 from outlast.errors import ConfigurationError, OutlastError
 from outlast.kernel.clock import here
@@ -230,8 +230,12 @@ def replay(
     run_key: str | None = None,
     **which: Any,
 ) -> None:
-    """Replay dead letters with the pipeline's own code; the same key goes on with the same replay."""
+    """
+    Replay dead letters with the pipeline's own code; the same key goes on with the same replay. A `run` is one of the pipeline's own app,
+    named as a person does.
+    """
     from outlast.cli.watch import watching, way_to_show
+    from outlast.deadletters import NothingToReplay
 
     if target is None:
         target = _last_target(store, app, owner)
@@ -242,6 +246,9 @@ def replay(
     problems += _wrong_output(sink)
     if problems or pipeline is None:
         refuse(*problems)
+    pipeline._check_stage(which.get("stage"))  # noqa: SLF001 - as Pipeline.reprocess does
+    if which.get("run") is not None:
+        which["run"] = found_run(pipeline.app.store, which["run"]).id
     command = {"target": target, "output": sink, "folder": str(Path.cwd()), "replay": which}
     given = _sink(sink, pipeline)
 
@@ -249,13 +256,25 @@ def replay(
         _record(runner.store, runner.record.id, command | {"run_key": runner.record.run_key})
 
     how = None if as_json else way_to_show(wanted=progress)
-    with _waits_said(), watching(how, started=started) as watch:
-        result, signalled = _ended(
-            lambda: pipeline.app.dead_letters.replay(
-                pipeline=pipeline.name, sink=given, run_key=run_key, check=False, watch=watch, **which
+    try:
+        with _waits_said(), watching(how, started=started) as watch:
+            result, signalled = _ended(
+                lambda: pipeline.app.dead_letters.replay(
+                    pipeline=pipeline.name, sink=given, run_key=run_key, check=False, watch=watch, **which
+                )
             )
-        )
+    except NothingToReplay:
+        none_replayed(as_json=as_json)
+        return
     _tell(pipeline, result, store=store, strict=strict, as_json=as_json, signalled=signalled)
+
+
+def none_replayed(*, as_json: bool) -> None:
+    """Say that there was nothing to do: no mistake, as with an archive."""
+    if as_json:
+        print_json({"replayed": 0, "exit_code": int(Code.COMPLETED)})
+    else:
+        say("Replayed 0: none of those that are open fits.")
 
 
 # --- before it starts -----------------------------------------------------------------------------------------------------
@@ -371,15 +390,10 @@ def _recorded(store: Store, record: RunRecord) -> dict[str, Any]:
     return last
 
 
-def stored_at(store: str | None) -> tuple[str, ...]:
-    """What a command needs to find the store, without a password."""
-    return ("--store", mask(store)) if store else ()
-
-
 def ways_on(kept: Store, record: RunRecord, store: str | None) -> tuple[str | None, str | None]:
     """The command that goes on with a run, None if there is none that can; and the one that does the letters of a replay in another."""
     command = _recorded(kept, record)
-    where = stored_at(store)
+    where = stored_at(kept, store)
     replays = record.kind == "replay"
     known = command.get("target") and (replays or command.get("input"))
     resume = shlex.join(["outlast", "resume", record.run_key, *where]) if known else None
@@ -521,7 +535,7 @@ def _tell(
         print_run(record, groups, why=result.why, expected=expected)
         resume, anew = ways_on(kept, record, store)
         code_at = kept.code_option(record.pipeline)
-        for step in next_steps(record, groups, resume, code_at, anew=anew, stored=stored_at(store)):
+        for step in next_steps(record, groups, resume, code_at, anew=anew, stored=stored_at(kept, store)):
             hint(step)
     raise typer.Exit(code)
 

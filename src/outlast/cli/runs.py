@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from outlast.cli.output import AppName, AsJson, Limit, StoreUrl, hint, print_json, print_table, refuse, say  # noqa: TC001 - typer reads the annotations
-from outlast.cli.stores import Shell, dead_letters, found_run, opened, worker_of
+from outlast.cli.stores import Shell, dead_letters, found_run, opened, stored_at, told_runs, worker_of
 from outlast.deadletters import as_groups
 from outlast.display.terminal import STATUS_COLOURS
 from outlast.kernel.redact import masked
@@ -51,7 +51,7 @@ def list_runs(
     if status is not None and status not in STATUS_COLOURS:
         refuse(f"expected --status to be one of {', '.join(STATUS_COLOURS)}, got: {status!r}.")
     with opened(store, app) as kept:
-        found = kept.runs(pipeline, cast("RunStatus | None", status), limit=limit)
+        found = told_runs(kept, pipeline, cast("RunStatus | None", status), limit=limit)
     if as_json:
         print_json([run_fields(run) for run in found])
         return
@@ -87,7 +87,7 @@ def show_run(
 ) -> None:
     """Show what a run came to: counts, why, its problems, and what to do next."""
     from outlast.cli.printing import next_steps, print_run
-    from outlast.cli.running import stored_at, ways_on
+    from outlast.cli.running import ways_on
 
     with opened(store, app) as kept:
         record = found_run(kept, run, pipeline)
@@ -96,6 +96,7 @@ def show_run(
         worker = worker_of(kept, record)
         code = kept.code_option(record.pipeline)
         resume, anew = ways_on(kept, record, store)
+        stored = stored_at(kept, store)
     if as_json:
         shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]
         print_json(run_fields(record) | {"groups": shown, "running_at": worker})
@@ -104,7 +105,7 @@ def show_run(
     if worker is not None:
         say(f"It is running at {worker}.")
     if worker is None:
-        for step in next_steps(record, groups, resume, code, anew=anew, stored=stored_at(store)):
+        for step in next_steps(record, groups, resume, code, anew=anew, stored=stored):
             hint(step)
 
 
@@ -244,19 +245,34 @@ def list_errors(
 
 @runs.command("outputs")
 def print_outputs(
-    run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
+    run: Run,
+    *,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Print outputs as they are.")] = False,
+    pipeline: OfPipeline = None,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print what the items of a run became, as JSON lines (with --json as one list); only of a run without an output file."""
     with opened(store, app) as kept:
         record = found_run(kept, run, pipeline)
         if record.sink is not None:
-            refuse(f"The outputs of {record.run_key} are in {record.sink}.")
-        outputs = (Shell().decode(output) for output in kept.outputs(record.number))
+            refuse(f"The outputs of {record.run_key} are in {record.sink}{_spool(record)}.")
+        decoded = (Shell().decode(output) for output in kept.outputs(record.number))
+        outputs = (output if reveal else masked(output) for output in decoded)
         if as_json:
             print_json(list(outputs))
             return
         for output in outputs:
             print_json(output, indent=None)
+
+
+def _spool(run: RunRecord) -> str:
+    """Where outputs wait until the run is over, if its sink is a file that is made at the end."""
+    from outlast.pipeline.replays import waiting_in
+
+    spool = waiting_in(run)
+    return "" if spool is None else f" once the run is over; until then they wait in {spool}"
 
 
 def run_fields(run: RunRecord) -> dict[str, Any]:

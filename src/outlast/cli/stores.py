@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.cli.output import refuse
 from outlast.deadletters import DeadLetters
-from outlast.errors import ConfigurationError
+from outlast.errors import ConfigurationError, nearest
 from outlast.kernel.redact import mask
 from outlast.store import EMBEDDED, StoreError, open_store
 from outlast.store.codec import Codec
-from outlast.work.leases import certainly_dead
+from outlast.work.leases import as_told, certainly_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from outlast.store import Store
-    from outlast.store.records import RunRecord
+    from outlast.store.records import RunRecord, RunStatus
 
 
 @contextmanager
@@ -29,7 +29,8 @@ def opened(url: str | None, app: str | None = None, *, make: bool = False) -> It
     """
     The store at this address. Looking into one that is not there makes none, unless told to.
 
-    Without a name, the app is the only one that has anything there, else the one called default.
+    Without a name, the app is the only one that has anything there. One that has nothing there is a mistake: what is found under it
+    would look as if nothing had happened.
     """
     address = url or os.environ.get("OUTLAST_STORE") or EMBEDDED
     if not make:
@@ -38,6 +39,11 @@ def opened(url: str | None, app: str | None = None, *, make: bool = False) -> It
         try:
             if app is None:
                 store.app = _only_app(store)
+            elif not make and not store.has_app(app) and (known := store.apps()):
+                refuse(
+                    f"expected --app to be one that has something in this store, got: {app!r}.{nearest(app, known)} "
+                    f"Those there are: {', '.join(known)}."
+                )
             yield store
         except ConfigurationError:
             raise
@@ -65,21 +71,22 @@ def _file(address: str) -> Path | None:
 
 
 def _only_app(store: Store) -> str:
-    with store._database.reading() as tx:  # noqa: SLF001 - the one question that concerns all apps of a store
-        rows = tx.rows("select app from outlast_runs union select app from outlast_dead_letters")
-    names = sorted(row[0] for row in rows)
-    if len(names) == 1:
-        return str(names[0])
-    if len(names) > 1 and "default" not in names:
+    names = store.apps()
+    if len(names) > 1:
         refuse(f"expected --app: this store has {', '.join(names)}.")
-    return "default"
+    return names[0] if names else "default"
+
+
+def stored_at(kept: Store, store: str | None) -> tuple[str, ...]:
+    """What a command needs to find the store, without a password, and the app in it."""
+    return (*(("--store", mask(store)) if store else ()), *kept.app_option())
 
 
 def found_run(store: Store, wanted: str, pipeline: str | None = None) -> RunRecord:
-    """The run of this id, of the beginning of one, or of this key."""
+    """The run of this id, of the beginning of one, or of this key, as people are told of it."""
     run = store.run(wanted)
     if run is not None:
-        return run
+        return as_told(store, run)
     matches: dict[str, RunRecord] = {}
     before = None
     while page := store.runs(pipeline, limit=500, before=before):
@@ -88,13 +95,28 @@ def found_run(store: Store, wanted: str, pipeline: str | None = None) -> RunReco
                 matches[record.id] = record
         before = page[-1]
     if len(matches) == 1:
-        return next(iter(matches.values()))
+        return as_told(store, next(iter(matches.values())))
     if not matches:
         message = f"expected the id or the key of a run, got: {wanted!r}. Those there are: outlast runs list"
         raise ConfigurationError(message)
     listed = ", ".join(f"{record.id[:12]} ({record.pipeline})" for record in list(matches.values())[:5])
     message = f"expected one run, but {len(matches)} are called {wanted!r}: {listed}. Name one by its id."
     raise ConfigurationError(message)
+
+
+def told_runs(
+    store: Store, pipeline: str | None = None, status: RunStatus | None = None, *, limit: int
+) -> list[RunRecord]:
+    """The newest runs, as people are told of them: one that is on record as running and that nobody runs is among the interrupted."""
+    if status not in {"running", "interrupted"}:
+        return [as_told(store, run) for run in store.runs(pipeline, status, limit=limit)]
+    found = store.runs(pipeline, "interrupted", limit=limit) if status == "interrupted" else []
+    before, fitting = None, 0
+    while fitting < limit and (page := store.runs(pipeline, "running", limit=500, before=before)):
+        told = [run for run in (as_told(store, run) for run in page) if run.status == status]
+        found += told
+        fitting, before = fitting + len(told), page[-1]
+    return sorted(found, key=lambda run: (run.started_at, run.number), reverse=True)[:limit]
 
 
 def worker_of(store: Store, run: RunRecord) -> str | None:

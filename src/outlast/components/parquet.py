@@ -26,6 +26,7 @@ from outlast.components import columns
 from outlast.components.arrow import SLICE, library, python
 from outlast.components.lines import Appended, Mark, flush_folder
 from outlast.components.reading import broken_source
+from outlast.components.sinks import spool_of
 from outlast.components.values import row_of, tell, unfit
 from outlast.errors import ConfigurationError, PermanentFailure
 
@@ -94,7 +95,7 @@ class Parquet(Appended):
 
     def __init__(self, path: Path) -> None:
         self._pa = library("a Parquet file as a sink")
-        super().__init__(path.with_name(path.name + ".spool"))
+        super().__init__(spool_of(path))
         self.name = str(path)
         self._target = self.place = path.absolute()
         self._run = ""

@@ -113,6 +113,11 @@ class Sink(ABC):
         """Let everything go."""
 
 
+def spool_of(path: Path) -> Path:
+    """The file in which the outputs for this one wait, if it can only be made at the end."""
+    return path.with_name(f"{path.name}.spool")
+
+
 class Batched(list[Any]):
     """The outputs that a callable sink is handed; `keys` are those of their items, to tell what came before from what is new."""
 

@@ -24,5 +24,6 @@ from outlast.deadletters.folder import DeadLetterEntry as DeadLetterEntry
 from outlast.deadletters.folder import Directory as Directory
 from outlast.deadletters.letters import DeadLetter as DeadLetter
 from outlast.deadletters.letters import FailureGroup as FailureGroup
+from outlast.deadletters.letters import NothingToReplay as NothingToReplay
 from outlast.deadletters.letters import as_groups as as_groups
 from outlast.deadletters.queue import DeadLetters as DeadLetters

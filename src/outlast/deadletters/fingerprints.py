@@ -15,7 +15,8 @@ _READ = 1_000  # characters of a message that tell problems apart
 # of its own can reach back to, or its repetitions never give back what they took.
 _VARIES = re.compile(
     r"""
-      (?P<url>   \b[A-Za-z][A-Za-z0-9+.\-]{1,20}+://[^\s'"<>)\]}]++ )
+      (?P<name>  (?<!\w)(?:[Cc]onstraint|[Cc]olumn|for\ key)\ (?P<quote>["'`])[A-Za-z_][\w.$]{0,62}+(?P=quote) )
+    | (?P<url>   \b[A-Za-z][A-Za-z0-9+.\-]{1,20}+://[^\s'"<>)\]}]++ )
     | (?P<email> (?<![\w.+\-])[\w.+\-]{1,64}+@[\w\-]{1,63}+(?:\.[\w\-]{1,63}+)++ )
     | (?P<time>  (?<!\d)\d{4}-\d\d?-\d\d?(?:[T ]\d\d?:\d\d(?::\d\d(?:[.,]\d++)?+)?+(?:\ ?(?:Z\b|UTC\b|[+\-]\d\d:?\d\d))?+)?+(?!\d)
                | (?<!\d)\d\d?:\d\d:\d\d(?:[.,]\d++)?+(?!\d) )
@@ -33,15 +34,26 @@ _VARIES = re.compile(
     re.VERBOSE,
 )
 
+_DIGITS = re.compile(r"\d++")
+_KEY = re.compile(r"'[A-Za-z_]{1,40}'")
+
 
 def normalised(message: str) -> str:
     """
-    The message without what differs from item to item: numbers and ids, instants, paths, addresses and quoted text.
+    The message without what differs from item to item: numbers and ids, instants, paths, addresses and quoted text. The name of a
+    constraint or a column stays: it says which rule was broken.
 
     >>> normalised("user 'ann' (id 4711) not found in /var/db/users.csv at 2026-11-15T09:30:00Z")
     'user <text> (id <n>) not found in <path> at <time>'
+    >>> normalised('duplicate key value violates unique constraint "orders_pkey"')
+    'duplicate key value violates unique constraint "orders_pkey"'
     """
-    return " ".join(_VARIES.sub(lambda found: f"<{found.lastgroup}>", message[:_READ]).split())
+    return " ".join(_VARIES.sub(_common, message[:_READ]).split())
+
+
+def _common(found: re.Match[str]) -> str:
+    # Partitions are numbered, and break the same rule.
+    return _DIGITS.sub("<n>", found[0]) if found.lastgroup == "name" else f"<{found.lastgroup}>"
 
 
 def fingerprint(stage: str, error_class: str, error_type: str, message: str) -> str:
@@ -51,5 +63,7 @@ def fingerprint(stage: str, error_class: str, error_type: str, message: str) -> 
     >>> fingerprint("label", "timeout", "ReadTimeout", "no answer in 30 s") == fingerprint("label", "timeout", "ReadTimeout", "no answer in 5 s")
     True
     """
-    parts = "\x1f".join((stage, error_class, error_type, normalised(message)))
+    # The key that is missing is the problem, if it is a name and not one of many ids.
+    named = error_type == "KeyError" and _KEY.fullmatch(message) is not None
+    parts = "\x1f".join((stage, error_class, error_type, message if named else normalised(message)))
     return blake2b(parts.encode(errors="replace"), digest_size=8).hexdigest()

@@ -7,12 +7,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from outlast.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from outlast.kernel.aliases import StopReason
     from outlast.store.records import LetterGroup, LetterKind
+
+
+class NothingToReplay(ConfigurationError):
+    """None of the letters that are open is meant. That is no mistake to a command, and an answer that no result can give."""
+
+    def __init__(self) -> None:
+        super().__init__("there is nothing to replay: none of the dead letters that are open fits.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

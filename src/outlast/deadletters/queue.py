@@ -13,7 +13,7 @@ from uuid import UUID
 
 from outlast.deadletters.beginnings import begins_at, unstored
 from outlast.deadletters.folder import Directory, as_entry, from_entry, is_json
-from outlast.deadletters.letters import DeadLetter, as_groups
+from outlast.deadletters.letters import DeadLetter, NothingToReplay, as_groups
 from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
 from outlast.kernel.log import warn
@@ -130,7 +130,9 @@ class DeadLetters:
             return as_groups(rows)
         run = wanted.get("run")
         only = [] if run is None else ["--run", run[:12]]
-        return as_groups(rows, ["--pipeline", rows[0].pipeline, *only, *store.code_option(rows[0].pipeline)])
+        return as_groups(
+            rows, ["--pipeline", rows[0].pipeline, *only, *store.code_option(rows[0].pipeline), *store.app_option()]
+        )
 
     def stats(self) -> Sequence[LetterStat]:
         """How many there are, by pipeline, stage and status, with the age of the oldest and the newest."""
@@ -294,8 +296,7 @@ class DeadLetters:
             found = fitting or []
         owners = sorted({owner for _, owner, _ in found})
         if not owners:
-            message = "there are no open dead letters to replay here."
-            raise ConfigurationError(message)
+            raise NothingToReplay
         if len(owners) > 1:
             message = (
                 f"expected dead letters of one pipeline, got: those of {', '.join(owners)}. Name one with pipeline=."

@@ -8,6 +8,7 @@ masks. Every step reads the text once: a hostile message must not stall the call
 
 from __future__ import annotations
 
+import os
 import re
 
 TYPE_CHECKING = False
@@ -19,6 +20,7 @@ LIMIT = 280  # characters an error text may have in an event or a record
 _READ = 8_192  # a longer text is cut before it is searched
 
 _secrets: dict[str, None] = {}
+_variables: dict[str, str] = {}  # environment variables that hold secrets, with the value that was seen last
 _longest = 0
 
 
@@ -40,6 +42,11 @@ def remember_secret(value: str) -> None:
         if len(spelling) >= 4:
             _secrets[spelling] = None
             _longest = max(_longest, len(spelling))
+
+
+def remember_variable(name: str) -> None:
+    """Remove what this environment variable holds, also if it is set or changed later."""
+    _variables.setdefault(name, "")
 
 
 def sanitise(text: str, limit: int = LIMIT) -> str:
@@ -231,6 +238,11 @@ def _cut(text: str) -> str:
 
 
 def _mask_known(text: str) -> str:
+    for name, seen in tuple(_variables.items()):
+        value = os.environ.get(name, "")
+        if value != seen:
+            _variables[name] = value
+            remember_secret(value)
     # Longest first: a secret may contain another.
     for secret in sorted(_secrets, key=len, reverse=True):
         if secret in text:

@@ -189,6 +189,9 @@ class Limit(Heed):
         _limits.add(self)
         _by_name.setdefault(self.name, self)  # the first of its name, as for breakers and budgets: decision 0005
 
+    if not TYPE_CHECKING:
+        __new__.__wrapped__ = __init__  # what it takes, for `inspect.signature` and editors
+
     def _start(self, era: int) -> None:
         self._line: OrderedDict[Turn, None] = OrderedDict()
         self._buckets = {name: _Bucket(rate) for name, rate in self.rates.items()}

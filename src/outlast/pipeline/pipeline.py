@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
-from outlast.errors import ConfigurationError
+from outlast.errors import ConfigurationError, nearest
 from outlast.pipeline.doors import Stream, blocking, stepped
 from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.lifecycle import Run
@@ -169,7 +169,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         check = Check()
         check.unknown(unknown, _OPTIONS)
         self: Any = super().__new__(cls)
-        self.name = check.name("name", name)
+        self.name = check.written_name("name", name)
         self.stages = _checked(stages, check)
         if app is not None and not isinstance(app, Home):
             check.add("app", "an App", app)
@@ -297,6 +297,16 @@ class Pipeline(Generic[In_contra, Out_co]):
         return stepped(Stream(self._plan(keep_outputs=False), source, check=check))
 
     @spelled_out(without=("pipeline", "status"))
+    def _check_stage(self, stage: str | None) -> None:
+        """Refuse the name of a stage that nothing can have failed at: nothing found would look as if nothing had failed."""
+        if stage is None or stage in {*(known.name for known in self.stages), "source"}:
+            return
+        # One that was renamed since has letters all the same.
+        if stage not in {stat.stage for stat in self.app.store.stats() if stat.pipeline == self.name}:
+            names = [known.name for known in self.stages]
+            message = f"expected stage to be one of {', '.join(names)}, got: {stage!r}.{nearest(stage, names)}"
+            raise ConfigurationError(message)
+
     def reprocess(
         self,
         *,
@@ -316,14 +326,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         new one, gets all of them instead. The same `run_key` goes on with the same replay. `progress` and `check` are those of `run`.
         """
         checked(where, without=("pipeline", "status"))
-        stage = where.get("stage")
-        if stage is not None and stage not in {*(known.name for known in self.stages), "source"}:
-            # One that was renamed since has letters all the same.
-            kept = {stat.stage for stat in self.app.store.stats() if stat.pipeline == self.name}
-            if stage not in kept:
-                known = ", ".join(known.name for known in self.stages)
-                message = f"expected stage to be one of {known}, got: {stage!r}."
-                raise ConfigurationError(message)
+        self._check_stage(where.get("stage"))
         self.app.add_pipeline(self)  # another one of the same name may have been made since
         with _shown(None, wanted=progress) as looks:
             return self.app.dead_letters.replay(  # type: ignore[no-any-return]

@@ -27,6 +27,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from outlast.components import Busy, Table, Unreadable, open_sink
+from outlast.components.files import PARQUET
+from outlast.components.sinks import spool_of
+from outlast.deadletters import NothingToReplay
 from outlast.deadletters.beginnings import beginning
 from outlast.errors import ConfigurationError, LeaseLost, PermanentFailure
 from outlast.kernel.clock import here, stopping
@@ -38,6 +41,7 @@ from outlast.pipeline.intake import Intake
 from outlast.pipeline.record.books import Accounting, in_words, tally
 from outlast.pipeline.results import Counts
 from outlast.store.records import UNTRIED, Batch, Standing
+from outlast.verdicts import classify
 from outlast.work import leases
 from outlast.work.patience import persist
 
@@ -175,7 +179,7 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
     if "table" in told or name.startswith("table "):
         return open_sink(_table(run, told, given))
     path = Path(told.get("file") or name)
-    there = path.exists() or path.with_name(f"{path.name}.spool").exists()
+    there = path.exists() or spool_of(path).exists()
     if offset and not there:
         message = (
             f"the sink of its run is gone: {path}. Put it back, or give another one with sink= (--output in a shell)"
@@ -187,6 +191,16 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
         message = f"the sink of its run, {path}, is not as the run has left it: give another one with sink= (--output in a shell)"
         raise Gone(message)
     return open_sink(path)
+
+
+def waiting_in(run: RunRecord) -> Path | None:
+    """The file beside a run's sink in which outputs wait until the run is over; None if there is none."""
+    told: dict[str, Any] = json.loads(run.sink_at) if run.sink_at else {}
+    name = told.get("file") or ("" if told or (run.sink or "").startswith("table ") else run.sink)
+    if not name or Path(name).suffix.lower() not in PARQUET:
+        return None
+    spool = spool_of(Path(name))
+    return spool if spool.is_file() else None
 
 
 def _table(run: RunRecord, told: dict[str, Any], given: object) -> Table:
@@ -397,20 +411,14 @@ class Origins:
         record: RunRecord | None = persist(lambda: self._store.run(run), "the store")
         if record is None or record.id == self._replay.id:
             return None
-        try:
-            # A replay that was stopped past its lease may find the run free, because whoever took over has finished with it.
-            held = hold(
-                self._store,
-                record,
-                self._replay.id,
-                elsewhere=self._elsewhere,
-                only_if=partial(self._store.beat, self._lease),
-            )
-        except (LeaseLost, Gone, ConfigurationError, InterruptedError):
-            raise
-        except Exception as error:
-            message = f"the sink of its run cannot be used: {error_text(error)}"
-            raise Gone(message) from error
+        # A replay that was stopped past its lease may find the run free, because whoever took over has finished with it.
+        held = _held(
+            self._store,
+            record,
+            self._replay.id,
+            elsewhere=self._elsewhere,
+            only_if=partial(self._store.beat, self._lease),
+        )
         return Origin(*held, self._bounds, _other_sink(self._replay, record) if self._elsewhere else None)
 
     def room_for(self, run: str) -> bool:
@@ -493,10 +501,35 @@ def hold(
     return now, lease, sink
 
 
+def _held(store: Store, record: RunRecord, replay: str | None, **how: Any) -> tuple[RunRecord, Lease, Sink | None]:
+    """As `hold`, which is done again while the error is one that passes, such as a connection that was cut; `Gone` if it does not."""
+
+    def once() -> tuple[RunRecord, Lease, Sink | None]:
+        try:
+            return hold(store, record, replay, **how)
+        except (LeaseLost, Gone, ConfigurationError, InterruptedError):
+            raise
+        except Exception as error:
+            if classify(error).category == "transient":
+                raise
+            raise unusable(error) from error
+
+    def unusable(error: Exception) -> Gone:
+        return Gone(f"the sink of its run cannot be used: {error_text(error)}")
+
+    try:
+        return persist(once, "the sink of a run that letters come from")  # type: ignore[no-any-return]
+    except (LeaseLost, Gone, ConfigurationError, InterruptedError):
+        raise
+    except Exception as error:
+        raise unusable(error) from error
+
+
 def _marked(store: Store, record: RunRecord, lease: Lease, sink: Sink, replay: str | None) -> RunRecord:
     persist(lambda: store.hold_sink(lease, replay), "the store")
     try:
-        now = make_ready(sink, store, record, lease, before=record)
+        # A replay that is under way waits for a sink as it does when it writes to it: its letters need not be sent again for a moment's loss.
+        now: RunRecord = persist(lambda: make_ready(sink, store, record, lease, before=record), "the sink")
     except BaseException:
         with suppress(Exception):  # whose mark was there still has to be made good
             store.hold_sink(lease, record.replayed_by)
@@ -552,7 +585,7 @@ def make_good(store: Store, given: object = None) -> None:
 
 
 def _make_good(store: Store, record: RunRecord, given: object) -> None:
-    now, lease, sink = hold(store, record, None, given=given)
+    now, lease, sink = _held(store, record, None, given=given)
     try:
         if sink is None:
             persist(lambda: store.hold_sink(lease, None), "the store")
@@ -614,8 +647,7 @@ class Resends(Intake):
                 self._claim(len(self._rest))
             return
         if not self._claim(len(self._rest) if self._canary is None else self._canary):
-            message = "there are no open dead letters to replay here."
-            raise ConfigurationError(message)
+            raise NothingToReplay
 
     def _claim(self, many: int) -> int:
         count = self._claim_these(self._rest[:many])

@@ -104,7 +104,8 @@ class RunResult(Generic[Out_co]):
 
         try:
             groups = self.groups
-            code = () if self._store is None else self._store().code_option(self.pipeline)
+            store = None if self._store is None else self._store()
+            code = () if store is None else [*store.code_option(self.pipeline), *store.app_option()]
         except Exception as error:  # noqa: BLE001 - what is known without the store is shown all the same
             return result_page(self, (), unread=error_text(error))
         return result_page(self, groups, code=code)
@@ -130,7 +131,7 @@ class RunResult(Generic[Out_co]):
             return as_groups([])
         # What a replay has not mended is open in the run it comes from.
         open_here = run.kind == "run" and run.counts.dlq
-        options = ["--run", run.id[:12], *store.code_option(run.pipeline)] if open_here else None
+        options = ["--run", run.id[:12], *store.code_option(run.pipeline), *store.app_option()] if open_here else None
         return as_groups(store.failures(run), options)
 
     def outputs(self) -> Iterator[Out_co]:

@@ -35,6 +35,7 @@ from outlast.report.model import (
 )
 from outlast.store.figures import MOST
 from outlast.store.records import from_us, to_us
+from outlast.work.leases import as_told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -71,10 +72,11 @@ def gathered(store: Store, run: RunRecord) -> Report:
         warnings, more_warnings = _warnings(count.warnings())
         throughput = _throughput(count, sums, run)
         pass_list = _passes(count.passes())
+    run = as_told(store, run)
     groups = store.failed_groups(run.id, limit=_LISTED)
     complete = _complete(sums)
     stages = _stages(run, sums, complete=complete)
-    letters = _letters(groups, sums, run.id, store.code_option(run.pipeline))
+    letters = _letters(groups, sums, run.id, store.code_option(run.pipeline), store.app_option())
     counts = _counts(run)
     return Report(
         format=FORMAT,
@@ -472,7 +474,9 @@ def _warnings(rows: Iterable[tuple[str, int]]) -> tuple[tuple[Warned, ...], int]
     return listed, len(found) - len(listed) + beyond
 
 
-def _letters(groups: Sequence[StoredGroup], sums: Sums, run: str, code: Sequence[str]) -> tuple[LetterGroup, ...]:
+def _letters(
+    groups: Sequence[StoredGroup], sums: Sums, run: str, code: Sequence[str], app: Sequence[str]
+) -> tuple[LetterGroup, ...]:
     waiting: dict[tuple[str, str], int] = defaultdict(int)
     whole = 0
     for mark, stage, status, number in sums.letters:
@@ -492,7 +496,7 @@ def _letters(groups: Sequence[StoredGroup], sums: Sums, run: str, code: Sequence
             sample_keys=tuple(sanitise(key, 120) for key in group.sample_keys),
             first_seen_at=group.first_seen_at,
             last_seen_at=group.last_seen_at,
-            look=shlex.join(["outlast", "dlq", "list", "--group", group.id, "--run", run[:12]]),
+            look=shlex.join(["outlast", "dlq", "list", "--group", group.id, "--run", run[:12], *app]),
             replay=shlex.join(
                 [
                     "outlast",
@@ -504,6 +508,7 @@ def _letters(groups: Sequence[StoredGroup], sums: Sums, run: str, code: Sequence
                     run[:12],
                     *(["--canary", "20"] if group.count > 20 else []),
                     *code,
+                    *app,
                 ]
             ),
         )

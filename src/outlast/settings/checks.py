@@ -103,6 +103,13 @@ class Check:
         self.add(field, "a name (a string that is not empty)", value)
         return "unnamed"
 
+    def written_name(self, field: str, value: object) -> str:
+        """A name that goes on record as it is. Half of a surrogate pair can be written nowhere."""
+        if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+            self.add(field, "a name in Unicode", value, "It has half of a surrogate pair in it: leave that out.")
+            return "unnamed"
+        return self.name(field, value)
+
     def integer(self, field: str, value: object, *, low: int, default: int) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and value >= low:
             return value

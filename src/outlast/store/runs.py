@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished, identity, sink_at, replayed_by, elsewhere"
 _SHARD = "run, passes, read, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
+_OF_APPS = ("outlast_runs", "outlast_dead_letters", "outlast_states")
 _LEASED = "run = ? and shard = ? and token = ?"
 
 
@@ -47,6 +48,25 @@ class Runs:
 
     _database: Database
     app: str
+
+    # -- apps ----------------------------------------------------------------------------------------------------------
+
+    def apps(self) -> list[str]:
+        """The apps that have anything in this store: runs, dead letters, or things that their processes share."""
+        every = " union ".join(f"select app from {table}" for table in _OF_APPS)
+        with self._database.reading() as tx:
+            return sorted(row[0] for row in tx.rows(every))
+
+    def app_option(self) -> list[str]:
+        """What a command needs to find this app: its name, where the store has several."""
+        return ["--app", self.app] if len(self.apps()) > 1 else []
+
+    def has_app(self, name: str) -> bool:
+        """Whether this app has anything here: cheap, whatever others have."""
+        with self._database.reading() as tx:
+            return any(
+                tx.row(f"select 1 from {table} where app = ? limit 1", storable(name)) is not None for table in _OF_APPS
+            )
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 

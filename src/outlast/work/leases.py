@@ -33,6 +33,7 @@ _tenures = itertools.count(1)
 # Owners of this process that still work, each with its event loop once it has one; who is missing here could not give back its lease.
 _alive: dict[str, asyncio.AbstractEventLoop | None] = {}
 TTL = 20.0
+ABANDONED = "interrupted: the process that ran it is gone, or cannot reach the store."
 _BEATS = 4  # in a ttl
 
 
@@ -68,6 +69,19 @@ def certainly_dead(owner: str) -> bool:
     if host != _host() or host.endswith("/") or not pid.isdigit() or started in {"", "None"}:
         return False
     return _started(int(pid)) != started
+
+
+def as_told(store: Store, run: RunRecord) -> RunRecord:
+    """
+    The run as people are told of it. One whose process was killed could not say so: it stays on record as running, and is told as
+    interrupted once that process is known to be dead, or its lease has ended.
+    """
+    if run.status != "running":
+        return run
+    lease = store.lease_of(run.number, 0)
+    if lease is not None and not certainly_dead(lease.owner):
+        return run
+    return replace(run, status="interrupted", why=run.why or ABANDONED)
 
 
 def take(store: Store, run: RunRecord, shard: int = 0, *, counted: bool = True) -> Lease:
