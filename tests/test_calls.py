@@ -2090,3 +2090,23 @@ def test_public_names_are_the_ones_used_here():
     """U-03: everything above is what `import outlast` offers."""
     for name in ("retry", "Guard", "RetryPolicy", "current", "history", "stop_reason", "Stop", "RetryBudget"):
         assert getattr(outlast, name) is globals()[name]
+
+
+def test_a_timeout_does_not_strike_what_was_there_in_time():
+    """A loop that somebody has held up sees to what has come meanwhile first; what is still missing then is cancelled."""
+    guard = outlast.Guard("g", timeout=0.05, retry=None)
+
+    async def quick():
+        await asyncio.sleep(0.001)
+        return "here"
+
+    async def never():
+        await asyncio.Event().wait()
+
+    async def held_up(fn):
+        asyncio.get_running_loop().call_soon(threading.Event().wait, 0.2)
+        return await guard.acall(fn)
+
+    assert asyncio.run(held_up(quick)) == "here"
+    with pytest.raises(outlast.AttemptTimeoutError):
+        asyncio.run(held_up(never))

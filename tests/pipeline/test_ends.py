@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import pickle
+import queue
 import signal
 import sys
 import threading
@@ -1031,3 +1032,33 @@ def test_who_does_not_wait_for_a_resource_to_open_need_not(sqlite_app, times):
     runners = []
     result = asyncio.run(main())
     assert (result.status, result.counts.total, left) == ("interrupted", 0, ["opening"] * (times - 1))
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(("door", "keyed"), [("run", False), ("run", True), ("stream", False)])
+def test_a_signal_ends_the_waiting_of_a_source(sqlite_app, handlers, monkeypatch, door, keyed):
+    """Ctrl-C while the source stands in a queue: the run is interrupted and goes on later; nobody heard it before the next item came."""
+    monkeypatch.setattr("outlast.pipeline.lifecycle._BLOCKED", -1.0)  # at once, for whoever stands in the source
+    closed = []
+
+    def source():
+        try:
+            yield from range(0 if keyed else 5)
+            os.kill(os.getpid(), signal.SIGINT)
+            yield queue.SimpleQueue().get()
+        finally:
+            closed.append(True)
+
+    @outlast.stage
+    async def work(item):
+        return item
+
+    pipeline = outlast.Pipeline("p", work, app=sqlite_app)
+    options = {"item_key": str} if keyed else {}
+    with pytest.raises(KeyboardInterrupt) as ended:
+        [*pipeline.stream(source())] if door == "stream" else pipeline.run(source(), **options)
+    result = outlast.result_of(ended.value)
+    assert (closed, signal.getsignal(signal.SIGINT)) == ([True], signal.default_int_handler)
+    if result is not None:  # else nothing was begun
+        assert (result.status, result.counts.source_exhausted) == ("interrupted", False)
+        assert pipeline.run(range(6), run_key=result.run_key, **options).counts.succeeded == 6

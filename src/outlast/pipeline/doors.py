@@ -17,6 +17,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from outlast.pipeline.errors import mark_with_result
+from outlast.pipeline.intake import Woken
 from outlast.pipeline.lifecycle import Run, announce
 from outlast.pipeline.results import RunResult
 
@@ -37,7 +38,7 @@ def blocking(run: Run) -> RunResult[Any]:
     """Work on a run until it ends, in this thread, or in another one if an event loop is running here, as in a notebook."""
     result: RunResult[Any] | None = None
     problem: BaseException | None = None
-    with Signals(lambda: run.ask_soon("interrupted")) as signals:
+    with Signals(lambda: run.ask_soon("interrupted"), run.waiting_here) as signals:
         try:
             result = _elsewhere(run) if _in_loop() else _here(run)
         except BaseException as error:  # noqa: BLE001 - raised below, unless a signal is what ends it
@@ -55,8 +56,9 @@ def blocking(run: Run) -> RunResult[Any]:
 class Signals:
     """While it is entered, signals wind a run down; afterwards `pass_on` does what they would have done."""
 
-    def __init__(self, wind_down: Callable[[], None]) -> None:
+    def __init__(self, wind_down: Callable[[], None], waiting_here: Callable[[], bool]) -> None:
         self._wind_down = wind_down
+        self._waiting_here = waiting_here
         self._before: dict[int, Any] = {}
         self._over = False
         self.caught: list[int] = []
@@ -91,6 +93,8 @@ class Signals:
             raise self.raised
         self.caught.append(number)
         self._wind_down()
+        if self._waiting_here():  # in a queue, a pipe, a page of a service: as without a run, the signal ends that
+            raise Woken
 
     def before(self, number: int) -> Any:
         """What was there before it, once it is over; else None."""
@@ -234,6 +238,10 @@ class Stream(Generic[T]):
         if self._news is not None:
             self._news[1].set()
 
+    def waiting_here(self) -> bool:
+        """As of its run."""
+        return self._run.waiting_here()
+
     def wind_down(self) -> None:
         """Hand out nothing more, and let what is under way end; when asked twice, without waiting. From any thread."""
         self._ending = True
@@ -282,7 +290,7 @@ def stepped(stream: Stream[T]) -> Iterator[ItemResult[T]]:
 def _driven(stream: Stream[T]) -> Iterator[ItemResult[T]]:
     problem: BaseException | None = None
     left = True
-    signals = Signals(stream.wind_down)
+    signals = Signals(stream.wind_down, stream.waiting_here)
     try:
         with asyncio.Runner() as runner, signals:
             results: Any = stream.results()
@@ -360,7 +368,7 @@ def _pumped(stream: Stream[T]) -> Iterator[ItemResult[T]]:
 
     problem: BaseException | None = None
     gone = True
-    signals = Signals(stream.wind_down)
+    signals = Signals(stream.wind_down, stream.waiting_here)
     thread = threading.Thread(target=copy_context().run, args=(work,), name="outlast-stream", daemon=True)
     try:
         with signals:

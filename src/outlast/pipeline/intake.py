@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
+from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 PAGE = 500
 _TASTE = 16  # items read between two looks at the clock
 _SLICE = 0.005  # seconds of reading before others have their turn
+
+
+class Woken(KeyboardInterrupt):
+    """A signal has ended the waiting of a source; what it is to the run is told elsewhere."""
 
 
 class SourceFailed(Exception):
@@ -84,6 +89,7 @@ class Intake:
         self._lost: set[str] = set()  # stages whose checkpoints cannot be used
         self._broken: BaseException | None = None
         self._closing = False
+        self.reading: tuple[int, float] | None = None  # by which thread, since when, in the user's own code
         self.exhausted = False
         # Of an async source: its reader, what that has read, whether it has come to an end, and how the two sides wake each other.
         self._pump: asyncio.Task[None] | None = None
@@ -163,6 +169,7 @@ class Intake:
         source, until = self._items, perf_counter() + _SLICE
         assert isinstance(source, Iterator)  # noqa: S101 - async ones are read by `_several`
         try:
+            self.reading = (get_ident(), until)
             while len(items) < most and not self.exhausted:
                 before = len(items)
                 for item in islice(source, min(_TASTE, most - before) if items else 1):
@@ -170,8 +177,10 @@ class Intake:
                 self.exhausted = len(items) == before
                 if perf_counter() > until or (items and rough(items[-1]) * len(items) > BATCH_BYTES):
                     break
+            self.reading = None
         except BaseException as error:  # noqa: BLE001 - raised when those before it are taken care of
-            self._broken = error
+            self.reading = None
+            self._broken = InterruptedError("ended by a signal") if isinstance(error, Woken) else error
         return items
 
     async def _several(self, most: int) -> list[Any]:

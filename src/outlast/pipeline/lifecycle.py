@@ -8,6 +8,8 @@ import asyncio
 import sys
 from collections import deque
 from contextvars import copy_context
+from threading import get_ident
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from outlast.components import open_sink, open_source
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.records import Checkpoint, Lease, RunRecord
 
+_BLOCKED = 0.1  # seconds after which a source is not waited for if a signal comes
 _WATCH = 0.2  # seconds between two looks of whoever watches
 
 
@@ -79,6 +82,7 @@ class Run:
         self._resends: Resends | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wishes: deque[str] = deque()
+        self._looking: tuple[int, float] | None = None  # at the first item: which thread, since when
         self._doubted = False
         self._versioned: set[str] = set()  # stages that are another version than when it began
         self._changed: list[str] = []  # these, and those whose functions are written in another way
@@ -105,6 +109,11 @@ class Run:
         while self._wishes:
             self.ask(self._wishes.popleft())
 
+    def waiting_here(self) -> bool:
+        """Whether this very thread stands in the source, and has for a while: nobody hears what it is asked meanwhile. For a signal handler."""
+        began = self._looking if self.runner is None else self.runner.intake.reading
+        return began is not None and began[0] == get_ident() and perf_counter() - began[1] > _BLOCKED
+
     async def go(self) -> RunResult[Any]:
         """Work on it until nothing more can be done."""
         plan = self.plan
@@ -122,7 +131,11 @@ class Run:
         _share(plan)
         sink, replays = open_sink(plan.sink), isinstance(self._source, Chosen)
         if not replays:
-            self._items = checked(open_source(self._source), plan.item_key)
+            try:
+                self._looking = (get_ident(), perf_counter())
+                self._items = checked(open_source(self._source), plan.item_key)
+            finally:
+                self._looking = None
         store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
         now = identity_of(plan, sink)
         try:
