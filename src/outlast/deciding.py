@@ -68,23 +68,24 @@ def after_failure(
     >>> after_failure("permanent", stopping=True)
     'permanent'
     """
-    refused = isinstance(policy, str)
-    wait = 0.0 if isinstance(policy, str) else policy
+    refused, then = (True, now) if isinstance(policy, str) else (False, now + policy)
+    late = deadline is not None and then >= deadline
+    blocked = then < open_until
+    if not (refused or late or blocked or stopping or owned or cut_short or ambiguous or unpaid or handed_out):
+        return policy
     said = {
         "handed_out": handed_out,
         "owned": owned,
         "cut_short": cut_short,
         "policy": refused,
         "ambiguous": ambiguous,
-        "late": deadline is not None and now + wait >= deadline,
+        "late": late,
         "stopping": stopping,
-        "blocked": now + wait < open_until,
+        "blocked": blocked,
         "unpaid": unpaid,
     }
-    for fact, reason in ORDER:
-        if said[fact]:
-            return policy if reason is None else reason
-    return wait
+    heard: StopReason | None = next(reason for fact, reason in ORDER if said[fact])
+    return policy if heard is None else heard
 
 
 class Meaning(Value):

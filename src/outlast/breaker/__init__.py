@@ -343,8 +343,7 @@ class CircuitBreaker:
             if circuit.era != era:
                 return
             tally, reason = counted(counts.tally, failed, here.get().clock.now() if failed else None, self)
-            if tally is not counts.tally:
-                counts.keep(tally)
+            counts.tally, counts.failures = tally, tally.row  # as `keep`
         if reason is None:
             return
 
