@@ -84,7 +84,7 @@ def after_failure(
         "blocked": blocked,
         "unpaid": unpaid,
     }
-    heard = next(reason for fact, reason in ORDER if said[fact])
+    heard: StopReason | None = next(reason for fact, reason in ORDER if said[fact])
     return policy if heard is None else heard
 
 
