@@ -839,3 +839,16 @@ def test_policies_differ_in_any_field():
 def test_repr_shows_what_is_not_default():
     """S0-32: what one reads is what one would write."""
     assert repr(RetryPolicy(jitter=0.1, max_delay=None)) == "RetryPolicy(max_attempts=3, max_delay=None, jitter=0.1)"
+
+
+def test_whether_a_wait_is_rolled_for_does_not_depend_on_calls_before():
+    """U-03: a wait without any spread takes no roll, the first time as later; so the same seed gives the same waits."""
+    policy = RetryPolicy(max_attempts=3, delays=(0.0, 1.0), jitter=1.0)
+    error, rolls = TimeoutError(), []
+
+    def roll():
+        rolls.append(0.5)
+        return 0.5
+
+    waits = [policy.answer(error, classify(error), number, roll, None) for number in (1, 2, 1, 2)]
+    assert (waits, len(rolls)) == ([0.0, 1.0, 0.0, 1.0], 2)

@@ -779,7 +779,8 @@ def test_a_program_that_is_killed_leaves_no_worker(tmp_path, watch):
     program = """
     import sys
     import hostile
-    from outlast import Guard, processes
+    from outlast import Guard
+    from outlast.isolation import processes
     Guard(isolation="process").call(abs, 1)
     print(processes._pool._keeper.pid, flush=True)
     Guard(isolation="process").call(hostile.have_a_daemon, sys.argv[1])

@@ -520,27 +520,28 @@ def blocks(draw) -> tuple[dict[str, object], RetryPolicy]:
     on_errors = draw(st.lists(st.sampled_from(SPECS), max_size=4, unique=True))
     plain = {
         "max_attempts": draw(st.integers(1, 20)),
-        "multiplier": draw(st.floats(1, 10)),
         "cap": draw(st.sampled_from(["after_jitter", "before_jitter"])),
         "on_errors": on_errors,
         "skip_on_errors": apart(on_errors, draw(st.lists(st.sampled_from(SPECS), max_size=2, unique=True))),
-        "retry_limits": draw(st.none() | st.dictionaries(st.sampled_from(["network", "database"]), st.integers(0, 9))),
+        "retry_limits": draw(
+            st.none() | st.dictionaries(st.sampled_from(["network", "database"]), st.integers(0, 9), min_size=1)
+        ),
         "retry_exhausted": draw(st.none() | st.booleans()),
     }
+    # Beside listed delays the keys of a backoff have no effect, and are refused.
     backoff = "exponential" if delays else draw(st.sampled_from(["exponential", "linear", "fixed"]))
-    block = plain | {
-        "backoff": "schedule" if delays else backoff,
-        "initial_delay_ms": initial,
-        "max_delay_ms": most,
-        "max_retry_after_ms": wait,
-        "delays_ms": delays,
-        "jitter": jitter,
-    }
+    if not delays and backoff == "exponential":
+        plain["multiplier"] = draw(st.floats(1, 10))
+    block = plain | {"max_retry_after_ms": wait, "jitter": jitter}
+    block |= {"backoff": "schedule", "delays_ms": delays} if delays else {"backoff": backoff}
+    own = {}
+    if not delays:
+        block |= {"initial_delay_ms": initial, "max_delay_ms": most}
+        own = {"initial_delay": initial / 1000, "max_delay": None if most is None else most / 1000}
     policy = RetryPolicy(
         **plain,
+        **own,
         backoff=backoff,
-        initial_delay=initial / 1000,
-        max_delay=None if most is None else most / 1000,
         max_retry_after=wait / 1000,
         delays=tuple(delay / 1000 for delay in delays),
         jitter={"add": jitter["add_ms"] / 1000} if isinstance(jitter, dict) else jitter,

@@ -289,11 +289,9 @@ class RetryPolicy(Value):
                 return reason
         elif attempt >= self.max_attempts:
             return "exhausted"
-        band = self._bands.get(attempt)
-        if band is None or verdict.retry_after is not None:
-            return self.delay(attempt, roll(), None, previous) + self.asked(verdict)
-        low, high = band
-        return low if low == high else low + roll() * (high - low)
+        low, high = self._bands.get(attempt) or self._spread(attempt, previous)
+        delay = low if low == high else low + roll() * (high - low)
+        return delay if verdict.retry_after is None else delay + self.asked(verdict)
 
     def answer_result(self, attempt: int, roll: float, previous: float | None) -> Answer:
         """As `answer`, of a result that is not wanted: whatever it is, only the number of attempts counts."""
@@ -316,14 +314,16 @@ class RetryPolicy(Value):
         self, attempt: int, roll: float, retry_after: float | None = None, previous: float | None = None
     ) -> float:
         """The wait after this failed attempt, in seconds."""
-        band = self._bands.get(attempt)
-        if band is None:
-            band = self.band(attempt, previous)[1:]
-            if self.jitter != "decorrelated" and attempt <= 64:
-                self._bands[attempt] = band
-        low, high = band
+        low, high = self._bands.get(attempt) or self._spread(attempt, previous)
         wait = low + roll * (high - low)
         return wait if retry_after is None else min(retry_after, self.max_retry_after) + wait
+
+    def _spread(self, attempt: int, previous: float | None) -> tuple[float, float]:
+        """The least and the greatest wait, kept if they are the same each time."""
+        _, low, high = self.band(attempt, previous)
+        if self.jitter != "decorrelated" and attempt <= 64:
+            self._bands[attempt] = low, high
+        return low, high
 
     def band(self, attempt: int, previous: float | None = None) -> tuple[float, float, float]:
         """Nominal, least and greatest wait after this failed attempt."""

@@ -68,7 +68,9 @@ def test_a_scripted_run_is_reported_exactly(app):
     assert (cost.on_failed_attempts, cost.on_dead_items, cost.wasted) == (700.0, 300.0, 700.0)
     (group,) = found.letters
     assert (group.count, group.open, group.share, group.sample_keys) == (1, 1, 1.0, ("never",))
-    assert group.replay == f"outlast dlq replay --group {group.group} --run {found.run.id[:12]} --target FILE:NAME"
+    replay = f"outlast dlq replay --group {group.group} --run {found.run.id[:12]} --target FILE:NAME"
+    several = len(app.store.apps()) > 1
+    assert group.replay == (f"{replay} --app {app.name}" if several else replay)
     assert found.warnings == (
         report.model.Warned(message="input of label repaired by shorten after PermanentFailure", count=1),
     )
@@ -288,7 +290,7 @@ def test_an_empty_run_and_one_that_is_not_over_are_reported(app):
     assert empty.throughput.buckets == ()
     run = app.store.open_run("p", "open", (StageMark("work"),))
     begun = report.read(app, run.id)
-    assert begun.verdict == "The run is not over. There were no items."
+    assert begun.verdict == "The run was interrupted and can go on. There were no items."  # nobody holds it
     assert begun.run.took is None
     for each in (empty, begun):
         assert "<h1>" in each.html()

@@ -294,7 +294,7 @@ def test_a_replay_frees_and_settles_what_it_has_claimed_itself(store):
     leases = [store.take_lease(run.number, 0, run.run_key, 600) for run in (first, second)]
     store.claim_for_replay(leases[0], first.id, [letter(1).id, letter(2).id], reason="first")
     store.claim_for_replay(leases[1], second.id, [letter(3).id], reason="second")
-    done = Settled(letter(3).id, "resolved", None, None, 0, None)
+    done = Settled(letter(3).id, "resolved", None, None, 0)
     with pytest.raises(LeaseLost):
         store.write(leases[0], Batch(resolved=[done]))
     assert store.free_letters(leases[1], second.id, "over") == 1

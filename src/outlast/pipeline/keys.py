@@ -104,8 +104,9 @@ class Ahead(Iterator[Any]):
 
     def close(self) -> None:
         """Nothing more is read."""
-        if hasattr(self._source, "close"):
-            self._source.close()
+        close = getattr(self._source, "close", None)
+        if close is not None:
+            close()
 
     def checked(self, item_key: str | Callable[[Any], str]) -> Ahead:
         """Itself, if its first item has such a key."""

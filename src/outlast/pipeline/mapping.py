@@ -187,10 +187,11 @@ def _result(ended: dict[int, tuple[A, B, Exception | None]], elapsed: float) -> 
     good = [(item, value) for item, value, error in rows if error is None]
     failed = [(item, error) for item, _, error in rows if error is not None and not isinstance(error, Skip)]
     status: Any = "success" if not failed else "partial" if good else "failure"
+    succeeded: list[Any] = [(item, value.value if isinstance(value, Degraded) else value) for item, value in good]
     return PartialResult(
         status=status,
         total=len(rows),
-        succeeded=[(item, value.value if isinstance(value, Degraded) else value) for item, value in good],
+        succeeded=succeeded,
         failed=failed,
         elapsed=elapsed,
         skipped=[(item, sanitise(str(error.reason))) for item, _, error in rows if isinstance(error, Skip)],

@@ -296,7 +296,6 @@ class Pipeline(Generic[In_contra, Out_co]):
         """As `astream`, for code that is not async; signals do what they do to `run`. Work goes on while the next result is asked for."""
         return stepped(Stream(self._plan(keep_outputs=False), source, check=check))
 
-    @spelled_out(without=("pipeline", "status"))
     def _check_stage(self, stage: str | None) -> None:
         """Refuse the name of a stage that nothing can have failed at: nothing found would look as if nothing had failed."""
         if stage is None or stage in {*(known.name for known in self.stages), "source"}:
@@ -307,6 +306,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             message = f"expected stage to be one of {', '.join(names)}, got: {stage!r}.{nearest(stage, names)}"
             raise ConfigurationError(message)
 
+    @spelled_out(without=("pipeline", "status"))
     def reprocess(
         self,
         *,
