@@ -25,6 +25,7 @@ from outlast.deadletters.letters import NothingToReplay
 from outlast.pipeline.record import writer
 from outlast.store import Store
 from outlast.work import leases
+from outlast.work import patience as waiting
 
 APP, PIPELINE = "mended", "mill"
 RUNS = 3  # that the letters come from, each with a sink of its own
@@ -184,7 +185,7 @@ def act(tell, store, pattern, letters, what, key=None, *, ttl=None, patience=Non
     if ttl is not None:
         leases.TTL = ttl
     if patience is not None:
-        writer.PATIENCE = patience
+        waiting.PATIENCE = patience
     if not locks:
         import fcntl
 

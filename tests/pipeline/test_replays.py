@@ -918,3 +918,17 @@ def test_a_sink_that_is_away_for_a_moment_is_waited_for(app, tmp_path, monkeypat
     with virtual_time():
         assert mill.pipeline.reprocess().counts.succeeded == 3
     assert (away, rows_of(sink)) == ([], list(range(6)))
+
+
+def test_a_table_that_is_away_for_a_moment_is_waited_for_when_a_run_begins(app, tmp_path):
+    """C-22: a connection that is cut while the table is being opened costs the run nothing."""
+    connect, cuts = database(tmp_path / "data.db"), [ConnectionResetError("terminating connection") for _ in range(3)]
+
+    def cut():
+        if cuts:
+            raise cuts.pop()
+        return connect()
+
+    with virtual_time() as time:
+        Mill(app).fail(range(3), bad=[], sink=outlast.Table(cut, "made"))
+    assert (cuts, numbers_in(tmp_path / "data.db"), 0 < time.now < 10) == ([], [0, 1, 2], True)

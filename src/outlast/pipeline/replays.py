@@ -285,7 +285,9 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     if sink.place is not None and state.sink_offset is not None:
         addresses = [*{str(address_of(path)) for path in (sink.place, sink.place.resolve())}]
         sink.others = persist(lambda: store.claims(record.number, addresses), "the store")
-    sink.open(state.sink_offset, run=record.id, token=lease.token, alone=alone, settled=settled, mark=state.sink_mark)
+    at, mark = state.sink_offset, state.sink_mark
+    open_it = partial(sink.open, at, run=record.id, token=lease.token, alone=alone, settled=settled, mark=mark)
+    persist(open_it, "the sink", patience=lease.ttl / 2, unclear=False)  # nobody beats for the lease yet
     if sink.name is not None and (state.sink_offset is None or sink.mark != state.sink_mark):
         # From now on what stands in the file is ours, and can be told from what is on record; and more may follow that is not.
         news = Batch(sink_offset=state.sink_offset or 0, sink_mark=sink.mark, read=state.read)

@@ -23,8 +23,20 @@ PATIENCE = 120.0  # seconds for which a store that cannot be reached is waited f
 _AGAIN = RetryPolicy(max_attempts=10_000, initial_delay=0.1, max_delay=5.0, on_errors=("transient", "unclear"))
 
 
-def persist(do: Callable[[], Any], what: str, give_up: Stop | None = None) -> Any:
-    """Do it, again and again as long as the error is one that may pass and the patience lasts; the last error is raised."""
+def persist(
+    do: Callable[[], Any],
+    what: str,
+    give_up: Stop | None = None,
+    *,
+    patience: float | None = None,
+    unclear: bool = True,
+) -> Any:
+    """
+    Do it, again and again as long as the error is one that may pass and the patience lasts; the last error is raised.
+    Without `unclear`, only an error that surely passes is waited for.
+    """
+    patience = PATIENCE if patience is None else min(patience, PATIENCE)
+    fatal = {"permanent"} if unclear else {"permanent", "unclear"}
     clock, dice, number = here.get().clock, here.get().dice, 0
     give_up = give_up or stopping.get()
     since: float | None = None
@@ -37,7 +49,7 @@ def persist(do: Callable[[], Any], what: str, give_up: Stop | None = None) -> An
             now, number = clock.monotonic(), number + 1
             since = now if since is None else since
             delay = _AGAIN.delay(min(number, 20), dice.roll())
-            if classify(error).category == "permanent" or now + delay - since > PATIENCE:
+            if classify(error).category in fatal or now + delay - since > patience:
                 raise
             if number == 1 and (before := rarely(("waits", id(give_up), what))) is not None:
                 text = error_text(error)
