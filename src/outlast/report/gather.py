@@ -13,6 +13,7 @@ from outlast.deadletters import fingerprint, normalised
 from outlast.deadletters.beginnings import SOURCE
 from outlast.kernel.redact import sanitise
 from outlast.kernel.wording import counted
+from outlast.pipeline.lease import as_told
 from outlast.report.model import (
     FORMAT,
     Amplification,
@@ -35,7 +36,6 @@ from outlast.report.model import (
 )
 from outlast.store.figures import MOST
 from outlast.store.records import from_us, to_us
-from outlast.work.leases import as_told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
