@@ -30,6 +30,7 @@ from outlast.errors import ConfigurationError, PermanentFailure, TemporaryFailur
 from outlast.isolation import supervisor
 from outlast.isolation.supervisor import CALL, ERROR, HEADER, PREPARE, READY, REFUSED, RESULT, STOP, Place, Reference
 from outlast.settings.callables import name_of
+from outlast.settings.names import attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +86,7 @@ def _reference(fn: Callable[..., Any]) -> Reference | None:
     module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     if isinstance(module, str) and isinstance(name, str) and module in sys.modules:
         try:
-            found = supervisor.attribute(sys.modules[module], name)
+            found = attribute(sys.modules[module], name)
         except AttributeError:
             found = None
         for depth, layer in enumerate(supervisor.layers(found)):

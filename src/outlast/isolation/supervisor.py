@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from outlast.errors import ConfigurationError, PermanentFailure
 from outlast.kernel import raised
+from outlast.settings.names import attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -368,13 +369,6 @@ def layers(fn: Any) -> Iterator[Any]:
         if inner is None:
             return
         fn = inner
-
-
-def attribute(module: Any, name: str) -> Any:
-    """What a module has under a dotted name."""
-    for part in name.split("."):
-        module = getattr(module, part)
-    return module
 
 
 def find(reference: Reference) -> Callable[..., Any]:
