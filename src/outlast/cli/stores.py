@@ -13,7 +13,7 @@ from outlast.cli.output import refuse
 from outlast.deadletters import DeadLetters
 from outlast.errors import ConfigurationError, nearest
 from outlast.kernel.redact import mask
-from outlast.pipeline.lease import as_told
+from outlast.report.gather import as_told
 from outlast.store import EMBEDDED, StoreError, open_store
 from outlast.store.codec import Codec
 from outlast.work.leases import certainly_dead

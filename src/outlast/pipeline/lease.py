@@ -1,10 +1,9 @@
 """
-The lease on a run: who works on it, and how that is told.
+The lease on a run.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,6 @@ from outlast.work import leases
 if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.records import Lease, RunRecord
-
-ABANDONED = "interrupted: the process that ran it is gone, or cannot reach the store."
 
 
 def take(store: Store, run: RunRecord, *, counted: bool = True) -> Lease:
@@ -47,16 +44,3 @@ def taken(run: RunRecord, lease: Lease) -> LeaseLost:
         f"run {run.run_key!r} of {run.pipeline} is being worked on by process {rest.partition(':')[0]} on {host.partition('/')[0]} "
         f"(lease until {lease.until.isoformat()}). Wait for it to end, stop it, or use another run_key."
     )
-
-
-def as_told(store: Store, run: RunRecord) -> RunRecord:
-    """
-    The run as people are told of it. One whose process was killed stays on record as running; it is told as interrupted
-    once that process is known to be dead, or its lease has ended.
-    """
-    if run.status != "running":
-        return run
-    lease = store.lease_of(run.number, 0)
-    if lease is not None and not leases.certainly_dead(lease.owner):
-        return run
-    return replace(run, status="interrupted", why=run.why or ABANDONED)
