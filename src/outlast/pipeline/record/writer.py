@@ -132,7 +132,7 @@ class Load:
 
     def parcel(self, origin: Origin) -> Parcel:
         """What comes home to this run."""
-        return self.homes.setdefault(origin.lease.run_number, Parcel(origin))
+        return self.homes.setdefault(origin.record.number, Parcel(origin))
 
     @property
     def empty(self) -> bool:
