@@ -18,6 +18,7 @@ from outlast.errors import LeaseLost
 from outlast.kernel.clock import here
 from outlast.store.records import (
     ENDED,
+    RUN_MOVES,
     Claimed,
     Lease,
     RunCounts,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished, identity, sink_at, replayed_by, elsewhere"
 _SHARD = "run, passes, read, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
 _OF_APPS = ("outlast_runs", "outlast_dead_letters", "outlast_states")
+_FEWEST = 4  # digits of an id by which a run is known
 _LEASED = "run = ? and shard = ? and token = ?"
 
 
@@ -113,6 +115,15 @@ class Runs:
         with self._database.reading() as tx:
             return next(iter(self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, key_text(run_key))), None)
 
+    def find_runs(self, text: str, pipeline: str | None = None) -> list[RunRecord]:
+        """The runs that a person may mean: the one of this id, else those of this key or whose ids begin so, the newest first."""
+        key, text = key_text(text), storable(text)
+        named, owner = ("", ()) if pipeline is None else ("pipeline = ? and ", (pipeline,))
+        where = f"and (id = ? or {named}(run_key = ? or substr(id, 1, ?) = ?)) order by started desc, number desc"
+        with self._database.reading() as tx:
+            found = self._runs(tx, where, text, *owner, key, max(len(text), _FEWEST), text)
+        return [run for run in found if run.id == text] or found
+
     def find_replays(self, run_key: str, pipeline: str | None = None) -> list[RunRecord]:
         """The replays of this key, of any pipeline unless one is named."""
         named = ("" if pipeline is None else " and pipeline = ?", *(() if pipeline is None else (pipeline,)))
@@ -146,15 +157,15 @@ class Runs:
         status: RunStatus,
         reason: str | None = None,
         why: str = "",
-        expect: Sequence[RunStatus],
         stages: Sequence[StageMark] | None = None,
         identity: Mapping[str, Any] | None = None,
     ) -> bool:
         """
-        Move a run to another status, if it is in one of those expected; whether it was. `LeaseLost` if the lease is not the newest.
+        Move a run to another status, if `RUN_MOVES` has that move; whether it did. `LeaseLost` if the lease is not the
+        newest.
 
-        A run that ends gets the time of its end, and one that goes on again loses it and what was wanted of it. `stages` replaces its stages, `identity`
-        what makes it itself.
+        A run that ends gets the time of its end, and one that goes on again loses it and what was wanted of it.
+        `stages` replaces its stages, `identity` what makes it itself.
         """
         finished = to_us(here.get().clock.now()) if status in ENDED else None
         sets = "status = ?, reason = ?, why = ?, finished = ?"
@@ -176,7 +187,7 @@ class Runs:
                 *values,
                 self.app,
                 id,
-                self._database.passed(expect),
+                self._database.passed(before for before, moves in RUN_MOVES.items() if status in moves),
             )
             return done.rowcount == 1
 
