@@ -27,7 +27,7 @@ from outlast.pipeline.intake import SourceFailed
 from outlast.pipeline.record.writer import ItemWriter, as_row
 from outlast.pipeline.resources import Resources
 from outlast.store.records import to_us
-from outlast.work.leases import Heart
+from outlast.work.leases import Heartbeat
 from outlast.work.memory import Memory, size_of
 from outlast.work.patience import persist
 
@@ -173,7 +173,7 @@ class Runner(Traffic):
             memory=self.memory,
             limits=plan.tuning.batches,
         ).batches
-        self.heart: Heart
+        self.heartbeat: Heartbeat[Any]
 
     # -- from the beginning to the end ------------------------------------------------------------------------------------------
 
@@ -187,10 +187,11 @@ class Runner(Traffic):
             post.kwargs = self.resources.for_stage(post.stage.resources)
             post.direct = post.native = not post.kwargs and iscoroutinefunction(post.work)
         soon = self.loop.call_soon_threadsafe
-        self.heart = heart = Heart(
-            self.store,
+        self.heartbeat = heartbeat = Heartbeat(
+            self.store.beat,
             self.lease,
             self.loop,
+            drop=self.store.drop_lease,
             lost=lambda error: _unless_closed(soon, self.lose, error),
             wanted=lambda wish: _unless_closed(soon, self.end, wish),
         )
@@ -212,7 +213,7 @@ class Runner(Traffic):
             raise
         finally:
             self._cancelling = True
-            heart.close()
+            heartbeat.close()
             self.batches.close()
             self.crew.close()
             await self._dismiss([*self._background, *self._tasks, *self._lines])
