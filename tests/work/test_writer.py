@@ -37,6 +37,7 @@ class Desk:
             memory=memory or Memory(),
             limits=BatchLimits(**{"latency": 60.0} | limits),
         )
+        self.writer.start()
 
     def tell(self, *what):
         self.told.append(what)

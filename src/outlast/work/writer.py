@@ -81,8 +81,10 @@ class BatchWriter(Generic[B]):
         self._queue: queue.SimpleQueue[tuple[B, int] | None] = queue.SimpleQueue()
         self._give_up = Stop()
         self._failed = False
-        self._context = copy_context()
-        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, in the context of the caller."""
+        threading.Thread(target=copy_context().run, args=(self._run,), daemon=True, name="outlast-writer").start()
 
     @property
     def full(self) -> bool:
@@ -129,17 +131,11 @@ class BatchWriter(Generic[B]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._thread is None:
-            self._start()
         self._queue.put((batch, self._bytes))
         self.batch = batch.following()
         self._entries = self._bytes = 0
         self._due = False
         self._under_way += 1
-
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._context.run, args=(self._run,), daemon=True, name="outlast-writer")
-        self._thread.start()
 
     def _back(self, batch: B, size: int) -> None:
         self._under_way -= 1

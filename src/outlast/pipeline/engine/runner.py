@@ -187,6 +187,7 @@ class Runner(Traffic):
             post.kwargs = self.resources.for_stage(post.stage.resources)
             post.direct = post.native = not post.kwargs and iscoroutinefunction(post.work)
         soon = self.loop.call_soon_threadsafe
+        self.batches.start()
         self.heartbeat = heartbeat = Heartbeat(
             self.store.beat,
             self.lease,
