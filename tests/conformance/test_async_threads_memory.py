@@ -17,6 +17,7 @@ import pytest
 
 from conformance.adapter import statement
 from conformance.bodies import PATIENCE, SYNC, Story, caught, ended, failing, in_new_process, in_threads, settled, trip
+from conformance.cases import cases
 
 color = contextvars.ContextVar("color", default="none")
 
@@ -184,7 +185,7 @@ AWAITABLES = {
 }
 
 
-each_awaitable = pytest.mark.parametrize("make", AWAITABLES.values(), ids=AWAITABLES)
+each_awaitable = cases("make", AWAITABLES.values(), ids=AWAITABLES)
 
 
 @statement(60, needs=["async"])
@@ -924,7 +925,7 @@ POLICIES = {
 
 
 @statement(66, needs=["policy"])
-@pytest.mark.parametrize("options", POLICIES.values(), ids=POLICIES)
+@cases("options", POLICIES.values(), ids=POLICIES)
 def test_policies_are_values(subject, options):
     """semantics 66: equal ones have equal hashes, and pickles and copies are equal."""
     policy, twin, other = subject.policy(**options), subject.policy(**options), subject.policy(attempts=17)
@@ -1075,7 +1076,7 @@ def test_each_attempt_sees_the_context_of_the_caller(subject, way):
 
 
 @statement(68, needs=["async"])
-@pytest.mark.parametrize("failures", [0, 1, 2])
+@cases("failures", [0, 1, 2])
 def test_what_the_last_attempt_sets_stays_set(subject, way, failures):
     """semantics 68: after a protected call the context is as after a plain await of the attempt that succeeded."""
     story = Story(*[ConnectionResetError] * failures)
@@ -1118,7 +1119,7 @@ def test_a_later_attempt_runs_in_the_task_of_its_caller(subject, way):
 
 
 @statement(72, needs=["fallback"])
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError])
+@cases("interruption", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError])
 def test_a_fallback_is_not_run_for_control_flow(subject, mode, interruption):
     """semantics 72: who interrupts does not want something else instead."""
     ran = []
