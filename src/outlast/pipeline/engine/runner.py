@@ -307,9 +307,9 @@ class Runner(Traffic):
         if self.status is not None:
             return
         self.status = {"pause": "paused", "cancel": "cancelled"}.get(wish, "interrupted")
-        self._stop.set()
         self.ends_on = self.bearings.monotonic() + GRACE
         self.stop(self.status, drop=True)
+        self._stop.set()  # only now: a thread whose attempt ends with it finds nothing more to begin
         self.loop.call_later(GRACE, self.cancel)
 
     def cancel(self) -> None:
