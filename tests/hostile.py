@@ -1,7 +1,7 @@
 """
-What attempts do in worker processes: well-behaved, crashing, and determined to stay.
+What attempts do in child processes: well-behaved, crashing, and determined to stay.
 
-Workers import this module. A hostile body opens the FIFO it is given and never closes it, nor do its children: whoever reads the FIFO sees
+Children import this module. A hostile body opens the FIFO it is given and never closes it, nor do its children: whoever reads the FIFO sees
 its end when, and only when, all of them are dead. Each of them writes its process number there before it settles.
 """
 

@@ -1,4 +1,4 @@
-"""What stages do in worker processes: hard work, and every way to die of it. A worker imports it by its name."""
+"""What stages do in child processes: hard work, and every way to die of it. A child imports it by its name."""
 
 from __future__ import annotations
 

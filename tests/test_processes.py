@@ -144,7 +144,7 @@ def test_everything_is_dead_when_the_caller_returns(watch, body, count):
 def test_the_caller_returns_on_time_in_real_time():
     """D-9, semantics 41, 42: also from a thread that is not the main one, and whatever the code is blocked in."""
     limited = guard(retry=None, timeout=0.2)
-    guard().call(abs, 1)  # a worker is there
+    guard().call(abs, 1)  # a child is there
 
     def took():
         began = time.monotonic()
@@ -157,7 +157,7 @@ def test_the_caller_returns_on_time_in_real_time():
 
 
 def test_the_next_attempt_starts_after_a_timeout():
-    """D-9, semantics 38: nothing of the first runs any more, so nothing overlaps; the second has a worker of its own."""
+    """D-9, semantics 38: nothing of the first runs any more, so nothing overlaps; the second has a child of its own."""
 
     class StrikingOnce(Clock):
         waits = 0
@@ -197,7 +197,7 @@ def test_an_outer_deadline_kills_too():
 
 
 def test_an_interrupted_caller_leaves_nothing_behind(watch):
-    """D-9, semantics 45: Ctrl-C while waiting kills the worker and all below it."""
+    """D-9, semantics 45: Ctrl-C while waiting kills the child and all below it."""
     before = processes.killed()
     with world(Striking(watch, 2, KeyboardInterrupt())), pytest.raises(KeyboardInterrupt):
         guard().call(hostile.have_a_daemon, watch.path)
@@ -213,13 +213,13 @@ def descriptors(process: int | str) -> int:
     return len(os.listdir(f"/proc/{process}/fd"))  # noqa: PTH208 - no order, no paths
 
 
-def keeper() -> int:
+def supervisor() -> int:
     guard().call(abs, 1)
-    return processes._pool._keeper.pid
+    return processes._pool._supervisor.pid
 
 
 def resources() -> tuple[int, int, list[int], bool]:
-    mine, kept = children(os.getpid()), children(keeper())
+    mine, kept = children(os.getpid()), children(supervisor())
     return (
         descriptors("self"),
         threading.active_count(),
@@ -230,9 +230,9 @@ def resources() -> tuple[int, int, list[int], bool]:
 
 @pytest.mark.timeout(120)
 def test_a_thousand_timeouts_leak_nothing():
-    """D-9, semantics 40: no thread, process, zombie or descriptor, here and at the keeper."""
+    """D-9, semantics 40: no thread, process, zombie or descriptor, here and at the supervisor."""
     limited = guard(retry=None, timeout=0.005)
-    at_keeper = keeper()
+    at_supervisor = supervisor()
 
     def time_out(times):
         for _ in range(times):
@@ -245,7 +245,7 @@ def test_a_thousand_timeouts_leak_nothing():
 
     work(40)
     gc.collect()  # what other tests have left may go meanwhile, and must not hide a leak
-    before, held, killed = resources(), descriptors(at_keeper), processes.killed()
+    before, held, killed = resources(), descriptors(at_supervisor), processes.killed()
     work(1000)
     after = resources()
     assert processes.killed() == killed + 1000
@@ -253,10 +253,10 @@ def test_a_thousand_timeouts_leak_nothing():
     assert [now <= then + 20 for now, then in zip(after[:2], before[:2], strict=True)] == [True, True]
     assert set(after[2]) <= set(before[2])
     assert (before[-1], after[-1]) == (True, True)
-    assert descriptors(at_keeper) <= held + processes.MOST_IDLE
+    assert descriptors(at_supervisor) <= held + processes.MOST_IDLE
 
 
-# --- a worker that dies ---
+# --- a child that dies ---
 
 
 @pytest.mark.parametrize(
@@ -269,17 +269,17 @@ def test_a_thousand_timeouts_leak_nothing():
         (hostile.close_everything, (), "ended with exit code 1 before its result"),
     ],
 )
-def test_a_worker_that_dies_is_told_at_once(body, args, why):
-    """D-9: never a hang, and the message says how it ended; transient, tier worker."""
-    with pytest.raises(TemporaryFailure, match=f"the worker process of {body.__qualname__} {why}") as caught:
+def test_a_child_that_dies_is_told_at_once(body, args, why):
+    """D-9: never a hang, and the message says how it ended; transient, tier child."""
+    with pytest.raises(TemporaryFailure, match=f"the child process of {body.__qualname__} {why}") as caught:
         guard(retry=None, timeout=None).call(body, *args)
     verdict = outlast.classify(caught.value)
     assert (verdict.category, verdict.error_class, verdict.tier) == ("transient", "worker_lost", "worker")
 
 
-def test_a_worker_that_makes_no_sense_is_told_at_once():
+def test_a_child_that_makes_no_sense_is_told_at_once():
     """D-9: whatever a body writes where it should not, nobody waits for the rest."""
-    with pytest.raises(TemporaryFailure, match="worker process of speak_out_of_turn") as caught:
+    with pytest.raises(TemporaryFailure, match="child process of speak_out_of_turn") as caught:
         guard(retry=None, timeout=None).call(hostile.speak_out_of_turn)
     assert outlast.classify(caught.value).error_class == "worker_lost"
     assert guard().call(hostile.double, 2) == 4
@@ -297,26 +297,26 @@ def test_a_crash_is_contained_and_tried_again():
     assert "SIGSEGV" in events[0].error
 
 
-def test_what_a_crashed_worker_has_left_behind_is_killed(watch):
+def test_what_a_crashed_child_has_left_behind_is_killed(watch):
     """D-9: the caller is told after that."""
     with pytest.raises(TemporaryFailure, match="exit code 1"):
         guard(retry=None).call(hostile.leave_a_daemon_and_crash, watch.path)
     assert watch.all_dead()
 
 
-def test_an_idle_worker_that_died_is_not_used():
+def test_an_idle_child_that_died_is_not_used():
     """D-9: whoever killed it; the next call has another one and knows nothing of it."""
-    worker = guard().call(hostile.process)
-    ended = os.pidfd_open(worker)
-    os.kill(worker, signal.SIGKILL)
+    child = guard().call(hostile.process)
+    ended = os.pidfd_open(child)
+    os.kill(child, signal.SIGKILL)
     assert select.select([ended], [], [], 20)[0]
     os.close(ended)
-    assert guard(retry=None).call(hostile.process) != worker
+    assert guard(retry=None).call(hostile.process) != child
 
 
-def test_calls_outlast_a_killed_keeper(watch):
-    """D-9: its workers die with it, the call is told, and the next one starts another keeper."""
-    before = keeper()
+def test_calls_outlast_a_killed_supervisor(watch):
+    """D-9: its children die with it, the call is told, and the next one starts another supervisor."""
+    before = supervisor()
 
     class Killing(Striking):
         def wait_event(self, event, seconds):
@@ -324,11 +324,11 @@ def test_calls_outlast_a_killed_keeper(watch):
             os.kill(before, signal.SIGKILL)
             return event.wait(seconds)
 
-    with world(Killing(watch, 1)), pytest.raises(TemporaryFailure, match="killed together with its keeper"):
+    with world(Killing(watch, 1)), pytest.raises(TemporaryFailure, match="killed together with its supervisor"):
         guard(retry=None).call(hostile.block_in_c, watch.path)
     assert watch.all_dead()
     assert guard(retry=None).call(hostile.double, 4) == 8
-    assert keeper() != before
+    assert supervisor() != before
 
 
 # --- like a plain call ---
@@ -352,7 +352,7 @@ def test_errors_come_through():
     assert (type(second.__cause__), second.__cause__.args) == (KeyError, ("first",))
     assert error.__context__ is second
     note = error.__notes__[0]
-    assert note.startswith("in a worker process:\n")
+    assert note.startswith("in a child process:\n")
     assert "hostile.py" in note
     assert "fail_with_cause" in note
     assert "supervisor.py" not in note
@@ -409,7 +409,7 @@ def test_an_error_keeps_nothing_alive():
         (guard()(functools.partial(hostile.Machine(3), 4)), (12,)),
     ],
 )
-def test_every_kind_of_callable_runs_undecorated_in_the_worker(call, expected):
+def test_every_kind_of_callable_runs_undecorated_in_the_child(call, expected):
     """D-9: functions, methods, partials and objects; what is decorated is not protected once more in there."""
     *values, process = call()
     assert tuple(values) == expected
@@ -429,7 +429,7 @@ def test_isolation_needs_no_timeout():
 # --- what cannot travel ---
 
 
-def test_what_no_worker_could_import_is_refused_at_decoration():
+def test_what_no_child_could_import_is_refused_at_decoration():
     """D-9: lambdas and functions inside of functions, with the way out."""
 
     def local():
@@ -468,7 +468,7 @@ def test_arguments_that_cannot_be_pickled_are_told():
     ],
 )
 def test_outcomes_that_cannot_be_pickled_are_told(body, words):
-    """D-9, S0-41: by type, not by content; permanent, and the worker is as good as before."""
+    """D-9, S0-41: by type, not by content; permanent, and the child is as good as before."""
     with capture_events() as events, pytest.raises(PermanentFailure, match=words) as caught:
         guard().call(body)
     assert "hunter2" not in "".join((str(caught.value), *caught.value.__notes__))
@@ -490,17 +490,17 @@ def test_a_system_without_fork_is_told_at_decoration(monkeypatch):
         guard()(hostile.double)
 
 
-# --- workers ---
+# --- children ---
 
 
-def test_workers_are_kept_for_the_next_attempt():
+def test_children_are_kept_for_the_next_attempt():
     """D-9: one after the other they are the same process; at the same time they are not."""
     first = guard().call(hostile.process)
     assert guard().call(hostile.process) == first
     assert guard().call(abs, -1) == 1
 
 
-def test_an_attempt_has_its_worker_alone(tmp_path):
+def test_an_attempt_has_its_child_alone(tmp_path):
     """D-9: what one does blocks no other."""
     watches = [Watch(tmp_path / name) for name in ("one", "two")]
     with ThreadPoolExecutor(2) as pool:
@@ -516,7 +516,7 @@ def test_an_attempt_has_its_worker_alone(tmp_path):
         watch.close()
 
 
-def test_idle_workers_are_bounded(monkeypatch):
+def test_idle_children_are_bounded(monkeypatch):
     """D-9: whatever the number of calls at once."""
     processes._pool.close()
     monkeypatch.setattr(processes, "MOST_IDLE", 2)
@@ -527,24 +527,24 @@ def test_idle_workers_are_bounded(monkeypatch):
 
 
 def test_what_a_successful_attempt_leaves_running_ends_with_it(watch):
-    """D-9: the result comes through, its daemon is dead, and the worker is not used again."""
-    worker = guard().call(hostile.leave_a_daemon, watch.path)
+    """D-9: the result comes through, its daemon is dead, and the child is not used again."""
+    child = guard().call(hostile.leave_a_daemon, watch.path)
     assert watch.all_dead()
-    assert guard().call(hostile.process) != worker
+    assert guard().call(hostile.process) != child
 
 
 def test_a_child_that_has_ended_is_nothing_left():
-    """D-9: then the worker goes on."""
+    """D-9: then the child goes on."""
     assert guard().call(hostile.leave_a_zombie) == guard().call(hostile.process)
 
 
-def test_a_copy_of_the_worker_says_nothing():
+def test_a_copy_of_the_child_says_nothing():
     """D-9: a child that returns from the function as well is no second result."""
     assert guard().call(hostile.come_back_twice) == "once"
     assert guard().call(hostile.double, 2) == 4
 
 
-def test_a_worker_stands_where_the_program_stands(monkeypatch, tmp_path):
+def test_a_child_stands_where_the_program_stands(monkeypatch, tmp_path):
     """D-9: environment, folder and import path as they are when the attempt starts; no input, and deaf to Ctrl-C."""
     for value, folder in (("one", tmp_path), ("two", tmp_path.parent)):
         monkeypatch.setenv("HOSTILE", value)
@@ -558,7 +558,7 @@ def test_a_worker_stands_where_the_program_stands(monkeypatch, tmp_path):
 
 
 def test_context_variables_do_not_travel():
-    """D-9: a worker has those of its own."""
+    """D-9: a child has those of its own."""
     token = hostile.color.set("blue")
     try:
         assert guard().call(hostile.variable) == "unset"
@@ -591,7 +591,7 @@ def test_a_retry_inside_owns_its_error():
 
 
 def test_isolation_inside_of_isolation():
-    """D-9: a worker can have workers, which end with its attempt."""
+    """D-9: a child can have children, which end with its attempt."""
     outer, result, inner = guard().call(hostile.isolated_inside)
     assert result == 8
     assert len({outer, inner, os.getpid()}) == 3
@@ -599,28 +599,28 @@ def test_isolation_inside_of_isolation():
         os.kill(inner, 0)
 
 
-def test_a_forked_program_has_workers_of_its_own():
-    """D-9, semantics 65: the child starts its own, and the parent's go on."""
-    worker = guard().call(hostile.process)
+def test_a_forked_program_has_children_of_its_own():
+    """D-9, semantics 65: a fork of the program starts its own, and the parent's go on."""
+    mine = guard().call(hostile.process)
     read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
+    fork = os.fork()
+    if fork == 0:
         try:
             os.write(write, str(guard().call(hostile.process)).encode())
             processes._pool.close()
         finally:
             os._exit(0)
     os.close(write)
-    os.waitpid(child, 0)
+    os.waitpid(fork, 0)
     theirs = int(os.read(read, 100))
     os.close(read)
-    assert theirs != worker
-    assert guard().call(hostile.process) == worker
+    assert theirs != mine
+    assert guard().call(hostile.process) == mine
 
 
 @pytest.mark.parametrize(("body", "count"), [(hostile.block_in_c, 1), (hostile.have_children, 4)])
 def test_where_only_groups_can_be_killed(monkeypatch, watch, body, count):
-    """D-9: on systems without Linux's help a worker and its group die on time, and a crash is told."""
+    """D-9: on systems without Linux's help a child and its group die on time, and a crash is told."""
     bare = "import os, sys; del os.waitid, os.pidfd_open; sys.platform = 'darwin'; "
     processes._pool.close()
     with monkeypatch.context() as patched:
@@ -637,7 +637,7 @@ def test_where_only_groups_can_be_killed(monkeypatch, watch, body, count):
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        (b"", "was killed together with its keeper"),
+        (b"", "was killed together with its supervisor"),
         (b"-64", "was killed by SIGRTMAX"),
         (b"-99", "was killed by signal 99"),
         (b"1011", "could not be started: Resource temporarily unavailable"),
@@ -657,7 +657,7 @@ def test_disabled_takes_isolation_away():
         assert guard().call(hostile.process) == os.getpid()
 
 
-def test_scripted_faults_strike_in_front_of_the_worker():
+def test_scripted_faults_strike_in_front_of_the_child():
     """semantics 77: and then it runs."""
     with inject(Faults("work", ConnectionResetError(), None)), capture_events() as events:
         assert guard().call(hostile.process) != os.getpid()
@@ -675,7 +675,7 @@ def test_an_outcome_and_a_fallback():
     assert guard().outcome(hostile.double, 2).value == 4
 
 
-def test_a_worker_that_does_not_get_ready_in_time(monkeypatch):
+def test_a_child_that_does_not_get_ready_in_time(monkeypatch):
     """D-9: the total timeout bounds its start, too, and without one a limit of its own does."""
     processes._pool.close()  # one that is warm may be ready in no time
     with pytest.raises(outlast.TotalTimeoutError):
@@ -734,13 +734,13 @@ if __name__ == "__main__":
 """
 
 
-def test_functions_of_a_script_run_in_workers(tmp_path):
+def test_functions_of_a_script_run_in_children(tmp_path):
     """D-9: decorated ones, with classes of the script as arguments, results and errors; the script does not start anew; it ends cleanly."""
     done = run(tmp_path, PROGRAM)
     assert (done.returncode, done.stdout, done.stderr) == (7, "working\nTrue True True\nrefused no\n", "")
 
 
-def test_functions_of_a_package_run_as_a_program_run_in_workers(tmp_path):
+def test_functions_of_a_package_run_as_a_program_run_in_children(tmp_path):
     """D-9: `python -m`, with imports relative to the package."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
@@ -774,15 +774,15 @@ def test_a_function_that_was_typed_in_is_refused_at_decoration(tmp_path):
         assert "is in a main module that is no file" in done.stderr
 
 
-def test_a_program_that_is_killed_leaves_no_worker(tmp_path, watch):
-    """D-9: kill -9 of the program ends keeper, workers and all that those have started."""
+def test_a_program_that_is_killed_leaves_no_child(tmp_path, watch):
+    """D-9: kill -9 of the program ends supervisor, children and all that those have started."""
     program = """
     import sys
     import hostile
     from outlast import Guard
     from outlast.isolation import processes
     Guard(isolation="process").call(abs, 1)
-    print(processes._pool._keeper.pid, flush=True)
+    print(processes._pool._supervisor.pid, flush=True)
     Guard(isolation="process").call(hostile.have_a_daemon, sys.argv[1])
     """
     (tmp_path / "program.py").write_text(textwrap.dedent(program))
@@ -797,7 +797,7 @@ def test_a_program_that_is_killed_leaves_no_worker(tmp_path, watch):
     os.close(kept)
 
 
-def test_ctrl_c_ends_the_program_and_its_workers(tmp_path, watch):
+def test_ctrl_c_ends_the_program_and_its_children(tmp_path, watch):
     """D-9, semantics 45: the program gets KeyboardInterrupt at once, and nothing is left."""
     program = """
     import signal, sys
@@ -843,7 +843,7 @@ def test_a_program_ends_cleanly_while_an_attempt_runs(tmp_path, watch):
     assert (running.returncode, out, err) == (7, "", "")
 
 
-def test_what_a_worker_says_comes_back_with_its_result():
+def test_what_a_child_says_comes_back_with_its_result():
     """D-9, semantics 37: spending, warnings and the use of the idempotency key count as if they had been said here."""
     limit = outlast.Limit("tokens", rates={"tokens": outlast.Rate(60, per=60, burst=100)})
     ledger = guard(limit=limit, cost=lambda _: {"tokens": 10})
@@ -855,8 +855,8 @@ def test_what_a_worker_says_comes_back_with_its_result():
     assert not limit.acquire_nowait(tokens=1)
 
 
-def test_an_error_of_a_worker_brings_what_it_said():
-    """Semantics 37: who sent the key along may be tried again, also from a worker; who did not may not."""
+def test_an_error_of_a_child_brings_what_it_said():
+    """Semantics 37: who sent the key along may be tried again, also from a child; who did not may not."""
     keyed = guard(idempotent=False, retry=RetryPolicy(delays=[0]))
     with pytest.raises(ConnectionResetError) as caught:
         keyed.call(hostile.send_with_key)

@@ -50,7 +50,7 @@ class Time:
 
     `now` begins at 0.0; `sleeps` has every wait between attempts in order, zeros included. Waits jump by themselves: in an event loop to
     the nearest wake-up once no task can go on without it. A timeout strikes in the same way, after 50 ms of real time in which nothing moved;
-    one of a worker process after 200 ms.
+    one of a child process after 200 ms.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """
 The drivers of a protected call: `run` (sync), `arun` (async), and `Attempts` (a loop in the user's own code).
 
-Each asks the flow (`outlast.calls.state`) what to do next, does it, and tells how it went. Two rules shape the code:
+Each asks the `Call` (`outlast.calls.state`) what to do next, does it, and tells how it went. Two rules shape the code:
 
 - Attempts run outside of ``except`` blocks, otherwise Python would chain attempt 1's error into attempt 2's.
 - No frame that an exception's traceback can reach keeps a reference to that exception. Then what a failed body held is freed by
@@ -166,11 +166,11 @@ def _in_process(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwarg
     from outlast.calls.remote import Elsewhere, adopt, hear
     from outlast.isolation.processes import ProcessAttempt
 
-    if isinstance(fn, Scripted):  # faults strike in front of the worker
+    if isinstance(fn, Scripted):  # faults strike in front of the child
         fn.strike()
         fn = fn.fn
     process = call.thread = ProcessAttempt(fn, args, kwargs, Elsewhere(call))
-    # The time that a worker needs to get ready is not the function's: only what is left in all bounds it.
+    # The time that a child needs to get ready is not the function's: only what is left in all bounds it.
     left = call.left()
     if process.start(left):
         limit = call.blocking_limit()

@@ -1,7 +1,7 @@
 """
 The door to protected calls: ``@retry``, `Guard`, and what a decorated function does.
 
-A plain ``@retry`` takes the short way: its first attempt is a bare try/except, and the flow (with all that it loads) begins only when that has failed. A guard with anything else begins there at once.
+A plain ``@retry`` takes the short way: its first attempt is a bare try/except, and the call (with all that it loads) begins only when that has failed. A guard with anything else begins there at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DEFAULT = RetryPolicy()
 _latest = [0]  # stands in for `call.latest` until that room is loaded: nothing has failed before
 # Open scopes of `testing`, and one more if everything is turned off for good; with any, no call takes the short way.
 _scopes = 0 if REAL.retries else 1
-_flow: Any = None  # the module `outlast.calls.drivers`, once something has needed it
+_rooms: Any = None  # the module `outlast.calls.drivers`, once something has needed it
 _around: Any = None  # then also: what asks for the call that is running
 
 
@@ -52,13 +52,13 @@ def _off() -> bool:
     return not world.retries and world.faults is None
 
 
-def _load_flow() -> Any:
-    global _around, _flow, _latest  # noqa: PLW0603 - filled once, with the first failure or the first full guard
+def _load_rooms() -> Any:
+    global _around, _rooms, _latest  # noqa: PLW0603 - filled once, with the first failure or the first full guard
     from outlast.calls import drivers, state
 
     _latest = state.latest
     _around = state.running.get
-    _flow = drivers
+    _rooms = drivers
     return drivers
 
 
@@ -325,7 +325,7 @@ class Guard:
         call = _new_call(self, fn)
         call.recorded = True
         try:
-            # A worker process hands out results only.
+            # A child process hands out results only.
             work = fn if self.isolation == "process" else _only_results(fn)
             value = _drive(call, work, args, kwargs, is_async=False)
         except _NotAResult as handed:
@@ -389,21 +389,21 @@ def _policy(retry: object, check: Check) -> RetryPolicy:
 
 
 def _new_call(guard: Guard, fn: Callable[..., Any]) -> Call:
-    return (_flow or _load_flow()).Call(guard, guard.name or name_of(fn))  # type: ignore[no-any-return]
+    return (_rooms or _load_rooms()).Call(guard, guard.name or name_of(fn))  # type: ignore[no-any-return]
 
 
 def _drive(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_async: bool) -> Any:
     if is_async:
         return _adrive(call, fn, args, kwargs)
     work = _scripted(call, fn) if _scopes else fn
-    return (_flow.run if call.guard.fallback is None else _flow.fall_back)(call, work, args, kwargs)
+    return (_rooms.run if call.guard.fallback is None else _rooms.fall_back)(call, work, args, kwargs)
 
 
 async def _adrive(
     call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: Any = None
 ) -> Any:
     work = _scripted(call, fn) if _scopes else fn
-    drive = _flow.arun if call.guard.fallback is None else _flow.afall_back
+    drive = _rooms.arun if call.guard.fallback is None else _rooms.afall_back
     return await drive(call, work, args, kwargs, copy_context(), first=first)
 
 
@@ -413,7 +413,7 @@ def _scripted(call: Call, fn: Callable[..., Any]) -> Callable[..., Any]:
     if script is None:
         return fn
 
-    return _flow.Scripted(fn, script)  # type: ignore[no-any-return]
+    return _rooms.Scripted(fn, script)  # type: ignore[no-any-return]
 
 
 class _NotAResult(BaseException):
@@ -464,12 +464,12 @@ def _plain_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
             return fn(*args, **kwargs) if _off() else guard.call(fn, *args, **kwargs)
         if _around is not None and _around() is not None:
             # Inside of another call, which `current` would otherwise take this attempt for.
-            return _flow.run(_flow.Call(guard, guard.name or name), fn, args, kwargs)
+            return _rooms.run(_rooms.Call(guard, guard.name or name), fn, args, kwargs)
         seen = _latest[0]
         try:
             result = fn(*args, **kwargs)
         except Exception as error:
-            call = (_flow or _load_flow()).Call(guard, guard.name or name, seen)
+            call = (_rooms or _load_rooms()).Call(guard, guard.name or name, seen)
             delay = call.failed(error)
             if delay is None:
                 raise
@@ -478,7 +478,7 @@ def _plain_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
                 return result
             # The attempt is what was returned, so it is awaited inside of the retry loop.
             return _adrive(_new_call(guard, fn), fn, args, kwargs, first=result)
-        return _flow.run(call, fn, args, kwargs, delay)
+        return _rooms.run(call, fn, args, kwargs, delay)
 
     return wrapper
 
@@ -489,25 +489,25 @@ def _plain_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..
             return await (fn(*args, **kwargs) if _off() else guard.acall(fn, *args, **kwargs))
         before = copy_context()
         if _around is not None and _around() is not None:  # as in `_plain_sync`
-            return await _flow.arun(_flow.Call(guard, guard.name or name), fn, args, kwargs, before)
+            return await _rooms.arun(_rooms.Call(guard, guard.name or name), fn, args, kwargs, before)
         seen = _latest[0]
         try:
             return await fn(*args, **kwargs)
         except Exception as error:
-            call = (_flow or _load_flow()).Call(guard, guard.name or name, seen)
+            call = (_rooms or _load_rooms()).Call(guard, guard.name or name, seen)
             delay = call.failed(error)
             if delay is None:
                 raise
-        return await _flow.arun(call, fn, args, kwargs, before, delay=delay)
+        return await _rooms.arun(call, fn, args, kwargs, before, delay=delay)
 
     return wrapper
 
 
 def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
-    flow = _flow or _load_flow()
-    start, name = flow.Call, guard.name or name
+    rooms = _rooms or _load_rooms()
+    start, name = rooms.Call, guard.name or name
     if any(part is not None for part in (guard.isolation, guard.cost, guard.retry_if, guard.fallback)):
-        drive = flow.run if guard.fallback is None else flow.fall_back
+        drive = rooms.run if guard.fallback is None else rooms.fall_back
 
         def protected(*args: Any, **kwargs: Any) -> Any:
             if _scopes:
@@ -515,9 +515,9 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
             return drive(start(guard, name), fn, args, kwargs)
 
         return protected
-    run, made, limit, budget = flow.run, flow.made, guard.limit, guard.retry_budget
+    run, made, limit, budget = rooms.run, rooms.made, guard.limit, guard.retry_budget
     breaker = guard.breaker
-    around, enter, leave, monotonic = flow.running.get, flow.running.set, flow.running.reset, REAL.clock.monotonic
+    around, enter, leave, monotonic = rooms.running.get, rooms.running.set, rooms.running.reset, REAL.clock.monotonic
     circuits, counts, free, timed, settle = _circuit(breaker)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -557,7 +557,7 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
             call = made(begun)
             call.begun(circuit, entry, seen)
             if awaitable(result):  # what was returned is awaited inside of the retry loop
-                return _flow.goes_on(call, fn, args, kwargs, result)
+                return _rooms.goes_on(call, fn, args, kwargs, result)
             call.succeeded(result)
             return result
         finally:
@@ -568,10 +568,10 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
 
 
 def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., Any]:
-    flow = _flow or _load_flow()
-    start, name = flow.Call, guard.name or name
+    rooms = _rooms or _load_rooms()
+    start, name = rooms.Call, guard.name or name
     if any(part is not None for part in (guard.cost, guard.hedge, guard.retry_if, guard.fallback)):
-        drive = flow.arun if guard.fallback is None else flow.afall_back
+        drive = rooms.arun if guard.fallback is None else rooms.afall_back
 
         async def protected(*args: Any, **kwargs: Any) -> Any:
             if _scopes:
@@ -579,9 +579,9 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
             return await drive(start(guard, name), fn, args, kwargs, copy_context())
 
         return protected
-    run, made, limit, budget = flow.arun, flow.made, guard.limit, guard.retry_budget
+    run, made, limit, budget = rooms.arun, rooms.made, guard.limit, guard.retry_budget
     breaker = guard.breaker
-    around, enter, leave, monotonic = flow.running.get, flow.running.set, flow.running.reset, REAL.clock.monotonic
+    around, enter, leave, monotonic = rooms.running.get, rooms.running.set, rooms.running.reset, REAL.clock.monotonic
     # The attempt's own time or that of everything, whichever is less; of two equal ones the total, as in `Call.limit`.
     circuits, counts, free, timed, settle = _circuit(breaker)
     bound = min(_bounds(guard), key=lambda one: (one[0], one[1] == "attempt"), default=None)
@@ -603,7 +603,7 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
             if bound is None:
                 result = await fn(*args, **kwargs)
             else:
-                timer = flow.Deadline(1, *bound)
+                timer = rooms.Deadline(1, *bound)
                 with timer:
                     result = await fn(*args, **kwargs)
         except Exception as error:
@@ -662,7 +662,7 @@ def _stream(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[..., An
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes and _off():
             return (yield from fn(*args, **kwargs))
-        call = (_flow or _load_flow()).Call(guard, guard.name or name)
+        call = (_rooms or _load_rooms()).Call(guard, guard.name or name)
         return (yield from stream(call, _scripted(call, fn) if _scopes else fn, args, kwargs))
 
     return wrapper
@@ -672,7 +672,7 @@ def _async_stream(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[.
     from outlast.calls.generators import astreamed
 
     def begin() -> tuple[Call, Callable[..., Any]]:
-        call = (_flow or _load_flow()).Call(guard, guard.name or name)
+        call = (_rooms or _load_rooms()).Call(guard, guard.name or name)
         return call, _scripted(call, fn) if _scopes else fn
 
     return astreamed(begin, guard.idle_timeout)

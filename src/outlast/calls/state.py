@@ -1,5 +1,5 @@
 """
-One protected call, from its first attempt to its end: the flow.
+One protected call, from its first attempt to its end: a state machine that neither waits nor calls.
 
 A `Call` knows what has happened so far and answers what to do next; it never waits and never calls. The drivers (`outlast.calls.drivers`) are
 thin loops around it. What happens in a call, from the outside in:
@@ -171,7 +171,7 @@ def renumber(error: BaseException) -> None:
             raised.fields(link)[_MARK] = replace(mark, number=latest[0])
 
 
-# -- the flow ------------------------------------------------------------------------------------------------------------------
+# -- the call ------------------------------------------------------------------------------------------------------------------
 
 
 class Call:

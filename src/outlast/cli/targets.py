@@ -4,8 +4,6 @@ From ``app.py:reviews`` or ``shop.pipelines:reviews`` to the pipeline it names.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 import traceback
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.errors import ConfigurationError, nearest
 from outlast.kernel.redact import error_text
 from outlast.pipeline import Pipeline
+from outlast.settings.names import is_file, load_module, parted
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -21,11 +20,8 @@ if TYPE_CHECKING:
 
 def load(target: str) -> Pipeline[Any, Any]:
     """The pipeline that a person has named; what is wrong with the name is said in one sentence."""
-    where, colon, name = target.rpartition(":")
-    # C:\app.py has a colon that separates nothing.
-    if not colon or (len(where) == 1 and name.startswith(("\\", "/"))):
-        where, name = target, ""
-    module = _file(where) if where.endswith(".py") or "/" in where or "\\" in where else _module(where)
+    where, name = parted(target)
+    module = _file(where) if is_file(where) else _module(where)
     found = _pipelines(module)
     if not name:
         if len(found) == 1:
@@ -60,22 +56,10 @@ def _file(where: str) -> ModuleType:
         near = nearest(path.name, [other.name for other in path.parent.glob("*.py")] if path.parent.is_dir() else [])
         message = f"expected {where} to be a Python file, but there is none{'' if path.is_absolute() else f' in {Path.cwd()}'}.{near}"
         raise ConfigurationError(message)
-    # As if the file were run: what lies beside it can be imported, and what it defines is known under its own name.
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        message = f"expected {where} to be a Python file."
-        raise ConfigurationError(message)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
     try:
-        spec.loader.exec_module(module)
+        return load_module(where)
     except Exception as broken:
-        sys.modules.pop(path.stem, None)
         raise _unloadable(where, broken) from broken
-    return module
 
 
 def _module(where: str) -> ModuleType:
@@ -86,7 +70,7 @@ def _module(where: str) -> ModuleType:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return importlib.import_module(where)
+        return load_module(where)
     except ModuleNotFoundError as missing:
         if missing.name is None or not (where == missing.name or where.startswith(f"{missing.name}.")):
             raise _unloadable(where, missing) from missing
@@ -101,7 +85,8 @@ def _module(where: str) -> ModuleType:
 
 def _unloadable(where: str, broken: Exception) -> ConfigurationError:
     frames = [frame for frame in traceback.extract_tb(broken.__traceback__) if "importlib" not in frame.filename]
-    place = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if len(frames) > 1 else ""
+    # The first two frames are ours: this module's and load_module's.
+    place = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if len(frames) > 2 else ""
     if isinstance(broken, SyntaxError):
         place = f" (line {broken.lineno} of {Path(broken.filename or where).name})"
     return ConfigurationError(f"{where} cannot be loaded: {type(broken).__name__}: {error_text(broken)}{place}.")

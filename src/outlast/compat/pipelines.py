@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from outlast.errors import ConfigurationError, nearest
 from outlast.kernel.clock import here
 from outlast.rows.steps import as_step, row_stage
 from outlast.settings.checks import Check, Shown
+from outlast.settings.names import import_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,24 +124,14 @@ def _declared(given: Mapping[str, Any], where: str, before: Mapping[str, Any], c
         options = {}
     path = given.get("import_path")
     try:
-        found = _imported(path)
+        found = import_name(path)
+        if not callable(found):
+            raise TypeError("neither a class nor a function")
         return name, found(**options) if isinstance(found, type) else functools.partial(found, **options)
     except Exception as error:  # noqa: BLE001 - whatever somebody's module or class says when it is loaded
         why = f"{path!r}, which cannot be had: {type(error).__name__}: {error}"
         check.add(f"{where}.import_path", "where a step is, as module:Name", Shown(why))
         return name, None
-
-
-def _imported(path: Any) -> Any:
-    if not isinstance(path, str) or not path.strip(".:"):
-        raise ValueError("no path")
-    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    if not callable(found):
-        raise TypeError("neither a class nor a function")
-    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ What a person sees of a run while it runs, and of its parts in a notebook.
 
     snapshot    a run at one instant, as a value; View: what one look must remember for the next
     telling     the same in words: limits, breakers, costs; plain lines for a log
-    flow        stages as a graph, drawn from its edges
+    graph       stages as a graph, drawn from its edges
     terminal    the picture in a terminal, with rich
     page        the same as HTML, and what pipelines and results show in a notebook
     watch       a thread beside the run, which looks and shows: in a terminal, in a notebook, in lines

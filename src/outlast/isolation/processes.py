@@ -2,8 +2,8 @@
 Running blocking code in a process of its own, which can be killed.
 
 What is promised: the caller returns on time, and by then nothing of the attempt runs any more, neither its process nor any that it has started,
-however it tried to get away. A process that dies is told at once as ``worker_lost``. Workers are kept warm for the next attempt; one
-that was killed, or that left children behind, is not used again. The keeper (`outlast.isolation.supervisor`) starts and ends them.
+however it tried to get away. A process that dies is told at once as ``worker_lost``. Children are kept warm for the next attempt; one
+that was killed, or that left children behind, is not used again. The supervisor (`outlast.isolation.supervisor`) starts and ends them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from outlast.errors import ConfigurationError, PermanentFailure, TemporaryFailur
 from outlast.isolation import supervisor
 from outlast.isolation.supervisor import CALL, ERROR, HEADER, PREPARE, READY, REFUSED, RESULT, STOP, Place, Reference
 from outlast.settings.callables import name_of
+from outlast.settings.names import attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 
     from outlast.kernel.clock import Clock
 
-MOST_IDLE = max(4, os.cpu_count() or 1)  # workers that are kept for the next attempt
-_STARTING = 30.0  # seconds for a worker to start and to import the function's module
-_KILLING = 2.0  # seconds until a worker counts as impossible to kill; the keeper needs a few milliseconds
+MOST_IDLE = max(4, os.cpu_count() or 1)  # children that are kept for the next attempt
+_STARTING = 30.0  # seconds for a child to start and to import the function's module
+_KILLING = 2.0  # seconds until a child counts as impossible to kill; the supervisor needs a few milliseconds
 _LONGEST_POLL = 2**31 - 1  # milliseconds
 _CHUNK = 1 << 18
 _BOOT = (
@@ -51,15 +52,15 @@ _BOOT = (
 
 
 def killed() -> int:
-    """Workers of this process that were killed because nobody waited for them any more."""
+    """Children of this process that were killed because nobody waited for them any more."""
     return _pool.killed
 
 
-# -- what can run in a worker --------------------------------------------------------------------------------------------------------
+# -- what can run in a child --------------------------------------------------------------------------------------------------------
 
 
 def check(fn: Callable[..., Any]) -> None:
-    """ConfigurationError, if it is plain already now that no worker could run the function."""
+    """ConfigurationError, if it is plain already now that no child could run the function."""
     if not (hasattr(os, "fork") and sys.executable) or hasattr(sys, "frozen"):
         message = 'expected isolation="thread": a program on this system, or packed like this one, cannot have processes that end for sure.'
         raise ConfigurationError(message)
@@ -81,11 +82,11 @@ def _refuse(fn: Callable[..., Any], why: str) -> NoReturn:
 
 
 def _reference(fn: Callable[..., Any]) -> Reference | None:
-    """By which name a worker finds the function; None for an object that travels itself."""
+    """By which name a child finds the function; None for an object that travels itself."""
     module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     if isinstance(module, str) and isinstance(name, str) and module in sys.modules:
         try:
-            found = supervisor.attribute(sys.modules[module], name)
+            found = attribute(sys.modules[module], name)
         except AttributeError:
             found = None
         for depth, layer in enumerate(supervisor.layers(found)):
@@ -97,7 +98,7 @@ def _reference(fn: Callable[..., Any]) -> Reference | None:
 
 
 def _main_file() -> tuple[str, str] | None:
-    if supervisor.main_file is not None:  # a worker's own worker
+    if supervisor.main_file is not None:  # a child's own child
         return supervisor.main_file
     main = sys.modules.get("__main__")
     path = getattr(main, "__file__", None)
@@ -115,11 +116,11 @@ def _here() -> Place:
     return Place(folder, path, tuple(sys.argv), dict(os.environ), _main_file())
 
 
-# -- workers -------------------------------------------------------------------------------------------------------------------------
+# -- children -------------------------------------------------------------------------------------------------------------------------
 
 
-class _Worker:
-    """A worker process, seen from the program: where to talk to it, and the line on which the keeper tells of its end."""
+class _Child:
+    """A child process, seen from the program: where to talk to it, and the line on which the supervisor tells of its end."""
 
     def __init__(self, talk: socket.socket, line: socket.socket) -> None:
         self.talk = talk
@@ -138,11 +139,11 @@ class _Worker:
         return [end for end, _ in self._poll.poll(left)]
 
     def deaf(self) -> None:
-        """It has closed its end of the talk: only the keeper can still tell something."""
+        """It has closed its end of the talk: only the supervisor can still tell something."""
         self._poll.unregister(self.talk.fileno())
 
     def buried(self) -> None:
-        """The keeper tells how it ended, or is gone itself, and then so are its workers."""
+        """The supervisor tells how it ended, or is gone itself, and then so are its children."""
         try:
             told = self.line.recv(64)
         except OSError:
@@ -175,7 +176,7 @@ class _Worker:
         return self.gone
 
     def close(self) -> None:
-        """Hang up. If it is still there, the keeper kills it for that."""
+        """Hang up. If it is still there, the supervisor kills it for that."""
         self.talk.close()
         self.line.close()
 
@@ -185,7 +186,7 @@ class _Worker:
 
 def _ending(told: bytes) -> str:
     if not told:
-        return "was killed together with its keeper"
+        return "was killed together with its supervisor"
     code = int(told)
     if code >= REFUSED:
         return f"could not be started: {os.strerror(code - REFUSED)}"
@@ -199,57 +200,57 @@ def _ending(told: bytes) -> str:
 
 
 class _Pool:
-    """The keeper of this process and the workers that wait for work."""
+    """The supervisor of this process and the children that wait for work."""
 
     def __init__(self) -> None:
         self._lock = allocate_lock()
-        self._idle: list[_Worker] = []
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._idle: list[_Child] = []
+        self._supervisor: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._all: weakref.WeakSet[_Worker] = weakref.WeakSet()
+        self._all: weakref.WeakSet[_Child] = weakref.WeakSet()
         self.killed = 0
         self._held = False
 
-    def take(self, reference: Reference | None) -> _Worker:
-        """A worker for one attempt: one that knows the function, if there is one, or any, or a new one."""
+    def take(self, reference: Reference | None) -> _Child:
+        """A child for one attempt: one that knows the function, if there is one, or any, or a new one."""
         with self._lock:
-            idle = sorted(self._idle, key=lambda worker: reference in worker.known)
+            idle = sorted(self._idle, key=lambda child: reference in child.known)
             while idle:
-                worker = idle.pop()
-                self._idle.remove(worker)
-                if not worker.wait(0):
-                    return worker
-                worker.close()  # it has died meanwhile, or says what nobody has asked
+                child = idle.pop()
+                self._idle.remove(child)
+                if not child.wait(0):
+                    return child
+                child.close()  # it has died meanwhile, or says what nobody has asked
             return self._hire()
 
-    def _hire(self) -> _Worker:
+    def _hire(self) -> _Child:
         with ExitStack() as ends:
             talk, its_talk = (ends.enter_context(end) for end in socket.socketpair())
             line, its_line = (ends.enter_context(end) for end in socket.socketpair())
             its_ends = [its_talk.fileno(), its_line.fileno()]
             try:
-                socket.send_fds(self._control or self._start_keeper(), [b"w"], its_ends)
-            except ConnectionError:  # the keeper was killed
-                self._stop_keeper()
-                socket.send_fds(self._start_keeper(), [b"w"], its_ends)
-            worker = _Worker(talk, line)
-            self._all.add(worker)
+                socket.send_fds(self._control or self._start_supervisor(), [b"w"], its_ends)
+            except ConnectionError:  # the supervisor was killed
+                self._stop_supervisor()
+                socket.send_fds(self._start_supervisor(), [b"w"], its_ends)
+            child = _Child(talk, line)
+            self._all.add(child)
             ends.pop_all()
         its_talk.close()
         its_line.close()
-        return worker
+        return child
 
-    def _start_keeper(self) -> socket.socket:
+    def _start_supervisor(self) -> socket.socket:
         control, its_end = socket.socketpair()
         path = json.dumps(sys.path, default=str).encode()
         flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags", list)()
         with its_end:
             try:
-                self._keeper = subprocess.Popen(  # noqa: S603 - this very interpreter
+                self._supervisor = subprocess.Popen(  # noqa: S603 - this very interpreter
                     [sys.executable, *flags, "-c", _BOOT, str(its_end.fileno())],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[its_end.fileno()],
-                    start_new_session=True,  # Ctrl-C is for the program, which ends its workers itself
+                    start_new_session=True,  # Ctrl-C is for the program, which ends its children itself
                 )
                 control.sendall(len(path).to_bytes(4, "big") + path)
             except BaseException:
@@ -258,9 +259,9 @@ class _Pool:
         self._control = control
         return control
 
-    def _stop_keeper(self) -> None:
+    def _stop_supervisor(self) -> None:
         control, self._control = self._control, None
-        process, self._keeper = self._keeper, None
+        process, self._supervisor = self._supervisor, None
         if control is not None:
             control.close()
         if process is not None:
@@ -270,25 +271,25 @@ class _Pool:
                 process.kill()
                 process.wait()
 
-    def give_back(self, worker: _Worker) -> None:
-        """The attempt is over, and the worker may do another one."""
+    def give_back(self, child: _Child) -> None:
+        """The attempt is over, and the child may do another one."""
         with self._lock:
             if len(self._idle) < MOST_IDLE:
-                self._idle.append(worker)
+                self._idle.append(child)
                 return
-        worker.close()
+        child.close()
 
     def count(self) -> None:
-        """A worker was killed."""
+        """A child was killed."""
         with self._lock:
             self.killed += 1
 
     def close(self) -> None:
-        """End the keeper and all workers."""
+        """End the supervisor and all children."""
         with self._lock:
             while self._idle:
                 self._idle.pop().close()
-            self._stop_keeper()
+            self._stop_supervisor()
 
     def hold(self) -> None:
         """A fork is due: none may happen in the middle of a change. Not for ever, if it comes out of such a change itself."""
@@ -299,14 +300,14 @@ class _Pool:
             self._lock.release()
 
     def forget(self) -> None:
-        """This process is a copy of the one that has the keeper: nothing of that is its own."""
-        for worker in tuple(self._all):
-            worker.gone = True
-            worker.close()
+        """This process is a copy of the one that has the supervisor: nothing of that is its own."""
+        for child in tuple(self._all):
+            child.gone = True
+            child.close()
         if self._control is not None:
             self._control.close()
-        if self._keeper is not None:
-            self._keeper.returncode = 0  # nothing for this process to wait for
+        if self._supervisor is not None:
+            self._supervisor.returncode = 0  # nothing for this process to wait for
         self.__init__()  # type: ignore[misc] # as new
 
 
@@ -316,12 +317,12 @@ os.register_at_fork(before=_pool.hold, after_in_parent=_pool.go_on, after_in_chi
 
 
 class _Answer:
-    """What a worker says next; waited for like an event, which is set when all of it has arrived or the worker is gone."""
+    """What a child says next; waited for like an event, which is set when all of it has arrived or the child is gone."""
 
     grace = 0.2  # real seconds for a virtual timeout to strike: two processes must get their turn
 
-    def __init__(self, worker: _Worker) -> None:
-        self._worker = worker
+    def __init__(self, child: _Child) -> None:
+        self._child = child
         self._got = bytearray()
         self._length: int | None = None
         self._done = False
@@ -331,23 +332,23 @@ class _Answer:
         return self.wait(0)
 
     def wait(self, timeout: float | None = None) -> bool:
-        worker = self._worker
+        child = self._child
         until = None if timeout is None else monotonic() + timeout
         while not self._done:
-            ready = worker.wait(until)
+            ready = child.wait(until)
             if not ready:
                 return False
-            if worker.talk.fileno() in ready and not self._read():
-                worker.deaf()
-            elif worker.line.fileno() in ready and not self._done and worker.talk.fileno() not in ready:
-                worker.buried()
+            if child.talk.fileno() in ready and not self._read():
+                child.deaf()
+            elif child.line.fileno() in ready and not self._done and child.talk.fileno() not in ready:
+                child.buried()
                 self._done = True
         return True
 
     def _read(self) -> bool:
         """Take what is there; False at its end."""
         try:
-            some = self._worker.talk.recv(_CHUNK, socket.MSG_DONTWAIT)
+            some = self._child.talk.recv(_CHUNK, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return True
         except OSError:
@@ -359,7 +360,7 @@ class _Answer:
                 READY,
                 RESULT,
                 ERROR,
-            }:  # not from the worker's own code: there is no use in waiting for more
+            }:  # not from the child's own code: there is no use in waiting for more
                 self._length = len(self._got)
                 self._done = True
         self._done = self._done or (self._length is not None and len(self._got) >= HEADER.size + self._length)
@@ -378,9 +379,9 @@ class _Answer:
 
 class ProcessAttempt:
     """
-    One call in a worker process.
+    One call in a child process.
 
-    `inside` is called in the worker with the function, its arguments and its keywords, and must call it; it travels by pickle. It returns a
+    `inside` is called in the child with the function, its arguments and its keywords, and must call it; it travels by pickle. It returns a
     pair: what the function returned, and whatever shall travel along; that pair is the result then.
     """
 
@@ -398,7 +399,7 @@ class ProcessAttempt:
         self.timed_out = False
         self._unwanted = False
         self._name = name_of(fn)
-        self._worker: _Worker | None = None
+        self._child: _Child | None = None
         inner: Any = fn
         while isinstance(inner, functools.partial | MethodType):
             if isinstance(inner, functools.partial):
@@ -413,38 +414,38 @@ class ProcessAttempt:
             problem = _unpicklable(sent, args, kwargs) or type(error).__name__
         else:
             return
-        message = f"{self._name} cannot be sent to a worker process: {problem} cannot be pickled"
+        message = f"{self._name} cannot be sent to a child process: {problem} cannot be pickled"
         raise PermanentFailure(message, error_class="code_error")
 
     @property
     def running(self) -> bool:
         """Whether something of it still runs. Not after a result, an error or a timeout, unless the system could not kill it."""
-        return self._worker is not None and not self._worker.ended()
+        return self._child is not None and not self._child.ended()
 
     def abandon(self) -> None:
         """Nobody waits for it any more: it is killed. For another thread than the one that waits."""
         self._unwanted = True
-        worker = self._worker
-        if worker is not None:
-            worker.end()
+        child = self._child
+        if child is not None:
+            child.end()
 
     def start(self, seconds: float | None = None) -> bool:
-        """Have a worker that knows the function; False if that took longer, and then there will be none."""
+        """Have a child that knows the function; False if that took longer, and then there will be none."""
         within = _STARTING if seconds is None else min(_STARTING, seconds)
         until = monotonic() + within
-        self._worker = worker = _pool.take(self._reference)
+        self._child = child = _pool.take(self._reference)
         try:
             place = _here()
-            moved = place != worker.place
-            if self._reference in worker.known and not moved:
+            moved = place != child.place
+            if self._reference in child.known and not moved:
                 return True
-            # A few bytes, which any worker that lives takes at once: however short the time is, it is the answer that is late.
+            # A few bytes, which any child that lives takes at once: however short the time is, it is the answer that is late.
             self._send(PREPARE, pickle.dumps((self._reference, place if moved else None)), max(within, 1.0))
-            answer = _Answer(worker)
+            answer = _Answer(child)
             if answer.wait(until - monotonic()):
                 self._content(answer)
-                worker.known.add(self._reference)
-                worker.place = place
+                child.known.add(self._reference)
+                child.place = place
                 return True
         except BaseException:
             self._drop()
@@ -453,23 +454,23 @@ class ProcessAttempt:
         if seconds is not None and seconds <= within:
             return False
         message = (
-            f"the worker process of {self._name} was not ready after {within:g} s: its module takes too long to import, "
+            f"the child process of {self._name} was not ready after {within:g} s: its module takes too long to import, "
             'or does work that belongs under `if __name__ == "__main__":`'
         )
         raise TemporaryFailure(message, error_class="worker_lost")
 
     def result(self, clock: Clock, seconds: float | None) -> Any:
         """What the call returned or raised; TimeoutError if it has not come back in time, and then all of it has been killed."""
-        if self._worker is None and not self.start():
+        if self._child is None and not self.start():
             raise TimeoutError
-        worker = self._worker
-        assert worker is not None  # noqa: S101 - started
+        child = self._child
+        assert child is not None  # noqa: S101 - started
         if self._unwanted:
             self._drop()
             raise TimeoutError
         try:
             self._send(CALL, self._call, max(_STARTING, 1.0))
-            answer = _Answer(worker)
+            answer = _Answer(child)
             in_time = clock.wait_event(answer, seconds)
             if in_time or answer.is_set():
                 return self._content(answer)
@@ -483,31 +484,31 @@ class ProcessAttempt:
         raise TimeoutError
 
     def _send(self, kind: bytes, message: bytes, seconds: float) -> None:
-        worker = self._worker
-        assert worker is not None  # noqa: S101 - started
-        worker.talk.settimeout(seconds)
+        child = self._child
+        assert child is not None  # noqa: S101 - started
+        child.talk.settimeout(seconds)
         try:
-            worker.talk.sendall(HEADER.pack(kind, len(message)) + message)
+            child.talk.sendall(HEADER.pack(kind, len(message)) + message)
         except TimeoutError:
-            worker.why = "does not listen"
-            self._lost(worker)
+            child.why = "does not listen"
+            self._lost(child)
         except OSError:
-            pass  # it is dead, and the keeper tells how
+            pass  # it is dead, and the supervisor tells how
 
     def _content(self, answer: _Answer) -> Any:
-        """What the worker has answered; it is free for another attempt then."""
-        worker = self._worker
-        assert worker is not None  # noqa: S101 - started
+        """What the child has answered; it is free for another attempt then."""
+        child = self._child
+        assert child is not None  # noqa: S101 - started
         kind = answer.kind.lower()
         if not answer.complete:
-            self._lost(worker)
+            self._lost(child)
         if kind == READY:
             return None
-        self._worker = None
-        if worker.gone or answer.kind != kind:  # what the attempt has started ends with it
-            worker.end()
+        self._child = None
+        if child.gone or answer.kind != kind:  # what the attempt has started ends with it
+            child.end()
         else:
-            _pool.give_back(worker)
+            _pool.give_back(child)
         if kind == ERROR:
             error = supervisor.unpack_error(answer.content())
             try:
@@ -518,20 +519,20 @@ class ProcessAttempt:
             return supervisor.unpack(answer.content())
         except Exception as error:  # noqa: BLE001 - somebody else's __setstate__; not its text, which may hold the result
             problem = type(error).__name__
-        message = f"the result of {self._name} cannot be loaded from its worker process: {problem}"
+        message = f"the result of {self._name} cannot be loaded from its child process: {problem}"
         raise PermanentFailure(message, error_class="code_error")
 
-    def _lost(self, worker: _Worker) -> NoReturn:
-        self._worker = None
-        why = worker.why
-        worker.end()
-        message = f"the worker process of {self._name} {why}"
+    def _lost(self, child: _Child) -> NoReturn:
+        self._child = None
+        why = child.why
+        child.end()
+        message = f"the child process of {self._name} {why}"
         raise TemporaryFailure(message, error_class="worker_lost")
 
     def _drop(self) -> None:
         """Nobody waits for it any more."""
-        if self._worker is not None:
-            self._worker.end()
+        if self._child is not None:
+            self._child.end()
             _pool.count()
 
 

@@ -1,12 +1,13 @@
 """
-The other side of process isolation: the keeper, and the workers that it starts.
+The other side of process isolation: the supervisor, and the children that it starts.
 
-The keeper is a small process with one thread, so that it can fork at any time. It starts a worker for whoever asks, and when a worker ends,
-by itself or on demand, it sees to it that nothing of it is left: processes that lose their parent become the keeper's own children, and of
-those it knows only its workers, so any other one is killed, and what that leaves behind in turn. Every signal goes to a child that
-the keeper has not waited for yet, whose number therefore cannot belong to anybody else.
+The supervisor is a small process with one thread, so that it can fork at any time. It starts a child on demand. When a
+child ends, nothing of it may be left. A process that loses its parent is inherited by the supervisor. Each inherited
+process that the supervisor has not started itself is a leftover: it is killed, and so is what it leaves behind in turn.
+Every signal goes to a process that the supervisor has not waited for yet. Its number can therefore not belong to another
+process.
 
-A worker runs one call after the other. What it is told and what it answers are frames: a letter, a length, a pickle.
+A child runs one call after the other. What it is told and what it answers are frames: a letter, a length, a pickle.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from outlast.errors import ConfigurationError, PermanentFailure
 from outlast.kernel import raised
+from outlast.settings.names import attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HEADER = struct.Struct("!cQ")
-PREPARE, CALL = b"p", b"c"  # to a worker
-READY, RESULT, ERROR = b"y", b"r", b"e"  # from a worker; in capitals, if it still has children
-STOP = b"k"  # to the keeper, about one worker
-REFUSED = 1000  # from the keeper: no exit code, but why there is no worker; the errno is added to it
+PREPARE, CALL = b"p", b"c"  # to a child
+READY, RESULT, ERROR = b"y", b"r", b"e"  # from a child; in capitals, if processes that it started still run
+STOP = b"k"  # to the supervisor, about one child
+REFUSED = 1000  # from the supervisor: no exit code, but why there is no child; the errno is added to it
 
 _PDEATHSIG, _SUBREAPER = 1, 36  # of Linux's prctl
 _MOST_LINKS = 16  # of a chain of exceptions
@@ -43,7 +45,7 @@ _TICK_MS = 10
 
 
 class Place(NamedTuple):
-    """Where a program stands, as far as its workers must know."""
+    """Where a program stands, as far as its children must know."""
 
     folder: str | None
     path: tuple[str, ...]
@@ -60,23 +62,23 @@ class Reference(NamedTuple):
     depth: int
 
 
-# -- the keeper ----------------------------------------------------------------------------------------------------------------------
+# -- the supervisor ----------------------------------------------------------------------------------------------------------------------
 
 
 def keep(control: socket.socket) -> NoReturn:
-    """Be the keeper until the program at the other end is gone."""
+    """Be the supervisor until the program at the other end is gone."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    keeper = _Keeper(control)
-    keeper.run()
-    keeper.clear()
+    supervisor = _Supervisor(control)
+    supervisor.run()
+    supervisor.clear()
     os._exit(0)
 
 
-class _Keeper:
+class _Supervisor:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._workers: dict[int, socket.socket] = {}  # each with the line to whoever uses it
+        self._children: dict[int, socket.socket] = {}  # that it has started, each with its line to the program
         self._gone: list[tuple[socket.socket, int]] = []  # dead, but perhaps not all that they started
         self._poll = select.poll()
         self._wake, self._ring = socket.socketpair()
@@ -93,7 +95,7 @@ class _Keeper:
 
     def run(self) -> None:
         while True:
-            lines = {line.fileno(): pid for pid, line in self._workers.items()}
+            lines = {line.fileno(): pid for pid, line in self._children.items()}
             for door, _ in self._poll.poll(_TICK_MS if self._gone else None):
                 if door == self._program:
                     return
@@ -115,26 +117,26 @@ class _Keeper:
                 os.close(end)
             return bool(asked)
         talk, line = (socket.socket(fileno=end) for end in ends)
-        keeper = os.getpid()
+        supervisor = os.getpid()
         try:
-            worker = os.fork()
+            child = os.fork()
         except OSError as refused:  # no room for another process
             talk.close()
             self._gone.append((line, REFUSED + (refused.errno or 0)))
             return True
-        if worker == 0:
+        if child == 0:
             try:
-                lines = [line, *self._workers.values(), *(gone for gone, _ in self._gone)]
+                lines = [line, *self._children.values(), *(gone for gone, _ in self._gone)]
                 for ours in (self._control, self._wake, self._ring, *lines):
                     ours.close()
                 if self._program is not None:
                     os.close(self._program)
-                _settle_in(keeper)
-                _Worker(talk).run()
+                _settle_in(supervisor)
+                _Child(talk).run()
             finally:
-                os._exit(1)  # never back into the keeper's loop
+                os._exit(1)  # never back into the supervisor's loop
         talk.close()
-        self._workers[worker] = line
+        self._children[child] = line
         self._poll.register(line.fileno(), select.POLLIN)
         return True
 
@@ -142,7 +144,7 @@ class _Keeper:
         """Wait for the dead, kill what they left behind, and tell when nothing is left."""
         while True:
             self._reap()
-            strays = [pid for pid in _children() if pid not in self._workers]
+            strays = [pid for pid in _below() if pid not in self._children]
             if not strays:
                 break
             for pid in strays:
@@ -161,7 +163,7 @@ class _Keeper:
         while (dead := self._bury()) is not None:
             some = True
             pid, status = dead
-            line = self._workers.pop(pid, None)
+            line = self._children.pop(pid, None)
             if line is not None:
                 with contextlib.suppress(KeyError):
                     self._poll.unregister(line.fileno())
@@ -174,7 +176,7 @@ class _Keeper:
                 dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if dead is None:
                     return None
-                if dead.si_pid in self._workers:
+                if dead.si_pid in self._children:
                     _kill(dead.si_pid)  # the rest of its group, while the number is still its own
                 return os.waitpid(dead.si_pid, 0)
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -183,11 +185,11 @@ class _Keeper:
 
     def clear(self) -> None:
         """The program is gone: so must be all that was started for it."""
-        for pid in self._workers:
+        for pid in self._children:
             _kill(pid)
         waiting = select.poll()
         waiting.register(self._wake.fileno(), select.POLLIN)
-        while self._workers or self._gone:
+        while self._children or self._gone:
             self._sweep()
             waiting.poll(_TICK_MS)
             with contextlib.suppress(BlockingIOError):
@@ -195,18 +197,18 @@ class _Keeper:
 
 
 def _nothing(*_: object) -> None:
-    """A signal with a handler wakes the keeper up."""
+    """A signal with a handler wakes the supervisor up."""
 
 
-def _kill(worker: int) -> None:
-    """Kill a worker that was not waited for yet, and its group."""
+def _kill(child: int) -> None:
+    """Kill a child that was not waited for yet, and its group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(worker, signal.SIGKILL)
+        os.killpg(child, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
-        os.kill(worker, signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
 
 
-def _children() -> list[int]:
+def _below() -> list[int]:
     """The processes whose parent this one is. Elsewhere than on Linux nobody tells."""
     if sys.platform != "linux":
         return []
@@ -242,10 +244,10 @@ def _pidfd(process: int) -> int | None:
         return None
 
 
-# -- a worker ------------------------------------------------------------------------------------------------------------------------
+# -- a child ------------------------------------------------------------------------------------------------------------------------
 
 
-def _settle_in(keeper: int) -> None:
+def _settle_in(supervisor: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -253,12 +255,12 @@ def _settle_in(keeper: int) -> None:
     with contextlib.suppress(OSError):
         os.setsid()
     prctl(_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != keeper:  # it died before it could be asked for
+    if os.getppid() != supervisor:  # it died before it could be asked for
         os._exit(1)
-    prctl(_SUBREAPER, 1)  # what this worker's children leave behind stays below it for as long as it lives
+    prctl(_SUBREAPER, 1)  # what this child starts stays below it for as long as it lives
 
 
-class _Worker:
+class _Child:
     def __init__(self, talk: socket.socket) -> None:
         self._talk = talk
         self._me = os.getpid()
@@ -280,7 +282,7 @@ class _Worker:
 
     def _prepare(self, told: bytearray) -> tuple[bytes, bytes]:
         try:
-            reference, place = pickle.loads(told)  # noqa: S301 - from the program that this worker belongs to
+            reference, place = pickle.loads(told)  # noqa: S301 - from the program that this child belongs to
             if place is not None:
                 _move_to(place)
             if reference is not None:
@@ -296,7 +298,7 @@ class _Worker:
         try:
             reference, fn, args, kwargs, inside = unpack(told)
         except BaseException as error:  # noqa: BLE001 - told to the caller, but not its text: it may hold what was sent
-            message = f"the arguments cannot be loaded in a worker process: {type(error).__name__}"
+            message = f"the arguments cannot be loaded in a child process: {type(error).__name__}"
             return ERROR, pack_error(PermanentFailure(message, error_class="code_error"))
         fn = fn if reference is None else self._known[reference]
         try:
@@ -310,7 +312,7 @@ class _Worker:
         except Exception:  # noqa: BLE001 - whatever pickling raises, and not its text either
             if isinstance(result, CoroutineType):
                 result.close()
-            message = f"the result cannot leave its worker process: a value of type {type(result).__name__} that pickle does not take"
+            message = f"the result cannot leave its child process: a value of type {type(result).__name__} that pickle does not take"
             return ERROR, pack_error(PermanentFailure(message, error_class="code_error"))
 
 
@@ -343,7 +345,7 @@ def has_children() -> bool:
 
 # -- finding functions ---------------------------------------------------------------------------------------------------------------
 
-main_file: tuple[str, str] | None = None  # in a worker: the main module of its program
+main_file: tuple[str, str] | None = None  # in a child: the main module of its program
 loading_main = False
 
 
@@ -370,20 +372,13 @@ def layers(fn: Any) -> Iterator[Any]:
         fn = inner
 
 
-def attribute(module: Any, name: str) -> Any:
-    """What a module has under a dotted name."""
-    for part in name.split("."):
-        module = getattr(module, part)
-    return module
-
-
 def find(reference: Reference) -> Callable[..., Any]:
     """The very function, without the decoration that would protect it once more."""
     module = module_of(reference.module)
     for depth, layer in enumerate(layers(attribute(module, reference.name))):
         if depth == reference.depth:
             return layer  # type: ignore[no-any-return]
-    message = f"{reference.module}.{reference.name} is decorated otherwise in a worker process than in the program"
+    message = f"{reference.module}.{reference.name} is decorated otherwise in a child process than in the program"
     raise PermanentFailure(message, error_class="code_error")
 
 
@@ -397,7 +392,7 @@ def module_of(name: str) -> Any:
 def _load_main() -> Any:
     global loading_main  # noqa: PLW0603 - there is one main module
     if main_file is None:
-        message = "expected a main module that is a file: this program has none that a worker process could load."
+        message = "expected a main module that is a file: this program has none that a child process could load."
         raise ConfigurationError(message)
     from types import ModuleType
 
@@ -429,7 +424,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpack(pickled: bytes | bytearray | memoryview) -> Any:
-    """What a pickle of the program or of one of its workers holds."""
+    """What a pickle of the program or of one of its children holds."""
     return _Unpickler(io.BytesIO(pickled)).load()
 
 
@@ -510,8 +505,8 @@ def _frames(error: BaseException) -> str:
 
 
 def unpack_error(pickled: memoryview) -> BaseException:
-    """The exception that a worker packed; a PermanentFailure in its place, if it could not be packed or cannot be restored."""
-    links: list[_Link] = pickle.loads(pickled)  # noqa: S301 - from our own worker
+    """The exception that a child packed; a PermanentFailure in its place, if it could not be packed or cannot be restored."""
+    links: list[_Link] = pickle.loads(pickled)  # noqa: S301 - from our own child
     errors: list[BaseException | None] = []
     for link in links:
         try:
@@ -524,7 +519,7 @@ def unpack_error(pickled: memoryview) -> BaseException:
     head = errors[0]
     if head is None:
         message = (
-            f"the attempt raised {links[0].name}, which cannot leave its worker process: pickle does not restore it"
+            f"the attempt raised {links[0].name}, which cannot leave its child process: pickle does not restore it"
         )
         head = errors[0] = PermanentFailure(message, error_class="code_error")
     for link, error in zip(links, errors, strict=True):
@@ -533,5 +528,5 @@ def unpack_error(pickled: memoryview) -> BaseException:
             raised.set_context(error, None if link.context is None else errors[link.context])
             raised.set_suppressed(error, link.suppressed)
     if links[0].frames:
-        raised.add_note(head, f"in a worker process:\n{links[0].frames.rstrip()}")
+        raised.add_note(head, f"in a child process:\n{links[0].frames.rstrip()}")
     return head

@@ -314,7 +314,7 @@ def _made(
             "isolation",
             "None or 'thread' in a stage with use()",
             Shown(f"'process' with use() for {shared}"),
-            "What the run opens lives in its own process: open it in the function instead, once for a worker with functools.cache.",
+            "What the run opens lives in its own process: open it in the function instead, once for a child with functools.cache.",
         )
     check.raise_if_any()
     return (Stage if batch is None else BatchStage)(

@@ -1,5 +1,5 @@
 """
-A protected call at a stage: the flow of any call, with the rules that are special to items. It waits for an open circuit off its slot, a
+A protected call at a stage: as any call, with the rules that are special to items. It waits for an open circuit off its slot, a
 refusal by a service behind a limit is not charged at first, and an empty retry budget defers. An open circuit inside of the stage's function
 is not the stage's: it fails an attempt like anything transient.
 """
@@ -48,7 +48,7 @@ UNDERWAY: Any = _Underway()
 
 
 class StageCall(Call):
-    """A protected call at a stage: the flow, with what is special to items."""
+    """A protected call at a stage, with what is special to items."""
 
     alone = True
     journey: Journey

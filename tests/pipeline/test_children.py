@@ -1,4 +1,4 @@
-"""Stages in worker processes: CPU work on all cores, hard timeouts, and crashes that concern one item only."""
+"""Stages in child processes: CPU work on all cores, hard timeouts, and crashes that concern one item only."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ def pipeline(fn, **options):
     return outlast.Pipeline("p", stage, failure_budget=1.0, min_success_rate=0.0, min_partial_rate=0.0)
 
 
-def ended(worker, seconds=10.0):
+def ended(child, seconds=10.0):
     """Whether a process has ended, at the latest after so many seconds."""
-    return bool(select.select([worker], [], [], seconds)[0])
+    return bool(select.select([child], [], [], seconds)[0])
 
 
-def test_a_stage_runs_in_worker_processes_side_by_side(tmp_path):
+def test_a_stage_runs_in_child_processes_side_by_side(tmp_path):
     """D-9: two attempts are under way at the same moment, in two processes that are not this one."""
     meeting = tmp_path / "meeting"
     meeting.mkdir()
     result = pipeline(laborious.meet, concurrency=2).run([(str(meeting), n, 2) for n in range(2)])
-    workers = {*result.outputs()}
-    assert len(workers) == 2
-    assert os.getpid() not in workers
+    children = {*result.outputs()}
+    assert len(children) == 2
+    assert os.getpid() not in children
 
 
-def test_workers_are_used_again_for_the_next_items():
-    """A worker costs something once, not for each item."""
+def test_children_are_used_again_for_the_next_items():
+    """A child costs something once, not for each item."""
     result = pipeline(laborious.square, concurrency=2).run(range(50))
     assert [value for value, _ in result.outputs()] == [n * n for n in range(50)]
-    assert len({worker for _, worker in result.outputs()}) <= 4
+    assert len({child for _, child in result.outputs()}) <= 4
 
 
 @pytest.mark.parametrize("how", ["segfault", "exit", "killed", "sys.exit"])
-def test_a_worker_that_dies_concerns_only_its_item(how):
+def test_a_child_that_dies_concerns_only_its_item(how):
     """S3-38, S3-01: it is a classified failure of that item, tried again as its policy says; the others never notice."""
     result = pipeline(laborious.die, concurrency=2, retry=TWICE).run(["a", how, "b", "c"])
     assert list(result.outputs()) == ["a", "b", "c"]
@@ -62,7 +62,7 @@ def test_a_worker_that_dies_concerns_only_its_item(how):
 
 
 @pytest.mark.parametrize("how", ["cancelled", "own"])
-def test_what_is_no_exception_in_a_worker_is_that_items_failure(how):
+def test_what_is_no_exception_in_a_child_is_that_items_failure(how):
     """breaker H1: a leaked cancellation, or a class of somebody who wanted not to be caught, ends neither the run nor the program."""
     result = pipeline(laborious.die, concurrency=2, retry=ONCE).run(["a", how, "b", "c"])
     assert list(result.outputs()) == ["a", "b", "c"]
@@ -78,7 +78,7 @@ def test_an_item_that_needs_too_much_memory_fails_alone():
     assert (letter.error_type, letter.error_class) == ("MemoryError", outlast.classify(MemoryError()).error_class)
 
 
-def test_a_batch_that_kills_its_worker_is_divided():
+def test_a_batch_that_kills_its_child_is_divided():
     """One item of a batch is deadly: after the retries the halves tell which, and the others come through."""
     stage = outlast.stage(isolation="process", batch=8, retry=ONCE)(laborious.die_together)
     job = outlast.Pipeline("p", stage, failure_budget=1.0, min_success_rate=0.0, min_partial_rate=0.0)
@@ -96,7 +96,7 @@ def test_a_timeout_kills_and_the_others_go_on():
     assert letter.error_class == "timeout"
 
 
-def test_what_the_code_says_in_a_worker_is_on_record():
+def test_what_the_code_says_in_a_child_is_on_record():
     """It knows its item, run, stage and attempt there; spending and warnings come back, also of an attempt that failed."""
     result = pipeline(laborious.report, retry=TWICE).run(["a", "once"], item_key=str)
     assert list(result.outputs()) == [True, True]
@@ -108,14 +108,14 @@ def test_what_the_code_says_in_a_worker_is_on_record():
     assert result.spent == {"tokens": 9.0, "usd": 1.5}
 
 
-def test_an_attempt_that_was_put_off_in_a_worker_has_cost_something(tmp_path):
+def test_an_attempt_that_was_put_off_in_a_child_has_cost_something(tmp_path):
     """Snooze costs no attempt, and what was spent before it is not forgotten."""
     result = pipeline(laborious.put_off_once, retry=ONCE).run([str(tmp_path / "mark")])
     assert list(result.outputs()) == [1]
     assert result.spent == {"tokens": 6.0}
 
 
-def test_a_batch_in_a_worker_knows_its_items_and_splits_what_it_spends():
+def test_a_batch_in_a_child_knows_its_items_and_splits_what_it_spends():
     """As in this process."""
     stage = outlast.stage(isolation="process", batch=3)(laborious.report_together)
     result = outlast.Pipeline("p", stage).run(["a", "b", "c"], item_key=str)
@@ -124,17 +124,17 @@ def test_a_batch_in_a_worker_knows_its_items_and_splits_what_it_spends():
 
 
 def test_what_cannot_be_pickled_is_told():
-    """In clear words, without the value: an input before the worker is asked, an output after."""
+    """In clear words, without the value: an input before the child is asked, an output after."""
     job = pipeline(laborious.unpicklable)
     result = trial(job, [threading.Lock(), "output", "fine"])
     assert list(result.outputs()) == ["fine"]
     errors = [item.error for item in result.items(status="dlq")]
-    assert "cannot be sent to a worker process: argument 1 (a value of type lock) cannot be pickled" in errors[0]
-    assert "the result cannot leave its worker process: a value of type lock that pickle does not take" in errors[1]
+    assert "cannot be sent to a child process: argument 1 (a value of type lock) cannot be pickled" in errors[0]
+    assert "the result cannot leave its child process: a value of type lock that pickle does not take" in errors[1]
     assert {letter.error_class for letter in result._store().letters()} == {"code_error"}
 
 
-def test_a_function_that_no_worker_could_import_is_refused_at_once():
+def test_a_function_that_no_child_could_import_is_refused_at_once():
     """Where it is declared, and not at the first item."""
 
     def inner(item):
@@ -150,7 +150,7 @@ def test_a_function_that_no_worker_could_import_is_refused_at_once():
         outlast.stage(isolation="process")(fetch)
 
 
-def test_resources_of_the_run_do_not_go_to_workers():
+def test_resources_of_the_run_do_not_go_to_children():
     """What the run opens lives in its own process: said where the stage is declared, with a way out."""
 
     @contextmanager
@@ -165,14 +165,14 @@ def test_resources_of_the_run_do_not_go_to_workers():
         outlast.stage(isolation="process")(fn)
 
 
-def test_scripted_faults_strike_in_front_of_the_worker():
+def test_scripted_faults_strike_in_front_of_the_child():
     """A script works for a stage in processes as for any other."""
     result = trial(pipeline(laborious.square, retry=TWICE), [3], faults=[Faults("square", TimeoutError(), None)])
     assert [(item.value[0], item.attempts) for item in result.items()] == [(9, 2)]
 
 
-def test_a_resource_is_opened_in_the_worker_by_the_function_itself():
-    """The way out that the message names works: once for each worker."""
+def test_a_resource_is_opened_in_the_child_by_the_function_itself():
+    """The way out that the message names works: once for each child."""
     result = pipeline(laborious.use_client).run([1, 2])
     assert list(result.outputs()) == [True, True]
 
@@ -190,7 +190,7 @@ PROGRAM = """
 
 @contextmanager
 def program(folder):
-    """A run whose two workers hang, as its own process in its own group."""
+    """A run whose two children hang, as its own process in its own group."""
     (folder / "program.py").write_text(textwrap.dedent(PROGRAM))
     os.mkfifo(folder / "told")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(laborious.__file__).parent), *sys.path])}
@@ -200,34 +200,34 @@ def program(folder):
         env=environment,
         start_new_session=True,
     )
-    workers = []
+    children = []
     try:
-        while len(workers) < 2:
+        while len(children) < 2:
             with (folder / "told").open() as told:
-                workers += [os.pidfd_open(int(number)) for number in told.read().split()]
-        yield process, workers
+                children += [os.pidfd_open(int(number)) for number in told.read().split()]
+        yield process, children
     finally:
         process.kill()
         process.wait()
-        for worker in workers:
-            os.close(worker)
+        for child in children:
+            os.close(child)
 
 
-def test_kill_9_of_the_program_leaves_no_worker(tmp_path):
-    """The workers of a run die with it, whatever they do."""
-    with program(tmp_path) as (process, workers):
+def test_kill_9_of_the_program_leaves_no_child(tmp_path):
+    """The children of a run die with it, whatever they do."""
+    with program(tmp_path) as (process, children):
         process.kill()
         process.wait()
-        assert all(ended(worker) for worker in workers)
+        assert all(ended(child) for child in children)
 
 
 def test_ctrl_c_winds_down_and_a_second_one_ends_at_once(tmp_path):
-    """C-22: the first waits for what is under way, the second does not; no worker is left, and both items are pending."""
-    with program(tmp_path) as (process, workers):
+    """C-22: the first waits for what is under way, the second does not; no child is left, and both items are pending."""
+    with program(tmp_path) as (process, children):
         os.killpg(process.pid, signal.SIGINT)
-        assert not any(ended(worker, 0.5) for worker in workers)
+        assert not any(ended(child, 0.5) for child in children)
         os.killpg(process.pid, signal.SIGINT)
         process.wait(20)
-        assert all(ended(worker) for worker in workers)
+        assert all(ended(child) for child in children)
     record = DEFAULT.store.find_run("p", "k")
     assert (record.status, record.counts.total, record.counts.succeeded) == ("interrupted", 2, 0)
