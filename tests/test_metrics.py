@@ -32,7 +32,6 @@ from outlast.observe import emit, listening, otel, prometheus
 from outlast.observe import events as told
 from outlast.observe.metrics import METRICS, MOST, TRANSITIONS, Samples
 from outlast.testing import virtual_time
-from tables import table
 
 ROOT = Path(__file__).resolve().parent.parent
 AT = datetime(2026, 11, 15, 9, 30, tzinfo=UTC)
@@ -333,7 +332,7 @@ def test_breakers_without_end_have_no_common_state(counted):
     assert not any("other" in labels for name, labels in found if name == "outlast_breaker_state")
 
 
-@table("name", ['say "no"', "two\nlines", "back\\slash", "größe", "lone \udcff half", "", "{}=,"])
+@pytest.mark.parametrize("name", ['say "no"', "two\nlines", "back\\slash", "größe", "lone \udcff half", "", "{}=,"])
 def test_any_name_leaves_the_page_readable(counted, name):
     """A name is anything that somebody wrote."""
     emit(told.StepSuccess(**STEP | {"step_id": name}, tier="network"))

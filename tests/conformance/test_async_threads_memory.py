@@ -188,11 +188,7 @@ AWAITABLES = {
 each_awaitable = cases("make", AWAITABLES.values(), ids=AWAITABLES)
 
 
-@statement(60, needs=["async"])
-@each_awaitable
-@pytest.mark.parametrize("full", [False, True], ids=["alone", "with everything"])
-def test_what_must_be_awaited_is_awaited_inside_of_the_retries(subject, make, full):
-    """semantics 60: the attempt is what is awaited, not the making of it; what cannot be protected is refused at decoration."""
+def awaited_inside(subject, make, full):
     client = Client()
     try:
         protected = subject.protect(make(client), way=subject.ways[:2][-full])
@@ -206,13 +202,21 @@ def test_what_must_be_awaited_is_awaited_inside_of_the_retries(subject, make, fu
     assert client.calls == 3
 
 
+@statement(60, needs=["async"])
+@each_awaitable
+@cases("full", [False, True], ids=["alone", "with everything"])
+def test_what_must_be_awaited_is_awaited_inside_of_the_retries(subject, make, full):
+    """semantics 60: the attempt is what is awaited, not the making of it; what cannot be protected is refused at decoration."""
+    awaited_inside(subject, make, full)
+
+
 @statement(60, needs=["async", "virtual_time"], lanes=False)
 @each_awaitable
-@pytest.mark.parametrize("full", [False, True], ids=["alone", "with everything"])
+@cases("full", [False, True], ids=["alone", "with everything"])
 def test_what_must_be_awaited_is_awaited_in_virtual_time_too(subject, make, full):
     """semantics 60: a test sees what happens in earnest."""
     with subject.time() as clock:
-        test_what_must_be_awaited_is_awaited_inside_of_the_retries(subject, make, full)
+        awaited_inside(subject, make, full)
     assert clock.sleeps == [0.0, 0.0]
 
 
