@@ -41,7 +41,7 @@ from outlast.pipeline.replays import (
     remember,
 )
 from outlast.pipeline.results import Counts, RunResult
-from outlast.sharing import bind
+from outlast.sharing.named import bind
 from outlast.verdicts import classify
 from outlast.work import leases
 from outlast.work.patience import persist
