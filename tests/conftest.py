@@ -7,6 +7,7 @@ import gc
 import pytest
 from hypothesis import settings
 
+from outlast.work.patience import Terms, terms
 from servers.postgres import Postgres
 
 # The machine may be busy: a slow example is no finding, and the time limit of the test catches a hanging one.
@@ -31,6 +32,14 @@ def pytest_collection_finish():
 def pytest_sessionfinish():
     """Some libraries complain at the end about what nobody has collected."""
     gc.unfreeze()
+
+
+@pytest.fixture
+def on_terms():
+    """Sets how long stores are waited for and leases last, until it is called again or the test ends; not in threads of the test's own."""
+    before = terms.set(Terms())
+    yield lambda **how: terms.set(Terms(**how))
+    terms.reset(before)
 
 
 @pytest.fixture(scope="session")

@@ -24,8 +24,7 @@ from outlast.components import parquet, tables
 from outlast.deadletters.letters import NothingToReplay
 from outlast.pipeline.record import writer
 from outlast.store import Store
-from outlast.work import leases
-from outlast.work import patience as waiting
+from outlast.work.patience import Terms, terms
 
 APP, PIPELINE = "mended", "mill"
 RUNS = 3  # that the letters come from, each with a sink of its own
@@ -182,10 +181,8 @@ def act(tell, store, pattern, letters, what, key=None, *, ttl=None, patience=Non
     each = letters // RUNS
     if what != "fail":
         slowly()
-    if ttl is not None:
-        leases.TTL = ttl
-    if patience is not None:
-        waiting.PATIENCE = patience
+    usual = Terms()
+    terms.set(Terms(usual.patience if patience is None else patience, usual.ttl if ttl is None else ttl))
     if not locks:
         import fcntl
 

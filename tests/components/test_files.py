@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from contextvars import copy_context
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -321,10 +322,10 @@ def test_a_writer_who_was_thought_to_be_dead_damages_nothing(tmp_path, monkeypat
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def test_who_finds_the_file_taken_leaves_the_lease_alone(app, tmp_path, monkeypatch):
+def test_who_finds_the_file_taken_leaves_the_lease_alone(app, tmp_path, monkeypatch, on_terms):
     """One that is only slow goes on: the next one is refused before it has taken anything away."""
-    monkeypatch.setattr(leases, "TTL", 0.0)
-    monkeypatch.setattr(leases.Heart, "_beat", lambda _: None)  # as if the process stood still
+    on_terms(ttl=0.0)
+    monkeypatch.setattr(leases.Heartbeat, "_beat", lambda _: None)  # as if the process stood still
     monkeypatch.setattr(replays, "_BUSY", 0.0)
     begun, go = threading.Event(), threading.Event()
     sink = tmp_path / "out.jsonl"
@@ -336,7 +337,8 @@ def test_who_finds_the_file_taken_leaves_the_lease_alone(app, tmp_path, monkeypa
         return n
 
     ends = []
-    thread = threading.Thread(target=lambda: ends.append(pipeline(app, slow).run(range(5), run_key="k", sink=sink)))
+    first = lambda: ends.append(pipeline(app, slow).run(range(5), run_key="k", sink=sink))  # noqa: E731
+    thread = threading.Thread(target=copy_context().run, args=(first,))
     thread.start()
     begun.wait(60)
     with pytest.raises(outlast.ConfigurationError, match="to be free, got: another process writes to it"):

@@ -724,7 +724,7 @@ def test_a_table_that_vanishes_in_mid_run_ends_the_run_and_fails_no_item(app, da
     assert len(database.rows()) >= 3000 - kept
 
 
-def test_a_batch_that_counts_stays_staged_until_there_is_a_table_for_it(app, database, monkeypatch):
+def test_a_batch_that_counts_stays_staged_until_there_is_a_table_for_it(app, database, monkeypatch, on_terms):
     """The table is gone between the trial and the move: that is no row's fault; the run says so, and goes on when the table is back."""
     database.make("id integer primary key")
     settle, away = Inserted.settle, f"{database.table}_away"
@@ -736,7 +736,7 @@ def test_a_batch_that_counts_stays_staged_until_there_is_a_table_for_it(app, dat
 
     table = outlast.Table(database.address, database.table)
     monkeypatch.setattr(Inserted, "settle", too_late)
-    monkeypatch.setattr("outlast.work.patience.PATIENCE", 0.0)
+    on_terms(patience=0.0)
     result = pipeline(app).run([{"id": 1}, {"id": 2}], run_key="k", sink=table, check=False)
     assert (result.status, result.reason) == ("failed", "store_error")
     assert f"waits in {STAGE}" in result.why

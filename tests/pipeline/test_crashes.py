@@ -291,9 +291,9 @@ def disk():
 
 
 @pytest.mark.timeout(120)
-def test_a_full_disk_stops_the_run_with_a_message_and_resume_completes_it(disk, monkeypatch):
+def test_a_full_disk_stops_the_run_with_a_message_and_resume_completes_it(disk, on_terms):
     """C-14, D-13: store and sink on one small disk; nothing that was not stored counts, and with room again all of it comes true."""
-    monkeypatch.setattr("outlast.work.patience.PATIENCE", 0.3)
+    on_terms(patience=0.3)
     store, sink = disk.folder / "store.db", disk.folder / "out.jsonl"
     app = outlast.App("full", store=str(store))
     result = doubled(app).run(range(20_000), run_key="k", sink=sink, check=False)

@@ -20,7 +20,6 @@ import pytest
 import outlast
 from outlast.kernel.clock import stopping
 from outlast.testing import virtual_time
-from outlast.work import leases
 
 ONCE = outlast.RetryPolicy(max_attempts=1)
 SENT = 4
@@ -798,14 +797,14 @@ def test_two_interrupts_in_one_pass_leave_no_lease(sqlite_app, handlers, how):
     assert (again.status, again.counts.succeeded) == ("completed", 2)
 
 
-def test_a_loop_that_is_torn_down_around_a_run_gives_the_lease_back(sqlite_app, handlers, monkeypatch):
+def test_a_loop_that_is_torn_down_around_a_run_gives_the_lease_back(sqlite_app, handlers, on_terms):
     """D-21, C-27: `asyncio.run` gives up at a second interrupt; the same process goes on at once, the store is told by the heart."""
-    monkeypatch.setattr(leases, "TTL", 0.4)
+    on_terms(ttl=0.4)
     work, bad = interrupting()
     pipeline = outlast.Pipeline("p", work, app=sqlite_app)
     with pytest.raises(KeyboardInterrupt):
         interrupted_twice(pipeline, "arun")
-    hearts = [thread for thread in threading.enumerate() if thread.name == "outlast-heart"]
+    hearts = [thread for thread in threading.enumerate() if thread.name == "outlast-heartbeat"]
     for heart in hearts:  # none may be left already
         heart.join(20)
     (record,) = sqlite_app.store.runs()

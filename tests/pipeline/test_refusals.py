@@ -7,7 +7,6 @@ import pytest
 import outlast
 from outlast.components.lines import Appended
 from outlast.pipeline import lifecycle
-from outlast.work import leases
 from stores import contents
 
 
@@ -92,7 +91,7 @@ def test_a_run_that_has_read_nothing_binds_nothing(app, tmp_path):
 
 def test_who_waited_for_a_run_that_is_withdrawn_begins_it_anew(app, tmp_path, monkeypatch):
     """Two begin one key at once, and one of them is refused: the other one has a run, and not the ghost of one."""
-    take, tried = leases.take, []
+    take, tried = lifecycle.take, []
     before = len(contents(app.store)["outlast_progress"])
 
     def after_another(store, record, *args, **options):
@@ -101,7 +100,7 @@ def test_who_waited_for_a_run_that_is_withdrawn_begins_it_anew(app, tmp_path, mo
             lifecycle._withdraw(store, record)
         return take(store, record, *args, **options)
 
-    monkeypatch.setattr(lifecycle.leases, "take", after_another)
+    monkeypatch.setattr(lifecycle, "take", after_another)
     result = pipeline(app).run(ROWS, run_key="k", sink=tmp_path / "out.jsonl")
     assert (result.status, result.counts.succeeded, result.id in tried) == ("completed", 3, False)
     assert [run.id for run in app.store.runs()] == [result.id]
@@ -110,7 +109,7 @@ def test_who_waited_for_a_run_that_is_withdrawn_begins_it_anew(app, tmp_path, mo
 
 def test_what_was_read_before_the_lease_binds(app, tmp_path, monkeypatch):
     """Between finding a run that has read nothing and having its lease somebody else may have done all of it: its sink stays."""
-    take, tried = leases.take, []
+    take, tried = lifecycle.take, []
     sink = tmp_path / "out.jsonl"
     pipeline(app).run([], run_key="k", sink=sink)
 
@@ -120,7 +119,7 @@ def test_what_was_read_before_the_lease_binds(app, tmp_path, monkeypatch):
             pipeline(app).run(ROWS, run_key="k", sink=sink)
         return take(store, record, *args, **options)
 
-    monkeypatch.setattr(lifecycle.leases, "take", after_another)
+    monkeypatch.setattr(lifecycle, "take", after_another)
     with pytest.raises(outlast.ConfigurationError, match="expected the sink of the run 'k' to stay the same"):
         pipeline(app).run(ROWS, run_key="k", sink=tmp_path / "other.jsonl")
     assert (len(sink.read_text().splitlines()), app.store.find_run("p", "k").sink) == (3, str(sink))

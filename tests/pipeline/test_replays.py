@@ -209,7 +209,7 @@ def test_each_run_gets_its_own_and_one_that_cannot_stops_no_other(app, tmp_path)
         mill.fail(range(10 * number, 10 * number + 4), bad=[10 * number], run_key=key, sink=place)
     mill.fail([90, 91], bad=[90], run_key="callable", sink=handed.extend)
     places["gone"].unlink()
-    busy = leases.take(app.store, mill.run("busy"))
+    busy = replays.take(app.store, mill.run("busy"))
     result = mill.pipeline.reprocess(check=False)
     assert (result.status, result.counts.succeeded, result.counts.dlq) == ("failed", 2, 3)
     assert "the sink of its run is gone" in result.why
@@ -284,7 +284,9 @@ def test_more_runs_than_can_be_held_at_a_time(app, tmp_path, monkeypatch):
     assert [rows_of(tmp_path / f"{number}.jsonl") for number in range(6)] == [[n, 100 + n] for n in range(6)]
 
 
-def test_what_a_replay_has_left_in_a_sink_is_made_good_also_when_no_letter_is_left(app, tmp_path, monkeypatch):
+def test_what_a_replay_has_left_in_a_sink_is_made_good_also_when_no_letter_is_left(
+    app, tmp_path, monkeypatch, on_terms
+):
     """D-25: it died before its Parquet file was built; the next one has nothing to do but that."""
     mill, sink = Mill(app), tmp_path / "out.parquet"
     mill.fail(range(4), bad=[1, 2], sink=sink)
@@ -294,7 +296,7 @@ def test_what_a_replay_has_left_in_a_sink_is_made_good_also_when_no_letter_is_le
 
     with monkeypatch.context() as patched:
         patched.setattr(Parquet, "finish", full)
-        patched.setattr("outlast.work.patience.PATIENCE", 0.0)
+        on_terms(patience=0.0)
         assert mill.pipeline.reprocess(check=False).reason == "store_error"
         mark = mill.run().replayed_by
         with pytest.raises(OSError, match="No space left"):  # nor can the next one
@@ -696,7 +698,7 @@ def test_letters_are_claimed_although_the_store_was_away_when_they_were_asked_fo
 
 def test_a_replay_that_has_lost_its_lease_touches_no_run(app, tmp_path, monkeypatch):
     """C-22, D-25: it was stopped before it had the run of its letters, and finds that run free: its sink and its mark stay as they are."""
-    mill, sink, take = Mill(app), tmp_path / "out.jsonl", leases.take
+    mill, sink, take = Mill(app), tmp_path / "out.jsonl", replays.take
     mill.fail(range(8), bad=range(4), sink=sink)
     before = sink.read_bytes()
 
@@ -707,7 +709,7 @@ def test_a_replay_that_has_lost_its_lease_touches_no_run(app, tmp_path, monkeypa
                 tx.execute("update outlast_progress set token = token + 1 where run <> ?", run.number)
         return take(store, run, **how)
 
-    monkeypatch.setattr(leases, "take", stopped_before)
+    monkeypatch.setattr(replays, "take", stopped_before)
     late = mill.pipeline.reprocess(run_key="mend", check=False)
     assert (late.status, late.reason) == ("failed", "lease_lost")
     assert (sink.read_bytes(), mill.run().replayed_by, mill.run().counts.succeeded) == (before, None, 4)

@@ -228,7 +228,7 @@ def test_a_source_in_another_order_is_recognised_by_its_keys(app):
     assert result.counts == outlast.Counts(total=1210, succeeded=1210, source_exhausted=True)
 
 
-def test_a_pass_that_stopped_half_way_is_completed_by_the_next(app, tmp_path):
+def test_a_pass_that_stopped_half_way_is_completed_by_the_next(app, tmp_path, on_terms):
     """Pause through the store: what runs may end, the rest is pending; the same key completes it and each item is done once."""
     seen = []
     reached = threading.Event()
@@ -256,9 +256,9 @@ def test_a_pass_that_stopped_half_way_is_completed_by_the_next(app, tmp_path):
 
     heard = threading.Event()
     pipeline = outlast.Pipeline("p", work, app=app)
+    on_terms(ttl=0.4)  # so that the wish is heard soon
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leases, "TTL", 0.4)  # so that the wish is heard soon
-        patch.setattr(leases.Heart, "_beat", _beats_until(heard, leases.Heart._beat))
+        patch.setattr(leases.Heartbeat, "_beat", _beats_until(heard, leases.Heartbeat._beat))
         with capture_events() as events, pytest.raises(outlast.RunInterrupted) as paused:
             pipeline.run(Source(True), run_key="k", sink=tmp_path / "o.jsonl")
     result = paused.value.result
@@ -280,7 +280,7 @@ def test_a_pass_that_stopped_half_way_is_completed_by_the_next(app, tmp_path):
 
 
 def _beats_until(heard, beat):
-    """The heart's own loop; it says when it has passed a wish on."""
+    """The heartbeat's own loop; it says when it has passed a wish on."""
 
     def run(self):
         wanted = self._wanted
@@ -299,7 +299,8 @@ def test_a_cancelled_run_stays_cancelled(app):
     """A cancel ends it for good; the key cannot be used again."""
     pipeline = outlast.Pipeline("p", counted([]), app=app)
     result = pipeline.run([1], run_key="k")
-    app.store.set_run(None, result.id, status="cancelled", expect=("completed",))
+    assert app.store.set_run(None, result.id, status="running")
+    assert app.store.set_run(None, result.id, status="cancelled")
     with pytest.raises(outlast.ConfigurationError, match="was cancelled"):
         pipeline.run([1], run_key="k")
 

@@ -277,7 +277,7 @@ def test_a_letter_outlives_its_run_and_an_open_one_keeps_it(store):
     """D-25: a replay comes home, so that its run must be there; what is settled needs none."""
     run = store.open_run("reviews", "today", ())
     store.add_letters([replace(letter(1), run=run.id)])
-    store.set_run(None, run.id, status="completed", expect=("running",))
+    store.set_run(None, run.id, status="completed")
     later = datetime.now(UTC) + timedelta(days=1)
     assert store.prune("runs", later) == 0
     store.claim_letters([letter(1).id])

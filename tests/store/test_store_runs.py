@@ -7,14 +7,25 @@ import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import pairwise, product
+from typing import get_args
 
 import pytest
 
 from outlast.errors import LeaseLost
 from outlast.kernel.clock import here
 from outlast.store import StoreUnavailable, open_store
-from outlast.store.records import Batch, Checkpoint, EventRow, RunCounts, ShardState, StageMark, to_us
+from outlast.store.records import (
+    RUN_MOVES,
+    Batch,
+    Checkpoint,
+    EventRow,
+    RunCounts,
+    RunStatus,
+    ShardState,
+    StageMark,
+    to_us,
+)
 from outlast.store.runs import fenced
 from outlast.testing import virtual_time
 from stores import STAGES, START, Plan, batch, contents, item, letter, sql, started
@@ -83,21 +94,34 @@ def test_two_apps_in_one_database_see_nothing_of_each_other(address):
         assert mail.claim_letters() == []
         assert mail.edit_letter(letter(1).id, b"", "mine?") is None
         assert not mail.want(run.id, "pause")
-        assert not mail.set_run(None, run.id, status="failed", expect=("running",))
+        assert not mail.set_run(None, run.id, status="failed")
         assert mail.prune("events", datetime(2100, 1, 1, tzinfo=UTC)) == 0
         assert mail.open_run("reviews", "today", STAGES).id != run.id
         assert len(shop.events()) == len(shop.letters()) == len(shop.runs()) == 1
 
 
-def test_a_run_moves_only_from_an_expected_status(store):
-    """Compare and set: of two that move it, one does."""
+def test_a_run_moves_as_the_table_says_and_in_no_other_way(store):
+    """Every pair of statuses that is not among the legal moves is refused, and the run stays as it was."""
+    ways = {"running": (), **{status: (status,) for status in RUN_MOVES["running"]}}  # from its beginning
+    assert set(RUN_MOVES) == set(get_args(RunStatus)) == set(ways)
+    for before, after in product(RUN_MOVES, repeat=2):
+        run = store.open_run("reviews", f"{before} to {after}", STAGES)
+        assert all(store.set_run(None, run.id, status=status) for status in ways[before])
+        stood = store.run(run.id)
+        assert store.set_run(None, run.id, status=after, why="moved") is (after in RUN_MOVES[before])
+        assert store.run(run.id).status == (after if after in RUN_MOVES[before] else before)
+        assert after in RUN_MOVES[before] or store.run(run.id) == stood
+
+
+def test_a_run_that_moves_is_told_anew(store):
+    """Compare and set: of two that move it, one does. One that goes on again has no end and no reason."""
     run, lease = started(store)
-    assert store.set_run(lease, run.id, status="failed", reason="budget", why="too many", expect=("running", "paused"))
-    assert not store.set_run(lease, run.id, status="completed", expect=("running", "paused"))
+    assert store.set_run(lease, run.id, status="failed", reason="budget", why="too many")
+    assert not store.set_run(lease, run.id, status="paused")
     failed = store.run(run.id)
     assert (failed.status, failed.reason, failed.why) == ("failed", "budget", "too many")
     assert failed.finished_at is not None
-    assert store.set_run(lease, run.id, status="running", expect=("failed",), stages=STAGES[:1])
+    assert store.set_run(lease, run.id, status="running", stages=STAGES[:1])
     resumed = store.run(run.id)
     assert (resumed.status, resumed.reason, resumed.finished_at, resumed.stages) == ("running", None, None, STAGES[:1])
 
@@ -112,9 +136,9 @@ def test_a_wish_is_heard_with_the_next_beat(store):
     assert store.want(run.id, None)
     assert store.beat(lease)[1] is None
     store.want(run.id, "cancel")
-    store.set_run(lease, run.id, status="running", expect=("running",))
+    store.set_run(lease, run.id, status="running")
     assert store.run(run.id).wanted is None
-    store.set_run(lease, run.id, status="cancelled", expect=("running",))
+    store.set_run(lease, run.id, status="cancelled")
     assert not store.want(run.id, "pause")
 
 
@@ -185,7 +209,7 @@ def test_a_paused_owner_that_wakes_up_writes_nothing_on_any_path(store):
         lambda: store.write(old, Batch()),
         lambda: store.write(old, batch(0)),
         lambda: store.beat(old),
-        lambda: store.set_run(old, run.id, status="completed", expect=("running",)),
+        lambda: store.set_run(old, run.id, status="completed"),
     ):
         with pytest.raises(LeaseLost, match=r"nothing|Nothing"):
             write()

@@ -361,19 +361,12 @@ def cancel(
     with opened(store, app) as kept:
         record = found_run(kept, run, pipeline)
         worker = worker_of(kept, record)
-        # One that has failed with something left goes on when it is run again: until it is cancelled.
-        left = ("failed",) if unfinished(record) else ()
         if worker is not None:
             asked = kept.want(record.id, "cancel")
+        elif record.status == "failed" and not unfinished(record):
+            asked = False  # with something left it would go on when it is run again
         else:
-            asked = kept.set_run(
-                None,
-                record.id,
-                status="cancelled",
-                reason="cancelled",
-                why="Cancelled by hand.",
-                expect=("running", "paused", "interrupted", *left),
-            )
+            asked = kept.set_run(None, record.id, status="cancelled", reason="cancelled", why="Cancelled by hand.")
     _asked(record, asked, worker, "cancel", as_json=as_json)
 
 

@@ -13,9 +13,10 @@ from outlast.cli.output import refuse
 from outlast.deadletters import DeadLetters
 from outlast.errors import ConfigurationError, nearest
 from outlast.kernel.redact import mask
+from outlast.report.gather import as_told
 from outlast.store import EMBEDDED, StoreError, open_store
 from outlast.store.codec import Codec
-from outlast.work.leases import as_told, certainly_dead
+from outlast.work.leases import certainly_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -3,7 +3,7 @@ Runs over items: stages, pipelines, and what a run came to.
 
     stages       what users write: stage, Skip, Snooze, Degraded; resources: what stages use together
     pipeline     Pipeline; doors: how sync code works on a run, and signals; home: where runs are kept
-    lifecycle    a run from its first line in the store to its last; identity: what makes it itself, pure
+    lifecycle    a run from its first line in the store to its last; identity: what makes it itself, pure; lease: who works on it
     plan         what a run is to do; intake: from a source to items with something left to do; keys: what items are called
     replays      from dead letters, and home to their runs
     engine/      the runner of items

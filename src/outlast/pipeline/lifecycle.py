@@ -23,28 +23,28 @@ from outlast.pipeline.errors import mark_with_result
 from outlast.pipeline.identity import OtherKeys, changed, identity_of, in_doubt, refusal
 from outlast.pipeline.intake import Intake
 from outlast.pipeline.keys import Ahead, NoKey, checked
+from outlast.pipeline.lease import let_go, take
 from outlast.pipeline.logs import marked
 from outlast.pipeline.record.books import Accounting, in_words, tally
 from outlast.pipeline.record.endings import Ledger
 from outlast.pipeline.record.writer import as_row
 from outlast.pipeline.replays import (
-    FINAL,
     LOOKED_THROUGH,
     Chosen,
     Origins,
     Resends,
     address_of,
     claim_sink,
-    let_go,
     make_ready,
     mark_left,
     remember,
 )
 from outlast.pipeline.results import Counts, RunResult
 from outlast.sharing.named import bind
+from outlast.store.records import ENDED
 from outlast.verdicts import classify
 from outlast.work import leases
-from outlast.work.patience import persist
+from outlast.work.patience import persist, terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,7 +164,7 @@ class Run:
             except BaseException as error:
                 if self.runner is None:  # it never began: nobody has to wait for the lease to end
                     why = error_text(error)
-                    if before.status in FINAL:
+                    if before.status in ENDED:
                         await _aside(lambda: _as_before(store, lease, before))
                     else:
                         await _aside(lambda: _not_begun(store, lease, record, why))
@@ -186,7 +186,7 @@ class Run:
         except BaseException:
             if found:
                 record, lease, before = found[0]
-                if before.status in FINAL:
+                if before.status in ENDED:
                     await _aside(lambda: _as_before(store, lease, before))
                 else:
                     await _aside(lambda: _not_begun(store, lease, record, "cancelled"))
@@ -281,7 +281,7 @@ class Run:
         try:
             if self._origins is not None:
                 await _aside(self._origins.finish)
-            if sink is not None and status in FINAL:
+            if sink is not None and status in ENDED:
                 await _aside(lambda: persist(sink.finish, "the sink"))
                 if self._origins is not None or runner.record.replayed_by is not None:
                     await _aside(lambda: persist(lambda: runner.store.hold_sink(runner.lease, None), "the store"))
@@ -317,8 +317,8 @@ class Run:
         said += _what_changed(self._changed, self._versioned)
         if self._resends is None:
             return said
-        note = self._resends.note if status in FINAL else ""
-        more = self._resends.in_words(ended=status in FINAL)
+        note = self._resends.note if status in ENDED else ""
+        more = self._resends.in_words(ended=status in ENDED)
         return f"{(note or said).rstrip('.')}. {more}" if more else note or said
 
     def _called(self, runner: Runner) -> tuple[str, str | None]:
@@ -391,7 +391,7 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
         if not record.passes:  # nobody has ever worked on it: what was refused binds nobody
             _withdraw(store, record)
         raise
-    lease, bound = leases.take(store, record), _is_bound(record)
+    lease, bound = take(store, record), _is_bound(record)
     if not bound:
         held: RunRecord | None = persist(lambda: store.run(record.id), "the store")
         if held is None or _is_bound(
@@ -407,7 +407,6 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
                 lease,
                 record.id,
                 status="running",
-                expect=("running", "paused", "interrupted", "completed", "partial_success", "failed"),
                 stages=None if bound else plan.marks,
                 # What has changed is told once; keys are judged by what is on record, whatever function gives them.
                 identity={**record.identity, "code": now["code"]} if bound and record.identity is not None else now,
@@ -465,7 +464,7 @@ def _admit(plan: Plan, record: RunRecord, name: str | None, at: str | None, now:
 def _withdraw(store: Store, record: RunRecord) -> None:
     """Forget a run that was refused before anybody has worked on it, unless somebody does so by now."""
     try:
-        lease = store.take_lease(record.number, 0, leases.myself(), leases.TTL)
+        lease = store.take_lease(record.number, 0, leases.myself(), terms.get().ttl)
         if lease is not None and not store.forget_run(lease):
             let_go(store, lease)
     except Exception as error:  # noqa: BLE001 - why it was refused is raised
@@ -571,11 +570,11 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
     rows = [as_row(event) for event in told]
 
     def write() -> None:  # once more changes nothing
-        store.set_run(lease, record.id, status=result.status, reason=result.reason, why=result.why, expect=("running",))
+        store.set_run(lease, record.id, status=result.status, reason=result.reason, why=result.why)
         store.add_events(rows)
 
     try:
-        if result.status in FINAL and result.reason != "store_error":
+        if result.status in ENDED and result.reason != "store_error":
             persist(write, "the store")  # whoever gets this result must find it there, too
         else:  # the store was waited for, or somebody waits for us to end
             write()
@@ -591,7 +590,7 @@ def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
         if store.forget_run(lease):
             leases.ended(lease)
             return
-        store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}", expect=("running",))
+        store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}")
     except Exception as error:  # noqa: BLE001 - what kept it from beginning is raised
         warn("the end of the run could not be written: %s", error_text(error))
     let_go(store, lease)
@@ -601,7 +600,7 @@ def _left_behind(store: Store, lease: Lease, record: RunRecord) -> None:
     """It did not come to its own end: what is finished is on record, and the rest is for whoever goes on with it."""
     try:
         why = "ended before it had wound down; run it again to go on"
-        store.set_run(lease, record.id, status="interrupted", why=why, expect=("running",))
+        store.set_run(lease, record.id, status="interrupted", why=why)
     except Exception as error:  # noqa: BLE001 - what has ended it is raised
         warn("the end of the run could not be written: %s", error_text(error))
     let_go(store, lease)
@@ -611,7 +610,7 @@ def _as_before(store: Store, lease: Lease, before: RunRecord) -> None:
     """It was refused: the run is what it was."""
     status = "interrupted" if before.status == "running" else before.status
     try:
-        store.set_run(lease, before.id, status=status, reason=before.reason, why=before.why, expect=("running",))
+        store.set_run(lease, before.id, status=status, reason=before.reason, why=before.why)
     except Exception as error:  # noqa: BLE001 - why it was refused is raised
         warn("the end of the run could not be written: %s", error_text(error))
     let_go(store, lease)

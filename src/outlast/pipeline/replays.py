@@ -38,11 +38,12 @@ from outlast.kernel.redact import MASK, error_text, mask, remember_secret
 from outlast.kernel.wording import counted
 from outlast.pipeline.engine.item import Journey
 from outlast.pipeline.intake import Intake
+from outlast.pipeline.lease import let_go, take, taken
 from outlast.pipeline.record.books import Accounting, in_words, tally
 from outlast.pipeline.results import Counts
-from outlast.store.records import UNTRIED, Batch, Standing
+from outlast.store.records import ENDED, UNTRIED, Batch, Standing
 from outlast.verdicts import classify
-from outlast.work import leases
+from outlast.work.leases import certainly_dead
 from outlast.work.patience import persist
 
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from outlast.store.records import DeadLetterRow, Lease, RunCounts, RunRecord
 
 _CUT_OFF = ("store_error", "lease_lost", "aborted")  # ends that may leave in a sink what was never committed
-FINAL = frozenset({"completed", "partial_success", "failed", "cancelled"})  # until somebody goes on with it
 _MOST_OPEN = 16  # runs that are held at a time, each with its sink
 _MOST_TABLES = 256
 LOOKED_THROUGH = 1000  # runs, for the one that a sink belongs to
@@ -185,7 +185,7 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
             f"the sink of its run is gone: {path}. Put it back, or give another one with sink= (--output in a shell)"
         )
         raise Gone(message)
-    ended = run.status in FINAL
+    ended = run.status in ENDED
     if not told and there and path.suffix not in {".parquet", ".pq"} and ended and path.stat().st_size != (offset or 0):
         # Only its name is on record, from before there was more: what is not just as that run has left it may be another file.
         message = f"the sink of its run, {path}, is not as the run has left it: give another one with sink= (--output in a shell)"
@@ -259,8 +259,8 @@ def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
             sink.claim()
         except Busy:
             other = persist(lambda: store.lease_of(record.number, 0), "the store")
-            if other is not None and not leases.certainly_dead(other.owner):
-                raise leases.taken(record, other) from None
+            if other is not None and not certainly_dead(other.owner):
+                raise taken(record, other) from None
             if clock.monotonic() >= until:
                 raise
         else:
@@ -278,10 +278,10 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     nothing behind what is committed.
     """
     state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
-    alone = not lease.before or leases.certainly_dead(lease.before)
+    alone = not lease.before or certainly_dead(lease.before)
     settled: bool | None = False  # somebody had it and did not finish: what is behind may be theirs
     if not lease.before and before.replayed_by is None:
-        settled = (before.status in FINAL and before.reason not in _CUT_OFF) or None
+        settled = (before.status in ENDED and before.reason not in _CUT_OFF) or None
     if sink.place is not None and state.sink_offset is not None:
         addresses = [*{str(address_of(path)) for path in (sink.place, sink.place.resolve())}]
         sink.others = persist(lambda: store.claims(record.number, addresses), "the store")
@@ -341,7 +341,7 @@ class Origin:
         if self._elsewhere is not None:
             many = elsewhere.get(self._elsewhere, 0) + after.succeeded - before.succeeded
             elsewhere = {name: count for name, count in {**elsewhere, self._elsewhere: many}.items() if count}
-        if said.status in FINAL - {"cancelled"} and exhausted and now.pending == 0:
+        if said.status in ENDED - {"cancelled"} and exhausted and now.pending == 0:
             books = Accounting(self._bounds, now)
             books.source_exhausted = True
             status, reason = books.verdict()
@@ -406,7 +406,7 @@ class Origins:
             return None
         self._open[run] = found
         if self.runner is not None:
-            self.runner.heart.also(found.lease)
+            self.runner.heartbeat.also(found.lease)
         return found
 
     def _take(self, run: str) -> Origin | None:
@@ -463,7 +463,7 @@ class Origins:
 
     def _give_back(self, origin: Origin) -> None:
         if self.runner is not None:
-            self.runner.heart.no_more(origin.lease)
+            self.runner.heartbeat.no_more(origin.lease)
         if origin.sink is not None:
             origin.sink.close()
         let_go(self._store, origin.lease)
@@ -487,7 +487,7 @@ def hold(
     try:
         if sink is not None:
             claim_sink(sink, store, record)
-        lease = leases.take(store, record, counted=False)
+        lease = take(store, record, counted=False)
         try:
             persist(only_if, "the store")
             now: RunRecord = persist(lambda: store.run(record.id), "the store") or record
@@ -536,15 +536,15 @@ def _marked(store: Store, record: RunRecord, lease: Lease, sink: Sink, replay: s
         with suppress(Exception):  # whose mark was there still has to be made good
             store.hold_sink(lease, record.replayed_by)
         raise
-    if sink.returned and now.status in FINAL:
+    if sink.returned and now.status in ENDED:
         why = f"{counted(len(sink.returned), 'output')} could not be kept by the sink; run it again with run_key={now.run_key!r}"
-        persist(lambda: store.set_run(lease, now.id, status="interrupted", why=why, expect=(now.status,)), "the store")
+        persist(lambda: store.set_run(lease, now.id, status="interrupted", why=why), "the store")
     return now
 
 
 def finished(store: Store, record: RunRecord, lease: Lease, sink: Sink) -> None:
     """Finish the sink of a run that is over; one that is to be resumed is finished then. The mark goes."""
-    if record.status in FINAL or record.kind == "replay":
+    if record.status in ENDED or record.kind == "replay":
         persist(sink.finish, "the sink")
     mark_left(store, lease, sink)
     persist(lambda: store.hold_sink(lease, None), "the store")
@@ -557,15 +557,6 @@ def mark_left(store: Store, lease: Lease, sink: Sink) -> None:
         persist(lambda: store.mark_sink(lease, mark), "the store")
 
 
-def let_go(store: Store, lease: Lease) -> None:
-    """Give a lease back."""
-    leases.ended(lease)
-    try:
-        store.drop_lease(lease)
-    except Exception as error:  # noqa: BLE001 - it ends by itself
-        warn("the lease could not be given back: %s", error_text(error))
-
-
 def make_good(store: Store, given: object = None) -> None:
     """
     Make good what dead replays have left: rows that were committed and not moved, tails that were never committed, Parquet files
@@ -574,7 +565,7 @@ def make_good(store: Store, given: object = None) -> None:
     for record in persist(store.held_sinks, "the store"):
         holder = persist(partial(store.run, record.replayed_by or ""), "the store")
         lease = None if holder is None else persist(partial(store.lease_of, holder.number, 0), "the store")
-        if lease is not None and not leases.certainly_dead(lease.owner):
+        if lease is not None and not certainly_dead(lease.owner):
             continue
         try:
             _make_good(store, record, given)

@@ -23,15 +23,12 @@ if TYPE_CHECKING:
     from outlast.kernel.aliases import StopReason
     from outlast.pipeline.record.rowerrors import ErrorLine
     from outlast.store import Store
+    from outlast.store.records import ItemStatus, RunStatus
 
 A = TypeVar("A")
 B = TypeVar("B")
 Out_co = TypeVar("Out_co", covariant=True)
 
-ItemStatus: TypeAlias = Literal["succeeded", "skipped", "dlq", "failed"]
-RunStatus: TypeAlias = Literal[
-    "running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"
-]
 RunOutcome: TypeAlias = Literal["success", "partial", "failure"]
 
 

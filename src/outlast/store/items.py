@@ -20,6 +20,7 @@ from outlast.store.faults import StoreRefused
 from outlast.store.letters import COLUMNS as LETTER
 from outlast.store.letters import letter_values, note_failure
 from outlast.store.records import (
+    RUN_MOVES,
     UNTRIED,
     AttemptRow,
     Batch,
@@ -256,6 +257,9 @@ class Items:
         said = Standing(status, reason, why, json.loads(others) if others else {})
         now = home.judge(said, before, _run_counts(read, counts, degraded), bool(exhausted))
         if now != said:
+            if now.status != said.status and now.status not in RUN_MOVES[said.status]:
+                message = f"a run that is {said.status} cannot become {now.status}: this is a defect in the program that writes."
+                raise StoreRefused(message, error_class="code_error")
             tx.execute(
                 "update outlast_runs set status = ?, reason = ?, why = ?, elsewhere = ? where number = ?",
                 *(now.status, now.reason and storable(now.reason), storable(now.why)),

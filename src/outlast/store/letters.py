@@ -12,7 +12,7 @@ from outlast.kernel.clock import here
 from outlast.store.database import Duplicate
 from outlast.store.filters import in_sql
 from outlast.store.records import (
-    MOVES,
+    LETTER_MOVES,
     Claimant,
     DeadLetterRow,
     Lease,
@@ -263,8 +263,8 @@ class Letters:
 
         Which: those of `ids`, of the filter, or of both; at most `limit` of them, the lowest ids first.
         """
-        if to not in MOVES[from_]:
-            message = f"expected a dead letter that is {from_} to become {_choices(MOVES[from_])}, got: {to!r}."
+        if to not in LETTER_MOVES[from_]:
+            message = f"expected a dead letter that is {from_} to become {_choices(LETTER_MOVES[from_])}, got: {to!r}."
             raise ValueError(message)
         condition, values = self._where(where | {"status": from_})
         if ids is not None:

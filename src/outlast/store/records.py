@@ -10,17 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from outlast.kernel.aliases import StopReason
 
-RunStatus = Literal["running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"]
+RunStatus: TypeAlias = Literal[
+    "running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"
+]
 RunKind = Literal["run", "replay"]
 Wish = Literal["pause", "cancel"]
-ItemStatus = Literal["succeeded", "skipped", "dlq", "failed"]
+ItemStatus: TypeAlias = Literal["succeeded", "skipped", "dlq", "failed"]
 AttemptOutcome = Literal["success", "retrying", "failed"]
 LetterStatus = Literal["open", "replaying", "resolved", "archived"]
 LetterKind = Literal["item", "job", "compensation"]
@@ -28,10 +30,22 @@ LetterKind = Literal["item", "job", "compensation"]
 StateKind = Literal["breaker", "limit", "budget", "watched_breaker"]
 Prunable = Literal["runs", "dead_letters", "events"]
 
-#: Statuses after which a run is over; from the others it can be resumed.
+#: Statuses after which a run is over, until it is resumed.
 ENDED: frozenset[str] = frozenset({"cancelled", "completed", "partial_success", "failed"})
+#: Where a run may go. A new one is running. Whatever is not cancelled can be resumed; a run whose process has died is
+#: still called running, hence running to running. A replay that brings items home changes how a run has ended, and a
+#: sink that could not keep an output makes it one to be resumed.
+RUN_MOVES: Mapping[RunStatus, frozenset[RunStatus]] = {
+    "running": frozenset({"running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"}),
+    "paused": frozenset({"running", "cancelled"}),
+    "interrupted": frozenset({"running", "cancelled"}),
+    "completed": frozenset({"running", "interrupted", "partial_success", "failed"}),
+    "partial_success": frozenset({"running", "interrupted", "completed", "failed"}),
+    "failed": frozenset({"running", "interrupted", "cancelled", "completed", "partial_success"}),
+    "cancelled": frozenset(),
+}
 #: Where a dead letter may go. A resolved one stays.
-MOVES: Mapping[str, frozenset[str]] = {
+LETTER_MOVES: Mapping[str, frozenset[str]] = {
     "open": frozenset({"replaying", "resolved", "archived"}),
     "replaying": frozenset({"open", "resolved"}),
     "archived": frozenset({"open"}),

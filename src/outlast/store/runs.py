@@ -18,6 +18,7 @@ from outlast.errors import LeaseLost
 from outlast.kernel.clock import here
 from outlast.store.records import (
     ENDED,
+    RUN_MOVES,
     Claimed,
     Lease,
     RunCounts,
@@ -146,15 +147,15 @@ class Runs:
         status: RunStatus,
         reason: str | None = None,
         why: str = "",
-        expect: Sequence[RunStatus],
         stages: Sequence[StageMark] | None = None,
         identity: Mapping[str, Any] | None = None,
     ) -> bool:
         """
-        Move a run to another status, if it is in one of those expected; whether it was. `LeaseLost` if the lease is not the newest.
+        Move a run to another status, if `RUN_MOVES` has that move; whether it did. `LeaseLost` if the lease is not the
+        newest.
 
-        A run that ends gets the time of its end, and one that goes on again loses it and what was wanted of it. `stages` replaces its stages, `identity`
-        what makes it itself.
+        A run that ends gets the time of its end, and one that goes on again loses it and what was wanted of it.
+        `stages` replaces its stages, `identity` what makes it itself.
         """
         finished = to_us(here.get().clock.now()) if status in ENDED else None
         sets = "status = ?, reason = ?, why = ?, finished = ?"
@@ -176,7 +177,7 @@ class Runs:
                 *values,
                 self.app,
                 id,
-                self._database.passed(expect),
+                self._database.passed(before for before, moves in RUN_MOVES.items() if status in moves),
             )
             return done.rowcount == 1
 

@@ -4,7 +4,8 @@ Doing what needs a store or a sink, and waiting while it cannot be used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.errors import LeaseLost
 from outlast.kernel.clock import here, stopping
@@ -19,7 +20,19 @@ if TYPE_CHECKING:
 
     from outlast.kernel.clock import Stop
 
-PATIENCE = 120.0  # seconds for which a store that cannot be reached is waited for
+
+class Terms(NamedTuple):
+    """
+    `patience` is for how many seconds a store or a sink that cannot be used is waited for, `ttl` how many a lease
+    lasts.
+    """
+
+    patience: float = 120.0
+    ttl: float = 20.0
+
+
+#: The terms of the work that is done here. Threads that are started for it have them too.
+terms: ContextVar[Terms] = ContextVar("outlast terms", default=Terms())  # noqa: B039 - it cannot be changed
 _AGAIN = RetryPolicy(max_attempts=10_000, initial_delay=0.1, max_delay=5.0, on_errors=("transient", "unclear"))
 
 
@@ -35,7 +48,7 @@ def persist(
     Do it, again and again as long as the error is one that may pass and the patience lasts; the last error is raised.
     Without `unclear`, only an error that surely passes is waited for.
     """
-    patience = PATIENCE if patience is None else min(patience, PATIENCE)
+    patience = terms.get().patience if patience is None else min(patience, terms.get().patience)
     fatal = {"permanent"} if unclear else {"permanent", "unclear"}
     clock, dice, number = here.get().clock, here.get().dice, 0
     give_up = give_up or stopping.get()

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from outlast.calls.guard import Guard
     from outlast.calls.records import Context
     from outlast.kernel.aliases import StopReason
-    from outlast.pipeline.results import ItemStatus
     from outlast.pipeline.stages import Stage
+    from outlast.store.records import ItemStatus
     from outlast.verdicts import Verdict
 
 _PACKAGE = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ from outlast.pipeline.intake import SourceFailed
 from outlast.pipeline.record.writer import Journal, Room, as_row, rough
 from outlast.pipeline.resources import Resources
 from outlast.store.records import to_us
-from outlast.work.leases import Heart
+from outlast.work.leases import Heartbeat
 from outlast.work.patience import persist
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Runner(Traffic):
         self._opener: asyncio.Task[Any] | None = None  # as long as resources are opened
         self._begun = False  # whether there is a journal
         self.journal: Journal
-        self.heart: Heart
+        self.heartbeat: Heartbeat[Any]
 
     # -- from the beginning to the end ------------------------------------------------------------------------------------------
 
@@ -189,10 +189,11 @@ class Runner(Traffic):
             broken=self._journal_broke,
         )
         self._begun = True
-        self.heart = heart = Heart(
-            self.store,
+        self.heartbeat = heartbeat = Heartbeat(
+            self.store.beat,
             self.lease,
             self.loop,
+            drop=self.store.drop_lease,
             lost=lambda error: _unless_closed(soon, self.lose, error),
             wanted=lambda wish: _unless_closed(soon, self.end, wish),
         )
@@ -214,7 +215,7 @@ class Runner(Traffic):
             raise
         finally:
             self._cancelling = True
-            heart.close()
+            heartbeat.close()
             self.journal.close()
             self.crew.close()
             await self._dismiss([*self._background, *self._tasks, *self._lines])

@@ -16,8 +16,8 @@ from outlast.pipeline.results import Counts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from outlast.pipeline.results import ItemStatus, RunOutcome, RunStatus
-    from outlast.store.records import ItemRow
+    from outlast.pipeline.results import RunOutcome
+    from outlast.store.records import ItemRow, ItemStatus, RunStatus
 
 SAME_FAILURES = 50  # finished items in a row with one fingerprint, after which nobody believes in the next one
 _MOST_NAMED = 4  # sinks in a sentence
