@@ -43,6 +43,27 @@ def test_a_run_key_opens_one_run(store):
     assert store.run("0" * 32) is store.find_run("reviews", "tomorrow") is None
 
 
+def test_a_run_is_found_by_the_little_a_person_types(store):
+    """By its id before all else, by its key, or by the first four digits of its id, the newest first; a pipeline narrows down the last two."""
+    with virtual_time():
+        first, second = (store.open_run(name, "today", STAGES) for name in ("reviews", "orders"))
+        odd = store.open_run("reviews", "zero \0", STAGES)
+        named = store.open_run("reviews", first.id, STAGES)  # a key that looks like another run's id
+
+    def found(*text):
+        return [(run.pipeline, run.run_key) for run in store.find_runs(*text)]
+
+    assert found("today") == [("orders", "today"), ("reviews", "today")]
+    assert found("today", "reviews") == [("reviews", "today")]
+    assert found(first.id) == found(first.id, "orders") == [("reviews", "today")]
+    assert found(second.id[:31]) == [("orders", "today")]
+    assert found(second.id[:31], "reviews") == []
+    assert found("zero \0") == found(odd.run_key) == [("reviews", odd.run_key)]
+    assert found(named.id) == [("reviews", first.id)]
+    short = "%___", "____", "", first.id[:3], "tomorrow", "\ud800", "\0"
+    assert [found(text) for text in short] == [[]] * len(short)
+
+
 def test_instants_are_aware_and_in_utc(store):
     """What goes in as any aware instant comes out in UTC, to the microsecond (D-18)."""
     with virtual_time():

@@ -85,22 +85,13 @@ def stored_at(kept: Store, store: str | None) -> tuple[str, ...]:
 
 def found_run(store: Store, wanted: str, pipeline: str | None = None) -> RunRecord:
     """The run of this id, of the beginning of one, or of this key, as people are told of it."""
-    run = store.run(wanted)
-    if run is not None:
-        return as_told(store, run)
-    matches: dict[str, RunRecord] = {}
-    before = None
-    while page := store.runs(pipeline, limit=500, before=before):
-        for record in page:
-            if record.run_key == wanted or (len(wanted) >= 4 and record.id.startswith(wanted)):
-                matches[record.id] = record
-        before = page[-1]
+    matches = store.find_runs(wanted, pipeline)
     if len(matches) == 1:
-        return as_told(store, next(iter(matches.values())))
+        return as_told(store, matches[0])
     if not matches:
         message = f"expected the id or the key of a run, got: {wanted!r}. Those there are: outlast runs list"
         raise ConfigurationError(message)
-    listed = ", ".join(f"{record.id[:12]} ({record.pipeline})" for record in list(matches.values())[:5])
+    listed = ", ".join(f"{record.id[:12]} ({record.pipeline})" for record in matches[:5])
     message = f"expected one run, but {len(matches)} are called {wanted!r}: {listed}. Name one by its id."
     raise ConfigurationError(message)
 

@@ -70,17 +70,11 @@ def _store(where: Any) -> Store:
 
 
 def _found(store: Store, wanted: str, pipeline: str | None) -> RunRecord:
-    run = store.run(wanted)
-    if run is not None:
-        return run
-    matches: list[RunRecord] = []
-    before = None
-    while page := store.runs(pipeline, limit=500, before=before):
-        matches += [record for record in page if record.run_key == wanted]
-        before = page[-1]
+    matches = store.find_runs(wanted, pipeline)
     if len(matches) == 1:
         return matches[0]
     if not matches:
         raise ConfigurationError(f"expected the id or the key of a run, got: {wanted!r}.")
-    several = ", ".join(sorted(record.pipeline for record in matches))
-    raise ConfigurationError(f"expected one run, but {several} have one called {wanted!r}: name the pipeline.")
+    owners = sorted(record.pipeline for record in matches)
+    way = "name the pipeline" if len({*owners}) == len(owners) else "name one by its id"
+    raise ConfigurationError(f"expected one run, but {', '.join(owners)} have one called {wanted!r}: {way}.")

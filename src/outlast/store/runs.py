@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished, identity, sink_at, replayed_by, elsewhere"
 _SHARD = "run, passes, read, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
 _OF_APPS = ("outlast_runs", "outlast_dead_letters", "outlast_states")
+_FEWEST = 4  # digits of an id by which a run is known
 _LEASED = "run = ? and shard = ? and token = ?"
 
 
@@ -113,6 +114,15 @@ class Runs:
         """The run of this key."""
         with self._database.reading() as tx:
             return next(iter(self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, key_text(run_key))), None)
+
+    def find_runs(self, text: str, pipeline: str | None = None) -> list[RunRecord]:
+        """The runs that a person may mean: the one of this id, else those of this key or whose ids begin so, the newest first."""
+        key, text = key_text(text), storable(text)
+        named, owner = ("", ()) if pipeline is None else ("pipeline = ? and ", (pipeline,))
+        where = f"and (id = ? or {named}(run_key = ? or substr(id, 1, ?) = ?)) order by started desc, number desc"
+        with self._database.reading() as tx:
+            found = self._runs(tx, where, text, *owner, key, max(len(text), _FEWEST), text)
+        return [run for run in found if run.id == text] or found
 
     def find_replays(self, run_key: str, pipeline: str | None = None) -> list[RunRecord]:
         """The replays of this key, of any pipeline unless one is named."""
