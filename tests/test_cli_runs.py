@@ -503,12 +503,14 @@ def test_a_failed_run_with_something_left_goes_on_or_is_cancelled(shell):
 # second one's outputs, "before 2" has them all in the sink, "after 2" has it on record.
 KILLED = """
 import os, signal
-from outlast.pipeline.record import writer
+import outlast
+from outlast.pipeline.plan import Tuning
+from outlast.work.writer import BatchLimits
 from outlast.store import Store
 
 moment, number = os.environ.get("KILL", "never 0").split()
 write, pwrite, batch_number = Store.write, os.pwrite, 1
-writer.MOST_ITEMS = 10
+outlast.Pipeline._tuning = Tuning(batches=BatchLimits(entries=10))
 
 
 def at(now):

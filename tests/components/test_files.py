@@ -15,8 +15,9 @@ import outlast
 from outlast.components.lines import Appended, Lines, Rows
 from outlast.components.parquet import Parquet
 from outlast.pipeline import replays
-from outlast.pipeline.record import writer
+from outlast.pipeline.plan import Tuning
 from outlast.work import leases
+from outlast.work.writer import BatchLimits
 from stores import left_running, sql
 
 
@@ -56,7 +57,7 @@ def other(content):
 @pytest.mark.parametrize("moment", ["between batches", "at the end"])
 def test_a_file_that_is_changed_in_mid_run_fails_the_run(app, tmp_path, monkeypatch, harm, name, moment):
     """D-21: never `completed` while outputs are gone; a resume does not say so either, until the file is back."""
-    monkeypatch.setattr(writer, "MOST_ITEMS", 20)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=20)))
     sink = tmp_path / name
     file = sink if name != "out.parquet" else Path(f"{sink}.spool")
     settle, finish, settled = Appended.settle, type(outlast.components.open_sink(sink)).finish, []

@@ -19,6 +19,7 @@ import pytest
 
 import outlast
 from outlast.kernel.clock import stopping
+from outlast.pipeline.plan import Tuning
 from outlast.testing import virtual_time
 
 ONCE = outlast.RetryPolicy(max_attempts=1)
@@ -725,7 +726,7 @@ def test_attempts_that_end_while_a_run_winds_down_are_on_record(app, batch):
 
 def test_a_signal_does_not_wait_for_a_disk_that_is_full(app, monkeypatch):
     """D-21: a sink that cannot be written to is waited for, but after a signal for no longer than for the attempts under way."""
-    monkeypatch.setattr("outlast.pipeline.engine.runner.GRACE", 0.2)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(grace=0.2))
     told = []
 
     def full(_: list) -> None:

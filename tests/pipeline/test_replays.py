@@ -22,6 +22,7 @@ from outlast.components.tables import Inserted
 from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.pipeline import replays
+from outlast.pipeline.plan import Tuning
 from outlast.store import Store, StoreUnavailable
 from outlast.testing import virtual_time
 from outlast.work import leases
@@ -504,7 +505,7 @@ def test_a_replay_that_is_paused_counts_the_untried_that_have_ended(sqlite_app, 
     (tmp_path / "a.jsonl").unlink()
     (tmp_path / "a.jsonl").write_text("of somebody else\n")
     read, whole = [], replays.Resends.chunk
-    monkeypatch.setattr("outlast.pipeline.engine.runner._CHUNK", 10)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(chunk=10))
 
     async def chunk(resends, most):
         read.append(await whole(resends, most))

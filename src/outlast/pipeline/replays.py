@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.engine.runner import Runner
     from outlast.pipeline.plan import Plan
     from outlast.pipeline.record.books import Bounds
-    from outlast.pipeline.record.writer import Load
+    from outlast.pipeline.record.writer import WriteBatch
     from outlast.store import Store
     from outlast.store.records import DeadLetterRow, Lease, RunCounts, RunRecord
 
@@ -741,15 +741,15 @@ class Resends(Intake):
             await self._aside(origins.give_back_idle)
         return origins.of(run) if origins.known(run) else await self._aside(lambda: origins.of(run))
 
-    def recorded(self, load: Load) -> None:
-        self._under_way -= len(load.items)
+    def recorded(self, batch: WriteBatch) -> None:
+        self._under_way -= len(batch.items)
         for (
             item
-        ) in load.items:  # now, and not when it was handed out: a replay that is stopped gives back what has not ended
+        ) in batch.items:  # now, and not when it was handed out: a replay that is stopped gives back what has not ended
             if item.reason is not None and item.reason.startswith(UNTRIED):
                 self.untried[item.reason.removeprefix(UNTRIED)] += 1
-        for parcel in load.returned:
-            parcel.under_way -= 1
+        for origin in batch.returned:
+            origin.under_way -= 1
         self._news.set()
 
     @property
