@@ -40,7 +40,7 @@ from outlast.pipeline.replays import (
     remember,
 )
 from outlast.pipeline.results import Counts, RunResult
-from outlast.sharing import bind
+from outlast.sharing.named import bind
 from outlast.store.records import ENDED
 from outlast.verdicts import classify
 from outlast.work import leases
