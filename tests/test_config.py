@@ -357,7 +357,7 @@ WRONG = [
     ("jitter", "ful", '"full", "equal", "decorrelated"', "'ful'", "'full'"),
     ("jitter", {"plus": 1}, '{"add": seconds}', "plus", ""),
     ("jitter", {"add": 1, "also": 2}, '{"add": seconds}', "also", ""),
-    ('jitter["add"]', {"add": -1}, SECONDS, "-1", ""),
+    ("jitter['add']", {"add": -1}, SECONDS, "-1", ""),
     ("cap", "before", "one of after_jitter, before_jitter", "'before'", "'before_jitter'"),
     ("cap", None, "one of after_jitter, before_jitter", "None", ""),
     *((field, value, "a list of errors", shown, f"{field}=[...]") for field in ("on_errors", "skip_on_errors") for value, shown in (

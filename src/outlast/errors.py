@@ -3,7 +3,7 @@ Every exception Outlast raises of its own.
 
     Exception
     └── OutlastError
-        ├── ConfigurationError (ValueError)     a setting is wrong; lists every problem
+        ├── ConfigurationError (ValueError)     a setting is wrong; lists every `Problem`
         ├── TemporaryFailure                    raise it to say: worth another attempt
         ├── PermanentFailure                    raise it to say: do not try again
         ├── AttemptTimeoutError (TimeoutError)  one attempt took longer than ``timeout``
@@ -22,13 +22,17 @@ What a protected call raises is, wherever one exists, the last attempt's own exc
 
 from __future__ import annotations
 
+from outlast.kernel.value import Value, put
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
-    from typing import Any
+    from typing import Any, Literal, TypeAlias
 
     from outlast.kernel.aliases import Seconds
+
+    Path: TypeAlias = tuple[str | int, ...]
 
 
 class OutlastError(Exception):
@@ -47,18 +51,100 @@ def _restore(cls: type[OutlastError], args: tuple[Any, ...], fields: dict[str, A
     return error
 
 
+_SENTENCES = {
+    "value": "expected {where} to be {expected}, got: {got}.",
+    "key": "expected a known key{inside}, got: {got}.",
+    "argument": "expected no argument {got}.",
+    "text": "{before}{expected}",
+}
+
+
+class Problem(Value):
+    """
+    One mistake in somebody's settings, as a value; ``str`` makes the sentence.
+
+    `path` is where it stands, as in ``("stages", 2, "retry", "max_attempts")``; `expected` and `got` are in words, and never hold a payload;
+    `way_out` is a sentence of its own, or nothing. `place` is file, line and column, where settings come from a file. `kind` is the form of the
+    sentence: of a value, of a key or an argument that nothing knows, or a text that is a sentence already (`expected`).
+    """
+
+    __slots__ = ("expected", "got", "kind", "path", "place", "way_out")
+    path: Path
+    expected: str
+    got: str
+    way_out: str
+    place: str
+    kind: Literal["value", "key", "argument", "text"]
+
+    def __init__(
+        self,
+        path: Path = (),
+        expected: str = "",
+        got: str = "",
+        way_out: str = "",
+        place: str = "",
+        kind: Literal["value", "key", "argument", "text"] = "value",
+    ) -> None:
+        put(self, "path", path)
+        put(self, "expected", expected)
+        put(self, "got", got)
+        put(self, "way_out", way_out.strip())
+        put(self, "place", place)
+        put(self, "kind", kind)
+
+    @property
+    def where(self) -> str:
+        """The path in words: ``stages[2].retry.max_attempts``."""
+        parts = (f"[{part!r}]" if isinstance(part, Item | int) else f".{part}" for part in self.path)
+        return "".join(parts).removeprefix(".")
+
+    def within(self, *path: str | int) -> Problem:
+        """The same problem of a block that stands inside another one, under this path."""
+        return self.replace(path=(*path, *self.path))
+
+    def __str__(self) -> str:
+        where, inside = self.where, self.replace(path=self.path[:-1]).where if self.path else ""
+        sentence = _SENTENCES[self.kind].format(
+            where=where,
+            inside=f" in {inside}" if inside else "",
+            before=f"{where}: " if where else "",
+            expected=self.expected,
+            got=self.got,
+        )
+        return f"{f'{self.place}: ' if self.place else ''}{sentence}{f' {self.way_out}' if self.way_out else ''}"
+
+
+class Item(str):
+    """A part of a path that Python code writes in brackets: ``retry_limits['database']``."""
+
+    __slots__ = ()
+
+
 class ConfigurationError(OutlastError, ValueError):
-    """A setting is wrong. `problems` has one full sentence for each mistake: where, what was expected, what came."""
+    """
+    A setting is wrong. `problems` has one full sentence for each mistake: where, what was expected, what came. `details` has the same as values.
+    """
 
     problems: Sequence[str]
+    details: Sequence[Problem]
 
-    def __init__(self, problems: Sequence[str] | str) -> None:
-        from outlast.kernel.redact import mask  # an error path; and what people write may hold a secret
-
-        self.problems = tuple(mask(problem) for problem in ((problems,) if isinstance(problems, str) else problems))
+    def __init__(self, problems: Sequence[str | Problem] | str) -> None:
+        found = (problems,) if isinstance(problems, str) else problems
+        self.details = tuple(
+            _masked(Problem(expected=one, kind="text") if isinstance(one, str) else one) for one in found
+        )
+        self.problems = tuple(str(problem) for problem in self.details)
         count = len(self.problems)
         text = self.problems[0] if count == 1 else f"{count} problems:\n" + "\n".join(f"  - {p}" for p in self.problems)
         super().__init__(text)
+
+
+def _masked(problem: Problem) -> Problem:
+    """Without secrets. One that shows only in the whole sentence leaves nothing but that sentence, masked."""
+    from outlast.kernel.redact import mask  # an error path; and what people write may hold a secret
+
+    whole = mask(str(problem))
+    return problem if whole == str(problem) else Problem(expected=whole, kind="text")
 
 
 class TemporaryFailure(OutlastError):

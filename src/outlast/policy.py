@@ -375,7 +375,7 @@ class RetryPolicy(Value):
         try:
             policy = cls(**reading.settings)
         except ConfigurationError as wrong:
-            raise ConfigurationError([*reading.check.problems, *reading.in_its_words(wrong.problems)]) from None
+            raise ConfigurationError([*reading.check.problems, *reading.in_its_words(wrong.details)]) from None
         reading.check.raise_if_any()
         return policy
 

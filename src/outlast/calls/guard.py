@@ -741,18 +741,16 @@ def _guarded(options: dict[str, Any], around: dict[str, Any]) -> Guard:
     check.unknown(
         {key: options.pop(key) for key in [*options] if key not in known}, (*known, "timeout", "total_timeout")
     )
-    problems = check.problems
     policy, guard = _DEFAULT, _BARE
     try:
         policy = RetryPolicy(**options) if options else _DEFAULT
     except ConfigurationError as wrong:
-        problems += wrong.problems
+        check.take(wrong)
     try:
         guard = Guard(retry=policy, **around)
     except ConfigurationError as wrong:
-        problems += wrong.problems
-    if problems:
-        raise ConfigurationError(problems)
+        check.take(wrong)
+    check.raise_if_any()
     return guard
 
 

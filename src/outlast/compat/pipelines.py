@@ -84,7 +84,7 @@ class PipelineConfig:
                 }
             )
         except ConfigurationError as wrong:
-            check.problems += wrong.problems
+            check.take(wrong)
         check.raise_if_any()
 
     def __repr__(self) -> str:

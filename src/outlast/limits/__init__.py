@@ -19,7 +19,7 @@ from collections import OrderedDict, deque
 from contextvars import ContextVar
 from math import inf
 
-from outlast.errors import LimitExceededError
+from outlast.errors import Item, LimitExceededError
 from outlast.kernel.clock import Bell, Signal, here, stopping
 from outlast.kernel.value import Value, put
 from outlast.limits.throttle import LONGEST_GATE, MANY, Heed
@@ -82,7 +82,7 @@ def _rates(given: object, check: Check) -> Mapping[str, Rate]:
         return Frozen()
     for name, rate in given.items():
         if not isinstance(rate, Rate):
-            check.add(f"rates[{name!r}]", "a Rate", rate, "Write outlast.Rate(500, per=60).")
+            check.add(("rates", Item(name)), "a Rate", rate, "Write outlast.Rate(500, per=60).")
     return Frozen({name: rate for name, rate in given.items() if isinstance(rate, Rate)})
 
 

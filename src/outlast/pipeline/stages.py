@@ -297,9 +297,9 @@ def _made(
         repairs = ()
     for number, repair in enumerate(repairs):
         if repair is None:
-            check.add(f"repairs[{number}]", "a function of an item and an error", repair)
+            check.add(("repairs", number), "a function of an item and an error", repair)
         else:
-            check.question(f"repairs[{number}]", repair, ("an item", "an error"), "It may block: it runs in a thread.")
+            check.question(("repairs", number), repair, ("an item", "an error"), "It may block: it runs in a thread.")
     if guard is not None and not isinstance(guard, Guard):
         check.add("guard", "a Guard", guard)
         guard = None
@@ -307,7 +307,7 @@ def _made(
     try:
         made = _stage_guard(fn, guard, retry, timeout, isolation, is_async=kind == "async")
     except ConfigurationError as wrong:
-        check.problems += wrong.problems
+        check.take(wrong)
     shared = ", ".join(_resources(fn))
     if made.isolation == "process" and shared:
         check.add(

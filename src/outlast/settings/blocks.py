@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outlast.errors import nearest
-from outlast.settings.checks import Check, Shown, show
+from outlast.settings.checks import Check, Shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
+
+    from outlast.errors import Problem
+    from outlast.settings.checks import Field
 
 # Every key a retry block may have, with what it means.
 CONFIG_KEYS: dict[str, str] = {
@@ -79,15 +81,12 @@ class Reading:
         self.check = Check()
         self.settings: dict[str, Any] = {}
         self._written: dict[str, str] = {}  # setting -> the key it was written as
-        self._origins: list[str] = []  # where each entry of on_errors was written
+        self._origins: list[tuple[str, int]] = []  # where each entry of on_errors was written
         self._complained: set[str] = set()  # settings that a problem is already known of
         if not isinstance(config, Mapping):
             self.check.add("retry", "a mapping of settings", config)
             self.check.raise_if_any()
-        for key in self.check.some(key for key in config if key not in CONFIG_KEYS):
-            if key not in CONFIG_KEYS:
-                known = nearest(str(key), tuple(CONFIG_KEYS)) or f" Known: {', '.join(CONFIG_KEYS)}."
-                self.check.problems.append(f"expected a known key, got: {show(key)}.{known}")
+        self.check.unknown_keys(config, tuple(CONFIG_KEYS))
         self.config = config
         self.settings |= self._dialect()
         self._attempts()
@@ -140,7 +139,7 @@ class Reading:
                     if isinstance(value, list | tuple) and not value:
                         way_out = "Leave it out for backoff, or say max_attempts: 1."
                         self.check.add(key, "a list of at least one delay", Shown("an empty one"), way_out)
-                    times: Any = tuple(self._time(f"{key}[{i}]", key, one) for i, one in enumerate(self._listed(key)))
+                    times: Any = tuple(self._time((key, i), key, one) for i, one in enumerate(self._listed(key)))
                 else:
                     times = None if value is None and field == "max_delay" else self._time(key, key, value)
                 if len(self.check.problems) > known:
@@ -163,7 +162,7 @@ class Reading:
             way_out = f"Raise {ceiling}, or set {ceiling}: null for no ceiling."
             self.check.add(key, f"at most {ceiling} ({shown})", self.config.get(key, round(first * 1000)), way_out)
 
-    def _time(self, where: str, key: str, value: Any) -> float:
+    def _time(self, where: Field, key: str, value: Any) -> float:
         unit, size = ("milliseconds", 1000) if key.endswith("_ms") else ("seconds", 1)
         if hasattr(value, "total_seconds") and size == 1:
             value = value.total_seconds()
@@ -193,7 +192,7 @@ class Reading:
             return {"add": 1.0} if value else 0.0
         if isinstance(value, Mapping) and list(value)[:1] in (["add"], ["add_s"], ["add_ms"]) and len(value) == 1:
             ((key, amount),) = value.items()
-            return {"add": self._time(f"jitter.{key}", str(key), amount)}
+            return {"add": self._time(("jitter", str(key)), str(key), amount)}
         return value
 
     def _errors(self) -> None:
@@ -205,7 +204,7 @@ class Reading:
             value = config[key]
             self._written["on_errors"] = key
             settings["on_errors"] = {"all": ["all"], "none": []}.get(value, value) if isinstance(value, str) else value
-            self._origins = [f"{key}[{i}]" for i in range(len(value) if isinstance(value, list | tuple) else 0)]
+            self._origins = [(key, i) for i in range(len(value) if isinstance(value, list | tuple) else 0)]
         if not lists and "auto" in (config.get("on_errors"), config.get("retriable_errors")):
             settings["on_errors"] = ["transient"]
         for key in ("retryable_exceptions", "retryable_http_status_codes"):
@@ -213,7 +212,7 @@ class Reading:
                 named = self._listed(key)
                 before = settings.get("on_errors", ()) if self._origins or lists else ()
                 settings["on_errors"] = [*before, *named] if isinstance(before, list | tuple) else before
-                self._origins += [f"{key}[{i}]" for i in range(len(named))]
+                self._origins += [(key, i) for i in range(len(named))]
                 lists = lists or [key]
         if "skip_on_errors" in config:
             settings["skip_on_errors"] = config["skip_on_errors"]
@@ -251,17 +250,16 @@ class Reading:
                 self.settings["retry_exhausted"] = config[key]
                 self._written["retry_exhausted"] = key
 
-    def in_its_words(self, problems: Sequence[str]) -> list[str]:
+    def in_its_words(self, problems: Sequence[Problem]) -> list[Problem]:
         """The policy's own complaints under the keys that were written, without what was already said."""
-        return [self._translated(problem) for problem in problems if self._field(problem) not in self._complained]
+        return [
+            problem.replace(path=self._path(*problem.path))
+            for problem in problems
+            if problem.path[:1] == () or problem.path[0] not in self._complained
+        ]
 
-    def _field(self, problem: str) -> str:
-        return problem.removeprefix("expected ").split(" ", 1)[0].split("[", 1)[0]
-
-    def _translated(self, problem: str) -> str:
-        field = self._field(problem)
-        subject = problem.removeprefix("expected ").split(" ", 1)[0]
-        index = subject.partition("[")[2].rstrip("]")
-        if field == "on_errors" and index.isdecimal() and int(index) < len(self._origins):
-            return problem.replace(subject, self._origins[int(index)], 1)
-        return problem.replace(field, self._written.get(field, field), 1)
+    def _path(self, field: str | int = "", *rest: str | int) -> tuple[str | int, ...]:
+        number = rest[0] if rest else None
+        if field == "on_errors" and isinstance(number, int) and number < len(self._origins):
+            return self._origins[number]
+        return (self._written.get(str(field), field), *rest)

@@ -1,20 +1,22 @@
 """
-Checking what people write: every mistake gathered, each in one sentence that says where, what was expected and what came.
+Checking what people write: every mistake gathered as a `Problem`, a value that says where, what was expected and what came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from outlast.errors import ConfigurationError, nearest
+from outlast.errors import ConfigurationError, Item, Problem, nearest
 from outlast.settings.callables import kind_of, name_of, shape_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
+    from typing import Any, TypeAlias
 
     from outlast.kernel.aliases import ErrorSpec, Jitter
+
+    Field: TypeAlias = str | tuple[str | int, ...]  # the name of a setting, or the path to it
 
 _LARGEST = 1e300  # an integer beyond the floats is no number to wait for
 MOST_PROBLEMS = 20  # of one kind that are listed one by one
@@ -37,19 +39,21 @@ class Check:
     """Gathers what is wrong with somebody's settings. Each check returns a usable value, so that all of them can run."""
 
     def __init__(self) -> None:
-        self.problems: list[str] = []
+        self.problems: list[Problem] = []
 
-    def add(self, field: str, expected: str, got: object, way_out: str = "") -> None:
-        shown = got if isinstance(got, Shown) else show(got)
-        self.problems.append(
-            f"expected {field} to be {expected}, got: {shown}.{' ' + way_out.strip() if way_out else ''}"
-        )
+    def add(self, field: Field, expected: str, got: object, way_out: str = "") -> None:
+        shown = str(got) if isinstance(got, Shown) else show(got)
+        self.problems.append(Problem((field,) if isinstance(field, str) else field, expected, shown, way_out))
+
+    def take(self, wrong: ConfigurationError, *path: str | int) -> None:
+        """What was wrong with a part of the settings, which stands under this path."""
+        self.problems += [problem.within(*path) for problem in wrong.details]
 
     def raise_if_any(self) -> None:
         if self.problems:
             raise ConfigurationError(self.problems)
 
-    def choice(self, field: str, value: object, allowed: tuple[str, ...]) -> str:
+    def choice(self, field: Field, value: object, allowed: tuple[str, ...]) -> str:
         if value in allowed:
             return str(value)
         options = f"one of {', '.join(allowed)}" if len(allowed) > 1 else "".join(allowed)
@@ -58,7 +62,7 @@ class Check:
 
     def number(
         self,
-        field: str,
+        field: Field,
         value: object,
         *,
         low: float,
@@ -76,7 +80,7 @@ class Check:
         self.add(field, f"{what} {bounds}{above}", value)
         return default
 
-    def seconds(self, field: str, value: object, default: float, *, positive: bool = False) -> float:
+    def seconds(self, field: Field, value: object, default: float, *, positive: bool = False) -> float:
         total = None if isinstance(value, type) else getattr(value, "total_seconds", None)
         number = value if total is None else total()
         what = "seconds (a number or a timedelta)"
@@ -84,58 +88,62 @@ class Check:
 
     def unknown(self, given: Mapping[str, object], known: Sequence[str]) -> None:
         for name in self.some(given):
-            self.problems.append(
-                f"expected no argument {name!r}.{nearest(name, known) or ' Known: ' + ', '.join(known) + '.'}"
-            )
+            way_out = nearest(name, known) or f"Known: {', '.join(known)}."
+            self.problems.append(Problem((name,), "a known argument", repr(name), way_out, kind="argument"))
+
+    def unknown_keys(self, config: Mapping[Any, object], known: Sequence[str]) -> None:
+        """Keys of a configuration block that nothing knows."""
+        for key in self.some(key for key in config if key not in known):
+            way_out = nearest(str(key), known) or f"Known: {', '.join(known)}."
+            self.problems.append(Problem((_item(key),), "a known key", show(key), way_out, kind="key"))
 
     def some(self, names: Iterable[Any]) -> Iterable[Any]:
-        """The first of what is wrong, and a word about the rest: whoever sends a million mistakes is answered in a few lines."""
+        """The first of what is wrong, and a word about the rest: a million mistakes are answered in a few lines."""
         listed = list(names)
         if len(listed) > MOST_PROBLEMS:
-            self.problems.append(
-                f"expected no unknown names, got: {len(listed):,} of them; the first {MOST_PROBLEMS} follow."
-            )
+            text = f"expected no unknown names, got: {len(listed):,} of them; the first {MOST_PROBLEMS} follow."
+            self.problems.append(Problem(expected=text, kind="text"))
         return listed[:MOST_PROBLEMS]
 
-    def name(self, field: str, value: object) -> str:
+    def name(self, field: Field, value: object) -> str:
         if isinstance(value, str) and value:
             return value
         self.add(field, "a name (a string that is not empty)", value)
         return "unnamed"
 
-    def written_name(self, field: str, value: object) -> str:
+    def written_name(self, field: Field, value: object) -> str:
         """A name that goes on record as it is. Half of a surrogate pair can be written nowhere."""
         if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
             self.add(field, "a name in Unicode", value, "It has half of a surrogate pair in it: leave that out.")
             return "unnamed"
         return self.name(field, value)
 
-    def integer(self, field: str, value: object, *, low: int, default: int) -> int:
+    def integer(self, field: Field, value: object, *, low: int, default: int) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and value >= low:
             return value
         self.add(field, f"an integer of at least {low}", value)
         return default
 
-    def kind(self, field: str, value: Any, expected: str, methods: tuple[str, ...]) -> Any:
+    def kind(self, field: Field, value: Any, expected: str, methods: tuple[str, ...]) -> Any:
         # By what it can do, so that checking loads no room that is not used.
         if value is None or (not isinstance(value, type) and all(hasattr(value, method) for method in methods)):
             return value
         self.add(field, f"a {expected} or None", value)
         return None
 
-    def truth(self, field: str, value: object) -> bool:
+    def truth(self, field: Field, value: object) -> bool:
         if isinstance(value, bool):
             return value
         self.add(field, "True or False", value)
         return False
 
-    def function(self, field: str, value: Any) -> Any:
+    def function(self, field: Field, value: Any) -> Any:
         if value is None or callable(value):
             return value
         self.add(field, "a function or None", value)
         return None
 
-    def question(self, field: str, value: Any, of: Sequence[str], why: str = "") -> Any:
+    def question(self, field: Field, value: Any, of: Sequence[str], why: str = "") -> Any:
         """A function of the user's that is called with these values and must answer at once; None if it cannot."""
         if value is None:
             return None
@@ -178,13 +186,13 @@ class Check:
                 "Leave it out for backoff, or say max_attempts=1.",
             )
             return ()
-        return tuple(self.seconds(f"delays[{i}]", one, 0.0) for i, one in enumerate(value))
+        return tuple(self.seconds(("delays", i), one, 0.0) for i, one in enumerate(value))
 
     def jitter(self, value: object) -> Jitter:
         expected = 'a ratio from 0 to 1, "full", "equal", "decorrelated" or {"add": seconds}'
         if isinstance(value, Mapping):
             if list(value) == ["add"]:
-                return Frozen(add=self.seconds('jitter["add"]', value["add"], 1.0))
+                return Frozen(add=self.seconds(("jitter", Item("add")), value["add"], 1.0))
             self.add("jitter", expected, Shown(f"a mapping with the keys {sorted(map(str, value))}"))
             return 0.25
         if isinstance(value, str):
@@ -201,11 +209,11 @@ class Check:
             self.add(field, "a list of errors", value, f"Write {field}=[...] around it.")
             return ()
         for i, spec in enumerate(value):
-            self._spec(f"{field}[{i}]", spec)
+            self._spec((field, i), spec)
         # A set has an order of its own in every process; a policy must look the same in all of them.
         return tuple(value) if isinstance(value, Sequence) else tuple(sorted(value, key=show))
 
-    def _spec(self, field: str, spec: object) -> None:
+    def _spec(self, field: Field, spec: object) -> None:
         if isinstance(spec, type):
             if not issubclass(spec, Exception):
                 self.add(
@@ -224,7 +232,7 @@ class Check:
         else:
             self.add(field, "an error name, an HTTP status, an exception class or a predicate", spec)
 
-    def _name(self, field: str, name: str) -> None:
+    def _name(self, field: Field, name: str) -> None:
         dotted = "." in name and all(part.isidentifier() for part in name.split("."))
         if dotted and (there := _missing(name)) is not None:
             module = name.rpartition(".")[0]
@@ -259,13 +267,13 @@ class Check:
         for tier, limit in value.items():
             if tier not in TIERS:
                 known = nearest(str(tier), TIERS)
-                self.add(f"retry_limits[{show(tier)}]", f"the limit of a tier ({', '.join(TIERS)})", tier, known)
+                self.add(("retry_limits", _item(tier)), f"the limit of a tier ({', '.join(TIERS)})", tier, known)
             elif not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-                self.add(f"retry_limits[{tier!r}]", "an integer of at least 0", limit)
+                self.add(("retry_limits", Item(tier)), "an integer of at least 0", limit)
         usable = {t: n for t, n in value.items() if isinstance(n, int) and not isinstance(n, bool)}
         return Frozen(usable)
 
-    def maybe_bool(self, field: str, value: object) -> bool | None:
+    def maybe_bool(self, field: Field, value: object) -> bool | None:
         if value is None or isinstance(value, bool):
             return value
         self.add(field, "true, false or None", value)
@@ -276,6 +284,10 @@ class Shown(str):
     """A value that is already in words."""
 
     __slots__ = ()
+
+
+def _item(key: object) -> str | int:
+    return Item(key[:60]) if isinstance(key, str) else key if isinstance(key, int) else Item(show(key))
 
 
 class Frozen(dict):  # type: ignore[type-arg]  # `Any` exists for the type checkers only
