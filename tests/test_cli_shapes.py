@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 import outlast
 from outlast.cli import app as command_line
-from outlast.store import open_store
 from outlast.store.records import EventRow, StageMark
 from outlast.testing import virtual_time
 
@@ -94,7 +93,7 @@ def filled(store_url):
 
 def printed(line, store_url, letter):
     words = line.replace("ID", letter).split()
-    env = {"COLUMNS": "180", "OUTLAST_STORE": store_url, "NO_COLOR": "1"}
+    env = {"COLUMNS": "1000", "OUTLAST_STORE": store_url, "NO_COLOR": "1"}
     done = CliRunner().invoke(command_line, words, env=env)
     shown = done.output
     if words[-1] == "--json" and done.exit_code == 0:
@@ -106,6 +105,7 @@ def printed(line, store_url, letter):
         shown += f"{done.exception}\n"
     shown = re.sub(r"(\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?", "<instant>", shown)
     shown = re.sub(r'(?<=_us": )\d{16}', "<instant>", shown)
+    shown = re.sub(r'(seq=|"seq": )\d+(?=, "?run_id)', r"\1<number>", shown)  # who else listens to events has some too
     return f"$ outlast {line}\n{shown}[{done.exit_code}]\n"
 
 
