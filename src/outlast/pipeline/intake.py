@@ -18,18 +18,19 @@ from outlast.kernel.log import warn
 from outlast.pipeline.engine.item import Journey
 from outlast.pipeline.identity import other_keys
 from outlast.pipeline.keys import Keys
-from outlast.pipeline.record.writer import BATCH_BYTES, rough
 from outlast.store.codec import Lost
+from outlast.work.memory import size_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
-    from outlast.pipeline.record.writer import Load
+    from outlast.pipeline.record.writer import WriteBatch
     from outlast.pipeline.stages import Stage
     from outlast.store import Store
     from outlast.store.records import Checkpoint, RunRecord
 
 PAGE = 500
+_MOST_BYTES = 8 * 2**20  # of a chunk
 _TASTE = 16  # items read between two looks at the clock
 _SLICE = 0.005  # seconds of reading before others have their turn
 
@@ -161,7 +162,7 @@ class Intake:
                     warn("item %s of the source: %s; so is every other one without it", f"{journey.seq:,}", said)
         self._bare.clear()
 
-    def recorded(self, load: Load) -> None:
+    def recorded(self, batch: WriteBatch) -> None:
         """The ends of these items are on record."""
 
     def _slice(self, most: int) -> list[Any]:
@@ -175,7 +176,7 @@ class Intake:
                 for item in islice(source, min(_TASTE, most - before) if items else 1):
                     items.append(item)  # noqa: PERF402 - what came before an error is kept
                 self.exhausted = len(items) == before
-                if perf_counter() > until or (items and rough(items[-1]) * len(items) > BATCH_BYTES):
+                if perf_counter() > until or (items and size_of(items[-1]) * len(items) > _MOST_BYTES):
                     break
             self.reading = None
         except BaseException as error:  # noqa: BLE001 - raised when those before it are taken care of

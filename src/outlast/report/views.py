@@ -117,7 +117,7 @@ class Views:
 
     def worker(self, run: RunRecord) -> str | None:
         """Which process is running it now, for a person's eye; None if none is, or if that was one of this machine that is gone."""
-        lease = self._store.lease_of(run.number, 0)
+        lease = self._store.run_lease(run.number, 0)
         if lease is None or certainly_dead(lease.owner):
             return None
         host, _, rest = lease.owner.partition(":")
@@ -301,7 +301,7 @@ def as_told(store: Store, run: RunRecord) -> RunRecord:
     """
     if run.status != "running":
         return run
-    lease = store.lease_of(run.number, 0)
+    lease = store.run_lease(run.number, 0)
     if lease is not None and not certainly_dead(lease.owner):
         return run
     return replace(run, status="interrupted", why=run.why or ABANDONED)

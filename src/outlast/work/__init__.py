@@ -1,6 +1,8 @@
 """
 How work is done, whatever it is: items now, jobs next. Nothing here knows of items or runs.
 
+    writer     batches to a store, by a thread: when they go, how many are under way, what to do when it is broken
+    memory     a bound on the bytes of values that are finished and not written
     leases     who works on something: take a lease, keep it by a heartbeat, recognise the dead
     patience   do what needs a store or a sink, and wait while it cannot be used
 """

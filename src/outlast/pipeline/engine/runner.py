@@ -1,7 +1,7 @@
 """
 The driver for items: it reads, makes attempts, waits and records, for one shard of a run in one event loop.
 
-How items move is `traffic`. What is read and not finished is bounded by a window, what is finished and not on record by the journal.
+How items move is `traffic`. What is read and not finished is bounded by a window, what is finished and not on record by its writer.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from outlast.pipeline.engine.itemcall import UNDERWAY
 from outlast.pipeline.engine.scheduling import LOW, Traffic
 from outlast.pipeline.engine.threads import Crew
 from outlast.pipeline.intake import SourceFailed
-from outlast.pipeline.record.writer import Journal, Room, as_row, rough
+from outlast.pipeline.record.writer import ItemWriter, as_row
 from outlast.pipeline.resources import Resources
 from outlast.store.records import to_us
 from outlast.work.leases import Heartbeat
+from outlast.work.memory import Memory, size_of
 from outlast.work.patience import persist
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.plan import Plan
     from outlast.pipeline.record.books import Accounting
     from outlast.pipeline.record.endings import Ledger
-    from outlast.pipeline.record.writer import Load
+    from outlast.pipeline.record.writer import WriteBatch
     from outlast.pipeline.results import RunResult
     from outlast.store import Store
     from outlast.store.records import Lease, RunRecord
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 LEAST_WINDOW = 256
 MOST_TASKS = 4096
 _FAREWELL = 5.0  # seconds for what was cancelled to clean up
-GRACE = 25.0  # seconds that attempts may still take once the run was asked to end
-_CHUNK = 256
 
 
 class Whereabouts(NamedTuple):
@@ -115,7 +114,7 @@ class Runner(Traffic):
         most = (4 * one.concurrency if one.batch is None else 2 * one.concurrency * one.batch for one in plan.stages)
         self.window = plan.window or max(LEAST_WINDOW, *most)
         self._least_window = min(self.window, sum(one.concurrency * (one.batch or 1) for one in plan.stages) + 1)
-        self.room = Room()
+        self.memory = Memory(plan.tuning.memory)
         self._input_size = 0  # bytes of an item as it was read, roughly, of the larger ones of late
         self._most_tasks = min(MOST_TASKS, sum(post.stage.concurrency for post in self._async_posts))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -158,12 +157,22 @@ class Runner(Traffic):
             Next.LINE,
             Next.END,
             self.loop,
-            self.room,
+            self.memory,
             self._safely(self._review),
+            plan.tuning.threads,
         )
         self._opener: asyncio.Task[Any] | None = None  # as long as resources are opened
-        self._begun = False  # whether there is a journal
-        self.journal: Journal
+        self.batches = ItemWriter(
+            store,
+            lease,
+            sink,
+            self.ledger.refused,
+            written=self._safely(self._committed),
+            broken=self._writer_broke,
+            loop=self.loop,
+            memory=self.memory,
+            limits=plan.tuning.batches,
+        ).batches
         self.heartbeat: Heartbeat[Any]
 
     # -- from the beginning to the end ------------------------------------------------------------------------------------------
@@ -178,17 +187,7 @@ class Runner(Traffic):
             post.kwargs = self.resources.for_stage(post.stage.resources)
             post.direct = post.native = not post.kwargs and iscoroutinefunction(post.work)
         soon = self.loop.call_soon_threadsafe
-        self.journal = Journal(
-            self.store,
-            self.lease,
-            self.sink,
-            loop=self.loop,
-            room=self.room,
-            committed=self._safely(self._committed),
-            refused=self.ledger.refused,
-            broken=self._journal_broke,
-        )
-        self._begun = True
+        self.batches.start()
         self.heartbeat = heartbeat = Heartbeat(
             self.store.beat,
             self.lease,
@@ -198,7 +197,7 @@ class Runner(Traffic):
             wanted=lambda wish: _unless_closed(soon, self.end, wish),
         )
         if started is not None:
-            self.journal.load.events.append(as_row(started))
+            self.batches.batch.events.append(as_row(started))
         self._background = [self.loop.create_task(self._feed()), self.loop.create_task(self._ring())]
         for task in self._background:
             task.add_done_callback(self._left)
@@ -216,7 +215,7 @@ class Runner(Traffic):
         finally:
             self._cancelling = True
             heartbeat.close()
-            self.journal.close()
+            self.batches.close()
             self.crew.close()
             await self._dismiss([*self._background, *self._tasks, *self._lines])
             self.crew.abandon()
@@ -257,9 +256,9 @@ class Runner(Traffic):
 
     async def _settle(self) -> None:
         """Wait until everything that is finished is on record."""
-        while not self.journal.settled:
+        while not self.batches.settled:
             self._settled = self.loop.create_future()
-            self.journal.flush()
+            self.batches.flush()
             await self._settled
 
     async def _leave(self) -> None:
@@ -285,7 +284,7 @@ class Runner(Traffic):
             self._drop(self._unbegun())
         if drop:
             self._dropping = True
-            self.room.open_for_good()
+            self.memory.open_for_good()
             self._drop(self._granted)
             for post in self.posts:
                 if post.is_async or not post.alone:
@@ -308,10 +307,11 @@ class Runner(Traffic):
         if self.status is not None:
             return
         self.status = {"pause": "paused", "cancel": "cancelled"}.get(wish, "interrupted")
-        self._stop.set()
-        self.ends_on = self.bearings.monotonic() + GRACE
+        grace = self.plan.tuning.grace
+        self.ends_on = self.bearings.monotonic() + grace
         self.stop(self.status, drop=True)
-        self.loop.call_later(GRACE, self.cancel)
+        self._stop.set()  # only now: a thread whose attempt ends with it finds nothing more to begin
+        self.loop.call_later(grace, self.cancel)
 
     def cancel(self) -> None:
         """Do not wait for running attempts any longer."""
@@ -321,9 +321,8 @@ class Runner(Traffic):
         self._stop.set()
         if self._opener is not None:
             self._opener.cancel()
-        if self._begun:
-            self.journal.hurry()
-        self.room.open_for_good()
+        self.batches.hurry()
+        self.memory.open_for_good()
         for task in self._tasks:
             task.cancel()
         if not self._done.done():
@@ -333,12 +332,12 @@ class Runner(Traffic):
         """Somebody else works on this: stop at once, and write nothing more."""
         self.status = self.status or "lost"
         self.reason, self.error = "lease_lost", error
-        self.journal.abandon()
+        self.batches.abandon()
         self.stop("lease_lost", error, drop=True)
         self.cancel()
         self._wake_settled()
 
-    def _journal_broke(self, error: BaseException) -> None:
+    def _writer_broke(self, error: BaseException) -> None:
         if isinstance(error, LeaseLost):
             self.lose(error)
             return
@@ -455,14 +454,14 @@ class Runner(Traffic):
         try:
             while self._reading:
                 room = self._wide() - self.in_hand
-                if room <= 0 or len(self._fresh) >= LOW or self.journal.full or self.crowded():
+                if room <= 0 or len(self._fresh) >= LOW or self.batches.full or self.crowded():
                     self._hungry = self.loop.create_future()
                     await self._hungry
                     continue
                 # Without a name of its own: it would keep these items, and what becomes of them, until the next are read.
-                self._take_in(await self.intake.chunk(min(room, _CHUNK)))
+                self._take_in(await self.intake.chunk(min(room, self.plan.tuning.chunk)))
                 if self.intake.exhausted:
-                    self.books.source_exhausted = self.journal.exhausted = True
+                    self.books.source_exhausted = self.batches.batch.exhausted = True
                     self._reading = False
                     break
                 await asyncio.sleep(0)
@@ -481,20 +480,20 @@ class Runner(Traffic):
 
     def _wide(self) -> int:
         """The window as it is for values of their present size."""
-        size = max(self.room.typical, self._input_size)
-        if size * self.window <= self.room.most:
+        size = max(self.memory.typical, self._input_size)
+        if size * self.window <= self.memory.most:
             return self.window
-        return max(self._least_window, self.room.most // size)
+        return max(self._least_window, self.memory.most // size)
 
     def _take_in(self, chunk: list[Journey]) -> None:
-        self.books.total = self.journal.read = self.intake.read
+        self.books.total = self.batches.batch.read = self.intake.read
         if chunk and self.books.bounds.spend_limit and (what := self.books.overspent) is not None:
             self.stop_spending(what)
         if not self._reading:
             return  # asked to stop meanwhile: they are read, and pending
         self.in_hand += len(chunk)
         if chunk:
-            size = rough(chunk[-1].value)
+            size = size_of(chunk[-1].value)
             self._input_size = max(size, self._input_size - ((self._input_size - size) >> 2))
         self.ledger.taken_in(chunk)
         first_async = self.posts[0].is_async and self.posts[0].alone
@@ -526,19 +525,19 @@ class Runner(Traffic):
 
     def _review(self, _: object = None) -> None:
         """See whether there is room for more values."""
-        if not self.room.is_open() and self.room.holds(self.crew.unseen, share=2):
-            self.room.open()
+        if not self.memory.is_open() and self.memory.holds(self.crew.unseen, share=2):
+            self.memory.open()
             self.feed_more()
             self._relieve()
 
     # -- the record ---------------------------------------------------------------------------------------------------------------
 
-    def _committed(self, load: Load) -> None:
-        self.ledger.committed(load)
-        self.intake.recorded(load)
+    def _committed(self, batch: WriteBatch) -> None:
+        self.ledger.committed(batch)
+        self.intake.recorded(batch)
         self._review()
         now = self.bearings.monotonic()
-        for journey in load.held:
+        for journey in batch.held:
             self._held -= 1
             journey.waited(now)
             if self._dropping:

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from outlast.pipeline.engine.item import Journey, Post
     from outlast.pipeline.engine.threads import Crew
     from outlast.pipeline.record.endings import Ledger
-    from outlast.pipeline.record.writer import Journal, Room
+    from outlast.pipeline.record.writer import WriteBatch
+    from outlast.work.memory import Memory
+    from outlast.work.writer import BatchWriter
 
 T = TypeVar("T")
 LOW = 128  # items that are read and not begun, below which more are read
@@ -50,8 +52,8 @@ class Traffic(Attempts):
     posts: list[Post]
     crew: Crew
     ledger: Ledger
-    journal: Journal
-    room: Room
+    batches: BatchWriter[WriteBatch]
+    memory: Memory
     window: int
     in_hand: int  # items read and neither finished nor given back
     status: str | None
@@ -196,14 +198,14 @@ class Traffic(Attempts):
             traveller = self._granted.popleft()
             traveller.seated = False
             return traveller
-        if not self.room.is_open():
+        if not self.memory.is_open():
             return None
         for post in self._async_posts:
             if post.ready and post.free:
                 post.free.pop()
                 return post.ready.popleft()
         first = self.posts[0]
-        if self._fresh and first.free and not self.journal.full:
+        if self._fresh and first.free and not self.batches.full:
             first.free.pop()
             if len(self._fresh) == LOW:
                 self.feed_more()
@@ -217,7 +219,7 @@ class Traffic(Attempts):
             if journey is None:
                 self.feed_more()
                 if len(self._idle) + 1 >= len(self._tasks) and self.crew.held == 0:
-                    self.journal.flush()  # nobody works: what waits for the record need not wait longer
+                    self.batches.flush()  # nobody works: what waits for the record need not wait longer
                 waiting = self.loop.create_future()
                 self._idle.append(waiting)
                 try:
@@ -375,7 +377,7 @@ class Traffic(Attempts):
         self._check_done()
 
     def finished(self) -> None:
-        """An item has a status and is in the journal's hands."""
+        """An item has a status and is in the open batch."""
         self.in_hand -= 1
         if self._reading:
             if self.window - self.in_hand >= min(_ROOM, self.window) and len(self._fresh) < LOW:
@@ -405,7 +407,7 @@ class Traffic(Attempts):
         if self._virtual and self._alarm is not None and self.crew.busy == 0:
             self._alarm.set()  # nobody is busy any more: time may jump at once
         if self.crew.held == 0 and len(self._idle) >= len(self._tasks):
-            self.journal.flush()
+            self.batches.flush()
 
     # -- waiting ----------------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from collections import deque
 from contextvars import copy_context
 from typing import TYPE_CHECKING
 
-from outlast.pipeline.record.writer import LARGE, rough
+from outlast.work.memory import LARGE, size_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
     from outlast.pipeline.engine.batches import Convoy
     from outlast.pipeline.engine.item import Journey, Next, Post
-    from outlast.pipeline.record.writer import Room
+    from outlast.work.memory import Memory
 
     Traveller: TypeAlias = "Journey | Convoy"
 
-MOST_THREADS = 256
 _TASTES = 100
 _PATIENCE = 0.002  # seconds that items may wait for a thread before there are more of them
 
@@ -43,8 +42,9 @@ class Crew:
         line: Next,
         end: Next,
         loop: asyncio.AbstractEventLoop,
-        room: Room,
+        room: Memory,
         review: Callable[[object], None],
+        most: int,
     ) -> None:
         self._posts = posts
         self._attempt = attempt
@@ -55,7 +55,7 @@ class Crew:
         self._loop = loop
         self._room = room
         self._review = review
-        self._most = min(MOST_THREADS, sum(post.stage.concurrency for post in posts if not post.is_async))
+        self._most = min(most, sum(post.stage.concurrency for post in posts if not post.is_async))
         self._threads = 0
         self._inbox: deque[Traveller] = deque()
         self._work = threading.Semaphore(0)
@@ -213,7 +213,7 @@ class Crew:
             if after is not None:
                 if self._tasted < _TASTES:  # later the loop says it, which may be far behind in the beginning
                     self._tasted += 1
-                    size = rough(getattr(journey, "output", None))
+                    size = size_of(getattr(journey, "output", None))
                     if size > LARGE:
                         self._room.weigh(size)
                 self._done.append((journey, after))

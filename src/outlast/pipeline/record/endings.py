@@ -19,7 +19,6 @@ from outlast.pipeline.engine.item import added
 from outlast.pipeline.errors import FailureBudgetExceeded
 from outlast.pipeline.record.errorfile import as_json
 from outlast.pipeline.record.rowerrors import InvalidRow, particulars
-from outlast.pipeline.record.writer import LARGE, rough
 from outlast.pipeline.results import ItemResult
 from outlast.store.records import (
     UNTRIED,
@@ -32,6 +31,7 @@ from outlast.store.records import (
     Mended,
     Settled,
 )
+from outlast.work.memory import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from outlast.deadletters.beginnings import Inputs
     from outlast.pipeline.engine.item import Journey
     from outlast.pipeline.engine.runner import Runner
-    from outlast.pipeline.record.writer import Load, Parcel
+    from outlast.pipeline.record.writer import OriginPart, WriteBatch
     from outlast.store.codec import Codec
 
 _NOTHING: dict[str, float] = {}
@@ -75,7 +75,6 @@ class Ledger:
         self._ended: dict[int, Journey] = {}
         self._missing: set[int] = set()  # those that stay unfinished: what comes behind them cannot be written in order
         self._heard = _loud()
-        self._room = runner.room
         # Only while somebody watches: what became of items at each stage, and how many have ended behind so many stages.
         self.stages = [Tally() for _ in plan.stages]
         self.refusals = 0  # items that had ended well until the sink refused their outputs
@@ -133,11 +132,11 @@ class Ledger:
     def _keep_attempts(self, journey: Journey) -> None:
         """What was tried in vain stays on record, and so does what it has cost: the pass that finishes the item adds it up."""
         if journey.rows:
-            self._runner.journal.load.attempts += journey.rows
+            self._runner.batches.batch.attempts += journey.rows
             if self._watched:
                 self._tally_retries(journey)
             journey.rows = []
-            self._runner.journal.added()
+            self._runner.batches.added(entries=0)
 
     def unreadable(self, journey: Journey) -> None:
         """The item could not even be read, or its dead letter cannot be replayed."""
@@ -159,7 +158,7 @@ class Ledger:
 
     def checkpoint(self, journey: Journey) -> None:
         """The stage before the one the item is at has made this of it; it goes on when that is on record."""
-        runner, load = self._runner, self._runner.journal.load
+        runner, batch = self._runner, self._runner.batches.batch
         stage = runner.plan.stages[journey.at - 1]
         try:
             kept = self._codec.keep(journey.value)
@@ -172,58 +171,53 @@ class Ledger:
         if kept.classes and (lacks := kept.lacks(self._known)):
             self._warn(journey, stage.name, f"the checkpoint of {stage.name}", lacks, "a resume does its stage again")
         journey.saved = (journey.at, kept.data)
-        self._weigh(load, len(kept.data))
-        load.checkpoints.append(Checkpoint(journey.seq, journey.key, journey.at - 1, stage.version, kept.data))
-        load.attempts += journey.rows
+        batch.checkpoints.append(Checkpoint(journey.seq, journey.key, journey.at - 1, stage.version, kept.data))
+        batch.attempts += journey.rows
         if self._watched:
             self._tally_retries(journey)
             self.held[journey.at] += 1
         journey.rows = []
-        load.held.append(journey)
-        runner.journal.added()
+        batch.held.append(journey)
+        runner.batches.added(len(kept.data), entries=0)
 
-    def committed(self, load: Load) -> None:
+    def committed(self, batch: WriteBatch) -> None:
         """All of this is on record."""
         books = self._runner.books
-        books.record(load.items)
+        books.record(batch.items)
         if self._heard:
-            for journey in load.journeys:  # those that the sink could have refused
+            for journey in batch.journeys:  # those that the sink could have refused
                 self._tell_success(journey)
         if self._watched:
-            for journey in load.held:
+            for journey in batch.held:
                 self.held[journey.at] -= 1
         if self._deliver is not None:
-            for result in load.told:
+            for result in batch.told:
                 self._deliver(result)
 
     # -- writing
 
     def _write(self, journey: Journey) -> None:
-        runner, load, bearings = self._runner, self._runner.journal.load, self._runner.bearings
+        runner, batch, bearings = self._runner, self._runner.batches.batch, self._runner.bearings
         status: Any = journey.status
         output: bytes | None = None
+        size = 0
         if status == "succeeded":
             try:
                 if self._sink is not None:
                     encoded = self._sink.encode(journey.output)
-                    load.outputs.append(encoded)
-                    load.keys.append(journey.key)
+                    batch.outputs.append(encoded)
+                    batch.keys.append(journey.key)
                     if self._sink.refuses:
-                        load.journeys.append(journey)
-                    size = len(encoded) if encoded.__class__ is bytes else rough(encoded)
+                        batch.journeys.append(journey)
+                    size = len(encoded) if encoded.__class__ is bytes else size_of(encoded)
                 elif journey.origin is not None:
-                    output = self._send_home(journey, load)
+                    output = self._send_home(journey, batch)
                     size = 0 if output is None else len(output)
                 elif self._keep:
                     output = self._codec.encode(journey.output)
                     size = len(output)
-                else:
-                    size = 0 if self._deliver is None else rough(journey.output)
-                room = self._room
-                load.bytes += size
-                room.held += size
-                if size > LARGE or room.typical:
-                    room.weigh(size)
+                elif self._deliver is not None:
+                    size = size_of(journey.output)
             except Exception as error:  # noqa: BLE001 - an output that cannot be kept is no success
                 last = runner.plan.stages[-1].name
                 journey.give_up(last, _unstorable(error, last))
@@ -236,9 +230,10 @@ class Ledger:
                 status = "dlq"
                 letter = self._kept(journey) if journey.letter is None else None
             output = self._particulars(journey, letter)
+            size = 0 if letter is None else len(letter[1].payload)
         now = bearings.monotonic()
         started = now if journey.started is None else journey.started
-        load.items.append(
+        batch.items.append(
             tuple.__new__(  # without the detour through the named tuple's own __new__
                 ItemRow,
                 (
@@ -262,9 +257,9 @@ class Ledger:
             )
         )
         if journey.rows and (bearings.audit_all or journey.first_failed is not None):
-            load.attempts += journey.rows
+            batch.attempts += journey.rows
         if journey.letter is not None:
-            self._settle_letter(journey, load, output, failure)
+            self._settle_letter(journey, batch, output, failure)
         if self._watched:
             self._tally(journey, status)
         if failure is None:
@@ -272,14 +267,14 @@ class Ledger:
                 self._tell_success(journey)
             stop = runner.books.judge(status, spent=journey.spent)
         else:
-            stop = self._failed(journey, load, letter, failure)
+            stop = self._failed(journey, batch, letter, failure)
         if self._deliver is not None:
-            load.told.append(_result(journey, status))
-        # The context of a task or a timer may remember the journey for a while; what it carried is in the journal's hands.
+            batch.told.append(_result(journey, status))
+        # The context of a task or a timer may remember the journey for a while; what it carried is in the batch.
         journey.output = None
         if self._sink is None or not self._sink.refuses:
             journey.source = journey.value = journey.saved = None
-        runner.journal.added()
+        runner.batches.added(size)
         runner.finished()
         if stop is not None:
             self._stop(stop, journey)
@@ -289,35 +284,35 @@ class Ledger:
         if stop is None and runner.books.bounds.spend_limit and (what := runner.books.overspent) is not None:
             runner.stop_spending(what)
 
-    def _send_home(self, journey: Journey, load: Load) -> bytes | None:
+    def _send_home(self, journey: Journey, batch: WriteBatch) -> bytes | None:
         """Have the output written where the letter comes from; as it is kept by the store beside that."""
         sink = journey.origin.sink
         if sink is None:
             return self._codec.encode(journey.output)
         encoded = sink.encode(journey.output)
-        parcel = load.parcel(journey.origin)
-        parcel.outputs.append(encoded)
-        parcel.keys.append(journey.key)
+        part = batch.of(journey.origin)
+        part.outputs.append(encoded)
+        part.keys.append(journey.key)
         if sink.refuses:
-            parcel.journeys.append(journey)
+            part.journeys.append(journey)
         try:
             return self._codec.encode(journey.output)
         except Exception:  # noqa: BLE001 - it is where it belongs; only this replay's own outputs go without
             return None
 
-    def refused(self, load: Load, parcel: Load | Parcel, errors: Mapping[int, Exception]) -> None:
-        """A sink will never take these outputs of the parcel: their items have failed after all."""
-        places = {row.seq: place for place, row in enumerate(load.items)}
+    def refused(self, batch: WriteBatch, part: WriteBatch | OriginPart, errors: Mapping[int, Exception]) -> None:
+        """A sink will never take these outputs of the part: their items have failed after all."""
+        places = {row.seq: place for place, row in enumerate(batch.items)}
         last = self._runner.plan.stages[-1].name
         for number, error in errors.items():
-            journey = parcel.journeys[number]
+            journey = part.journeys[number]
             self._runner.books.take_back(spent=journey.spent)
             journey.give_up(last, error)
             status: Any = "dlq" if self._dlq else "failed"
             letter = self._kept(journey) if self._dlq and journey.letter is None else None
             failure = _failure(journey)
             place = places[journey.seq]
-            load.items[place] = load.items[place]._replace(
+            batch.items[place] = batch.items[place]._replace(
                 status=status,
                 reason=journey.reason,
                 degraded=False,
@@ -326,22 +321,24 @@ class Ledger:
                 failure=failure,
             )
             if journey.letter is not None:  # which stays open
-                _take_back(journey, load)
-                self._settle_letter(journey, load, load.items[place].output, failure)
+                _take_back(journey, batch)
+                self._settle_letter(journey, batch, batch.items[place].output, failure)
             if self._watched:
                 self.through[journey.at + 1] -= 1
                 self.through[journey.at] += 1
                 self.stages[journey.at].dead += 1
                 self.refusals += 1
-            stop = self._failed(journey, load, letter, failure)
+            stop = self._failed(journey, batch, letter, failure)
             if stop is not None:
                 self._stop(stop, journey)
             journey.forget()
-        parcel.outputs = [each for number, each in enumerate(parcel.outputs) if number not in errors]
-        parcel.keys = [each for number, each in enumerate(parcel.keys) if number not in errors]
-        parcel.journeys = [each for number, each in enumerate(parcel.journeys) if number not in errors]
+        part.outputs = [each for number, each in enumerate(part.outputs) if number not in errors]
+        part.keys = [each for number, each in enumerate(part.keys) if number not in errors]
+        part.journeys = [each for number, each in enumerate(part.journeys) if number not in errors]
 
-    def _failed(self, journey: Journey, load: Load, letter: tuple[str, Inputs] | None, failure: Failure) -> str | None:
+    def _failed(
+        self, journey: Journey, batch: WriteBatch, letter: tuple[str, Inputs] | None, failure: Failure
+    ) -> str | None:
         runner, bearings = self._runner, self._runner.bearings
         error, verdict = journey.error, journey.verdict
         stage = journey.failed_at
@@ -360,8 +357,7 @@ class Ledger:
             emit(ItemFailed(**identity, **fields, attempts=journey.attempts))
         if letter is not None:
             row = self._letter(letter, journey, stage, text, kind, mark)
-            load.letters.append(row)
-            self._weigh(load, len(row.payload))
+            batch.letters.append(row)
             if heard:
                 from outlast.observe.events import DeadLetterEnqueue
 
@@ -469,21 +465,23 @@ class Ledger:
             begins=begins_at(journey.letter),
         )
 
-    def _settle_letter(self, journey: Journey, load: Load, output: bytes | None, failure: Failure | None) -> None:
+    def _settle_letter(
+        self, journey: Journey, batch: WriteBatch, output: bytes | None, failure: Failure | None
+    ) -> None:
         worked = journey.status in {"succeeded", "skipped"}
         status: Any = "resolved" if worked else "open"
         again = None if failure is None or journey.untried is not None else failure
         newest = None if again is None else self._newest(journey, again)
-        load.resolved.append(Settled(journey.letter.id, status, newest, journey.untried, journey.seq))
+        batch.resolved.append(Settled(journey.letter.id, status, newest, journey.untried, journey.seq))
         origin = journey.origin
         if origin is not None:
-            load.returned.append(origin)
+            batch.returned.append(origin)
             if again is not None and journey.letter.seq is not None:
-                load.parcel(origin).failed.append(
+                batch.of(origin).failed.append(
                     FailedAgain(journey.letter.seq, journey.seq, journey.reason, output, again)
                 )
             if worked and journey.letter.seq is not None:
-                load.parcel(origin).mended.append(
+                batch.of(origin).mended.append(
                     Mended(
                         journey.letter.seq,
                         journey.seq,
@@ -522,12 +520,6 @@ class Ledger:
                 attempts=journey.attempts,
             )
         )
-
-    def _weigh(self, load: Load, size: int) -> None:
-        load.bytes += size
-        self._room.held += size
-        if size > LARGE:
-            self._room.weigh(size)
 
     def _tally_retries(self, journey: Journey) -> None:
         for row in journey.rows:
@@ -600,14 +592,14 @@ class Ledger:
         )
 
 
-def _take_back(journey: Journey, load: Load) -> None:
+def _take_back(journey: Journey, batch: WriteBatch) -> None:
     """The letter was settled as one that succeeded, and will be settled again."""
-    load.resolved = [settled for settled in load.resolved if settled.letter != journey.letter.id]
+    batch.resolved = [settled for settled in batch.resolved if settled.letter != journey.letter.id]
     if journey.origin is not None:
-        load.returned.remove(journey.origin)
-        parcel = load.parcel(journey.origin)
-        parcel.undone += [mended for mended in parcel.mended if mended.replayed == journey.seq]
-        parcel.mended = [mended for mended in parcel.mended if mended.replayed != journey.seq]
+        batch.returned.remove(journey.origin)
+        part = batch.of(journey.origin)
+        part.undone += [mended for mended in part.mended if mended.replayed == journey.seq]
+        part.mended = [mended for mended in part.mended if mended.replayed != journey.seq]
 
 
 def _tries(journey: Journey) -> int:
