@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outlast.store import StoreUnavailable, open_store
+from outlast.store.database import Transaction
 from outlast.store.records import EventRow, from_us
 from stores import START, TABLES, Plan, batch, contents, sql, started
 
@@ -64,6 +65,55 @@ def test_who_follows_the_events_misses_none(store):
     done.set()
     reader.join()
     assert len({found.id for found in seen}) == len(seen) == 160
+
+
+def test_an_event_never_becomes_visible_before_one_with_a_lower_number(postgres, monkeypatch):
+    """
+    One process has added an event, with its number, and stands still before its commit; another one adds events of its own. Who reads
+    on meanwhile sees none of those, or it would never see the first one. Batches are written all the same: they wait for no events.
+    """
+    inside, go_on, insert = threading.Event(), threading.Event(), Transaction.insert
+    seen, slow = [], []
+
+    def stopping(tx, table, columns, rows):
+        insert(tx, table, columns, rows)
+        if slow and threading.current_thread() is slow[0]:
+            inside.set()
+            assert go_on.wait(30)
+
+    monkeypatch.setattr(Transaction, "insert", stopping)
+    with open_store(postgres.dsn, app="follow") as first, open_store(postgres.dsn, app="follow") as second:
+
+        def follow():
+            page = second.events(after=seen[-1].number if seen else None)
+            seen.extend(page)
+            return len(page)
+
+        second.add_events([event(1)])
+        assert follow() == 1
+        slow.append(threading.Thread(target=first.add_events, args=([event(2)],)))
+        slow[0].start()
+        assert inside.wait(30)
+        others = [threading.Thread(target=second.add_events, args=([event(number)],)) for number in range(3, 7)]
+        for thread in others:
+            thread.start()
+        while _waiting(postgres) < len(others) and follow() == 0:
+            pass  # they are on their way
+        assert [int(found.id, 16) for found in seen] == [1]
+        run, lease = started(second)
+        second.write(lease, batch(0, 1))
+        assert second.run(run.id).counts.succeeded == 2
+        go_on.set()
+        for thread in (*slow, *others):
+            thread.join()
+        assert follow() == 5
+        assert [found.number for found in seen] == sorted(found.number for found in second.events())
+        assert sorted(int(found.id, 16) for found in seen) == [1, 2, 3, 4, 5, 6]
+
+
+def _waiting(postgres):
+    """How many sessions wait for their turn to add events."""
+    return int(postgres.execute("select count(*) from pg_locks where locktype = 'advisory' and not granted"))
 
 
 def test_a_state_changes_only_from_the_version_that_was_seen(store):
