@@ -73,7 +73,7 @@ def test_an_event_never_becomes_visible_before_one_with_a_lower_number(postgres,
     on meanwhile sees none of those, or it would never see the first one. Batches are written all the same: they wait for no events.
     """
     inside, go_on, insert = threading.Event(), threading.Event(), Transaction.insert
-    seen, slow = [], []
+    seen, slow, ours = [], [], 10**9  # no other test has events of these ids
 
     def stopping(tx, table, columns, rows):
         insert(tx, table, columns, rows)
@@ -89,17 +89,17 @@ def test_an_event_never_becomes_visible_before_one_with_a_lower_number(postgres,
             seen.extend(page)
             return len(page)
 
-        second.add_events([event(1)])
+        second.add_events([event(ours + 1)])
         assert follow() == 1
-        slow.append(threading.Thread(target=first.add_events, args=([event(2)],)))
+        slow.append(threading.Thread(target=first.add_events, args=([event(ours + 2)],)))
         slow[0].start()
         assert inside.wait(30)
-        others = [threading.Thread(target=second.add_events, args=([event(number)],)) for number in range(3, 7)]
+        others = [threading.Thread(target=second.add_events, args=([event(ours + number)],)) for number in range(3, 7)]
         for thread in others:
             thread.start()
         while _waiting(postgres) < len(others) and follow() == 0:
             pass  # they are on their way
-        assert [int(found.id, 16) for found in seen] == [1]
+        assert [int(found.id, 16) - ours for found in seen] == [1]
         run, lease = started(second)
         second.write(lease, batch(0, 1))
         assert second.run(run.id).counts.succeeded == 2
@@ -108,7 +108,7 @@ def test_an_event_never_becomes_visible_before_one_with_a_lower_number(postgres,
             thread.join()
         assert follow() == 5
         assert [found.number for found in seen] == sorted(found.number for found in second.events())
-        assert sorted(int(found.id, 16) for found in seen) == [1, 2, 3, 4, 5, 6]
+        assert sorted(int(found.id, 16) - ours for found in seen) == [1, 2, 3, 4, 5, 6]
 
 
 def _waiting(postgres):
