@@ -173,7 +173,7 @@ def test_a_commit_whose_answer_is_lost_can_be_written_again(store, monkeypatch):
     assert contents(store) == committed
 
 
-@pytest.mark.parametrize("part", ["items", "attempts", "checkpoints", "dead_letters", "events"])
+@pytest.mark.parametrize("part", ["items", "attempts", "checkpoints", "dead_letters"])
 def test_one_bad_row_takes_the_whole_batch_with_it(store, part):
     """A row that no database takes: the error is clear, permanent, and quotes nothing of the row (C-14)."""
     _, lease, full = prepared(store)
@@ -184,7 +184,6 @@ def test_one_bad_row_takes_the_whole_batch_with_it(store, part):
         "attempts": lambda row: row._replace(outcome=None),
         "checkpoints": lambda row: row._replace(output=None),
         "dead_letters": lambda row: replace(row, error=None, payload=b"private"),
-        "events": lambda row: replace(row, name=None),
     }[part](rows[-1])
     with pytest.raises(StoreRefused) as caught:
         store.write(lease, replace(full, **{part: [*rows[:-1], bad]}))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outlast.store import StoreUnavailable, open_store
+from outlast.errors import LeaseLost
+from outlast.store import StoreRefused, StoreUnavailable, open_store
 from outlast.store.database import Transaction
 from outlast.store.records import EventRow, from_us
 from stores import START, TABLES, Plan, batch, contents, sql, started
@@ -36,6 +38,37 @@ def test_an_event_written_twice_is_there_once(store):
     store.add_events([event(2), event(3)])
     assert [int(found.id, 16) for found in store.events()] == [1, 2, 3]
     store.add_events([])
+
+
+def test_events_are_added_all_or_none_and_under_the_newest_lease(store, monkeypatch):
+    """
+    A row that no database takes, a fault at any statement, a lease that was lost: nothing of them is there. Once more they are
+    there once, as they were (C-14, C-22).
+    """
+    run, lease = started(store)
+    rows = [event(1, run=run.id, total=5), event(2)]
+    before = contents(store)
+    with pytest.raises(StoreRefused) as caught:
+        store.add_events([*rows, replace(event(3, text="private"), name=None)], lease)
+    assert ("private" in str(caught.value), caught.value.__cause__) == (False, None)
+    plan, broken = Plan(store, monkeypatch), 0
+    for at in range(1, 20):
+        plan.fail(at)
+        try:
+            store.add_events(rows, lease)
+            break
+        except StoreUnavailable:
+            broken += 1
+        finally:
+            plan.fail(None)
+        assert contents(store) == before
+    assert broken >= 4
+    store.add_events(rows, lease)
+    assert [replace(found, number=0) for found in store.events()] == rows
+    store.drop_lease(lease)
+    with pytest.raises(LeaseLost):
+        store.add_events([event(4)], lease)
+    assert len(store.events()) == 2
 
 
 def test_who_follows_the_events_misses_none(store):
