@@ -11,7 +11,7 @@ from outlast.errors import ConfigurationError
 from outlast.kernel.redact import MASK, remember_secret, remember_variable
 from outlast.pipeline.home import Home
 from outlast.settings.checks import Check, Shown
-from outlast.sharing import Bond, bind
+from outlast.sharing.named import Bond, bind
 from outlast.store.retention import KINDS
 
 if TYPE_CHECKING:

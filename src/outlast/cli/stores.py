@@ -113,7 +113,7 @@ def told_runs(
 
 def worker_of(store: Store, run: RunRecord) -> str | None:
     """Who is running it now, for a person's eye; None if nobody is, or if that was a process of this machine that is gone."""
-    lease = store.lease_of(run.number, 0)
+    lease = store.run_lease(run.number, 0)
     if lease is None or certainly_dead(lease.owner):
         return None
     host, _, rest = lease.owner.partition(":")

@@ -17,7 +17,7 @@ from outlast.kernel.clock import here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text, mask
 from outlast.observe.metrics import count_letters_of
-from outlast.sharing import Unreachable
+from outlast.sharing.contact import Unreachable
 from outlast.store import EMBEDDED, StoreError, open_store, retention, settled
 from outlast.store.codec import Codec
 from outlast.store.retention import DEFAULT_DAYS
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import TypeVar
 
-    from outlast.sharing import Change
+    from outlast.sharing.contact import Change
     from outlast.store import Store
     from outlast.store.codec import Seal
 

@@ -39,7 +39,7 @@ from outlast.pipeline.replays import (
     remember,
 )
 from outlast.pipeline.results import Counts, RunResult
-from outlast.sharing import bind
+from outlast.sharing.named import bind
 from outlast.store.records import ENDED
 from outlast.verdicts import classify
 from outlast.work import leases
@@ -194,7 +194,7 @@ class Run:
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
         plan, began = self.plan, here.get().clock.now()
-        state = await _aside(lambda: persist(lambda: store.shard_state(lease.run_number, lease.shard), "the store"))
+        state = await _aside(lambda: persist(lambda: store.shard_state(record.number, 0), "the store"))
         before = Counts(
             total=record.counts.total,
             succeeded=record.counts.succeeded,
@@ -452,7 +452,7 @@ def _admit(plan: Plan, record: RunRecord, name: str | None, at: str | None, now:
 def _withdraw(store: Store, record: RunRecord) -> None:
     """Forget a run that was refused before anybody has worked on it, unless somebody does so by now."""
     try:
-        lease = store.take_lease(record.number, 0, leases.myself(), terms.get().ttl)
+        lease = store.take_run(record.number, 0, leases.myself(), terms.get().ttl)
         if lease is not None and not store.forget_run(lease):
             let_go(store, lease)
     except Exception as error:  # noqa: BLE001 - why it was refused is raised

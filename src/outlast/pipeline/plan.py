@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.engine.runner import Runner
     from outlast.pipeline.record.books import Bounds
     from outlast.pipeline.stages import Stage
-    from outlast.sharing import Commons
+    from outlast.sharing.contact import Commons
     from outlast.store import Store
     from outlast.store.codec import Codec
 

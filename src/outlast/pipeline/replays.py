@@ -258,7 +258,7 @@ def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
         try:
             sink.claim()
         except Busy:
-            other = persist(lambda: store.lease_of(record.number, 0), "the store")
+            other = persist(lambda: store.run_lease(record.number, 0), "the store")
             if other is not None and not certainly_dead(other.owner):
                 raise taken(record, other) from None
             if clock.monotonic() >= until:
@@ -277,7 +277,7 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     on it is not in the sink. `before` is the run as it was found: one that has come to a good end, and that nobody has touched since, has left
     nothing behind what is committed.
     """
-    state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
+    state = persist(lambda: store.shard_state(record.number, 0), "the store")
     alone = not lease.before or certainly_dead(lease.before)
     settled: bool | None = False  # somebody had it and did not finish: what is behind may be theirs
     if not lease.before and before.replayed_by is None:
@@ -564,7 +564,7 @@ def make_good(store: Store, given: object = None) -> None:
     """
     for record in persist(store.held_sinks, "the store"):
         holder = persist(partial(store.run, record.replayed_by or ""), "the store")
-        lease = None if holder is None else persist(partial(store.lease_of, holder.number, 0), "the store")
+        lease = None if holder is None else persist(partial(store.run_lease, holder.number, 0), "the store")
         if lease is not None and not certainly_dead(lease.owner):
             continue
         try:

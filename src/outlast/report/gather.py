@@ -72,7 +72,7 @@ def as_told(store: Store, run: RunRecord) -> RunRecord:
     """
     if run.status != "running":
         return run
-    lease = store.lease_of(run.number, 0)
+    lease = store.run_lease(run.number, 0)
     if lease is not None and not certainly_dead(lease.owner):
         return run
     return replace(run, status="interrupted", why=run.why or ABANDONED)

@@ -3,7 +3,7 @@ The store: runs, items, attempts, dead letters, events and shared states, on SQL
 
     with open_store() as store:
         run = store.open_run("reviews", "2026-11-15", stages)
-        lease = store.take_lease(run.number, 0, owner="host:1", ttl=20)
+        lease = store.take_run(run.number, 0, owner="host:1", ttl=20)
         store.write(lease, Batch(items=..., attempts=..., read=2000))
 
 One class speaks one SQL; what differs between the two databases is in `sqlite` and `postgres`. All of it is blocking, and safe in threads.

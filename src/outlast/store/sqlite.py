@@ -37,8 +37,8 @@ _REMOTE = frozenset("afs beegfs ceph cifs fuse.glusterfs fuse.sshfs gpfs lustre 
 class Sqlite(Database):
     name = "sqlite"
     begin = "begin immediate"
-    for_update = ""
-    label = "0"
+    for_update = for_share = ""
+    labelled = "?"
     among = "in (select value from json_each(?))"
     lower = "lower({})"
     now = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
@@ -125,7 +125,7 @@ class Sqlite(Database):
         way_out = "Make room on that disk; nothing was written by halves." if code == sqlite3.SQLITE_FULL else ""
         return fault(f"the store {self.path} failed", error, way_out=way_out)
 
-    def evict(self, transaction: Transaction, run: int, shard: int) -> None:
+    def evict(self, transaction: Transaction, labels: Sequence[str]) -> None:
         """A transaction that began to write is alone: whoever stands still in one has the file, not only its shard."""
 
     def unmade(self, error: Exception) -> bool:

@@ -259,10 +259,10 @@ class Runner:
         if self.status is not None:
             return
         self.status = {"pause": "paused", "cancel": "cancelled"}.get(wish, "interrupted")
-        self._stop.set()
         grace = self.plan.tuning.grace
         self.ends_on = self._facts.monotonic() + grace
         self.stop(self.status, drop=True)
+        self._stop.set()  # only now: a thread whose attempt ends with it finds nothing more to begin
         self.loop.call_later(grace, self.cancel)
 
     def cancel(self) -> None:

@@ -75,7 +75,7 @@ class WriteBatch:
 
     def of(self, origin: Origin) -> OriginPart:
         """The part that goes to this run."""
-        return self.homes.setdefault(origin.lease.run_number, OriginPart(origin))
+        return self.homes.setdefault(origin.record.number, OriginPart(origin))
 
     @property
     def empty(self) -> bool:
