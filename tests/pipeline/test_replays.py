@@ -15,7 +15,6 @@ import pytest
 
 import outlast
 from outlast import report
-from outlast.cli.runs import run_fields
 from outlast.components import open_sink
 from outlast.components.parquet import Parquet
 from outlast.components.tables import Inserted
@@ -23,6 +22,7 @@ from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.pipeline import replays
 from outlast.pipeline.plan import Tuning
+from outlast.report.views import run_document
 from outlast.store import Store, StoreUnavailable
 from outlast.testing import virtual_time
 from outlast.work import leases
@@ -185,7 +185,7 @@ def test_nobody_says_that_rows_are_in_a_sink_which_a_dead_replay_has_left(app, s
     late = isinstance(sink, outlast.Table) or sink.endswith("parquet")
     assert (mill.run().counts.succeeded, rows_of(sink)) == (3, [0, 2] if late else [0, 1, 2])
     warned = "A replay has its sink open: what that has brought may not be there"
-    shown = [mill.run().told, report.read(app, mill.run().id).run.why, run_fields(mill.run())["why"]]
+    shown = [mill.run().told, report.read(app, mill.run().id).run.why, run_document(mill.run())["why"]]
     assert [warned in text for text in shown] == [late] * 3
     mill.pipeline.run(range(3), run_key="k", item_key=str, sink=sink)
     assert (mill.run().told, rows_of(sink)) == ("3 of 3 items succeeded", [0, 1, 2])

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,13 +27,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from outlast.calls import quiet
 from outlast.components import Busy, Table, Unreadable, open_sink
 from outlast.components.files import PARQUET
 from outlast.components.sinks import spool_of
 from outlast.deadletters import NothingToReplay
 from outlast.deadletters.beginnings import beginning
 from outlast.errors import ConfigurationError, LeaseLost, PermanentFailure
-from outlast.kernel.clock import here, stopping
+from outlast.kernel.clock import stopping
 from outlast.kernel.log import warn
 from outlast.kernel.redact import MASK, error_text, mask, remember_secret
 from outlast.kernel.wording import counted
@@ -41,6 +43,7 @@ from outlast.pipeline.intake import Intake
 from outlast.pipeline.lease import let_go, take, taken
 from outlast.pipeline.record.books import Accounting, in_words, tally
 from outlast.pipeline.results import Counts
+from outlast.policy import RetryPolicy
 from outlast.store.records import ENDED, UNTRIED, Batch, Standing
 from outlast.verdicts import classify
 from outlast.work.leases import certainly_dead
@@ -62,7 +65,8 @@ _MOST_OPEN = 16  # runs that are held at a time, each with its sink
 _MOST_TABLES = 256
 LOOKED_THROUGH = 1000  # runs, for the one that a sink belongs to
 _ALL = 1 << 40
-_BUSY = 2.0  # seconds for which a sink that somebody else has is waited for
+_BUSY = 2.0  # seconds for which a sink that another process has is waited for
+_BUSY_SINK = RetryPolicy(max_attempts=sys.maxsize, backoff="fixed", initial_delay=0.1, jitter=0.0, on_errors=(Busy,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,23 +256,18 @@ def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
 def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
     """The sink comes before the lease: who cannot write must not take a run away from somebody who is only slow."""
     sink.look_for(persist(lambda: store.shard_state(record.number, 0), "the store").sink_offset)
-    clock = here.get().clock
-    until = clock.monotonic() + _BUSY
-    while True:
+
+    def claim() -> None:
         try:
             sink.claim()
-        except Busy:
+        except Busy:  # one that begins has its file before its lease, and one that ends after it
             other = persist(lambda: store.run_lease(record.number, 0), "the store")
             if other is not None and not certainly_dead(other.owner):
                 raise taken(record, other) from None
-            if clock.monotonic() >= until:
-                raise
-        else:
-            return
-        # One that begins has its file before its lease, and one that ends after it.
-        if clock.sleep(_BUSY / 20, stopping.get()):
-            message = "asked to stop while another process writes to the sink"
-            raise InterruptedError(message)
+            raise
+
+    stopped = "asked to stop while another process writes to the sink"
+    quiet.persist(claim, _BUSY_SINK, _BUSY, stop=stopping.get(), stopped=stopped)
 
 
 def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, before: RunRecord) -> RunRecord:

@@ -131,6 +131,21 @@ class RunCounts:
     failed: int = 0
     degraded: int = 0
 
+    @property
+    def finished(self) -> int:
+        return self.succeeded + self.skipped + self.dlq + self.failed
+
+    @property
+    def pending(self) -> int:
+        """Read, and not finished."""
+        return max(0, self.total - self.finished)
+
+    @property
+    def success_rate(self) -> float:
+        """The share of those that succeeded in all but the skipped; 1.0 if there are none."""
+        wanted = self.total - self.skipped
+        return self.succeeded / wanted if wanted else 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
