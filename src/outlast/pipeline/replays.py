@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from outlast.calls import quiet
 from outlast.components import Busy, Table, Unreadable, open_sink
 from outlast.components.files import PARQUET
 from outlast.components.sinks import spool_of
@@ -33,15 +35,16 @@ from outlast.components.sql import steady
 from outlast.deadletters import NothingToReplay
 from outlast.deadletters.beginnings import beginning
 from outlast.errors import ConfigurationError, LeaseLost, PermanentFailure
-from outlast.kernel.clock import here, stopping
+from outlast.kernel.clock import stopping
 from outlast.kernel.log import warn
 from outlast.kernel.redact import MASK, error_text, mask, remember_secret
 from outlast.kernel.wording import counted
-from outlast.pipeline.engine.item import Journey
+from outlast.pipeline.engine.item import Item
 from outlast.pipeline.intake import Intake
 from outlast.pipeline.lease import let_go, take, taken
 from outlast.pipeline.record.books import Accounting, in_words, tally
 from outlast.pipeline.results import Counts
+from outlast.policy import RetryPolicy
 from outlast.store.records import ENDED, UNTRIED, Batch, Standing
 from outlast.verdicts import classify
 from outlast.work.leases import certainly_dead
@@ -63,7 +66,8 @@ _MOST_OPEN = 16  # runs that are held at a time, each with its sink
 _MOST_TABLES = 256
 LOOKED_THROUGH = 1000  # runs, for the one that a sink belongs to
 _ALL = 1 << 40
-_BUSY = 2.0  # seconds for which a sink that somebody else has is waited for
+_BUSY = 2.0  # seconds for which a sink that another process has is waited for
+_BUSY_SINK = RetryPolicy(max_attempts=sys.maxsize, backoff="fixed", initial_delay=0.1, jitter=0.0, on_errors=(Busy,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,23 +251,18 @@ def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
 def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
     """The sink comes before the lease: who cannot write must not take a run away from somebody who is only slow."""
     sink.look_for(persist(lambda: store.shard_state(record.number, 0), "the store").sink_offset)
-    clock = here.get().clock
-    until = clock.monotonic() + _BUSY
-    while True:
+
+    def claim() -> None:
         try:
             sink.claim()
-        except Busy:
+        except Busy:  # one that begins has its file before its lease, and one that ends after it
             other = persist(lambda: store.run_lease(record.number, 0), "the store")
             if other is not None and not certainly_dead(other.owner):
                 raise taken(record, other) from None
-            if clock.monotonic() >= until:
-                raise
-        else:
-            return
-        # One that begins has its file before its lease, and one that ends after it.
-        if clock.sleep(_BUSY / 20, stopping.get()):
-            message = "asked to stop while another process writes to the sink"
-            raise InterruptedError(message)
+            raise
+
+    stopped = "asked to stop while another process writes to the sink"
+    quiet.persist(claim, _BUSY_SINK, _BUSY, stop=stopping.get(), stopped=stopped)
 
 
 def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, before: RunRecord) -> RunRecord:
@@ -588,16 +587,11 @@ def _make_good(store: Store, record: RunRecord, given: object) -> None:
 # -- from letters to items ------------------------------------------------------------------------------------------------------------
 
 
-async def _unasked(_: Callable[[], Any]) -> Any:
-    message = "nobody is there to ask the store yet"
-    raise RuntimeError(message)
-
-
 class Resends(Intake):
     """The items of a replay: letters from its list, each claimed, from the stage that failed with the input it had there."""
 
     def __init__(self, chosen: Chosen, plan: Plan, lease: Lease, origins: Origins, **options: Any) -> None:
-        super().__init__(iter(()), None, stages=plan.stages, aside=_unasked, **options)
+        super().__init__(iter(()), None, stages=plan.stages, **options)
         self._plan = plan
         self._lease = lease
         self._origins = origins
@@ -613,11 +607,6 @@ class Resends(Intake):
         self.untried: Counter[str] = Counter()  # why letters stay open that were not tried
         self._untried_before = 0  # by earlier passes
         self._goes_on = False  # an earlier pass has tried some of it
-
-    def beside(self, runner: Runner) -> None:
-        """Ask the store beside the loop of this runner, which keeps the leases."""
-        self._aside = runner.aside
-        self._origins.runner = runner
 
     # -- the list
 
@@ -648,7 +637,7 @@ class Resends(Intake):
 
     # -- items
 
-    async def chunk(self, most: int) -> list[Journey]:
+    async def chunk(self, most: int) -> list[Item]:
         run = self._run.number
         rows = await self._aside(lambda: self._store.replay_list(run, after=self._last, limit=most))
         while not rows:
@@ -657,19 +646,19 @@ class Resends(Intake):
                 return []
             rows = await self._aside(lambda: self._store.replay_list(run, after=self._last, limit=most))
         letters = await self._aside(lambda: self._store.letters_by_id(letter for _, letter in rows))
-        journeys: list[Journey] = []
+        items: list[Item] = []
         for seq, id_ in rows:
             letter = letters.get(id_)
-            if journeys and letter is not None and letter.run is not None and not self._origins.room_for(letter.run):
+            if items and letter is not None and letter.run is not None and not self._origins.room_for(letter.run):
                 break  # these must be on their way before it can be opened
-            journeys.append(await self._journey(seq, id_, letter))
+            items.append(await self._item(seq, id_, letter))
             self._last = seq
         self._next = max(self._next, self._last + 1)
-        self._under_way += len(journeys)
-        tried = [journey for journey in journeys if journey.untried is None]
+        self._under_way += len(items)
+        tried = [item for item in items if item.untried is None]
         await self._remember(tried)
         await self._set_ahead(tried)
-        return journeys
+        return items
 
     async def _more_to_do(self) -> bool:
         """Whether there is more than the canaries, and it is to follow: they are waited for."""
@@ -699,33 +688,33 @@ class Resends(Intake):
             await self._aside(lambda: self._claim(len(self._rest)))
         return True
 
-    async def _journey(self, seq: int, id_: str, letter: DeadLetterRow | None) -> Journey:
+    async def _item(self, seq: int, id_: str, letter: DeadLetterRow | None) -> Item:
         if letter is None or letter.status != "replaying" or letter.claimed_by != self._run.id:
-            journey = Journey(seq, id_ if letter is None else letter.item_key, None)
+            item = Item(seq, id_ if letter is None else letter.item_key, None)
             what = "it is no more on record" if letter is None else f"it is {letter.status} by now"
-            return self._without(journey, what, status="skipped")
-        journey = Journey(seq, letter.item_key, None)
-        journey.letter = letter
+            return self._without(item, what, status="skipped")
+        item = Item(seq, letter.item_key, None)
+        item.letter = letter
         if letter.run is not None:
             origin = await self._origin(letter.run)
             if isinstance(origin, str):
-                return self._without(journey, origin)
+                return self._without(item, origin)
             if origin is not None:
                 origin.under_way += 1
-                journey.origin = origin
+                item.origin = origin
         try:
             found = beginning(letter, self._codec, self._types, self._names, from_start=self._plan.from_start)
         except Exception as error:  # noqa: BLE001 - one letter that cannot be read stops no other
-            return self._without(journey, error_text(error))
-        journey.at = found.at
-        journey.source = journey.value = found.value
-        return journey
+            return self._without(item, error_text(error))
+        item.at = found.at
+        item.source = item.value = found.value
+        return item
 
-    def _without(self, journey: Journey, why: str, status: Any = None) -> Journey:
+    def _without(self, item: Item, why: str, status: Any = None) -> Item:
         """It is not tried: it stays as it is, and the result says so."""
-        journey.untried, journey.status = why, status
-        journey.value = Unreadable("", PermanentFailure(why, error_class="validation_error"))
-        return journey
+        item.untried, item.status = why, status
+        item.value = Unreadable("", PermanentFailure(why, error_class="validation_error"))
+        return item
 
     async def _origin(self, run: str) -> Origin | str | None:
         origins = self._origins

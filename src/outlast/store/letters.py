@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
+from outlast.calls.quiet import persist
 from outlast.kernel.clock import here
+from outlast.policy import RetryPolicy
 from outlast.store.database import Duplicate
 from outlast.store.filters import in_sql
 from outlast.store.leases import end, fenced
@@ -43,6 +46,8 @@ _FIELDS = (
 COLUMNS = f"{_FIELDS}, app"
 _NAMES = tuple(DeadLetterRow.__dataclass_fields__)
 _CHUNK = 5000  # letters moved in one transaction
+# Of two that add the same letter at once, one finds it there when it tries again.
+_AT_ONCE = RetryPolicy(max_attempts=100, backoff="fixed", initial_delay=0.0, jitter=0.0, on_errors=(Duplicate,))
 
 #: The newest change first, as people read them; or by when they were made, which never changes while somebody reads on.
 Order = Literal["updated", "created"]
@@ -127,11 +132,7 @@ class Letters:
     def add_letters(self, letters: Iterable[DeadLetterRow]) -> int:
         """Add dead letters that no run made, such as imported ones; how many were not there yet."""
         given = {letter.id: letter for letter in letters}
-        while True:
-            try:
-                return self._add(given)
-            except Duplicate:
-                continue  # somebody else added one of them at the same time
+        return persist(lambda: self._add(given), _AT_ONCE, inf)
 
     def _add(self, given: dict[str, DeadLetterRow]) -> int:
         database, now = self._database, to_us(here.get().clock.now())
