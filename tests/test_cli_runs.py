@@ -23,6 +23,7 @@ from forked import Forked
 from outlast.cli.running import exit_code
 from outlast.store import open_store
 from sharing import Process
+from tables import table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -262,7 +263,7 @@ def test_everything_that_is_wrong_is_said_at_once(shell):
     assert not (shell.folder / ".outlast").exists()
 
 
-@pytest.mark.parametrize(
+@table(
     ("target", "message"),
     [
         ("ap.py:reviews", "to be a Python file, but there is none in"),
@@ -674,6 +675,13 @@ def failed(shell: Shell, *texts: str) -> list[dict]:
     return shell.json("dlq list")[::-1]
 
 
+@pytest.fixture
+def failed_before(shell):
+    """A shell where a run has left a dead letter."""
+    failed(shell, "bad")
+    return shell
+
+
 def test_a_dead_letter_is_shown_masked_and_revealed_on_demand(shell):
     """S0-41, C-14: payloads are the user's own; what looks like a secret is not printed unless asked for."""
     (letter,) = failed(shell, "bad password=hunter2")
@@ -842,7 +850,7 @@ def test_archive_export_and_import_from_a_shell(shell):
     assert {letter["id"] for letter in shell.json("dlq list --store other.db")} == {first["id"], second["id"]}
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "message"),
     [
         ("dlq show zzzz", "or at least its first 4 digits"),
@@ -860,10 +868,9 @@ def test_archive_export_and_import_from_a_shell(shell):
         ("dlq import nothing", "expected nothing to be a folder"),
     ],
 )
-def test_what_is_wrong_is_explained_without_a_traceback(shell, line, message):
+def test_what_is_wrong_is_explained_without_a_traceback(failed_before, line, message):
     """S0-29: exit code 2, one sentence, nothing on stdout."""
-    failed(shell, "bad")
-    done = shell(line)
+    done = failed_before(line)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
