@@ -559,7 +559,7 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
 
     def write() -> None:  # once more changes nothing
         store.set_run(lease, record.id, status=result.status, reason=result.reason, why=result.why)
-        store.add_events(rows, lease)
+        store.add_events(rows)
 
     try:
         if result.status in ENDED and result.reason != "store_error":

@@ -39,13 +39,14 @@ class Upkeep:
 
     def add_events(self, events: Iterable[EventRow], lease: Lease | None = None) -> None:
         """
-        Put events on record; one that is there already is not added again. `LeaseLost` if the lease is not the newest.
+        Put events on record; one that is there already is not added again. With a lease they are written as its
+        batches are: `LeaseLost` if it is not the newest.
 
         This is a short transaction of its own, because of all that add events one does it at a time: else a number
         could become visible after a higher one, and be missed by those who read on from there. No batch waits for it.
         """
         given = {event.id: event for event in events}
-        with self._database.writing() as tx:
+        with self._database.writing(batches=lease is not None) as tx:
             if lease is not None:
                 fenced(self._database, tx, self.app, lease)
             self._database.lock_events(tx)
