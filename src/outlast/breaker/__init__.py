@@ -53,7 +53,7 @@ from outlast.sharing import Bond
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from datetime import datetime
     from types import TracebackType
     from typing import Literal, Never, ParamSpec, Self, TypeVar
@@ -170,6 +170,20 @@ class CircuitBreaker:
         _breakers.add(self)
         _by_name.setdefault(self.name, self)
         stands(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], /, *, name: str | None = None) -> Self:
+        """A breaker from a configuration block. `name` is for a block that has none. Every mistake is reported, at once."""
+        from outlast.settings.keys import named
+
+        return named(cls, "circuit_breaker", config, name)
+
+    def to_config(self) -> dict[str, Any]:
+        """The configuration block that makes such a breaker: its name and what differs from the defaults."""
+        from outlast.settings.keys import shown
+
+        usual = {**(CircuitBreaker.__init__.__kwdefaults__ or {}), "success_threshold": self.half_open_requests}
+        return shown("circuit_breaker", {name: getattr(self, name) for name in ("name", *_SETTINGS)}, usual)
 
     # -- what it looks like -----------------------------------------------------------------------------------------------
 

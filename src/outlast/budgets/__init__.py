@@ -62,6 +62,20 @@ class RetryBudget:
         _budgets.add(self)
         _by_name.setdefault(self.name, self)
 
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], /, *, name: str | None = None) -> Self:
+        """A budget from a configuration block. `name` is for a block that has none. Every mistake is reported, at once."""
+        from outlast.settings.keys import named
+
+        return named(cls, "retry_budget", config, name)
+
+    def to_config(self) -> dict[str, Any]:
+        """The configuration block that makes such a budget: its name and what differs from the defaults."""
+        from outlast.settings.keys import shown
+
+        options = {name: getattr(self, name) for name in ("name", *_SETTINGS)}
+        return shown("retry_budget", options, RetryBudget.__init__.__kwdefaults__ or {})
+
     @property
     def available(self) -> int:
         """Retries that would be granted now; of a shared budget as far as is known."""
