@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import outlast
 from mended import Found
-from outlast.pipeline.record import writer
+from outlast.pipeline.plan import Tuning
 from outlast.store import Store
+from outlast.work.writer import BatchLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,7 +92,7 @@ def dawdle() -> None:
         write(store, lease, batch)
         time.sleep(0.001)
 
-    writer.MOST_ITEMS = 60
+    outlast.Pipeline._tuning = Tuning(batches=BatchLimits(entries=60))
     os.pwrite, Store.write = in_pieces, slowly
 
 

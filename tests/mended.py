@@ -22,9 +22,10 @@ from pathlib import Path
 import outlast
 from outlast.components import parquet, tables
 from outlast.deadletters.letters import NothingToReplay
-from outlast.pipeline.record import writer
+from outlast.pipeline.plan import Tuning
 from outlast.store import Store
 from outlast.work.patience import Terms, terms
+from outlast.work.writer import BatchLimits
 
 APP, PIPELINE = "mended", "mill"
 RUNS = 3  # that the letters come from, each with a sink of its own
@@ -62,7 +63,7 @@ def text_of(n: int) -> str:
 
 def slowly() -> None:
     """As on a slow disk: files grow in pieces, commits take their time. Kills then hit the moments in between."""
-    writer.MOST_ITEMS = 20
+    outlast.Pipeline._tuning = Tuning(batches=BatchLimits(entries=20))
     piecemeal = os.pwrite
 
     def pieces(file, data, at):

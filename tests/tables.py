@@ -26,11 +26,11 @@ def table(names, rows, *, ids=None):
 
     def decorate(test):
         @functools.wraps(test)
-        def every_row(**given):
+        def every_row(*self, **given):
             wrong, first = [], None
             for label, values in cases:
                 try:
-                    test(**given, **dict(zip(wanted, values, strict=True)))
+                    test(*self, **given, **dict(zip(wanted, values, strict=True)))
                 except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - whatever is wrong with a row
                     wrong.append(f"{label}: {type(error).__name__}: {error}")
                     first = first or error

@@ -1551,7 +1551,7 @@ def test_a_wrong_setting_is_named(settings, said):
         CircuitBreaker("service", **settings)
 
 
-@pytest.mark.parametrize("name", ["", None, 3])
+@table("name", ["", None, 3])
 def test_a_breaker_needs_a_name(name):
     """C-13: state belongs to a name."""
     with pytest.raises(ConfigurationError, match="name"):

@@ -56,14 +56,14 @@ ASYNC = {
 }
 
 
-@pytest.mark.parametrize("make", SYNC.values(), ids=list(SYNC))
+@table("make", SYNC.values(), ids=list(SYNC))
 def test_what_answers_every_attribute_is_a_function(make):
     """S2-13: a mock or a proxy is no coroutine function because it says yes to everything."""
     fn = make()
     assert (kind_of(fn), inspect.iscoroutinefunction(retry(fn))) == ("sync", False)
 
 
-@pytest.mark.parametrize("make", ASYNC.values(), ids=list(ASYNC))
+@table("make", ASYNC.values(), ids=list(ASYNC))
 def test_what_is_marked_as_a_coroutine_function_is_one(make):
     """S2-13: the marks of the standard library count, as they do for `inspect`."""
     fn = make()
@@ -169,8 +169,8 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("guard", [Guard(), Guard(total_timeout=60)], ids=["plain", "full"])
-@pytest.mark.parametrize("asked", KINDS)
+@table("guard", [Guard(), Guard(total_timeout=60)], ids=["plain", "full"])
+@table("asked", KINDS)
 def test_a_decorated_function_is_of_the_same_kind_for_inspect(asked, guard):
     """Frameworks ask `inspect` how a function is to be called; the answer is that of the function itself."""
 

@@ -144,7 +144,7 @@ def note(error: BaseException) -> str:
 # --- worked examples --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("policy", "service", "calls", "waits"),
     [
         pytest.param(presets.tiered, lambda: down(3, DatabaseDown), 4, [1, 2, 4], id="a database pool: 7 s"),
@@ -281,7 +281,7 @@ def test_a_success_at_the_first_attempt_tells_nothing(perform):
     assert (events, time.sleeps) == ([], [])
 
 
-@pytest.mark.parametrize("value", [None, 0, False, "", [], (), {}])
+@table("value", [None, 0, False, "", [], (), {}])
 def test_falsy_results_are_results(perform, value):
     """S2-13: what was returned is returned, as the very same object."""
     with virtual_time():
@@ -619,7 +619,7 @@ def test_a_wait_that_would_cross_the_deadline_is_not_begun(perform):
     ]
 
 
-@pytest.mark.parametrize(("total", "calls"), [(7.001, 4), (7.0, 3), (6.999, 3), (1.0, 1), (0.5, 1)])
+@table(("total", "calls"), [(7.001, 4), (7.0, 3), (6.999, 3), (1.0, 1), (0.5, 1)])
 def test_the_deadline_itself_is_too_late(perform, total, calls):
     """D-7: elapsed + delay >= total stops."""
     service = down()
@@ -848,7 +848,7 @@ def test_retry_exhausted_asks_for_the_product(perform):
     assert time.sleeps == [1.0, 2.0, 1.0, 1.0, 2.0, 2.0, 1.0, 2.0]
 
 
-@pytest.mark.parametrize(
+@table(
     "inner",
     [
         Guard("inner", retry=None),
@@ -1580,7 +1580,7 @@ def test_the_fallback_gets_the_same_arguments_when_all_has_failed():
     ]
 
 
-@pytest.mark.parametrize("error", [ValueError(), VendorError(), PermanentFailure()])
+@table("error", [ValueError(), VendorError(), PermanentFailure()])
 def test_the_fallback_also_answers_what_was_not_retried(perform, error):
     """semantics 72: permanent errors too."""
     with virtual_time():

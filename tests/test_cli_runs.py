@@ -23,6 +23,7 @@ from forked import Forked
 from outlast.cli.running import exit_code
 from outlast.store import open_store
 from sharing import Process
+from tables import table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -262,7 +263,7 @@ def test_everything_that_is_wrong_is_said_at_once(shell):
     assert not (shell.folder / ".outlast").exists()
 
 
-@pytest.mark.parametrize(
+@table(
     ("target", "message"),
     [
         ("ap.py:reviews", "to be a Python file, but there is none in"),
@@ -503,12 +504,14 @@ def test_a_failed_run_with_something_left_goes_on_or_is_cancelled(shell):
 # second one's outputs, "before 2" has them all in the sink, "after 2" has it on record.
 KILLED = """
 import os, signal
-from outlast.pipeline.record import writer
+import outlast
+from outlast.pipeline.plan import Tuning
+from outlast.work.writer import BatchLimits
 from outlast.store import Store
 
 moment, number = os.environ.get("KILL", "never 0").split()
 write, pwrite, batch_number = Store.write, os.pwrite, 1
-writer.MOST_ITEMS = 10
+outlast.Pipeline._tuning = Tuning(batches=BatchLimits(entries=10))
 
 
 def at(now):
@@ -670,6 +673,13 @@ def failed(shell: Shell, *texts: str) -> list[dict]:
     shell.write(*["good"] * 40, *texts)
     shell("run app.py:reviews --input in.jsonl --run-key today --item-key id")
     return shell.json("dlq list")[::-1]
+
+
+@pytest.fixture
+def failed_before(shell):
+    """A shell where a run has left a dead letter."""
+    failed(shell, "bad")
+    return shell
 
 
 def test_a_dead_letter_is_shown_masked_and_revealed_on_demand(shell):
@@ -840,7 +850,7 @@ def test_archive_export_and_import_from_a_shell(shell):
     assert {letter["id"] for letter in shell.json("dlq list --store other.db")} == {first["id"], second["id"]}
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "message"),
     [
         ("dlq show zzzz", "or at least its first 4 digits"),
@@ -858,10 +868,9 @@ def test_archive_export_and_import_from_a_shell(shell):
         ("dlq import nothing", "expected nothing to be a folder"),
     ],
 )
-def test_what_is_wrong_is_explained_without_a_traceback(shell, line, message):
+def test_what_is_wrong_is_explained_without_a_traceback(failed_before, line, message):
     """S0-29: exit code 2, one sentence, nothing on stdout."""
-    failed(shell, "bad")
-    done = shell(line)
+    done = failed_before(line)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr

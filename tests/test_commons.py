@@ -7,8 +7,10 @@ import threading
 import pytest
 
 import outlast
-from outlast import sharing, testing
-from outlast.sharing import Bond, Contact, Unreachable, bind
+from outlast import testing
+from outlast.sharing import contact as contact_room
+from outlast.sharing.contact import Contact, Unreachable
+from outlast.sharing.named import Bond, bind
 
 
 class Place:
@@ -116,7 +118,7 @@ def test_an_unexpected_error_in_the_thread_of_a_contact_stops_nobody(caplog):
 
 def test_the_thread_of_a_contact_goes_on_after_an_unexpected_error(caplog, monkeypatch):
     """Semantics 55: whatever it is, meanwhile everybody decides alone, and later what is shared counts again."""
-    monkeypatch.setattr(sharing, "_LOST", 0.01)
+    monkeypatch.setattr(contact_room, "_LOST", 0.01)
     contact, thing = Contact(Desk()), Thing()
     thing.looks = 1
     fails = iter([True])

@@ -85,7 +85,7 @@ def test_a_tier_that_is_not_listed_has_no_retries():
     assert compat.get_max_retries_for_tier("network", {"database": 5}) == 0
 
 
-@pytest.mark.parametrize(
+@table(
     ("errors", "limits", "base", "calls", "seconds"),
     [
         ([psycopg2.OperationalError("pool exhausted")] * 3, {"database": 5}, 1.0, 4, 7.0),
@@ -345,7 +345,7 @@ def test_older_event_names_are_known():
 # --- what the documents ask of any protected call ---
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "category"),
     [
         (TimeoutError(), "transient"),

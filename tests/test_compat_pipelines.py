@@ -16,6 +16,7 @@ import requests
 import outlast
 from outlast import compat, testing
 from servers.proxy import Proxy
+from tables import table
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +190,7 @@ def http_error(status):
     return requests.HTTPError(response=response)
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "options", "calls"),
     [
         (requests.Timeout(), {}, 4),
@@ -335,7 +336,7 @@ def test_empty_tables_and_lists_come_out_empty():
     assert (list(none.output_data.columns), len(none.output_data)) == (["a"], 0)
 
 
-@pytest.mark.parametrize("data", ["rows", {"a": 1}, 3, None, b"x"])
+@table("data", ["rows", {"a": 1}, 3, None, b"x"])
 def test_what_are_no_rows_is_refused(data):
     """A string is no table."""
     with pytest.raises(outlast.ConfigurationError, match="expected rows"):

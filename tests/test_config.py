@@ -211,9 +211,7 @@ def test_a_list_of_exceptions_and_statuses():
     ]
 
 
-@pytest.mark.parametrize(
-    "key", ["retryable_exceptions", "retryable_http_status_codes", "on_errors", "retriable_errors"]
-)
+@table("key", ["retryable_exceptions", "retryable_http_status_codes", "on_errors", "retriable_errors"])
 def test_an_empty_list_means_nothing(key):
     """D-1, C-09: a list that is empty was not forgotten."""
     assert reasons(read({key: []}), TimeoutError(), HttpError(503)) == ["not_listed", "not_listed"]
@@ -683,7 +681,7 @@ def test_a_backoff_that_does_not_exist_in_a_block(word, meant):
     assert f"Did you mean {meant!r}?" in problem
 
 
-@pytest.mark.parametrize("block", [None, 5, "retry", ["max_attempts"], [("max_attempts", 3)]])
+@table("block", [None, 5, "retry", ["max_attempts"], [("max_attempts", 3)]])
 def test_a_block_that_is_no_mapping(block):
     """S0-29: what stands in its place is named."""
     (problem,) = problems(lambda: read(block))
@@ -774,7 +772,7 @@ def test_a_wrong_setting_of_a_guard(field, value, expected, shown, way_out):
     assert way_out in problem
 
 
-@pytest.mark.parametrize(
+@table(
     ("typo", "meant"),
     [
         ("brekaer", "breaker"),
@@ -1011,7 +1009,7 @@ def test_all_mistakes_of_retry_are_reported_at_once():
     ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("typo", "meant"),
     [("max_attemps", "max_attempts"), ("total_timout", "total_timeout"), ("time_out", "timeout"), ("jiter", "jitter")],
 )
@@ -1022,7 +1020,7 @@ def test_an_option_that_retry_does_not_have(typo, meant):
     assert f"Did you mean {meant!r}?" in problem
 
 
-@pytest.mark.parametrize("target", [5, "max_attempts", {"max_attempts": 3}, [], 3.5])
+@table("target", [5, "max_attempts", {"max_attempts": 3}, [], 3.5])
 def test_retry_on_something_that_is_no_function(target):
     """S0-29: what came is named."""
     (problem,) = problems(lambda: retry(target))

@@ -29,11 +29,12 @@ from outlast.store.records import EventRow, to_us
 from outlast.testing import capture_events
 from stores import TABLES, sql
 from stores import letter as row
+from tables import table
 
 # --- one problem, many messages ---
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "expected"),
     [
         ("Item 42 failed: HTTP 503 after 3.5 s, row 1,234", "Item <n> failed: HTTP <n> after <n> s, row <n>"),
@@ -110,7 +111,7 @@ def test_stage_class_type_and_words_tell_problems_apart():
     assert len({fingerprint(*case) for case in cases}) == len(cases)
 
 
-@pytest.mark.parametrize(
+@table(
     ("one", "other", "same"),
     [
         ("'price'", "'customer'", False),
@@ -150,7 +151,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("piece", HOSTILE)
+@table("piece", HOSTILE)
 def test_no_message_makes_it_slow(piece, monkeypatch):
     """S0-41: eight times the text takes at most about eight times as long, whatever it repeats; far from the square."""
     monkeypatch.setattr(fingerprints, "_READ", 10**9)
@@ -454,7 +455,7 @@ class Sweeper:
         return "done"
 
 
-@pytest.mark.parametrize(
+@table(
     ("repos", "bad", "status"),
     [
         (["a", "b"], (), "success"),
@@ -733,7 +734,7 @@ def test_an_edited_letter_is_replayed_with_its_new_payload_and_its_old_type(shop
 def another_replay(store, key="x"):
     """A replay of another process that lives, and its lease."""
     run = store.open_run("reviews", key, (), kind="replay")
-    return run, store.take_lease(run.number, 0, "elsewhere", 600)
+    return run, store.take_run(run.number, 0, "elsewhere", 600)
 
 
 def test_only_an_open_letter_can_be_edited(shop):

@@ -30,6 +30,7 @@ from outlast.display.snapshot import (
 from outlast.display.telling import breaker, ending, lines, pace
 from outlast.display.terminal import picture
 from outlast.kernel.wording import counted, duration, per_second, percent
+from tables import table
 
 WAY = ["source", "parse", "label", "store", "out.jsonl"]
 RUN = Snapshot(
@@ -223,7 +224,7 @@ def test_the_last_picture_says_what_it_came_to():
     assert [line for line in last if line.startswith("cost")] != []
 
 
-@pytest.mark.parametrize(
+@table(
     ("edges", "expected"),
     [
         ("ab bc", ["┌ a", "├ b", "▼ c"]),
@@ -337,7 +338,7 @@ def test_no_snapshot_breaks_the_picture(width, height, counts, expected, rate, s
     assert "<" not in text_of
 
 
-@pytest.mark.parametrize(
+@table(
     ("said", "expected"),
     [
         (counted(0, "retry", "retries"), "0 retries"),

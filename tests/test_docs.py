@@ -331,14 +331,14 @@ def names_of_peer(name: str) -> set[str]:
     return {*peer.__all__, *options, *members}
 
 
-@pytest.mark.parametrize("name", PEERS)
+@table("name", PEERS)
 def test_migration_page_answers_for_every_name_of_the_peer(name):
     """Whoever searches the page for a name of the library they know finds it."""
     page = (ROOT / "docs" / "migrate" / f"{name.partition('.')[0]}.md").read_text()
     assert undocumented(names_of_peer(name), page) == []
 
 
-@pytest.mark.parametrize("name", [name for name in PEERS if "." not in name])
+@table("name", [name for name in PEERS if "." not in name])
 def test_migration_pages_tell_the_version_that_their_programs_run_with(name):
     """What a page says of another library was true of one release of it."""
     page = (ROOT / "docs" / "migrate" / "index.md").read_text()

@@ -12,6 +12,7 @@ import pytest
 
 import outlast
 import reference
+from tables import table
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -28,7 +29,7 @@ def generator():
 GENERATE = generator()
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in GENERATE.pages()])
+@table("page", [pytest.param(page, id=page.name) for page in GENERATE.pages()])
 def test_generated_tables_are_current(page):
     """What stands between the markers is what `python docs/generate.py` would write now."""
     text = page.read_text()
@@ -68,7 +69,7 @@ def test_every_environment_variable_is_in_the_reference():
     assert sorted(set(re.findall(r"\bOUTLAST_[A-Z_]+\b", sources))) == sorted(rows)
 
 
-@pytest.mark.parametrize("options", ["RetryPolicy", "Guard", "CircuitBreaker", "Limit", "Rate", "RetryBudget", "Hedge"])
+@table("options", ["RetryPolicy", "Guard", "CircuitBreaker", "Limit", "Rate", "RetryBudget", "Hedge"])
 def test_every_option_has_its_row(options):
     """Each option of what users configure stands in the table under its heading, with its default."""
     place = ("policy.md", "Options") if options == "RetryPolicy" else ("api.md", options)

@@ -25,6 +25,7 @@ from outlast import (
 )
 from outlast.errors import as_seconds, nearest
 from outlast.testing import virtual_time
+from tables import table
 
 AT = datetime(2026, 11, 15, 9, 30, tzinfo=UTC)
 
@@ -63,7 +64,7 @@ ERRORS = {
     ),
     "a subclass": lambda: Throttled("openai", code=429),
 }
-every_error = pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS)
+every_error = table("make", ERRORS.values(), ids=ERRORS)
 
 
 def fields(error: BaseException) -> dict[str, object]:
@@ -83,7 +84,7 @@ def test_every_public_error_is_in_this_file():
 
 
 @every_error
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@table("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_an_error_survives_pickle(make, protocol):
     """semantics 11: type, message and every field."""
     error = make()
@@ -93,7 +94,7 @@ def test_an_error_survives_pickle(make, protocol):
 
 
 @every_error
-@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy])
+@table("way", [copy.copy, copy.deepcopy])
 def test_an_error_survives_copy(make, way):
     """semantics 11: type, message and every field."""
     error = make()

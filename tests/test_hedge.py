@@ -28,6 +28,7 @@ from outlast import (
 )
 from outlast.kernel.clock import here
 from outlast.testing import capture_events, disabled, virtual_time
+from tables import table
 
 ONCE = RetryPolicy(max_attempts=1)
 STEADY = RetryPolicy(max_attempts=3, initial_delay=1, multiplier=1, jitter=0)
@@ -508,7 +509,7 @@ def test_what_cannot_be_hedged_is_refused():
         Guard(hedge=Hedge(after=1), idempotent=False)
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "said"),
     [
         ({"after": 0}, r"after.*greater than 0"),

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tables import table
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -54,7 +56,7 @@ LOCKS = ["requirements/test.txt", "requirements/demo.txt", "benchmarks/requireme
 LOCKS += [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("benchmarks/peers/*/requirements.txt"))]
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@table("lock", LOCKS)
 def test_lock_pins_everything_by_hash_and_names_no_index(lock):
     """Every line is a pinned requirement or one of its hashes; where packages come from is the machine's business."""
     line = re.compile(r"[a-z0-9._-]+==\S+( ; [^\\]+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?|#.*")

@@ -851,7 +851,7 @@ def test_a_clock_read_late_does_not_fill_a_bucket_twice():
     assert taken[-1] - taken[0] >= (len(taken) - 1 - 1) / 2000 - 0.002
 
 
-@pytest.mark.parametrize(
+@table(
     ("costs", "bursts"),
     [((50, 100, 200), (None, None)), ((500, 900, 1300), (None, None)), ((50, 300, 900), (20, 5000))],
     ids=["calls are tight", "tokens are tight", "both, with bursts"],

@@ -53,7 +53,7 @@ SAMPLES = [
     told.CircuitBreakerClosed(**BREAKER),
     told.CircuitBreakerReopened(**BREAKER, opened_at=AT, retry_at=AT),
 ]
-every_event = pytest.mark.parametrize("event", SAMPLES, ids=lambda event: event.name)
+every_event = table("event", SAMPLES, ids=lambda event: event.name)
 
 
 def policy(max_attempts: int = 3, **options) -> RetryPolicy:
@@ -239,7 +239,7 @@ def test_a_retry_carries_every_promised_field():
     }
 
 
-@pytest.mark.parametrize("event", SAMPLES[:6], ids=lambda event: event.name)
+@table("event", SAMPLES[:6], ids=lambda event: event.name)
 def test_every_event_of_a_step_says_how_many_retries_were_used(event):
     """C-01, D-18: as a field, where logs and stores find it."""
     assert event.retries_used == 1
@@ -330,7 +330,7 @@ def test_an_error_that_is_not_retried(kind):
     assert (event.error, event.reason, event.category) == ("bad row", "permanent", "permanent")
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "options", "name", "reason"),
     [
         (KeyError("id"), {}, "step_error_permanent", "permanent"),

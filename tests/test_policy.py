@@ -163,7 +163,7 @@ def test_schedule_numbers_the_attempts_it_leads_to():
 # --- how long: jitter and cap -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("jitter", [0.0, 0.1, 0.2, 0.25, 0.5, 1.0])
+@table("jitter", [0.0, 0.1, 0.2, 0.25, 0.5, 1.0])
 def test_jitter_is_symmetric_around_the_nominal_delay(jitter):
     """S0-06, C-04: a factor drawn from [1 - j, 1 + j]."""
     (first, *_) = RetryPolicy(jitter=jitter, max_delay=None).schedule()
@@ -178,7 +178,7 @@ def test_a_ratio_of_ten_percent():
     ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("nominal", "expected"),
     [
         (10.0, (10.0, 7.5, 12.5)),  # below the cap
@@ -216,15 +216,13 @@ def test_delays_at_the_cap_still_differ(cap, jitter):
         assert max(delays) <= 30.0
 
 
-@pytest.mark.parametrize(
-    ("roll", "delay"), [(0.0, 0.75), (0.25, 0.875), (0.5, 1.0), (0.75, 1.125), (None, 1.0), (0.999999, 1.25)]
-)
+@table(("roll", "delay"), [(0.0, 0.75), (0.25, 0.875), (0.5, 1.0), (0.75, 1.125), (None, 1.0), (0.999999, 1.25)])
 def test_roll_picks_the_point_in_the_band(roll, delay):
     """S0-32, D-5: lo + roll times (hi - lo); without a roll the middle, so that a decision is repeatable."""
     assert RetryPolicy().decide(TimeoutError(), attempt=1, roll=roll).delay == pytest.approx(delay, abs=1e-5)
 
 
-@pytest.mark.parametrize(
+@table(
     ("attempt", "expected"),
     [(1, (1.0, 1.0, 2.0)), (2, (2.0, 2.0, 3.0)), (3, (4.0, 4.0, 5.0)), (9, (60.0, 60.0, 61.0))],
 )
@@ -308,7 +306,7 @@ def test_mean_of_jittered_delays():
 # --- Retry-After ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("hint", "settings", "expected"),
     [
         ("10", {}, (10.75, 11.25)),
@@ -344,7 +342,7 @@ def test_temporary_failure_says_when():
 # --- deadline ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("elapsed", "total", "expected"),
     [
         (0.0, 1.01, (True, 1.0, None)),
@@ -394,7 +392,7 @@ def test_transient_is_retried_and_permanent_never(error, expected):
     assert reason(RetryPolicy(), error) == expected
 
 
-@pytest.mark.parametrize("error", [Exception(), VendorError(), MemoryError(), HttpError(507)])
+@table("error", [Exception(), VendorError(), MemoryError(), HttpError(507)])
 def test_unclear_errors_are_retried_when_listed(error):
     """S0-27, C-09: what generic errors mean is configurable."""
     assert reason(RetryPolicy(), error) == "unclear"
@@ -456,7 +454,7 @@ def test_a_symbol_finds_the_error_behind_the_error(spec):
     assert [reason(policy, error) for error in (REFUSED, ConnectionRefusedError(), wrapped)] == [None, None, None]
 
 
-@pytest.mark.parametrize(
+@table(
     ("on_errors", "error", "expected"),
     [
         ([429, 500, 502, 503, 504], HttpError(429), None),
@@ -473,7 +471,7 @@ def test_what_is_not_listed_is_not_retried(on_errors, error, expected):
     assert reason(RetryPolicy(on_errors=on_errors), error) == expected
 
 
-@pytest.mark.parametrize("spec", [ValueError, "ValueError", "data_error", "data", "permanent"])
+@table("spec", [ValueError, "ValueError", "data_error", "data", "permanent"])
 def test_an_explicit_entry_is_obeyed_even_for_permanent_errors(spec):
     """D-1: whoever lists it means it."""
     assert reason(RetryPolicy(on_errors=[spec]), ValueError()) is None
@@ -550,7 +548,7 @@ def test_an_open_circuit_is_not_retried_as_a_transient_error():
 # --- groups -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("leaves", "expected"),
     [
         ([TimeoutError(), REFUSED], None),
@@ -566,7 +564,7 @@ def test_a_group_is_retried_if_each_of_its_leaves_would_be(leaves, expected):
     assert reason(RetryPolicy(), ExceptionGroup("several", leaves)) == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "expected"),
     [
         ({"skip_on_errors": ["timeout"]}, "skipped"),
@@ -597,7 +595,7 @@ def is_group(error: Exception) -> bool:
     return isinstance(error, ExceptionGroup)
 
 
-@pytest.mark.parametrize("spec", [ExceptionGroup, "ExceptionGroup", "builtins.ExceptionGroup", is_group])
+@table("spec", [ExceptionGroup, "ExceptionGroup", "builtins.ExceptionGroup", is_group])
 def test_a_group_can_be_named_itself(spec):
     """D-1: by its type, its name or a predicate; in skip_on_errors it wins as anything does there."""
     group = ExceptionGroup("several", [TimeoutError(), REFUSED])
@@ -646,7 +644,7 @@ def test_each_tier_has_its_own_number_of_retries(error, retries):
     assert granted(policy, error) == retries
 
 
-@pytest.mark.parametrize(
+@table(
     ("limits", "error", "retries"),
     [
         ({"database": 5}, DatabaseDown(), 5),

@@ -43,7 +43,7 @@ def reasons(policy: RetryPolicy, *errors: Exception) -> list[str | None]:
 # --- the numbers ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("policy", "attempts", "expected"),
     [
         pytest.param(presets.default, 3, [(1000, 750, 1250), (2000, 1500, 2500)], id="default"),
@@ -70,7 +70,7 @@ def test_default_is_what_a_bare_retry_does():
     assert presets.default == RetryPolicy()
 
 
-@pytest.mark.parametrize(
+@table(
     ("policy", "attempt", "expected"),
     [
         pytest.param(presets.step, 6, (30_000, 27_000, 30_000), id="step: never above 30 s"),

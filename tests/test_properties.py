@@ -30,6 +30,7 @@ from outlast import (
 )
 from outlast.kernel import redact
 from outlast.testing import capture_events, virtual_time
+from tables import table
 
 # --- failures, with what is known about them ------------------------------------------------------------------------------
 
@@ -719,7 +720,7 @@ def test_a_known_secret_is_removed_wherever_it_stands(secret, before, after):
     assert out.count(secret) <= rest.count(secret)
 
 
-@pytest.mark.parametrize("secret", ["Zq7\udcffabcdef8kV", "Zq7\x00abcdef8kV", "Zq7éabcdef8kV", "Zq7 abc\ndef 8kV"])
+@table("secret", ["Zq7\udcffabcdef8kV", "Zq7\x00abcdef8kV", "Zq7éabcdef8kV", "Zq7 abc\ndef 8kV"])
 def test_a_known_secret_may_hold_anything(secret):
     """S0-41: what an environment variable can hold, bytes that are no text included."""
     with known(secret):
@@ -736,7 +737,7 @@ def test_a_known_secret_is_not_cut_in_two():
             assert leaked(secret, redact.sanitise("x" * padding + f" {secret}")) == []
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "password=Zq7abcdef,ghijkl8kV",
@@ -753,7 +754,7 @@ def test_in_doubt_it_masks(text):
     assert leaked("Zq7abcdef", out) + leaked("ghijkl8kV", out) == []
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "connection refused by 10.0.0.1:5432",
@@ -778,7 +779,7 @@ def test_sanitised_text_is_one_bounded_line(text, limit):
     assert out == " ".join(out.split())
 
 
-@pytest.mark.parametrize("unit", ["a-", "_", "A1b", "key", "x=y ", "https://"])
+@table("unit", ["a-", "_", "A1b", "key", "x=y ", "https://"])
 def test_a_long_text_costs_little(unit):
     """S0-41: an error message of any kind must not stall the call that it failed."""
     began = real_time.perf_counter()

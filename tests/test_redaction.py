@@ -198,7 +198,7 @@ def test_the_published_shape_of_a_key_is_masked(key):
     assert sanitise(f"rejected: '{key}'") == f"rejected: '{masked}'"
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "kept"),
     [
         ("cannot open postgresql://shop:x1x2x3@db.example/shop", "cannot open postgresql://***@db.example/shop"),
@@ -285,7 +285,7 @@ def test_a_known_value_is_masked_wherever_it_stands():
     assert mask("blue-whale-in-the-sea") == MASK
 
 
-@pytest.mark.parametrize(
+@table(
     "encoded",
     [
         lambda value: value,
@@ -337,7 +337,7 @@ def test_a_text_is_bounded_and_on_one_line():
 
 
 @pytest.mark.timeout(3)
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "0" * 8192,
@@ -424,7 +424,7 @@ PLANTED = {
     "value error": lambda: ValueError(f"cannot parse {{'password': '{PLANT}'}}"),
     "unclear": lambda: RuntimeError(f"Authorization: Bearer {PLANT}"),
 }
-every_plant = pytest.mark.parametrize("make", PLANTED.values(), ids=PLANTED)
+every_plant = table("make", PLANTED.values(), ids=PLANTED)
 
 
 def shown(error: Exception) -> list[str]:
@@ -696,7 +696,7 @@ def test_what_was_not_masked_is(text):
     assert "xsw2cde" not in sanitise(text)
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     ["your one-time code is 482913", "OTP: 482 913", "verification code: 48291347", "2FA code 482913", "otp=482913"],
 )

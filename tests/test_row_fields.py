@@ -135,9 +135,7 @@ def test_odd_values_are_refused_and_crash_nothing(value, text):
     assert errors == [f"Field 'd': Cannot parse '{text}' as date. Expected format: YYYYMM. Example: 202501"]
 
 
-@pytest.mark.parametrize(
-    "text", ["1" * 10**6, "2025-01" + " " * 10**6 + "x", "2025年" * 10**5, " " * 10**6, "㍻" * 10**5]
-)
+@table("text", ["1" * 10**6, "2025-01" + " " * 10**6 + "x", "2025年" * 10**5, " " * 10**6, "㍻" * 10**5])
 def test_hostile_text_does_not_stall_a_step(text):
     """Nothing that long is a date, a number or a choice."""
     for step in (MONTH, number("d"), one_of("d", ["a"])):
@@ -207,7 +205,7 @@ def test_required_value_must_be_there(value):
     ]
 
 
-@pytest.mark.parametrize("value", [0, False, "0", "x", [], np.int64(0)])
+@table("value", [0, False, "0", "x", [], np.int64(0)])
 def test_zero_is_a_value(value):
     """What is false in Python is not empty in a table."""
     assert read(required("d"), value)[2] == []

@@ -17,6 +17,7 @@ from outlast.kernel.redact import harmless, in_json, masked, plain, sanitise
 from outlast.store.records import EventRow
 from outlast.testing import capture_events
 from stores import sql
+from tables import table
 from terminal import SOURCE, Terminal
 
 #: Titles, cleared screens, links, colours by one byte, text that is read backwards, lines that somebody else begins.
@@ -191,7 +192,7 @@ def test_logs_and_notes_obey_the_same_rule(caplog):
     assert all(obeyed(event.error) == [] for event in events if hasattr(event, "error"))
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     [
         {"user": "ann", "password": "hunter2"},

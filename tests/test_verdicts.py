@@ -236,7 +236,7 @@ def test_type(error, error_class):
     check(error, error_class)
 
 
-@pytest.mark.parametrize(
+@table(
     ("base", "error_class"),
     [
         (ConnectionResetError, "connection_reset"),
@@ -430,7 +430,7 @@ def test_a_sqlstate_says_more_than_the_type():
     check(type("NoState", (operational,), {"pgcode": None})(), "database_connection")
 
 
-@pytest.mark.parametrize("state", [None, "", "4000", "400011", 40001, b"40001"])
+@table("state", [None, "", "4000", "400011", 40001, b"40001"])
 def test_what_is_no_sqlstate_is_ignored(state):
     """D-2: five characters of text, or it says nothing."""
     check(library("psycopg", "OperationalError", sqlstate=state)(), "database_connection")
@@ -534,7 +534,7 @@ def test_what_is_no_error_status_is_ignored(status):
     check(library("some.client", "ApiError", ConnectionResetError, status_code=status)(), "connection_reset")
 
 
-@pytest.mark.parametrize("status", [99, 600, 0, -1, 10**9])
+@table("status", [99, 600, 0, -1, 10**9])
 def test_asking_about_a_number_that_is_no_status(status):
     """S2-08: a mistake of the asker, and it says so."""
     with pytest.raises(ConfigurationError, match=rf"expected an HTTP status from 100 to 599, got: {status}"):
@@ -668,7 +668,7 @@ class TestRegister:
         register(VendorError, "data_error")
         assert policy.decide(VendorError(), attempt=1).reason == "permanent"
 
-    @pytest.mark.parametrize(
+    @table(
         ("error", "error_class", "words"),
         [
             (VendorError, "rate_limitd", ["error_class", "'rate_limitd'", "'rate_limited'"]),
@@ -822,7 +822,7 @@ def test_messages_are_not_searched():
 # --- groups ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("leaves", "error_class"),
     [
         ([TimeoutError()], "timeout"),
@@ -891,7 +891,7 @@ def test_retry_after_in_seconds(value, seconds):
     assert hint(value) == seconds
 
 
-@pytest.mark.parametrize("value", ["99999999999", "9" * 400, "1e300", "1e400", 10**30, 1e300])
+@table("value", ["99999999999", "9" * 400, "1e300", "1e400", 10**30, 1e300])
 def test_a_huge_retry_after_is_cut_by_the_policy(value):
     """D-6: huge is not garbage: it was asked for, and max_retry_after says how much of it is granted."""
     error = HttpError(429, {"Retry-After": value})
@@ -924,7 +924,7 @@ def test_retry_after_as_a_date(form):
         assert hint(value) == 0.0
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     [
         "soon",
@@ -944,6 +944,7 @@ def test_retry_after_as_a_date(form):
 )
 def test_garbage_is_ignored_with_one_line_in_the_log(value, caplog):
     """D-6: neither seconds nor a date: the backoff alone decides, and somebody can find out why."""
+    caplog.clear()
     with caplog.at_level(logging.DEBUG, "outlast"):
         assert hint(value) is None
     (record,) = caplog.records
@@ -978,7 +979,7 @@ def test_the_hint_is_found_where_clients_put_it():
     assert classify(both()).retry_after == 7.0
 
 
-@pytest.mark.parametrize("headers", [None, 5, "Retry-After: 5", [("Retry-After", "5")], object()])
+@table("headers", [None, 5, "Retry-After: 5", [("Retry-After", "5")], object()])
 def test_headers_can_be_anything(headers):
     """D-6: what is no mapping is no hint, and no failure."""
     assert classify(library("c", "E", status=429, headers=headers)()).retry_after is None
@@ -993,7 +994,7 @@ def test_a_hint_counts_with_every_status_that_is_retried():
 # --- the value ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "why"),
     [
         (TimeoutError(), "it is a TimeoutError"),

@@ -34,6 +34,7 @@ from outlast.display.snapshot import (
 )
 from outlast.display.watch import Lines, Watch
 from outlast.testing import virtual_time
+from tables import table
 from terminal import SOURCE, Terminal
 
 
@@ -150,7 +151,7 @@ def test_retries_before_a_checkpoint_are_counted(app):
         )
     look = views[0].look()
     assert [(stage.done, stage.retries) for stage in look.stages] == [(5, 5), (5, 0)]
-    assert views[0].runner.ledger.held == [0, 0]
+    assert views[0].runner.endings.held == [0, 0]
 
 
 @pytest.mark.parametrize("batch", [None, 4])
@@ -335,7 +336,7 @@ def test_without_a_terminal_progress_is_lines_with_one_at_the_end(app, capsys):
     assert repr(result) == "<RunResult 'p' 'k' completed: 10 of 10 items succeeded>"
 
 
-@pytest.mark.parametrize(
+@table(
     ("source", "expected"), [([1, 2], 2), (range(5), 5), (iter([1]), None), ("nothing/*.jsonl", None), (object(), None)]
 )
 def test_how_many_there_are_is_asked_of_the_source(source, expected):

@@ -15,8 +15,9 @@ import outlast
 from outlast.components.lines import Appended, Lines, Rows
 from outlast.components.parquet import Parquet
 from outlast.pipeline import replays
-from outlast.pipeline.record import writer
+from outlast.pipeline.plan import Tuning
 from outlast.work import leases
+from outlast.work.writer import BatchLimits
 from stores import left_running, sql
 
 
@@ -56,7 +57,7 @@ def other(content):
 @pytest.mark.parametrize("moment", ["between batches", "at the end"])
 def test_a_file_that_is_changed_in_mid_run_fails_the_run(app, tmp_path, monkeypatch, harm, name, moment):
     """D-21: never `completed` while outputs are gone; a resume does not say so either, until the file is back."""
-    monkeypatch.setattr(writer, "MOST_ITEMS", 20)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=20)))
     sink = tmp_path / name
     file = sink if name != "out.parquet" else Path(f"{sink}.spool")
     settle, finish, settled = Appended.settle, type(outlast.components.open_sink(sink)).finish, []
@@ -356,7 +357,7 @@ def test_a_file_is_renewed_only_when_nobody_knows_who_has_it(app, tmp_path, monk
     pipeline(app).run(range(3), run_key="k", sink=sink)
     record = app.store.runs("p")[0]
     if end == "expired":
-        app.store.take_lease(record.number, 0, "elsewhere/1:17:4711:1", 0.0)
+        app.store.take_run(record.number, 0, "elsewhere/1:17:4711:1", 0.0)
     before = sink.stat().st_ino
     pipeline(app).run(range(5), run_key="k", sink=sink)
     assert (sink.stat().st_ino == before) is (end == "given back")

@@ -12,8 +12,10 @@ import pytest
 
 import outlast
 from outlast.pipeline.engine import runner
-from outlast.pipeline.record import writer
+from outlast.pipeline.plan import Tuning
 from outlast.store import Store
+from outlast.work.memory import Memory
+from outlast.work.writer import BatchLimits
 
 PROGRAM = """
 import json, sys
@@ -114,8 +116,7 @@ def marked_again(text):
 @pytest.mark.parametrize("ordered", [False, True])
 def test_an_output_larger_than_all_the_room_passes(app, tmp_path, monkeypatch, sync, ordered):
     """Nothing waits for room that there will never be; what is small comes through beside it."""
-    monkeypatch.setattr(runner, "Room", lambda: writer.Room(1000))
-    monkeypatch.setattr(writer, "BATCH_BYTES", 500)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(memory=1000, batches=BatchLimits(bytes=500)))
 
     async def asynchronous(n):
         return "y" * (5000 if n % 10 == 0 else n)
@@ -134,36 +135,11 @@ def test_an_output_larger_than_all_the_room_passes(app, tmp_path, monkeypatch, s
     assert sorted(lengths) == sorted(5000 if n % 10 == 0 else n for n in range(600))
 
 
-def test_room_is_shut_and_opened_until_nothing_is_begun_any_more():
-    """Then it stays open, whoever sees too late that it is full: a thread that waited there would never end."""
-    room = writer.Room(1000)
-    story = [room.is_open()]
-    for change in (room.shut, room.open, room.open_for_good, room.shut):
-        change()
-        story.append(room.is_open())
-    assert story == [True, False, True, True, True]
-
-
-def test_room_goes_by_the_larger_values_of_late():
-    """One large value counts at once and is forgotten slowly; a share of the room holds its share of values."""
-    room = writer.Room(1000)
-    room.weigh(100)
-    assert [room.holds(many) for many in (9, 10)] == [True, False]
-    assert [room.holds(many, share=2) for many in (4, 5)] == [True, False]
-    room.held = 500
-    assert [room.holds(many) for many in (4, 5)] == [True, False]
-    room.weigh(10)
-    assert room.typical == 98
-    for _ in range(1_000):
-        room.weigh(10)
-    assert room.typical < 50
-
-
 def test_no_attempt_begins_while_what_is_finished_fills_the_room(app, monkeypatch):
     """S3-39: with a store that takes nothing, an async stage comes to a halt after what the room holds, and goes on when there is room."""
     full, begun, at_the_halt = threading.Event(), [], []
 
-    class Watched(writer.Room):
+    class Watched(Memory):
         def shut(self):
             super().shut()
             full.set()
@@ -174,8 +150,8 @@ def test_no_attempt_begins_while_what_is_finished_fills_the_room(app, monkeypatc
         write(store, lease, batch)
 
     write = Store.write
-    monkeypatch.setattr(runner, "Room", lambda: Watched(5_000))
-    monkeypatch.setattr(writer, "BATCH_BYTES", 1_000)
+    monkeypatch.setattr(runner, "Memory", Watched)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(memory=5_000, batches=BatchLimits(bytes=1_000)))
     monkeypatch.setattr(Store, "write", held)
 
     @outlast.stage(concurrency=4)

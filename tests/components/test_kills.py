@@ -24,12 +24,13 @@ from forked import ForkedWithArrow
 PROGRAM = """
 import os, sys, time
 import outlast
-from outlast.pipeline.record import writer
+from outlast.pipeline.plan import Tuning
+from outlast.work.writer import BatchLimits
 from outlast.components import parquet, tables
 from outlast.store import Store
 
 # As on a slow disk: files grow in pieces, commits take their time, and so does the making of the Parquet file. Kills then hit the moments in between.
-writer.MOST_ITEMS = 60
+outlast.Pipeline._tuning = Tuning(batches=BatchLimits(entries=60))
 piecemeal, write, stage, settle, build = os.pwrite, Store.write, tables.Inserted.write, tables.Inserted.settle, parquet.Parquet._build
 
 def slow(file, data, at):

@@ -28,8 +28,9 @@ import outlast
 from outlast.components import open_sink
 from outlast.components.lines import Rows
 from outlast.components.parquet import Parquet
-from outlast.pipeline.record import writer
+from outlast.pipeline.plan import Tuning
 from outlast.testing import virtual_time
+from outlast.work.writer import BatchLimits
 from stores import left_running
 
 
@@ -48,7 +49,7 @@ def pipeline(app, stage=same):
 @pytest.mark.parametrize("ending", [".jsonl.gz", ".ndjson.zst", ".csv.gz", ".tsv.zst"])
 def test_a_compressed_sink_is_read_by_every_tool(app, tmp_path, ending, monkeypatch):
     """D-15: batches are members of one file, which gzip, zstd, pandas, polars and we ourselves read as one; a resume adds to it."""
-    monkeypatch.setattr(writer, "MOST_ITEMS", 100)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=100)))
     sink = tmp_path / f"out{ending}"
     rows = [{"n": n, "text": f"ü,{n}"} for n in range(1000)]
     pipeline(app).run(rows[:600], run_key="k", sink=sink, ordered=True)
@@ -234,7 +235,7 @@ def test_what_cannot_be_a_row_is_a_dead_letter(app, tmp_path):
 @pytest.mark.parametrize("batch", [1, 2000])
 def test_a_number_that_would_become_another_one_is_a_dead_letter(app, tmp_path, monkeypatch, values, batch):
     """D-26: ids above 2^53 beside fractions, exact numbers beside fractions: the later one is refused, the others are what they were."""
-    monkeypatch.setattr(writer, "MOST_ITEMS", batch)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=batch)))
     sink = tmp_path / "out.parquet"
     result = pipeline(app).run([{"v": value} for value in values], sink=sink, ordered=True)
     assert pq.read_table(sink)["v"].to_pylist() == [values[0], values[2]]
@@ -247,7 +248,7 @@ def test_a_number_that_would_become_another_one_is_a_dead_letter(app, tmp_path, 
 @pytest.mark.parametrize("batch", [1, 2000])
 def test_whole_numbers_and_exact_ones_share_a_column(app, tmp_path, monkeypatch, values, batch):
     """D-26: nineteen digits and a Decimal: the file can be made, in one batch as in many, and each number is exact."""
-    monkeypatch.setattr(writer, "MOST_ITEMS", batch)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=batch)))
     sink = tmp_path / "out.parquet"
     result = pipeline(app).run([{"v": value} for value in values], sink=sink, ordered=True)
     assert (result.status, pq.read_table(sink)["v"].to_pylist()) == ("completed", values)
@@ -255,7 +256,7 @@ def test_whole_numbers_and_exact_ones_share_a_column(app, tmp_path, monkeypatch,
 
 def test_an_interrupted_run_keeps_its_spool_and_says_where(app, tmp_path, monkeypatch):
     """D-15: no half of a Parquet file is ever seen; the rows wait beside it, and the resume makes the file of all of them."""
-    monkeypatch.setattr(writer, "MOST_ITEMS", 50)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=50)))
     sink = tmp_path / "out.parquet"
     runs = []
 
@@ -438,7 +439,7 @@ def test_a_spool_of_an_earlier_version_becomes_a_file(tmp_path):
 
 def test_row_groups_are_large_however_small_the_batches_were(app, tmp_path, monkeypatch):
     """A file of a thousand tiny row groups would be slow to read for ever."""
-    monkeypatch.setattr(writer, "MOST_ITEMS", 20)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=20)))
     sink = tmp_path / "out.parquet"
     pipeline(app).run([{"n": n} for n in range(5000)], sink=sink)
     assert pq.read_metadata(sink).num_row_groups == 1

@@ -22,9 +22,10 @@ import outlast
 from outlast.components import open_source
 from outlast.components.sql import said
 from outlast.components.tables import STAGE, Inserted
-from outlast.pipeline.record import writer
+from outlast.pipeline.plan import Tuning
 from outlast.store import Store, StoreRefused
 from outlast.testing import virtual_time
+from outlast.work.writer import BatchLimits
 from servers.proxy import Proxy
 
 
@@ -317,7 +318,7 @@ class Label:
 
 def test_a_table_is_a_sink(app, database, monkeypatch):
     """D-15: each output is a row, once; dicts with some of the columns, and dataclasses; a resume adds the rest; the stage is empty."""
-    monkeypatch.setattr(writer, "MOST_ITEMS", 100)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=100)))
     database.make("id integer primary key, text varchar(40)")
 
     @outlast.stage
@@ -349,7 +350,7 @@ def test_a_key_updates_what_is_there(app, database):
 
 def test_a_row_that_the_table_refuses_is_a_dead_letter(app, database, monkeypatch):
     """D-15: constraints, types, lengths, doubles: found in the midst of a batch; the others are written, the counts are right, and no value is quoted."""
-    monkeypatch.setattr(writer, "MOST_ITEMS", 300)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=300)))
     database.make("id integer primary key, text varchar(40) not null, amount integer check (amount < 100)")
     database.sql(f"insert into {database.table} values (5000, 'there', 1)")
     wrong = {
@@ -385,7 +386,7 @@ def test_a_row_that_the_table_refuses_is_a_dead_letter(app, database, monkeypatc
 
 def test_refused_rows_count_for_the_failure_budget(app, database, monkeypatch):
     """D-14: nothing but refusals stops the run, as any other failure would."""
-    monkeypatch.setattr(writer, "MOST_ITEMS", 100)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=100)))
     database.make("id integer primary key, text varchar(5) not null")
     strict = outlast.Pipeline("p", same, app=app)
     result = strict.run(
@@ -676,7 +677,7 @@ def test_a_document_column_takes_every_value_that_json_has(app, postgres, caplog
 
 def test_a_database_that_goes_away_is_waited_for(app, postgres, monkeypatch):
     """Connections of the sink are cut again and again, in every phase of a batch: each row is there once."""
-    monkeypatch.setattr(writer, "MOST_ITEMS", 200)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=200)))
     name = f"t_{uuid4().hex[:12]}"
     postgres.execute(f"create table {name} (id integer)")
     with Proxy(postgres.socket) as proxy:
@@ -702,7 +703,7 @@ def test_a_database_that_goes_away_is_waited_for(app, postgres, monkeypatch):
 
 def test_a_table_that_vanishes_in_mid_run_ends_the_run_and_fails_no_item(app, database, monkeypatch):
     """It is nobody's row that is wrong; with the table back, the resume writes all of it."""
-    monkeypatch.setattr(writer, "MOST_ITEMS", 100)
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=100)))
     database.make("id integer primary key")
 
     @outlast.stage

@@ -17,6 +17,7 @@ import pytest
 
 from conformance.adapter import statement
 from conformance.bodies import PATIENCE, SYNC, Story, caught, ended, failing, in_new_process, in_threads, settled, trip
+from conformance.cases import cases
 
 color = contextvars.ContextVar("color", default="none")
 
@@ -184,14 +185,10 @@ AWAITABLES = {
 }
 
 
-each_awaitable = pytest.mark.parametrize("make", AWAITABLES.values(), ids=AWAITABLES)
+each_awaitable = cases("make", AWAITABLES.values(), ids=AWAITABLES)
 
 
-@statement(60, needs=["async"])
-@each_awaitable
-@pytest.mark.parametrize("full", [False, True], ids=["alone", "with everything"])
-def test_what_must_be_awaited_is_awaited_inside_of_the_retries(subject, make, full):
-    """semantics 60: the attempt is what is awaited, not the making of it; what cannot be protected is refused at decoration."""
+def awaited_inside(subject, make, full):
     client = Client()
     try:
         protected = subject.protect(make(client), way=subject.ways[:2][-full])
@@ -205,13 +202,21 @@ def test_what_must_be_awaited_is_awaited_inside_of_the_retries(subject, make, fu
     assert client.calls == 3
 
 
+@statement(60, needs=["async"])
+@each_awaitable
+@cases("full", [False, True], ids=["alone", "with everything"])
+def test_what_must_be_awaited_is_awaited_inside_of_the_retries(subject, make, full):
+    """semantics 60: the attempt is what is awaited, not the making of it; what cannot be protected is refused at decoration."""
+    awaited_inside(subject, make, full)
+
+
 @statement(60, needs=["async", "virtual_time"], lanes=False)
 @each_awaitable
-@pytest.mark.parametrize("full", [False, True], ids=["alone", "with everything"])
+@cases("full", [False, True], ids=["alone", "with everything"])
 def test_what_must_be_awaited_is_awaited_in_virtual_time_too(subject, make, full):
     """semantics 60: a test sees what happens in earnest."""
     with subject.time() as clock:
-        test_what_must_be_awaited_is_awaited_inside_of_the_retries(subject, make, full)
+        awaited_inside(subject, make, full)
     assert clock.sleeps == [0.0, 0.0]
 
 
@@ -924,7 +929,7 @@ POLICIES = {
 
 
 @statement(66, needs=["policy"])
-@pytest.mark.parametrize("options", POLICIES.values(), ids=POLICIES)
+@cases("options", POLICIES.values(), ids=POLICIES)
 def test_policies_are_values(subject, options):
     """semantics 66: equal ones have equal hashes, and pickles and copies are equal."""
     policy, twin, other = subject.policy(**options), subject.policy(**options), subject.policy(attempts=17)
@@ -1075,7 +1080,7 @@ def test_each_attempt_sees_the_context_of_the_caller(subject, way):
 
 
 @statement(68, needs=["async"])
-@pytest.mark.parametrize("failures", [0, 1, 2])
+@cases("failures", [0, 1, 2])
 def test_what_the_last_attempt_sets_stays_set(subject, way, failures):
     """semantics 68: after a protected call the context is as after a plain await of the attempt that succeeded."""
     story = Story(*[ConnectionResetError] * failures)
@@ -1118,7 +1123,7 @@ def test_a_later_attempt_runs_in_the_task_of_its_caller(subject, way):
 
 
 @statement(72, needs=["fallback"])
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError])
+@cases("interruption", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError])
 def test_a_fallback_is_not_run_for_control_flow(subject, mode, interruption):
     """semantics 72: who interrupts does not want something else instead."""
     ran = []

@@ -10,6 +10,7 @@ import pytest
 
 from conformance.adapter import statement
 from conformance.bodies import Story, caught, failing, in_threads, settled, trip
+from conformance.cases import cases
 
 # -- counting
 
@@ -46,7 +47,7 @@ def test_every_count_includes_the_first_call(subject, way, mode):
 
 
 @statement(31, needs=["policy"])
-@pytest.mark.parametrize("attempts", [0, -1, 1.5, "3", True])
+@cases("attempts", [0, -1, 1.5, "3", True])
 def test_a_number_of_attempts_that_makes_no_sense_is_refused(subject, attempts):
     """semantics 31: less than one call is no call; the message says what came."""
     with pytest.raises(subject.misconfigured, match=repr(attempts)):
@@ -236,7 +237,7 @@ def test_three_layers_are_still_three_calls(subject, way, mode):
 
 
 @statement(35, needs=["nested", "reasons"])
-@pytest.mark.parametrize("inner", [{"attempts": 1}, {"on": (LookupError,)}])
+@cases("inner", [{"attempts": 1}, {"on": (LookupError,)}])
 def test_a_layer_that_did_not_retry_does_not_own_the_error(subject, way, mode, inner):
     """semantics 35: an inner layer with one attempt, or for other errors, leaves the retries to the outer one."""
     story = failing()
@@ -314,7 +315,7 @@ AMBIGUOUS = [TimeoutError, ConnectionResetError, ConnectionAbortedError, BrokenP
 
 
 @statement(36, needs=["idempotency"])
-@pytest.mark.parametrize("error", NEVER_SENT, ids=["refused", "name"])
+@cases("error", NEVER_SENT, ids=["refused", "name"])
 def test_what_was_never_sent_is_tried_again(subject, way, mode, error):
     """semantics 36: nobody can have done what nobody was asked for."""
     story = Story(error, error)
@@ -364,7 +365,7 @@ def test_a_full_limit_has_sent_nothing(subject):
 
 
 @statement(37, needs=["idempotency"])
-@pytest.mark.parametrize("error", AMBIGUOUS)
+@cases("error", AMBIGUOUS)
 def test_what_may_have_been_done_is_not_repeated(subject, way, mode, error):
     """semantics 37: a lost answer does not mean that nothing happened; the error comes out and says why nothing was tried."""
     story = failing(error)
@@ -373,7 +374,7 @@ def test_what_may_have_been_done_is_not_repeated(subject, way, mode, error):
 
 
 @statement(37, needs=["idempotency"])
-@pytest.mark.parametrize("error", AMBIGUOUS)
+@cases("error", AMBIGUOUS)
 def test_what_may_be_done_twice_is_repeated(subject, way, mode, error):
     """semantics 37: which is what a policy takes for granted unless it is told otherwise."""
     for options in ({}, {"idempotent": True}):
@@ -397,7 +398,7 @@ def test_an_attempt_that_timed_out_may_have_been_done(subject):
 
 
 @statement(37, needs=["idempotency"])
-@pytest.mark.parametrize("error", AMBIGUOUS)
+@cases("error", AMBIGUOUS)
 def test_a_key_makes_it_safe_and_is_the_same_for_every_attempt(subject, way, mode, error):
     """semantics 37: who reads the key sends it along, so that the other side can tell; another call has another key."""
     keys = [[], []]

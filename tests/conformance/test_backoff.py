@@ -12,6 +12,7 @@ import pytest
 
 from conformance.adapter import statement
 from conformance.bodies import Story, failing, in_new_process, in_threads, lines_run
+from conformance.cases import cases
 
 JITTERS = [0.0, 0.25, 1.0, "full", "equal", "decorrelated"]
 SHAPES = ["exponential", "linear", "fixed"]
@@ -23,9 +24,9 @@ FAR = [1, 2, 3, 10, 62, 63, 64, 100, 1023, 1024, 1025, 10_000, 10**6]
 
 
 @statement(24, needs=["delay"])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("jitter", JITTERS)
-@pytest.mark.parametrize("growth", [1.0, 2.0, 1e9])
+@cases("shape", SHAPES)
+@cases("jitter", JITTERS)
+@cases("growth", [1.0, 2.0, 1e9])
 def test_every_delay_is_within_its_bounds(subject, shape, jitter, growth):
     """semantics 24: up to attempt 1,000,000 no delay leaves [0, cap], and nothing overflows."""
     for attempt in FAR:
@@ -35,8 +36,8 @@ def test_every_delay_is_within_its_bounds(subject, shape, jitter, growth):
 
 
 @statement(24, needs=["delay"])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("jitter", JITTERS)
+@cases("shape", SHAPES)
+@cases("jitter", JITTERS)
 def test_every_delay_is_finite_without_a_cap(subject, shape, jitter):
     """semantics 24: also without a cap it is a number of seconds that a sleep can take."""
     for attempt in FAR:
@@ -62,8 +63,8 @@ def test_a_first_delay_of_zero_stays_zero(subject):
 
 
 @statement(24, needs=["delay"])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("jitter", JITTERS)
+@cases("shape", SHAPES)
+@cases("jitter", JITTERS)
 def test_a_late_delay_costs_as_much_as_an_early_one(subject, shape, jitter):
     """semantics 24: the steps to compute a delay do not depend on the attempt's number."""
 
@@ -83,8 +84,8 @@ def draws(subject, attempt, count, **options):
 
 
 @statement(25, needs=["delay"])
-@pytest.mark.parametrize("jitter", [0.1, 0.25, "full", "equal", "decorrelated"])
-@pytest.mark.parametrize("attempt", [5, 6, 20, 2000])
+@cases("jitter", [0.1, 0.25, "full", "equal", "decorrelated"])
+@cases("attempt", [5, 6, 20, 2000])
 def test_delays_at_the_cap_still_differ(subject, jitter, attempt):
     """semantics 25: a hundred draws at the cap give a hundred values, none above it: clamping would re-join the herd."""
     drawn = draws(subject, attempt, 100, first=1.0, cap=16.0, jitter=jitter)
@@ -100,14 +101,14 @@ def uniform(drawn, low, high):
 
 
 @statement(26, needs=["delay"])
-@pytest.mark.parametrize(("attempt", "top"), [(1, 1.0), (3, 4.0), (10, 30.0)])
+@cases(("attempt", "top"), [(1, 1.0), (3, 4.0), (10, 30.0)])
 def test_full_jitter_is_even_from_zero(subject, attempt, top):
     """semantics 26: full jitter is uniform on [0, top], where top grows up to the cap."""
     assert uniform(draws(subject, attempt, 2000, first=1.0, cap=30.0, jitter="full"), 0.0, top)
 
 
 @statement(26, needs=["delay"])
-@pytest.mark.parametrize(("attempt", "top"), [(1, 1.0), (3, 4.0), (10, 30.0)])
+@cases(("attempt", "top"), [(1, 1.0), (3, 4.0), (10, 30.0)])
 def test_equal_jitter_is_even_in_the_upper_half(subject, attempt, top):
     """semantics 26: equal jitter is uniform on [top/2, top]."""
     assert uniform(draws(subject, attempt, 2000, first=1.0, cap=30.0, jitter="equal"), top / 2, top)
@@ -266,7 +267,7 @@ HINTS = {
 
 
 @statement(29, needs=["clock", "retry_after"])
-@pytest.mark.parametrize(("hint", "seconds"), HINTS.values(), ids=HINTS)
+@cases(("hint", "seconds"), HINTS.values(), ids=HINTS)
 def test_retry_after_is_understood_in_every_form(subject, mode, hint, seconds):
     """semantics 29: numbers and dates are honoured, the past is now, too much is cut, and nonsense is ignored."""
     for status in (429, 503):

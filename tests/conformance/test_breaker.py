@@ -13,6 +13,7 @@ import pytest
 
 from conformance.adapter import statement
 from conformance.bodies import PATIENCE, Story, caught, failing, in_thread, in_threads, lines_run, settled, trip
+from conformance.cases import cases
 
 
 def opened(subject, clock, **options):
@@ -155,7 +156,7 @@ def test_one_failed_probe_opens_the_circuit_again(subject):
 
 
 @statement(44, needs=["breaker", "clock", "async"])
-@pytest.mark.parametrize("error", [None, ConnectionResetError()])
+@cases("error", [None, ConnectionResetError()])
 def test_a_call_from_before_the_opening_cannot_speak_for_the_probes(subject, error):
     """semantics 44: a late answer, good or bad, of a call admitted when the circuit was closed changes nothing later."""
 
@@ -179,7 +180,7 @@ def test_a_call_from_before_the_opening_cannot_speak_for_the_probes(subject, err
 
 
 @statement(44, needs=["breaker", "clock", "async", "strict_probes"])
-@pytest.mark.parametrize("error", [None, ConnectionResetError()])
+@cases("error", [None, ConnectionResetError()])
 def test_a_probe_of_an_earlier_round_cannot_speak_for_this_one(subject, error):
     """semantics 44: what a probe returns after its round has failed neither closes nor re-opens the circuit."""
 
@@ -228,7 +229,7 @@ NEUTRAL = [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError]
 
 
 @statement(45, needs=["breaker"])
-@pytest.mark.parametrize("interruption", NEUTRAL)
+@cases("interruption", NEUTRAL)
 def test_an_interruption_is_neither_failure_nor_success(subject, mode, interruption):
     """semantics 45: it does not open the circuit, and it does not end a row of failures."""
     breaker = subject.breaker(failures=2)
@@ -243,7 +244,7 @@ def test_an_interruption_is_neither_failure_nor_success(subject, mode, interrupt
 
 
 @statement(45, needs=["breaker", "clock"])
-@pytest.mark.parametrize("interruption", NEUTRAL)
+@cases("interruption", NEUTRAL)
 def test_an_interrupted_probe_gives_its_place_back(subject, mode, interruption):
     """semantics 45: the next call is the probe instead."""
     with subject.time() as clock:
@@ -318,7 +319,7 @@ def test_a_probe_that_never_comes_back_loses_its_place(subject):
 
 
 @statement(46, needs=["breaker", "clock", "async", "probe_limit"])
-@pytest.mark.parametrize("error", [None, ConnectionResetError()])
+@cases("error", [None, ConnectionResetError()])
 def test_a_probe_that_has_lost_its_place_speaks_for_nobody(subject, error):
     """semantics 46: when it comes back after all, it neither counts nor frees the place of the probe that runs now."""
 
@@ -404,7 +405,7 @@ class Service:
 
 
 @statement(49, needs=["breaker", "async"])
-@pytest.mark.parametrize("how", ["method", "object", "partial", "function that returns a coroutine"])
+@cases("how", ["method", "object", "partial", "function that returns a coroutine"])
 def test_a_coroutine_is_judged_by_how_it_ends(subject, how):
     """semantics 49: five awaited failures open the circuit; making the coroutine is no success."""
     service = Service()
@@ -555,7 +556,7 @@ def test_a_rate_is_looked_at_only_after_enough_calls(subject):
 
 
 @statement(52, needs=["breaker"])
-@pytest.mark.parametrize("seed", range(5))
+@cases("seed", range(5))
 def test_the_window_holds_the_last_calls_exactly(subject, seed):
     """semantics 52: the circuit opens with the very call that brings the share of the window to the rate."""
     dice, window, least = random.Random(seed), 50, 20
@@ -747,9 +748,7 @@ def test_a_call_waits_for_a_circuit_that_others_have_opened(subject, way, mode):
 
 
 @statement(56, needs=["breaker", "clock", "reasons"])
-@pytest.mark.parametrize(
-    "options", [{"wait_open": True, "total_timeout": 4.0}, {"wait_open": True, "total_timeout": 5.0}, {}]
-)
+@cases("options", [{"wait_open": True, "total_timeout": 4.0}, {"wait_open": True, "total_timeout": 5.0}, {}])
 def test_an_open_circuit_that_cannot_be_waited_for_fails_the_call_at_once(subject, way, mode, options):
     """semantics 56: waiting was not asked for or does not fit; nothing is called and no time passes."""
     story, breaker = Story(), subject.breaker(failures=1, open_for=5.0)

@@ -26,12 +26,13 @@ from conformance.bodies import (
     settled,
     trip,
 )
+from conformance.cases import cases
 
 # -- what is given
 
 
 @statement(73)
-@pytest.mark.parametrize("nothing", [(), [], frozenset()])
+@cases("nothing", [(), [], frozenset()])
 def test_an_empty_list_of_errors_retries_nothing(subject, way, mode, nothing):
     """semantics 73: nothing listed is nothing retried, not the default."""
     story = failing()
@@ -40,7 +41,7 @@ def test_an_empty_list_of_errors_retries_nothing(subject, way, mode, nothing):
 
 
 @statement(73, needs=["clock"])
-@pytest.mark.parametrize("zero", [{"first": 0}, {"first": 0.0}, {"first": timedelta(0)}, {"cap": 0}, {"waits": (0, 0)}])
+@cases("zero", [{"first": 0}, {"first": 0.0}, {"first": timedelta(0)}, {"cap": 0}, {"waits": (0, 0)}])
 def test_a_delay_of_zero_is_no_delay(subject, way, mode, zero):
     """semantics 73: zero seconds are zero seconds, with jitter too."""
     story = failing()
@@ -50,7 +51,7 @@ def test_a_delay_of_zero_is_no_delay(subject, way, mode, zero):
 
 
 @statement(73, needs=["clock"])
-@pytest.mark.parametrize("jitter", [0, 0.0])
+@cases("jitter", [0, 0.0])
 def test_a_jitter_of_zero_is_no_jitter(subject, way, mode, jitter):
     """semantics 73: then the delays are exactly the nominal ones."""
     with subject.time() as clock:
@@ -59,7 +60,7 @@ def test_a_jitter_of_zero_is_no_jitter(subject, way, mode, jitter):
 
 
 @statement(73, needs=["tiers"])
-@pytest.mark.parametrize("tiers", [{}, {"network": 0}])
+@cases("tiers", [{}, {"network": 0}])
 def test_limits_of_zero_grant_no_retry(subject, way, mode, tiers):
     """semantics 73: a tier with zero retries, or no tier listed, is called once."""
     story = failing()
@@ -68,7 +69,7 @@ def test_limits_of_zero_grant_no_retry(subject, way, mode, tiers):
 
 
 @statement(73, needs=["breaker"])
-@pytest.mark.parametrize("zero", [0, 0.0, timedelta(0)])
+@cases("zero", [0, 0.0, timedelta(0)])
 def test_an_open_time_of_zero_admits_a_probe_at_once(subject, zero):
     """semantics 73: the circuit opens, and the next call is the probe."""
     breaker = subject.breaker(failures=1, open_for=zero, probes=1, successes=1)
@@ -134,9 +135,7 @@ def test_the_bare_decorator_spreads_its_waits(subject, mode):
 
 
 @statement(74, needs=["classification", "clock"])
-@pytest.mark.parametrize(
-    "error", [ValueError, TypeError, KeyError, AttributeError, NotImplementedError, PermissionError]
-)
+@cases("error", [ValueError, TypeError, KeyError, AttributeError, NotImplementedError, PermissionError])
 def test_the_bare_decorator_does_not_repeat_mistakes(subject, mode, error):
     """semantics 74: what cannot get better is raised after one call."""
     story = failing(error)

@@ -16,6 +16,7 @@ import trio.testing
 
 from conformance.adapter import statement
 from conformance.bodies import Story, caught, failing, in_threads, settled, trip
+from conformance.cases import cases
 
 CONTROL_FLOW = [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError]
 PREDICATES = {
@@ -26,7 +27,7 @@ PREDICATES = {
     "a negation": {"on": "everything", "never": (ValueError,)},
     "the library's own": {},
 }
-each_predicate = pytest.mark.parametrize("predicate", PREDICATES.values(), ids=PREDICATES)
+each_predicate = cases("predicate", PREDICATES.values(), ids=PREDICATES)
 
 
 # -- never caught
@@ -210,7 +211,7 @@ def test_an_interrupt_in_a_wait_ends_the_call(subject, way, monkeypatch):
 
 
 @statement(5)
-@pytest.mark.parametrize("kind", [BaseException, *CONTROL_FLOW])
+@cases("kind", [BaseException, *CONTROL_FLOW])
 def test_control_flow_cannot_be_asked_for(subject, kind):
     """semantics 5: a policy that wants to retry an interruption is refused when it is made."""
     with pytest.raises(subject.misconfigured, match=kind.__name__):
@@ -221,7 +222,7 @@ def test_control_flow_cannot_be_asked_for(subject, kind):
 
 
 @statement(6)
-@pytest.mark.parametrize("on", [None, (ConnectionError,), lambda error: isinstance(error, ConnectionError)])
+@cases("on", [None, (ConnectionError,), lambda error: isinstance(error, ConnectionError)])
 def test_a_group_is_retried_if_each_leaf_would_be(subject, way, mode, on):
     """semantics 6: groups are looked into, also nested ones, by types as well as by judgement."""
     inner = ExceptionGroup("inner", [ConnectionResetError()])
@@ -233,7 +234,7 @@ def test_a_group_is_retried_if_each_leaf_would_be(subject, way, mode, on):
 
 
 @statement(6)
-@pytest.mark.parametrize("on", [None, (ConnectionError,), (ConnectionError, OSError)])
+@cases("on", [None, (ConnectionError,), (ConnectionError, OSError)])
 def test_a_group_with_one_hopeless_leaf_is_not_retried(subject, way, mode, on):
     """semantics 6: one leaf that would not be retried alone decides for the whole group, however deep it is."""
     group = ExceptionGroup("outer", [ConnectionResetError(), ExceptionGroup("inner", [ValueError("hopeless")])])
@@ -272,7 +273,7 @@ def test_a_suppressed_context_tells_nothing(subject, way, mode):
 
 
 @statement(7, needs=["classification"])
-@pytest.mark.parametrize("links", ["cause", "context", "both"])
+@cases("links", ["cause", "context", "both"])
 def test_a_chain_that_bites_its_tail_ends(subject, way, mode, links):
     """semantics 7: cyclic chains, and very long ones, are followed for a bounded way only."""
     errors = [Unheard(number) for number in range(3)]
@@ -303,8 +304,8 @@ def test_a_very_long_chain_is_followed_for_a_bounded_way(subject, way, mode):
 
 
 @statement(8)
-@pytest.mark.parametrize("kind", [StopIteration, StopAsyncIteration])
-@pytest.mark.parametrize("on", [None, "everything"])
+@cases("kind", [StopIteration, StopAsyncIteration])
+@cases("on", [None, "everything"])
 def test_the_end_of_an_iteration_arrives_as_from_a_plain_call(subject, way, mode, kind, on):
     """semantics 8: StopIteration raised by the body is neither swallowed nor taken for the end of the attempts."""
     plainly, story = mode.catch(mode.body(failing(kind).fn)), failing(kind)
@@ -339,7 +340,7 @@ def test_the_last_error_itself_is_raised(subject, way, mode):
 
 
 @statement(9)
-@pytest.mark.parametrize("attempts", [1, 3])
+@cases("attempts", [1, 3])
 def test_cause_and_context_stay_as_they_were(subject, way, mode, attempts):
     """semantics 9: attempts do not chain to each other, and the body's own chain is left alone."""
     cause, context = LookupError("cause"), OSError("context")
@@ -504,7 +505,7 @@ class Frozen(ConnectionResetError):
 
 
 @statement(10, needs=["events"])
-@pytest.mark.parametrize("kind", [Unreadable, Touchy, OddCode, OddHash, Frozen])
+@cases("kind", [Unreadable, Touchy, OddCode, OddHash, Frozen])
 def test_an_odd_exception_is_retried_and_raised_like_any_other(subject, way, mode, kind):
     """semantics 10: whatever looking at an exception does, the exception is not replaced by it."""
     errors = [kind() for _ in range(3)]

@@ -13,6 +13,7 @@ import pytest
 
 from conformance.adapter import statement
 from conformance.bodies import PATIENCE, Story, caught, failing, in_thread, in_threads, settled
+from conformance.cases import cases
 
 ENDINGS = [ConnectionResetError, ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError]
 
@@ -109,7 +110,7 @@ def test_nobody_overtakes_who_waits(subject, way):
 
 
 @statement(69, needs=["async", "concurrency"])
-@pytest.mark.parametrize("rounds", range(12))
+@cases("rounds", range(12))
 def test_a_cancelled_waiter_neither_keeps_a_slot_nor_a_wake_up(subject, way, rounds):
     """semantics 69: cancelled before, while or after it is handed the slot, it leaves the limit to the next one."""
     room = Room()
@@ -185,7 +186,7 @@ def test_no_slot_is_held_between_attempts(subject, way, monkeypatch):
 
 
 @statement(69, needs=["concurrency"])
-@pytest.mark.parametrize("ending", ENDINGS)
+@cases("ending", ENDINGS)
 def test_a_slot_is_given_back_however_an_attempt_ends(subject, way, mode, ending):
     """semantics 69: by an error that is retried, by one that is not, by an interruption."""
     story = Story(ending, ending)
@@ -216,7 +217,7 @@ def test_a_sync_call_that_may_not_wait_is_refused_at_once(subject, way):
 
 
 @statement(69, needs=["async", "concurrency"])
-@pytest.mark.parametrize("max_wait", [0.0, 0.05])
+@cases("max_wait", [0.0, 0.05])
 def test_a_call_that_may_not_wait_so_long_is_refused(subject, way, max_wait):
     """semantics 69: at once or when its time is over; it takes nothing with it."""
     room = Room()
@@ -276,7 +277,7 @@ def calls(protected, mode, count):
     return asyncio.run(main())
 
 
-each_burst = pytest.mark.parametrize("burst", [None, 1, 5])
+each_burst = cases("burst", [None, 1, 5])
 
 
 @statement(70, needs=["rate", "clock"])

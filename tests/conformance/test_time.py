@@ -14,6 +14,7 @@ import pytest
 
 from conformance.adapter import SUBJECTS, statement
 from conformance.bodies import PATIENCE, Story, caught, failing, in_thread, settled, trip
+from conformance.cases import cases
 
 HOUR = 3600.0
 
@@ -94,7 +95,7 @@ def test_a_wait_that_does_not_fit_is_not_begun(subject, way, mode):
 
 
 @statement(18, needs=["clock"])
-@pytest.mark.parametrize(("total", "calls"), [(1.0, 1), (1.001, 2), (2.999, 2), (3.0, 2), (3.001, 3), (100.0, 3)])
+@cases(("total", "calls"), [(1.0, 1), (1.001, 2), (2.999, 2), (3.0, 2), (3.001, 3), (100.0, 3)])
 def test_a_wait_is_begun_only_if_it_ends_before_the_deadline(subject, way, mode, total, calls):
     """semantics 18: time spent plus the next wait must stay below the total, or the call gives up now with its last error."""
     story = failing()
@@ -148,7 +149,7 @@ def test_a_blocking_attempt_ends_with_what_is_left(subject):
 
 
 @statement(19, needs=["virtual_time", "thread_timeout", "nested"])
-@pytest.mark.parametrize("timeout", [10.0, None])
+@cases("timeout", [10.0, None])
 def test_a_blocking_attempt_ends_with_what_an_outer_call_has_left(subject, timeout):
     """semantics 19: the deadline that bounds an attempt may be that of a call further out."""
     release = threading.Event()
@@ -192,7 +193,7 @@ def test_the_time_of_the_attempt_itself_counts(subject, way, mode):
 
 
 @statement(21, needs=["clock", "nested"])
-@pytest.mark.parametrize("inner_total", [None, 100.0])
+@cases("inner_total", [None, 100.0])
 def test_an_inner_call_cannot_extend_an_outer_deadline(subject, way, mode, inner_total):
     """semantics 21: of nested deadlines the nearest counts, and the inner call gives up in time for it."""
     story = failing()
@@ -296,10 +297,8 @@ def test_what_is_left_is_known_in_child_tasks(subject, way):
 
 
 @statement(22)
-@pytest.mark.parametrize("field", ["timeout", "total_timeout"])
-@pytest.mark.parametrize(
-    "value", [0, 0.0, -1, -0.5, math.nan, math.inf, -math.inf, timedelta(0), timedelta(seconds=-1)]
-)
+@cases("field", ["timeout", "total_timeout"])
+@cases("value", [0, 0.0, -1, -0.5, math.nan, math.inf, -math.inf, timedelta(0), timedelta(seconds=-1)])
 def test_a_timeout_that_makes_no_sense_is_refused(subject, field, value):
     """semantics 22: zero, negative, NaN and infinite are refused at once, and the message names the field and the value."""
     with pytest.raises(subject.misconfigured) as wrong:
@@ -310,7 +309,7 @@ def test_a_timeout_that_makes_no_sense_is_refused(subject, field, value):
 
 
 @statement(22, needs=["clock"])
-@pytest.mark.parametrize("attempts", [1, 2, 3])
+@cases("attempts", [1, 2, 3])
 def test_nothing_is_waited_for_after_the_last_attempt(subject, way, mode, attempts):
     """semantics 22: a wait stands between two attempts and nowhere else."""
     story = failing()

@@ -18,6 +18,7 @@ from outlast.pipeline.engine.batches import portions
 from outlast.pipeline.engine.runner import Runner
 from outlast.testing import Faults, capture_events, virtual_time
 from outlast.testing import run as trial
+from tables import table
 
 ONCE = outlast.RetryPolicy(max_attempts=1)
 THRICE = outlast.RetryPolicy(max_attempts=3, initial_delay=1.0, jitter=0.0, on_errors=("transient", "unclear"))
@@ -178,7 +179,7 @@ def test_one_exception_object_in_several_places_is_each_items_own_failure(sync):
 
 
 @both
-@pytest.mark.parametrize(
+@table(
     ("answer", "got"),
     [
         (lambda items: items[1:], "a list of 2"),

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outlast
+import tables
 from outlast import testing
 from outlast.pipeline.record.errorfile import HEADER, append_errors, cells_of, defused
 from outlast.pipeline.record.rowerrors import ErrorLine
@@ -326,10 +327,11 @@ def runs(cell):
     return seen[:1] != "" and seen[0] in SIGNS and plain_number is None
 
 
-@pytest.mark.parametrize("text", CORPUS)
+@tables.table("text", CORPUS)
 def test_no_cell_is_a_formula_however_the_file_is_split(tmp_path, text):
     """S2-22: as value, message, key, field and inside of the row; read with commas, semicolons, tabs, and by pandas."""
     path = tmp_path / "e.csv"
+    path.unlink(missing_ok=True)
     found = line(
         message=text, original_value=text, item_key=text, field=text, raw_row={text: text, "b": [text, f"x;{text}"]}
     )
@@ -346,7 +348,7 @@ def test_no_cell_is_a_formula_however_the_file_is_split(tmp_path, text):
     assert json.loads(frame["raw_row"].iloc[0]) == {text: text, "b": [text, f"x;{text}"]}
 
 
-@pytest.mark.parametrize("text", ["-5", "+5", "-5.25", "-1,234.5", "-1e-3", "+.5", "5", "-0"])
+@tables.table("text", ["-5", "+5", "-5.25", "-1,234.5", "-1e-3", "+.5", "5", "-0"])
 def test_number_stays_a_number(text):
     """S2-22: a minus alone makes no formula."""
     assert defused(text) == text
@@ -376,9 +378,7 @@ def test_what_is_written_comes_back(tmp_path_factory, text, other):
     assert list(row.values()) == cells_of(found, reveal=True)
 
 
-@pytest.mark.parametrize(
-    "text", ["\t" * 60_000, "; " * 30_000, '"' * 60_000, "\n;=" * 20_000, " " * 60_000 + "x", "=" * 60_000]
-)
+@tables.table("text", ["\t" * 60_000, "; " * 30_000, '"' * 60_000, "\n;=" * 20_000, " " * 60_000 + "x", "=" * 60_000])
 def test_hostile_text_does_not_stall_the_file(text):
     """Every rule reads a cell once."""
     cells = cells_of(line(message=text, original_value=text, raw_row=text))

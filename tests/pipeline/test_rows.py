@@ -23,6 +23,7 @@ from outlast.rows import (
     row_stage,
     year_month,
 )
+from tables import table
 
 GOOD = {"report_date": "202501", "plan_code": "P-1", "scale": 3}
 CHECKS = (required("plan_code"), year_month("report_date"), number("scale", low=0))
@@ -56,7 +57,7 @@ def test_step_says_what_it_made_of_a_row():
     assert seen == [("tidy", 1, item.key)]
 
 
-@pytest.mark.parametrize(
+@table(
     "step",
     [
         lambda row: row | {"a": 2},

@@ -16,6 +16,7 @@ import pytest
 import outlast
 from outlast.testing import Faults, capture_events, virtual_time
 from outlast.testing import run as trial
+from tables import table
 
 NOW = outlast.RetryPolicy(max_attempts=3, initial_delay=1.0, jitter=0.0, on_errors=("transient", "unclear"))
 
@@ -74,7 +75,7 @@ async def _awaited(item):
     return item
 
 
-@pytest.mark.parametrize(
+@table(
     "fn",
     [
         Mock(return_value=1),

@@ -21,6 +21,7 @@ import outlast
 from outlast.deadletters.beginnings import Unreplayable, beginning
 from outlast.store.codec import Codec, types_in
 from stores import letter as row
+from tables import table
 
 
 @dataclass
@@ -159,7 +160,7 @@ def test_placeholders_of_older_letters_are_never_handed_out():
             beginning(row(stage="measure", payload=placeholder), codec, {}, ["measure"], from_start=from_start)
 
 
-@pytest.mark.parametrize("metadata", [{"begins": 5}, {"earlier": "x"}, {"earlier": {}}, {"source": "é"}, {"source": 7}])
+@table("metadata", [{"begins": 5}, {"earlier": "x"}, {"earlier": {}}, {"source": "é"}, {"source": 7}])
 def test_a_letter_that_somebody_has_written_by_hand_stops_nobody(metadata):
     """What it says of its input may be anything."""
     for broken in (b"", b'{"v":1,"d":{"$type":"datetime","d":"soon"}}', b'{"v":1,"d":{"$type":"ndarray","d":"AAAA"}}'):

@@ -10,6 +10,7 @@ import botocore.session
 import pytest
 
 from real.expected import check, raised_by
+from tables import table
 
 if TYPE_CHECKING:
     from servers.http import MisbehavingServer
@@ -140,7 +141,7 @@ def test_an_answer_that_does_not_come_is_timeout(server: MisbehavingServer) -> N
     check(got(server.url, "/hang", read_timeout=0.05), "timeout")
 
 
-@pytest.mark.parametrize("path", ["/close", "/reset", "/cut", "/cut?then=reset"])
+@table("path", ["/close", "/reset", "/cut", "/cut?then=reset"])
 def test_a_lost_connection_is_connection_reset(server: MisbehavingServer, path: str) -> None:
     """C-07, C-08, D-3: hung up, reset, cut or reset in mid-body; a partial read is the network's fault, not the data's."""
     check(got(server.url, path), "connection_reset")
@@ -163,7 +164,7 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize(("code", "status", "error_class"), [(code, *rest) for code, rest in CODES.items()])
+@table(("code", "status", "error_class"), [(code, *rest) for code, rest in CODES.items()])
 def test_an_error_of_a_json_service_is_classified_by_its_code(
     scripted: ScriptedServer, code: str, status: int, error_class: str
 ) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import azure.core
-import pytest
 from azure.core.exceptions import HttpResponseError, map_error
 from azure.core.pipeline.policies import RetryPolicy
 from azure.core.rest import HttpRequest
 
 from real.expected import check, raised_by
+from tables import table
 
 if TYPE_CHECKING:
     from servers.http import MisbehavingServer
@@ -43,7 +43,7 @@ def test_the_server_answers_when_it_is_not_asked_to_misbehave(server: Misbehavin
     assert fetched(f"{server.url}/ok?body=well") == "well"
 
 
-@pytest.mark.parametrize(("status", "error_class"), STATUSES.items())
+@table(("status", "error_class"), STATUSES.items())
 def test_a_response_is_classified_by_its_status(server: MisbehavingServer, status: int, error_class: str) -> None:
     """C-10: HttpResponseError and what derives from it."""
     check(raised_by(lambda: fetched(f"{server.url}/status/{status}")), error_class, status=status)
@@ -75,7 +75,7 @@ def test_an_answer_that_does_not_come_is_timeout(server: MisbehavingServer) -> N
     check(raised_by(lambda: fetched(f"{server.url}/hang", read_timeout=0.05)), "timeout")
 
 
-@pytest.mark.parametrize("path", ["/close", "/reset", "/cut", "/cut?then=reset"])
+@table("path", ["/close", "/reset", "/cut", "/cut?then=reset"])
 def test_a_lost_connection_is_connection_reset(server: MisbehavingServer, path: str) -> None:
     """C-07, C-08, D-3: hung up, reset, cut or reset in mid-body."""
     check(raised_by(lambda: fetched(server.url + path)), "connection_reset")

@@ -19,6 +19,7 @@ from azure.storage.blob import BlobServiceClient
 from real.expected import check, raised_by
 from servers.azurite import Azurite
 from servers.proxy import Proxy
+from tables import table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,8 +161,8 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize(("code", "status", "error_class"), [(code, *then) for code, then in CODES.items()])
-@pytest.mark.parametrize("body", [True, False], ids=["body", "head"])
+@table(("code", "status", "error_class"), [(code, *then) for code, then in CODES.items()])
+@table("body", [True, False], ids=["body", "head"])
 def test_a_code_of_azure_is_believed_before_the_status(
     scripted: ScriptedServer, code: str, status: int, error_class: str, body: bool
 ) -> None:

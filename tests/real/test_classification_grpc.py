@@ -16,6 +16,7 @@ import pytest
 import requests
 
 from real.expected import check, raised_by
+from tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,8 +99,8 @@ def called_as_google(address: str, code: str) -> Any:
         return google.api_core.grpc_helpers.wrap_errors(channel.unary_unary("/test.Service/Fail"))(code.encode())
 
 
-@pytest.mark.parametrize("call", [called, streamed, called_async, called_as_google], ids=lambda call: call.__name__)
-@pytest.mark.parametrize(("code", "error_class"), CODES.items())
+@table("call", [called, streamed, called_async, called_as_google], ids=lambda call: call.__name__)
+@table(("code", "error_class"), CODES.items())
 def test_an_rpc_error_is_classified_by_its_code(address: str, call, code: str, error_class: str) -> None:
     """C-07, D-2: alike through the blocking, the streaming and the asynchronous client, and as google.api_core wraps it."""
     check(raised_by(lambda: call(address, code)), error_class)
@@ -134,7 +135,7 @@ def fetched(url: str) -> Any:
         raise google.api_core.exceptions.from_http_response(response)
 
 
-@pytest.mark.parametrize(("status", "error_class"), STATUSES.items())
+@table(("status", "error_class"), STATUSES.items())
 def test_an_http_error_of_google_is_classified_by_its_status(
     server: MisbehavingServer, status: int, error_class: str
 ) -> None:

@@ -22,6 +22,7 @@ import urllib3
 
 import outlast
 from real.expected import check, raised_by
+from tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,7 +143,7 @@ def test_tls_spoken_to_a_plain_port_is_network_error(fetch, server: MisbehavingS
 
 
 @each_client
-@pytest.mark.parametrize("path", ["/close", "/reset", "/cut", "/cut?then=reset"])
+@table("path", ["/close", "/reset", "/cut", "/cut?then=reset"])
 def test_a_lost_connection_is_connection_reset(fetch, path: str, server: MisbehavingServer) -> None:
     """C-07, C-08, D-3: hung up, reset, cut or reset in mid-body; a partial read is the network's fault, not the data's."""
     check(raised_by(lambda: fetch(server.url + path)), "connection_reset")
@@ -185,7 +186,7 @@ STATUSES = {
 
 
 @each_raising_client
-@pytest.mark.parametrize(("status", "error_class"), STATUSES.items())
+@table(("status", "error_class"), STATUSES.items())
 def test_a_status_says_more_than_the_class_it_is_wrapped_in(
     fetch, status: int, error_class: str, server: MisbehavingServer
 ) -> None:
@@ -204,8 +205,8 @@ RETRY_AFTER = {
 
 
 @each_raising_client
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize(("sent", "seconds"), RETRY_AFTER.values(), ids=RETRY_AFTER.keys())
+@table("status", [429, 503])
+@table(("sent", "seconds"), RETRY_AFTER.values(), ids=RETRY_AFTER.keys())
 def test_retry_after_is_read_in_every_form(
     fetch, status: int, sent: str, seconds: float, server: MisbehavingServer
 ) -> None:
@@ -215,7 +216,7 @@ def test_retry_after_is_read_in_every_form(
 
 
 @each_raising_client
-@pytest.mark.parametrize("zone", [" GMT", ""], ids=["with zone", "without zone"])
+@table("zone", [" GMT", ""], ids=["with zone", "without zone"])
 def test_retry_after_as_a_date_is_the_time_until_then(fetch, zone: str, server: MisbehavingServer) -> None:
     """C-10, semantics 29: a date without a zone is UTC."""
     date = email.utils.formatdate(time.time() + 3600, usegmt=True).removesuffix(" GMT") + zone
@@ -275,8 +276,8 @@ def test_redirects_without_end_are_client_error(fetch, server: MisbehavingServer
     assert (verdict.category, verdict.error_class, verdict.tier) == ("permanent", "client_error", "http_4xx")
 
 
-@pytest.mark.parametrize("fetch", [with_requests, with_httpx, with_aiohttp], ids=by_name)
-@pytest.mark.parametrize("url", ["foo://127.0.0.1/", "http://"])
+@table("fetch", [with_requests, with_httpx, with_aiohttp], ids=by_name)
+@table("url", ["foo://127.0.0.1/", "http://"])
 def test_an_address_that_is_none_is_data_error(fetch, url: str) -> None:
     """C-07: these are OSErrors, ValueErrors or neither, depending on the library."""
     check(raised_by(lambda: fetch(url)), "data_error")
@@ -318,7 +319,7 @@ def json_with_urllib(url: str) -> object:
     return json.loads(with_urllib(url))
 
 
-@pytest.mark.parametrize("fetch", [json_with_requests, json_with_httpx, json_with_aiohttp, json_with_urllib])
+@table("fetch", [json_with_requests, json_with_httpx, json_with_aiohttp, json_with_urllib])
 def test_a_body_that_is_not_json_is_data_error(fetch, server: MisbehavingServer) -> None:
     """C-07, C-08: permanent for the code that parses it; requests' own class is an OSError before it is a ValueError."""
     check(raised_by(lambda: fetch(f"{server.url}/ok?body=nonsense")), "data_error")

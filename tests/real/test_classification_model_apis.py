@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from real.expected import check, raised_by
+from tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -117,7 +118,7 @@ OPENAI_ERRORS = [
 
 
 @each_openai
-@pytest.mark.parametrize(("status", "kind", "code", "error_class"), OPENAI_ERRORS)
+@table(("status", "kind", "code", "error_class"), OPENAI_ERRORS)
 def test_an_error_of_openai_is_classified_by_code_and_status(
     ask, scripted: ScriptedServer, status: int, kind: str, code: str | None, error_class: str
 ) -> None:
@@ -141,7 +142,7 @@ ANTHROPIC_ERRORS = [
 
 
 @each_anthropic
-@pytest.mark.parametrize(("status", "kind", "error_class"), ANTHROPIC_ERRORS)
+@table(("status", "kind", "error_class"), ANTHROPIC_ERRORS)
 def test_an_error_of_anthropic_is_classified_by_type_and_status(
     ask, scripted: ScriptedServer, status: int, kind: str, error_class: str
 ) -> None:

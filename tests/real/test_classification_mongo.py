@@ -13,10 +13,10 @@ from typing import Any
 
 import pymongo
 import pymongo.errors
-import pytest
 from pymongo.helpers_shared import _check_command_response
 
 from real.expected import check, raised_by
+from tables import table
 
 
 def pinged(port: int, **options: Any) -> Any:
@@ -73,7 +73,7 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize(("code", "name", "error_class"), [(code, *rest) for code, rest in ANSWERS.items()])
+@table(("code", "name", "error_class"), [(code, *rest) for code, rest in ANSWERS.items()])
 def test_an_answer_of_the_server_is_classified_by_its_code(code: int, name: str, error_class: str) -> None:
     """C-07, D-2: the client's own exception for such an answer; a MongoDB code is never an HTTP status."""
     answer = {"ok": 0, "code": code, "codeName": name, "errmsg": "as asked"}

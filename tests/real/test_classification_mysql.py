@@ -11,6 +11,7 @@ import pytest
 
 from real.expected import check, raised_by
 from servers.proxy import Proxy
+from tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +85,7 @@ STATEMENTS = {
 }
 
 
-@pytest.mark.parametrize(("statement", "error_class"), STATEMENTS.values(), ids=STATEMENTS.keys())
+@table(("statement", "error_class"), STATEMENTS.values(), ids=STATEMENTS.keys())
 def test_a_failed_statement_is_classified_by_its_number_and_its_sqlstate(
     open_session, statement: str, error_class: str
 ) -> None:

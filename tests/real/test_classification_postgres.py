@@ -11,6 +11,7 @@ import psycopg2
 import pytest
 
 from real.expected import check, raised_by
+from tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +93,7 @@ STATEMENTS = {
 }
 
 
-@pytest.mark.parametrize(("statement", "error_class"), STATEMENTS.values(), ids=STATEMENTS.keys())
+@table(("statement", "error_class"), STATEMENTS.values(), ids=STATEMENTS.keys())
 def test_a_failed_statement_is_classified_by_its_sqlstate(
     open_session, accounts: str, statement: str, error_class: str
 ) -> None:
@@ -113,7 +114,7 @@ RAISED = {
 }
 
 
-@pytest.mark.parametrize(("sqlstate", "error_class"), RAISED.items())
+@table(("sqlstate", "error_class"), RAISED.items())
 def test_a_sqlstate_that_is_hard_to_provoke_is_raised_by_the_server(
     open_session, sqlstate: str, error_class: str
 ) -> None:

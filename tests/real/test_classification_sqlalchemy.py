@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from real.expected import check, raised_by, story
 from servers.mariadb import MariaDB
+from tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +61,7 @@ def engine(request: pytest.FixtureRequest, postgres: Postgres) -> Iterator[sqlal
     made.dispose()
 
 
-@pytest.mark.parametrize(
+@table(
     ("statement", "error_class"),
     [
         ("selec 1", "syntax_error"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from real.expected import check, raised_by
+from tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,7 +53,7 @@ STATEMENTS = {
 }
 
 
-@pytest.mark.parametrize(("statement", "error_class"), STATEMENTS.values(), ids=STATEMENTS.keys())
+@table(("statement", "error_class"), STATEMENTS.values(), ids=STATEMENTS.keys())
 def test_a_failed_statement_is_classified_by_its_sqlite_code(
     ours: sqlite3.Connection, statement: str, error_class: str
 ) -> None:

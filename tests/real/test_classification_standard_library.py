@@ -15,10 +15,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-import pytest
-
 import outlast
 from real.expected import check, raised_by
+from tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -165,7 +164,7 @@ ASYNCIO = [
 ]
 
 
-@pytest.mark.parametrize(("act", "error_class"), ASYNCIO, ids=lambda value: getattr(value, "__name__", value))
+@table(("act", "error_class"), ASYNCIO, ids=lambda value: getattr(value, "__name__", value))
 def test_what_asyncio_raises_is_classified(act: Callable[[], Coroutine[None, None, None]], error_class: str) -> None:
     """C-07, C-08: a timeout's cause is a CancelledError, which changes nothing; a partial read is the network's fault."""
     check(raised_by(lambda: asyncio.run(act())), error_class)

@@ -596,7 +596,7 @@ def test_a_closed_circuit_asks_nobody(breaker, monkeypatch):
 def test_a_circuit_that_nobody_uses_is_not_looked_at(breaker, monkeypatch):
     """It falls asleep, and the next call looks before it passes."""
     monkeypatch.setattr("outlast.breaker.shared._DOZE", 0.3)
-    monkeypatch.setattr("outlast.sharing._IDLE", 0.2)
+    monkeypatch.setattr("outlast.sharing.contact._IDLE", 0.2)
     made = breaker()
     made.call(lambda: None)
     contact = made.bond.contact()

@@ -171,8 +171,8 @@ def test_a_deposit_asks_nobody(budget, monkeypatch):
     """It is gathered; a thousand successes a second must not meet the store."""
     made = budget()
     made.deposit()
-    monkeypatch.setattr("outlast.sharing.Contact.ask", None)
-    monkeypatch.setattr("outlast.sharing.Contact.post", None)
+    monkeypatch.setattr("outlast.sharing.contact.Contact.ask", None)
+    monkeypatch.setattr("outlast.sharing.contact.Contact.post", None)
     for _ in range(1000):
         made.deposit()
     assert made.available >= made.reserve

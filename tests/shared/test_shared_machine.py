@@ -18,7 +18,7 @@ from outlast.breaker import shared
 from outlast.breaker.circuit import Circuit, CircuitState
 from outlast.breaker.shared import SharedMemory
 from outlast.kernel.clock import Clock, Dice, Ids, World, here
-from outlast.sharing import Unreachable, on_loop
+from outlast.sharing.contact import Unreachable, on_loop
 
 PROBES, RESET, LEASE = 2, 5.0, 5.0
 CLIENTS = strategies.integers(0, 2)

@@ -23,9 +23,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
 
-from outlast.cli.stores import Shell
+from outlast.report.views import Shell
 from outlast.store import StoreRefused
 from outlast.store.codec import Codec, Lost, types_in
+from tables import table
 
 
 class Colour(Enum):
@@ -98,7 +99,7 @@ def test_plain_values_are_plain_json_in_an_envelope(value):
         assert json.loads(text) == {"v": 1, "d": value}
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     [
         Review("ü \ud800", [Leaf(Decimal("1.10"))], {(1, 2): Point(3, Colour.RED)}),
@@ -139,7 +140,7 @@ def test_the_classes_of_annotations_are_found_through_their_fields():
     assert types_in(int, "Review", None, list) == {}
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     [
         object(),
@@ -312,7 +313,7 @@ def test_a_file_that_is_run_has_the_classes_that_it_has_when_it_is_imported():
     assert codec.bring_back(data, types_in(Leaf)) == Leaf(Decimal(1))
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"[]", b"1", b"{}", b'{"v":1}', b"gAAAA-sealed"])
+@table("data", [b"", b"\xff\xfe", b"[]", b"1", b"{}", b'{"v":1}', b"gAAAA-sealed"])
 def test_bytes_that_are_no_envelope_are_refused(data):
     """Such as those of another codec."""
     with pytest.raises(StoreRefused, match=r"expected a stored value in its envelope"):

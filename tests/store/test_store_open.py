@@ -16,6 +16,7 @@ from outlast.store import StoreError, StoreRefused, StoreUnavailable, database, 
 from outlast.store.records import Batch
 from outlast.store.sqlite import _refuse_network
 from stores import STAGES, attempt, contents, item, sql, started
+from tables import table
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -63,7 +64,7 @@ def test_a_wrong_address_is_a_clear_error(address, why, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
+@table(
     "address",
     [
         "postgresql://shop:hunter2hunter@127.0.0.1:1/shop",

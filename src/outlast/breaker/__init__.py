@@ -21,8 +21,6 @@ No lock is held during the user's call, nor while events are told.
 
 from __future__ import annotations
 
-import os
-import weakref
 from _thread import allocate_lock
 from contextvars import ContextVar
 from datetime import timedelta
@@ -49,7 +47,7 @@ from outlast.kernel.redact import sanitise
 from outlast.observe import emit, listening, stands
 from outlast.settings.callables import PLAIN, awaitable, dress, is_async, name_of, rewrapped
 from outlast.settings.checks import Check
-from outlast.sharing import Bond
+from outlast.sharing.named import Named
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:
@@ -66,10 +64,6 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     R = TypeVar("R")
 
-_SETTINGS = (
-    "failure_threshold reset_timeout half_open_requests success_threshold failure_rate window min_calls slow_call open_jitter open_growth "
-    "count mode shared"
-).split()
 _NOTHING: Any = object()  # a function has returned nothing yet
 
 __all__ = ["CircuitBreaker", "CircuitState", "Ticket"]
@@ -94,7 +88,7 @@ class _Counts:
             self.keep(Tally(self.tally.window, last_failure_time=self.tally.last_failure_time))
 
 
-class CircuitBreaker:
+class CircuitBreaker(Named):
     """
     Protects a dependency, and whoever waits for it, from calls that cannot succeed.
 
@@ -109,6 +103,12 @@ class CircuitBreaker:
 
     One object serves sync and async code, threads and event loops: as a decorator, by `call` and `acall`, or in ``with``.
     """
+
+    _kind = "breaker"
+    _settings = (
+        *("failure_threshold", "reset_timeout", "half_open_requests", "success_threshold", "failure_rate", "window"),
+        *("min_calls", "slow_call", "open_jitter", "open_growth", "count", "mode", "shared"),
+    )
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class CircuitBreaker:
         **unknown: Never,
     ) -> None:
         check = Check()
-        check.unknown(unknown, ("name", *_SETTINGS))
+        check.unknown(unknown, ("name", *self._settings))
         self.name = check.name("name", name)
         self.failure_threshold = check.integer("failure_threshold", failure_threshold, low=1, default=5)
         self.reset_timeout = check.seconds("reset_timeout", reset_timeout, 60.0)
@@ -161,14 +161,12 @@ class CircuitBreaker:
             )
         self.shared = check.truth("shared", shared)
         check.raise_if_any()
-        self.bond = Bond("breaker", self.name) if self.shared else None
+        self._known()
         self.memory = LocalMemory() if self.bond is None else SharedMemory(self.bond)
         self.counts = _Counts(self.window)
         self._inside: list[Ticket] = []  # of `with` blocks under way
         # In a closed circuit that only counts failures in a row, a success has nothing to record, and a call nothing to time.
         self.free = self.failure_rate is None and self.slow_call is None
-        _breakers.add(self)
-        _by_name.setdefault(self.name, self)
         stands(self)
 
     @classmethod
@@ -220,10 +218,6 @@ class CircuitBreaker:
         # As far as is known: to look at something asks nobody.
         state, shared = self.memory.circuit.state.value, ", shared" if self.shared else ""
         return f"<CircuitBreaker {self.name!r} {state}, failures: {self.failure_count}{shared}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # By name: in a process that has this breaker already, it is that one, with the state it has there.
-        return _named, (self.name, {name: getattr(self, name) for name in _SETTINGS})
 
     # -- asking and telling ---------------------------------------------------------------------------------------------------
 
@@ -330,8 +324,7 @@ class CircuitBreaker:
 
         A window of another size starts empty.
         """
-        _, (name, settings) = self.__reduce__()
-        other = CircuitBreaker(name, **(settings | changes))
+        other = CircuitBreaker(self.name, **(self._as_settings() | changes))
         if other.shared == self.shared:
             other.memory, other.bond = self.memory, self.bond
         other.counts = self.counts
@@ -339,14 +332,14 @@ class CircuitBreaker:
             tally = self.counts.tally
             if tally.window != other.window:
                 self.counts.keep(Tally(other.window, tally.row, tally.last_failure_time))
-        _by_name[name] = other
+        self._replaced_by(other)
         return other
 
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, _: dict[int, Any]) -> Self:
-        return self  # a copy of a guard protects the same dependency
+    def _renew(self) -> None:
+        """In a forked child the counts start anew: it has made no call yet."""
+        self.counts.lock = allocate_lock()
+        self.counts.clear()
+        self.memory.renew()
 
     # -- the machinery ----------------------------------------------------------------------------------------------------------
 
@@ -539,9 +532,6 @@ class CircuitBreaker:
 # -- the breakers of this process -----------------------------------------------------------------------------------------------
 
 _entered: ContextVar[tuple[Ticket, ...]] = ContextVar("outlast_breakers_entered", default=())
-_breakers: weakref.WeakSet[CircuitBreaker] = weakref.WeakSet()
-_by_name: weakref.WeakValueDictionary[str, CircuitBreaker] = weakref.WeakValueDictionary()
-_unpickled: dict[str, CircuitBreaker] = {}  # nobody else holds these
 
 
 def _blocking(fn: Callable[..., Any]) -> ConfigurationError:
@@ -549,23 +539,3 @@ def _blocking(fn: Callable[..., Any]) -> ConfigurationError:
         f"expected something to await from {name_of(fn)}, got: a result. It is a sync function, and has held up the event loop: use `call`, "
         'or give a Guard this breaker and isolation="thread" to await it.'
     )
-
-
-def _named(name: str, settings: dict[str, Any]) -> CircuitBreaker:
-    known = _by_name.get(name)
-    if known is None:
-        known = _unpickled[name] = CircuitBreaker(name, **settings)
-    return known
-
-
-def _after_fork() -> None:
-    # A thread of the parent may have held a lock at the moment of the fork; nobody in the child would ever release it. The
-    # counts start anew with theirs: the child has made no call yet.
-    for breaker in _breakers:
-        counts = breaker.counts
-        counts.lock = allocate_lock()
-        counts.clear()
-        breaker.memory.renew()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -26,13 +26,14 @@ from outlast.breaker.circuit import (
     without,
 )
 from outlast.kernel.clock import here
-from outlast.sharing import PATIENCE, Unreachable, on_loop
+from outlast.sharing.contact import PATIENCE, Unreachable, on_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from outlast.breaker.circuit import Decide, Terms
-    from outlast.sharing import Bond, Commons, Contact
+    from outlast.sharing.contact import Commons, Contact
+    from outlast.sharing.named import Bond
 
 T = TypeVar("T")
 _COARSE = 0.005  # how early a probe may be by a store's clock, which may tick in milliseconds

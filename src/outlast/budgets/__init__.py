@@ -8,20 +8,21 @@ processes there are never more retries than were there, whatever happens to any 
 
 from __future__ import annotations
 
-import os
 import weakref
 from _thread import allocate_lock
 
 from outlast.kernel.clock import here
 from outlast.settings.checks import Check
-from outlast.sharing import Bond, Unreachable, on_loop
+from outlast.sharing.contact import Unreachable, on_loop
+from outlast.sharing.named import Named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Never, Self
+    from typing import Any, Never
 
-    from outlast.sharing import Commons, Contact
+    from outlast.sharing.contact import Commons, Contact
+    from outlast.sharing.named import Bond
 
 _CREDIT = 1000  # successes whose deposits are kept: a good day must not pay for a storm
 _ROUNDING = 1e-9  # five deposits of 0.2 are one retry, whatever floats say
@@ -30,10 +31,9 @@ _LARGEST_LOAN = 20
 _BRIEF = 0.1  # seconds that an event loop waits for a loan, which is asked for ahead if it can be
 _HAND_IN = 1.0  # seconds that deposits are gathered, and that a loan may lie idle
 _DOZE = 20.0  # seconds without use after which a budget is no longer looked at
-_SETTINGS = ("ratio", "reserve", "shared")
 
 
-class RetryBudget:
+class RetryBudget(Named):
     """
     Retries as a share of the traffic, for all calls that share the budget.
 
@@ -43,24 +43,25 @@ class RetryBudget:
     each of them has one of its own.
     """
 
+    _kind = "budget"
+    _settings = ("ratio", "reserve", "shared")
+
     def __init__(
         self, name: str, *, ratio: float = 0.2, reserve: int = 10, shared: bool = False, **unknown: Never
     ) -> None:
         check = Check()
-        check.unknown(unknown, ("name", *_SETTINGS))
+        check.unknown(unknown, ("name", *self._settings))
         self.name = check.name("name", name)
         self.ratio = check.number("ratio", ratio, low=0, high=1, default=0.2)
         self.reserve = check.integer("reserve", reserve, low=0, default=10)
         self.shared = check.truth("shared", shared)
         check.raise_if_any()
-        self.bond = Bond("budget", self.name) if self.shared else None
+        self._known()
         self.most = self.reserve + self.ratio * _CREDIT
         self._tokens = float(self.reserve)
         self.full = self._tokens >= self.most and not self.shared  # a deposit would change nothing
         self._lock = allocate_lock()
         self._common = None if self.bond is None else _Common(self, self.bond)
-        _budgets.add(self)
-        _by_name.setdefault(self.name, self)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], /, *, name: str | None = None) -> Self:
@@ -108,15 +109,13 @@ class RetryBudget:
             return f"<RetryBudget {self.name!r}, shared>"
         return f"<RetryBudget {self.name!r} {self._tokens:.1f} retries left>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # By name: in a process that has this budget already, it is that one, with what is left there.
-        return _named, (self.name, {name: getattr(self, name) for name in _SETTINGS})
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, _: dict[int, Any]) -> Self:
-        return self  # a copy of a guard draws on the same budget
+    def _renew(self) -> None:
+        """A forked child begins with what a new budget has."""
+        self._lock = allocate_lock()
+        self._tokens = float(self.reserve)
+        self.full = False
+        if self._common is not None:
+            self._common.renew()
 
 
 class _Common:
@@ -280,28 +279,3 @@ class _Common:
         """The process ends: others can use what it has."""
         if self._gathered or self._loan:
             contact.asked(lambda commons: self._settle(commons, give_back=True))
-
-
-_budgets: weakref.WeakSet[RetryBudget] = weakref.WeakSet()
-_by_name: weakref.WeakValueDictionary[str, RetryBudget] = weakref.WeakValueDictionary()
-_unpickled: dict[str, RetryBudget] = {}  # nobody else holds these
-
-
-def _named(name: str, settings: dict[str, Any]) -> RetryBudget:
-    known = _by_name.get(name)
-    if known is None:
-        known = _unpickled[name] = RetryBudget(name, **settings)
-    return known
-
-
-def _after_fork() -> None:
-    # A thread of the parent may have held a lock at the moment of the fork. The child begins with what a new one has.
-    for budget in _budgets:
-        budget._lock = allocate_lock()  # noqa: SLF001 - same room
-        budget._tokens = float(budget.reserve)  # noqa: SLF001 - same room
-        budget.full = False
-        if budget._common is not None:  # noqa: SLF001 - same room
-            budget._common.renew()  # noqa: SLF001 - same room
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -12,9 +12,7 @@ the line needs a timer: everybody else can go no earlier.
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections import OrderedDict, deque
 from contextvars import ContextVar
 from math import inf
@@ -25,6 +23,7 @@ from outlast.kernel.value import Value, put
 from outlast.limits.throttle import LONGEST_GATE, MANY, Heed
 from outlast.observe import emit, listening
 from outlast.settings.checks import Check, Frozen, Shown
+from outlast.sharing.named import Named
 from outlast.verdicts import refusal
 
 TYPE_CHECKING = False
@@ -170,7 +169,7 @@ class Turn:
         self.ring: Callable[[], object] | None = None
 
 
-class Limit(Heed):
+class Limit(Heed, Named):
     """
     How many calls may be under way at a time (`concurrency`), and how much may be spent over time (`rates`), for all who share it.
 
@@ -182,6 +181,8 @@ class Limit(Heed):
     Give it to guards, or use it by itself: ``with limit:``, ``async with limit:``, or `acquire_nowait` and `release`.
     """
 
+    _kind = "limit"
+    _settings = ("concurrency", "rates", "max_wait", "adaptive", "shared")
     #: How many processes share it, as far as this one knows.
     processes: int = 1
 
@@ -206,7 +207,7 @@ class Limit(Heed):
         **unknown: Never,
     ) -> None:
         check = Check()
-        check.unknown(unknown, ("name", "concurrency", "rates", "max_wait", "adaptive", "shared"))
+        check.unknown(unknown, ("name", *self._settings))
         self.name = check.name("name", name)
         self.concurrency = None if concurrency is None else check.integer("concurrency", concurrency, low=1, default=1)
         self.rates = _rates(rates, check)
@@ -219,8 +220,7 @@ class Limit(Heed):
         # Reentrant: a collection of garbage may end a forgotten waiter or stream, which then leaves, in the middle of what this thread does.
         self._lock = threading.RLock()
         self._start(0)
-        _limits.add(self)
-        _by_name.setdefault(self.name, self)  # the first of its name, as for breakers and budgets: decision 0005
+        self._known()
 
     if not TYPE_CHECKING:
         __new__.__wrapped__ = __init__  # what it takes, for `inspect.signature` and editors
@@ -286,15 +286,10 @@ class Limit(Heed):
         width = "any number" if self.width is None else self.width
         return f"<Limit {self.name!r} {self.under_way} of {width} under way, {len(self._line)} waiting>"
 
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, _: dict[int, object]) -> Self:
-        return self  # a copy of a guard shares the limit
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # By name: in a process that has this limit already, it is that one, with all that is under way there.
-        return _named, (self.name, {name: getattr(self, name) for name in _SETTINGS})
+    def _renew(self) -> None:
+        """A forked child begins with what a new limit has."""
+        self._lock = threading.RLock()
+        self._start(self._cuts + 1)
 
     # -- taking and leaving: all a guard needs ----------------------------------------------------------------------------------
 
@@ -649,24 +644,3 @@ def _ring(turns: Sequence[Turn]) -> None:
 
 
 _entered: ContextVar[tuple[tuple[Limit, int], ...]] = ContextVar("outlast_limits_entered", default=())
-_limits: weakref.WeakSet[Limit] = weakref.WeakSet()
-_SETTINGS = ("concurrency", "rates", "max_wait", "adaptive", "shared")
-_by_name: weakref.WeakValueDictionary[str, Limit] = weakref.WeakValueDictionary()
-_unpickled: dict[str, Limit] = {}  # nobody else holds these
-
-
-def _named(name: str, settings: dict[str, Any]) -> Limit:
-    known = _by_name.get(name)
-    if known is None:
-        known = _unpickled[name] = Limit(name, **settings)
-    return known
-
-
-def _after_fork() -> None:
-    # A thread of the parent may have held a lock at the moment of the fork. The child begins with what a new one has.
-    for limit in _limits:
-        limit._lock = threading.RLock()  # noqa: SLF001 - same room
-        limit._start(limit._cuts + 1)  # noqa: SLF001 - same room
-
-
-os.register_at_fork(after_in_child=_after_fork)

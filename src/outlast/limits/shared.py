@@ -23,7 +23,6 @@ from outlast.limits import Limit, Rate, _Bucket, _of, _ring
 from outlast.limits.stretches import QUANTUM, Ask, Offset, Stretches, Wish, exchange
 from outlast.limits.throttle import GATE_ALWAYS, GATE_FROM, LONGEST_GATE
 from outlast.observe import emit, listening
-from outlast.sharing import Bond
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,10 +45,6 @@ _CHUNKS = 50  # into so many the calls of a quantum are put together
 
 class SharedLimit(Limit):
     """What ``Limit(..., shared=True)`` makes."""
-
-    def __init__(self, name: str, **options: Any) -> None:
-        self.bond = Bond("limit", name)
-        super().__init__(name, **options)
 
     def _start(self, era: int) -> None:
         super()._start(era)
@@ -454,7 +449,7 @@ class _Agent:
             return exchange(found, now, ask)
 
         try:
-            commons = limit.bond.commons()
+            commons = None if limit.bond is None else limit.bond.commons()
             if commons is None:
                 return inf
             limit.hear(ask, commons.change("limit", limit.name, decide), asked, *at)

@@ -21,12 +21,11 @@ from outlast.observe import emit, listening
 from outlast.pipeline.engine.runner import Runner
 from outlast.pipeline.errors import mark_with_result
 from outlast.pipeline.identity import OtherKeys, changed, identity_of, in_doubt, refusal
-from outlast.pipeline.intake import Intake
+from outlast.pipeline.intake import Intake, beside
 from outlast.pipeline.keys import Ahead, NoKey, checked
 from outlast.pipeline.lease import let_go, take
 from outlast.pipeline.logs import marked
 from outlast.pipeline.record.books import Accounting, in_words, tally
-from outlast.pipeline.record.endings import Ledger
 from outlast.pipeline.record.writer import as_row
 from outlast.pipeline.replays import (
     LOOKED_THROUGH,
@@ -40,7 +39,7 @@ from outlast.pipeline.replays import (
     remember,
 )
 from outlast.pipeline.results import Counts, RunResult
-from outlast.sharing import bind
+from outlast.sharing.named import bind
 from outlast.store.records import ENDED
 from outlast.verdicts import classify
 from outlast.work import leases
@@ -195,7 +194,7 @@ class Run:
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
         plan, began = self.plan, here.get().clock.now()
-        state = await _aside(lambda: persist(lambda: store.shard_state(lease.run_number, lease.shard), "the store"))
+        state = await _aside(lambda: persist(lambda: store.shard_state(record.number, 0), "the store"))
         before = Counts(
             total=record.counts.total,
             succeeded=record.counts.succeeded,
@@ -212,28 +211,17 @@ class Run:
             "read_before": state.read,
             "valid": _validity(plan, record),
             "decode": lambda data, _: codec.bring_back(data, types),
+            "aside": beside(stop := Stop()),
         }
         resends: Resends | None = None
         if isinstance(self._source, Chosen) and self._origins is not None:
             resends = self._resends = Resends(self._source, plan, lease, self._origins, **options)
             await _aside(lambda: persist(resends.begin, "the store"))
 
-        def intake(runner: Runner) -> Intake:
-            if resends is not None:
-                resends.beside(runner)
-                return resends
-            return Intake(
-                self._items,
-                plan.item_key,
-                stages=plan.stages,
-                aside=runner.aside,
-                doubted=self._doubted,
-                **options,
-            )
-
-        self.runner = runner = Runner(
-            plan, store, record, lease, books, sink, intake, lambda runner: Ledger(runner, codec, self._deliver)
-        )
+        intake = resends or Intake(self._items, plan.item_key, stages=plan.stages, doubted=self._doubted, **options)
+        self.runner = runner = Runner(plan, store, record, lease, books, sink, intake, stop, self._deliver)
+        if self._origins is not None:
+            self._origins.runner = runner
         if sink is not None or resends is not None:
             runner.at_end = lambda: self._finish(runner, sink)
         if self._crowded is not None:
@@ -464,7 +452,7 @@ def _admit(plan: Plan, record: RunRecord, name: str | None, at: str | None, now:
 def _withdraw(store: Store, record: RunRecord) -> None:
     """Forget a run that was refused before anybody has worked on it, unless somebody does so by now."""
     try:
-        lease = store.take_lease(record.number, 0, leases.myself(), terms.get().ttl)
+        lease = store.take_run(record.number, 0, leases.myself(), terms.get().ttl)
         if lease is not None and not store.forget_run(lease):
             let_go(store, lease)
     except Exception as error:  # noqa: BLE001 - why it was refused is raised

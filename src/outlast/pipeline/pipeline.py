@@ -17,7 +17,7 @@ from outlast.errors import ConfigurationError, nearest
 from outlast.pipeline.doors import Stream, blocking, stepped
 from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.lifecycle import Run
-from outlast.pipeline.plan import Plan
+from outlast.pipeline.plan import Plan, Tuning
 from outlast.pipeline.record.books import Bounds
 from outlast.pipeline.replays import Chosen, sink_of_replay
 from outlast.pipeline.stages import Stage
@@ -82,6 +82,7 @@ class Pipeline(Generic[In_contra, Out_co]):
     app: Home
     _bounds: Bounds
     _module: str | None
+    _tuning = Tuning()
 
     if TYPE_CHECKING:
 
@@ -385,6 +386,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         check.raise_if_any()
         options.setdefault("home", self.app)
         options.setdefault("target", self._target())
+        options.setdefault("tuning", self._tuning)
         return Plan(name=self.name, stages=self.stages, bounds=self._bounds, run_key=run_key, **options)
 
     def _target(self) -> str | None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from outlast.pipeline.stages import annotations_of
 from outlast.store.codec import types_in
 from outlast.store.records import StageMark
+from outlast.work.memory import MOST_BYTES
+from outlast.work.writer import BatchLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.engine.runner import Runner
     from outlast.pipeline.record.books import Bounds
     from outlast.pipeline.stages import Stage
-    from outlast.sharing import Commons
+    from outlast.sharing.contact import Commons
     from outlast.store import Store
     from outlast.store.codec import Codec
 
@@ -41,6 +43,17 @@ class Keeps(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Sizes and times of the parts of a run. Nearly every run is well served by these; tests choose others."""
+
+    batches: BatchLimits = field(default_factory=BatchLimits)
+    memory: int = MOST_BYTES  # of values that are finished and not on record
+    chunk: int = 256  # items that are read at a time
+    grace: float = 25.0  # seconds that attempts may still take once the run was asked to end
+    threads: int = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One run of a pipeline."""
 
@@ -60,6 +73,7 @@ class Plan:
     keep_outputs: bool = True
     provided: Mapping[Any, Any] = field(default_factory=dict)
     watch: Callable[[Runner], None] | None = None
+    tuning: Tuning = field(default_factory=Tuning)
     window: int | None = None  # how many items may be in hand, if not as many as the stages can use
     expected: int | None = None  # how many items there are, if somebody knows
     target: str | None = None  # where the pipeline's code is, as the command line takes it, if that is known

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +33,9 @@ from outlast.report.model import (
     Wait,
     Warned,
 )
+from outlast.report.views import as_told
 from outlast.store.figures import MOST
 from outlast.store.records import from_us, to_us
-from outlast.work.leases import certainly_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -62,20 +61,6 @@ _TEXTS = {
     "snooze": "snoozed by the stage",
     "checkpoint": "checkpoint to be on record",
 }
-ABANDONED = "interrupted: the process that ran it is gone, or cannot reach the store."
-
-
-def as_told(store: Store, run: RunRecord) -> RunRecord:
-    """
-    The run as people are told of it. One whose process was killed stays on record as running; it is told as interrupted
-    once that process is known to be dead, or its lease has ended.
-    """
-    if run.status != "running":
-        return run
-    lease = store.lease_of(run.number, 0)
-    if lease is not None and not certainly_dead(lease.owner):
-        return run
-    return replace(run, status="interrupted", why=run.why or ABANDONED)
 
 
 def gathered(store: Store, run: RunRecord) -> Report:

@@ -131,6 +131,21 @@ class RunCounts:
     failed: int = 0
     degraded: int = 0
 
+    @property
+    def finished(self) -> int:
+        return self.succeeded + self.skipped + self.dlq + self.failed
+
+    @property
+    def pending(self) -> int:
+        """Read, and not finished."""
+        return max(0, self.total - self.finished)
+
+    @property
+    def success_rate(self) -> float:
+        """The share of those that succeeded in all but the skipped; 1.0 if there are none."""
+        wanted = self.total - self.skipped
+        return self.succeeded / wanted if wanted else 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
@@ -182,17 +197,33 @@ _OPEN = (
 @dataclass(frozen=True, slots=True)
 class Lease:
     """
-    The right to write for one shard, until somebody else takes it. `token` grows with every owner; every write carries it. `before` is who had it
-    and did not give it back, when it is taken.
+    The right to work on something and to write for it, until another owner takes it. `token` grows with every owner;
+    every write carries it. `before` is the owner that had it and did not give it back, when it is taken.
     """
 
-    run_number: int
-    shard: int
+    kind: str
+    key: str
     token: int
     owner: str
     until: datetime
     ttl: float
     before: str = ""
+
+
+def shard_key(run_number: int, shard: int) -> str:
+    """A run's shard as the key of a lease."""
+    return f"{run_number}/{shard}"
+
+
+def shard_of(key: str) -> tuple[int, int]:
+    """
+    The run's number and the shard that the key of a lease means.
+
+    >>> shard_of(shard_key(17, 0))
+    (17, 0)
+    """
+    number, _, shard = key.partition("/")
+    return int(number), int(shard)
 
 
 class ShardState(NamedTuple):

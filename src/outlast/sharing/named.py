@@ -1,0 +1,150 @@
+"""
+What is known by a name: breakers, limits and retry budgets, of this process or shared by many.
+
+A copy is the same object. A pickle goes by name: in a process that has one of that kind and name it is that one, with the
+state that it has there; otherwise one is made with the same settings. With ``shared=True`` it belongs to one commons for
+good, which its `Bond` knows: that of the first pipeline which runs with it, of the app that was told to `share` it, or,
+when it is used before either, that of the default app.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from _thread import allocate_lock
+
+from outlast.errors import ConfigurationError
+from outlast.kernel.clock import here
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, ClassVar, Self
+
+    from outlast.sharing.contact import Commons, Contact
+
+
+class Bond:
+    """To which commons a shared thing belongs. Those that `replace` one another have one bond."""
+
+    __slots__ = ("__weakref__", "_commons", "_lock", "kind", "name")
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind = kind
+        self.name = name
+        self._commons: Commons | None = None
+        self._lock = allocate_lock()
+        _bonds.add(self)
+
+    def bind(self, commons: Commons) -> None:
+        """Belong to this commons; ConfigurationError if it is another one's already."""
+        with self._lock:
+            if self._commons is None:
+                self._commons = commons
+            elif self._commons != commons:
+                message = (
+                    f"expected the shared {self.kind} {self.name!r} to be used with one store, got: it belongs to {self._commons!r} and is "
+                    f"now used with {commons!r}. Share it with one app before its first use: app.share(...); or make one for each app."
+                )
+                raise ConfigurationError(message)
+
+    def commons(self) -> Commons | None:
+        """Where it is shared. None in virtual time, where everything is this process's own: a test needs no store."""
+        if here.get().clock.virtual:
+            return None
+        if self._commons is None:
+            self.bind(_default())
+        return self._commons
+
+    def contact(self) -> Contact | None:
+        """This process's contact with where it is shared; None as for `commons`."""
+        from outlast.sharing.contact import contact_with
+
+        commons = self.commons()
+        return None if commons is None else contact_with(commons)
+
+
+def bind(things: Iterable[Any], commons: Commons) -> None:
+    """Bind those of the things that are shared; the others, and None, are passed over."""
+    for thing in things:
+        bond = getattr(thing, "bond", None)
+        if isinstance(bond, Bond):
+            bond.bind(commons)
+
+
+def _default() -> Commons:
+    """The default app's commons."""
+    # The one place where the core looks up: imports go down only, and the store lies above. By then somebody has asked for a thing that is
+    # shared, so loading it is what is wanted.
+    from outlast.pipeline.home import DEFAULT
+
+    return DEFAULT.commons
+
+
+class Named:
+    """
+    Known by its kind and its name.
+
+    A class of such things says its `_kind` and which of its attributes are its `_settings`; `__init__` sets them and
+    `shared`, and then calls `_known`. `_renew` is called in a child that was forked from this process.
+    """
+
+    _kind: ClassVar[str]
+    _settings: ClassVar[tuple[str, ...]]
+    name: str
+    shared: bool
+    bond: Bond | None
+
+    def _known(self) -> None:
+        """From now on it is known here. The first of its name is the one that a pickle finds."""
+        self.bond = Bond(self._kind, self.name) if self.shared else None
+        _all.add(self)
+        _by_name.setdefault((self._kind, self.name), self)
+
+    def _replaced_by(self, other: Named) -> None:
+        """From now on a pickle finds the other one."""
+        _by_name[self._kind, self.name] = other
+
+    def _renew(self) -> None:
+        """
+        Begin as new in a forked child. A thread of the parent may have held a lock at the moment of the fork, and
+        nothing in the child would ever release it.
+        """
+        raise NotImplementedError
+
+    def _as_settings(self) -> dict[str, Any]:
+        """With what it was made, apart from its name."""
+        return {name: getattr(self, name) for name in self._settings}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made_by = next(kind for kind in type(self).__mro__ if "_kind" in vars(kind))  # whatever made a subclass of it
+        return _of_name, (made_by, self.name, self._as_settings())
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Self:
+        return self  # a copy of a guard protects the same dependency
+
+
+_all: weakref.WeakSet[Named] = weakref.WeakSet()
+_by_name: weakref.WeakValueDictionary[tuple[str, str], Named] = weakref.WeakValueDictionary()
+_unpickled: dict[tuple[str, str], Named] = {}  # only this keeps them alive
+_bonds: weakref.WeakSet[Bond] = weakref.WeakSet()
+
+
+def _of_name(made_by: Any, name: str, settings: dict[str, Any]) -> Named:
+    known = _by_name.get((made_by._kind, name))  # noqa: SLF001 - same room
+    if known is None:
+        known = _unpickled[made_by._kind, name] = made_by(name, **settings)  # noqa: SLF001 - same room
+    return known
+
+
+def _after_fork() -> None:
+    for bond in _bonds:
+        bond._lock = allocate_lock()  # noqa: SLF001 - same room
+    for thing in _all:
+        thing._renew()  # noqa: SLF001 - same room
+
+
+os.register_at_fork(after_in_child=_after_fork)

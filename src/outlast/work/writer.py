@@ -1,0 +1,209 @@
+"""
+Writing in batches, by a thread of its own. What is written, and how, is the user's part.
+
+The event loop fills the open batch. It goes to the thread when it has many entries or bytes, when its oldest entry has
+waited for a moment, or when it is told to. While the thread has enough to do, the open batch grows: larger batches are
+cheaper. What was not written is not finished: after an error the writer is broken and writes nothing more.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from outlast.kernel.clock import Stop
+from outlast.work.memory import LARGE
+from outlast.work.patience import persist
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+    from typing import Self
+
+    from outlast.work.memory import Memory
+
+
+class Batch(Protocol):
+    """What is written together."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+
+    def following(self) -> Self:
+        """The empty batch that is filled after this one."""
+
+
+B = TypeVar("B", bound=Batch)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """When a batch goes: with so many entries, so many bytes, or after so many seconds; and how many may be under way."""
+
+    entries: int = 2000
+    bytes: int = 8 * 2**20
+    latency: float = 0.05
+    under_way: int = 2
+
+
+class BatchWriter(Generic[B]):
+    """Belongs to the event loop, except for `patiently` and `in_loop`, which `write` may use in its thread."""
+
+    def __init__(
+        self,
+        first: B,
+        write: Callable[[B], None],
+        *,
+        written: Callable[[B], None],
+        broken: Callable[[BaseException], None],
+        loop: asyncio.AbstractEventLoop,
+        memory: Memory,
+        limits: BatchLimits,
+    ) -> None:
+        """`write` is called in the thread; `written` and `broken` say in the loop what came of it."""
+        self.batch = first  # the open one
+        self.memory = memory
+        self.limits = limits
+        self._write = write
+        self._written = written
+        self._broken = broken
+        self._loop = loop
+        self._entries = 0  # of the open batch
+        self._bytes = 0
+        self._due = False  # the open batch was to go while enough others were under way
+        self._under_way = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._queue: queue.SimpleQueue[tuple[B, int] | None] = queue.SimpleQueue()
+        self._give_up = Stop()
+        self._failed = False
+
+    def start(self) -> None:
+        """Start the thread, in the context of the caller."""
+        threading.Thread(target=copy_context().run, args=(self._run,), daemon=True, name="outlast-writer").start()
+
+    @property
+    def full(self) -> bool:
+        """Whether writing is behind. Then no new work should begin."""
+        limits = self.limits
+        behind = self._entries >= limits.entries and self._under_way >= limits.under_way
+        return behind or not self.memory.is_open()
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything is written, or nothing more will be."""
+        return self._failed or (self._under_way == 0 and self.batch.empty)
+
+    def added(self, size: int = 0, entries: int = 1) -> None:
+        """Something was put into the open batch. It may go now, so all that belongs together must be in it."""
+        memory, limits = self.memory, self.limits
+        self._entries += entries
+        self._bytes += size
+        memory.held += size
+        if size > LARGE or memory.typical:
+            memory.weigh(size)
+        if self._entries >= limits.entries or self._bytes >= limits.bytes:
+            self._due = True
+            self.flush()
+            if memory.held >= memory.most:
+                memory.shut()
+        elif self._timer is None:
+            self._due = False
+            self._timer = self._loop.call_later(limits.latency, self._late)
+
+    def _late(self) -> None:
+        self._timer = None
+        self._due = True
+        self.flush()
+
+    def flush(self) -> None:
+        """Send the open batch, unless enough are under way. Then it may grow in entries, but not in bytes."""
+        limits = self.limits
+        if self._failed or (self._under_way >= limits.under_way and self._bytes < limits.bytes):
+            return
+        batch = self.batch
+        if batch.empty:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._queue.put((batch, self._bytes))
+        self.batch = batch.following()
+        self._entries = self._bytes = 0
+        self._due = False
+        self._under_way += 1
+
+    def _back(self, batch: B, size: int) -> None:
+        self._under_way -= 1
+        self.memory.held -= size
+        self._written(batch)
+        if self._due:
+            self.flush()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = True
+        self._broken(error)
+
+    def hurry(self) -> None:
+        """End the waits of `patiently`. What can be written at once is still written."""
+        self._give_up.set()
+
+    def abandon(self) -> None:
+        """Write nothing more."""
+        self._failed = True
+        self._give_up.set()
+
+    def close(self) -> None:
+        """End the thread, after what was sent to it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._queue.put(None)
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        while (sent := self._queue.get()) is not None:
+            try:
+                self._write(sent[0])
+            except BaseException as error:  # noqa: BLE001 - a sink may raise anything; the loop is told
+                self._tell(self._fail, error)
+                del sent, error
+                return
+            self._tell(self._back, *sent)
+            del sent
+
+    def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:  # the loop is closed: nothing waits for this
+            return
+
+    def patiently(self, do: Callable[[], Any], what: str) -> Any:
+        """Do it, and wait while it cannot be done, until `hurry`."""
+        return persist(do, what, self._give_up)
+
+    def in_loop(self, do: Callable[[], R]) -> R:
+        """Have the event loop do it, and wait for that."""
+        done = threading.Event()
+        came: list[R] = []
+        wrong: list[BaseException] = []
+
+        def act() -> None:
+            try:
+                came.append(do())
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+                wrong.append(error)
+            done.set()
+
+        self._tell(act)
+        while not done.wait(1.0):
+            if self._loop.is_closed():
+                message = "the run is over"
+                raise InterruptedError(message)
+        if wrong:
+            raise wrong.pop()
+        return came.pop()
