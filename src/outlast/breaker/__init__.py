@@ -181,7 +181,7 @@ class CircuitBreaker(Named):
         from outlast.settings.keys import shown
 
         usual = {**(CircuitBreaker.__init__.__kwdefaults__ or {}), "success_threshold": self.half_open_requests}
-        return shown("circuit_breaker", {name: getattr(self, name) for name in ("name", *_SETTINGS)}, usual)
+        return shown("circuit_breaker", {"name": self.name, **self._as_settings()}, usual)
 
     # -- what it looks like -----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from outlast.sharing.named import Named
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Never
+    from typing import Any, Never, Self
 
     from outlast.sharing.contact import Commons, Contact
     from outlast.sharing.named import Bond
@@ -74,7 +74,7 @@ class RetryBudget(Named):
         """The configuration block that makes such a budget: its name and what differs from the defaults."""
         from outlast.settings.keys import shown
 
-        options = {name: getattr(self, name) for name in ("name", *_SETTINGS)}
+        options = {"name": self.name, **self._as_settings()}
         return shown("retry_budget", options, RetryBudget.__init__.__kwdefaults__ or {})
 
     @property

@@ -258,7 +258,7 @@ class Limit(Heed, Named):
 
         usual = {**(Limit.__init__.__kwdefaults__ or {}), "rates": {}}
         parts = {"rates": lambda rates: {name: rate.to_config() for name, rate in rates.items()}}
-        return shown("limit", {name: getattr(self, name) for name in ("name", *_SETTINGS)}, usual, parts)
+        return shown("limit", {"name": self.name, **self._as_settings()}, usual, parts)
 
     # -- what it looks like ---------------------------------------------------------------------------------------------------
 
