@@ -211,7 +211,7 @@ class Block:
             self.check.add(self.written[option], "given once", both)
             return
         self.written[option] = where
-        known = len(self.check.problems)
+        known, value = len(self.check.problems), None
         try:
             value = make()
         except ConfigurationError as wrong:
