@@ -4,16 +4,15 @@ The store that a command works with.
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outlast.cli.output import refuse
 from outlast.errors import ConfigurationError, nearest
-from outlast.kernel.redact import mask
 from outlast.report.views import Views
-from outlast.store import EMBEDDED, StoreError, open_store
+from outlast.store import StoreError, open_store
+from outlast.store.address import Address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,10 +28,10 @@ def opened(url: str | None, app: str | None = None, *, make: bool = False) -> It
     Without a name, the app is the only one that has anything there. One that has nothing there is a mistake: what is found under it
     would look as if nothing had happened.
     """
-    address = url or os.environ.get("OUTLAST_STORE") or EMBEDDED
+    address = Address.wanted(url or None)
     if not make:
         present(address)
-    with open_store(address, app=app or "default") as store:
+    with open_store(address.text, app=app or "default") as store:
         try:
             if app is None:
                 store.app = _only_app(store)
@@ -46,25 +45,17 @@ def opened(url: str | None, app: str | None = None, *, make: bool = False) -> It
             raise
         except (ValueError, TypeError, OverflowError, KeyError, IndexError) as broken:
             # A row that no program of ours writes: what is asked of the store here is what it was asked for a thousand times.
-            message = f"the store at {mask(address)} holds what cannot be read ({type(broken).__name__}): it is damaged. Restore it from a backup."
+            message = f"the store at {address} holds what cannot be read ({type(broken).__name__}): it is damaged. Restore it from a backup."
             raise StoreError(message) from None
 
 
-def present(address: str) -> None:
+def present(address: Address) -> None:
     """Refuse an address where no store is, as far as that can be seen without making one."""
-    path = _file(address)
-    if path is not None and not path.is_file():
+    if address.file is not None and not Path(address.file).is_file():
         refuse(
-            f"There is no store at {mask(address)}: nothing has run here yet.",
+            f"There is no store at {address}: nothing has run here yet.",
             "A run makes one: outlast run app.py:reviews --input in.jsonl. Another one: --store or OUTLAST_STORE.",
         )
-
-
-def _file(address: str) -> Path | None:
-    scheme, mark, rest = address.partition("://")
-    if mark:
-        return Path(rest[1:]) if scheme == "sqlite" and rest.startswith("/") else None
-    return Path(address)
 
 
 def _only_app(store: Store) -> str:
@@ -76,4 +67,4 @@ def _only_app(store: Store) -> str:
 
 def stored_at(views: Views, store: str | None) -> tuple[str, ...]:
     """What a command needs to find the store, without a password, and the app in it."""
-    return (*(("--store", mask(store)) if store else ()), *views.app_option())
+    return (*(("--store", str(Address(store))) if store else ()), *views.app_option())

@@ -31,6 +31,7 @@ from outlast.calls import quiet
 from outlast.components import Busy, Table, Unreadable, open_sink
 from outlast.components.files import PARQUET
 from outlast.components.sinks import spool_of
+from outlast.components.sql import steady
 from outlast.deadletters import NothingToReplay
 from outlast.deadletters.beginnings import beginning
 from outlast.errors import ConfigurationError, LeaseLost, PermanentFailure
@@ -96,7 +97,7 @@ def address_of(sink: object) -> str | None:
         told: dict[str, Any] = {"table": sink.name, "key": list(sink.key)}
         target = sink.target
         if isinstance(target, str):
-            return json.dumps(told | ({"target": _absolute(target)} if tellable(target) else {}))
+            return json.dumps(told | ({"target": steady(target)} if tellable(target) else {}))
         variable = getattr(target, "variable", None)
         return json.dumps(told | ({"env": variable} if isinstance(variable, str) else {}))
     return json.dumps({"callable": getattr(sink, "__qualname__", type(sink).__name__)})
@@ -139,12 +140,6 @@ def tellable(target: str) -> bool:
     user = unquote(user)
     bare = f"{scheme}{mark}{host}{slash}{path}"
     return not user.partition(":")[2] and mask(bare) == bare
-
-
-def _absolute(target: str) -> str:
-    """The same database from whichever folder."""
-    scheme, _, path = target.partition(":///")
-    return f"sqlite:///{Path(path).absolute()}" if scheme == "sqlite" and path and not path.startswith(":") else target
 
 
 class _Variable:
@@ -230,7 +225,7 @@ def _table(run: RunRecord, told: dict[str, Any], given: object) -> Table:
 def as_recorded(store: Store, pipeline: str, table: Table, run_key: str | None = None) -> Table:
     """The table with the key that the run of this name has on record for it; without a name, the newest run of the pipeline that has one."""
     found = store.runs(pipeline, limit=LOOKED_THROUGH) if run_key is None else [store.find_run(pipeline, run_key)]
-    target = _absolute(table.target) if isinstance(table.target, str) else None
+    target = steady(table.target) if isinstance(table.target, str) else None
     for run in found:
         told: dict[str, Any] = json.loads((run and run.sink_at) or "{}")
         same = run is not None and (run.sink == str(table) or told.get("target", "") == target)
