@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ import outlast
 from lanes import on_the_short_way
 from outlast import AttemptTimeoutError, CircuitBreaker, Guard, Limit, Rate, RetryBudget, RetryPolicy
 from outlast.kernel.clock import here
+from outlast.observe import subscribe
 from outlast.testing import virtual_time
 
 
@@ -165,14 +167,19 @@ def test_the_fast_lane_waits(is_async):
 
 
 class Script:
-    """Does what it is told, one step for each attempt: raise, return, take so long."""
+    """Does what it is told, one step for each attempt: raise, return, take so long; it may ask which attempt it is."""
 
-    def __init__(self, steps):
+    def __init__(self, steps, *, asks=False):
         self.steps = iter(steps)
+        self.asks = asks
+        self.heard = []
         self.calls = 0
 
     def step(self):
         self.calls += 1
+        if self.asks:
+            current = outlast.current()
+            self.heard.append((current.attempt, current.step, current.idempotency_key is None))
         what, takes = next(self.steps, ("ok", 0.0))
         return what, takes
 
@@ -190,6 +197,8 @@ class Script:
     def end(self, what):
         errors = {
             "reset": ConnectionResetError,
+            "refused": ConnectionRefusedError,
+            "late": TimeoutError,
             "value": ValueError,
             "bug": AttributeError,
             "interrupt": KeyboardInterrupt,
@@ -211,10 +220,13 @@ GUARDS = st.fixed_dictionaries(
         "retry_if": st.booleans(),
         "fallback": st.sampled_from([None, "default", "all"]),
         "timeout": st.booleans(),
+        "idempotent": st.sampled_from([True, True, False]),
+        "asks": st.booleans(),
+        "listens": st.booleans(),
     }
 )
 STEP = st.tuples(
-    st.sampled_from(["ok", "ok", "pending", "reset", "reset", "value", "bug", "interrupt"]),
+    st.sampled_from(["ok", "ok", "pending", "reset", "reset", "refused", "late", "value", "bug", "interrupt"]),
     st.sampled_from([0.0, 0.0, 0.7, 2.0]),
 )
 
@@ -243,15 +255,16 @@ def made(options, *, is_async):
         retry_if=(lambda result: result == "pending") if options["retry_if"] else None,
         fallback=None if options["fallback"] is None else lambda: "stale",
         fallback_on=["all"] if options["fallback"] == "all" else None,
+        idempotent=options["idempotent"],
     )
 
 
 def story(options, scripts, *, is_async):
     """Everything that can be seen from outside of a few calls, one after the other."""
-    guard, told = made(options, is_async=is_async), []
-    with virtual_time() as clock:
+    guard, told, events = made(options, is_async=is_async), [], []
+    with virtual_time() as clock, listening(events) if options["listens"] else nullcontext():
         for steps in scripts:
-            script = Script(steps)
+            script = Script(steps, asks=options["asks"])
             try:
                 result = asyncio.run(guard.acall(script.later)) if is_async else guard.call(script)
             except BaseException as error:  # noqa: BLE001 - compared
@@ -266,6 +279,7 @@ def story(options, scripts, *, is_async):
                 (
                     result,
                     script.calls,
+                    script.heard,
                     clock.now,
                     None if breaker is None else (breaker.state, breaker.failure_count, breaker.success_count),
                     None if limit is None else (limit.under_way, limit.waiting, limit.taken),
@@ -273,13 +287,28 @@ def story(options, scripts, *, is_async):
                     outlast.current().attempt,
                 )
             )
-    return told, clock.sleeps
+    return told, clock.sleeps, events
+
+
+@contextmanager
+def listening(events):
+    """Every event, without what differs from one time to the next."""
+
+    def hook(event):
+        fields = event.as_dict()
+        events.append({name: fields[name] for name in fields if name not in {"ts", "seq", "next_attempt_at"}})
+
+    forget = subscribe(hook)
+    try:
+        yield
+    finally:
+        forget()
 
 
 @settings(max_examples=150)
 @given(options=GUARDS, scripts=st.lists(st.lists(STEP, max_size=5), min_size=1, max_size=6), is_async=st.booleans())
 def test_the_short_way_does_what_the_flow_does(options, scripts, is_async):
-    """For any guard and any script of outcomes: the same results, calls, waits, histories, circuits, places and budgets."""
+    """For any guard and any script of outcomes: the same results, calls, waits, histories, notes, events, circuits, places and budgets."""
     by_the_flow = story(options, scripts, is_async=is_async)
     with on_the_short_way():
         decorated = story(options, scripts, is_async=is_async)
