@@ -51,7 +51,7 @@ def batches(items, token):
 
 def write(store, items):
     run = store.open_run("bench", "write", [StageMark(name) for name in STAGES])
-    lease = store.take_lease(run.number, 0, "bench", 600)
+    lease = store.take_run(run.number, 0, "bench", 600)
     wall = cpu = 0.0
     for batch in batches(
         items, lease.token

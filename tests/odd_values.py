@@ -200,6 +200,8 @@ def wanted(value: Any, sink: str, kind: str, dialect: str) -> Any:
         return value
     if isinstance(value, dt.datetime):
         return value.isoformat(" ")
+    if isinstance(value, bool):
+        return int(value)
     return value if isinstance(value, int | float | bytes) else _text(value)
 
 

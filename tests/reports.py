@@ -56,7 +56,7 @@ SECRET = "password=hunter2hunter2"
 def hostile(store):
     """A run whose every name and text is an attack."""
     run = store.open_run(EVIL.replace("\x00", "").replace("\ud800", ""), EVIL, (StageMark("<b>stage</b>", "<i>2</i>"),))
-    lease = store.take_lease(run.number, 0, "me", 60)
+    lease = store.take_run(run.number, 0, "me", 60)
     wrong = {"error_class": "<u>", "error_type": "<Evil>", "error": f"{EVIL} {SECRET}"}
     rows = [
         attempt(0, outcome="retrying", delay_us=5, spent={"<usd>": 1.0}, **wrong),

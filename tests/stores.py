@@ -13,7 +13,7 @@ START = 1_800_000_000_000_000  # microseconds: in January 2027
 STAGES = (StageMark("parse"), StageMark("label", "2", checkpoint=True))
 TABLES = tuple(
     f"outlast_{name}"
-    for name in "runs shards progress items attempts checkpoints dead_letters replays events states".split()
+    for name in "runs shards progress items attempts checkpoints dead_letters replays events states leases".split()
 )
 _numbers = count(1)
 
@@ -21,7 +21,7 @@ _numbers = count(1)
 def started(store, run_key="today", *, pipeline="reviews", owner="first", ttl=600.0):
     """A run and the lease on its only shard."""
     run = store.open_run(pipeline, run_key, STAGES)
-    lease = store.take_lease(run.number, 0, owner, ttl)
+    lease = store.take_run(run.number, 0, owner, ttl)
     assert lease is not None
     return run, lease
 

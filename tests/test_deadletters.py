@@ -734,7 +734,7 @@ def test_an_edited_letter_is_replayed_with_its_new_payload_and_its_old_type(shop
 def another_replay(store, key="x"):
     """A replay of another process that lives, and its lease."""
     run = store.open_run("reviews", key, (), kind="replay")
-    return run, store.take_lease(run.number, 0, "elsewhere", 600)
+    return run, store.take_run(run.number, 0, "elsewhere", 600)
 
 
 def test_only_an_open_letter_can_be_edited(shop):

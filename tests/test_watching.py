@@ -151,7 +151,7 @@ def test_retries_before_a_checkpoint_are_counted(app):
         )
     look = views[0].look()
     assert [(stage.done, stage.retries) for stage in look.stages] == [(5, 5), (5, 0)]
-    assert views[0].runner.ledger.held == [0, 0]
+    assert views[0].runner.endings.held == [0, 0]
 
 
 @pytest.mark.parametrize("batch", [None, 4])

@@ -12,6 +12,7 @@ from outlast.kernel.redact import MASK, remember_secret, remember_variable
 from outlast.pipeline.home import Home
 from outlast.settings.checks import Check, Shown
 from outlast.sharing.named import Bond, bind
+from outlast.store.address import Address
 from outlast.store.retention import KINDS
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from outlast.breaker import CircuitBreaker
     from outlast.budgets import RetryBudget
     from outlast.limits import Limit
-
-_EMBEDDED = "sqlite:///.outlast/outlast.db"
 
 
 class Secret:
@@ -85,7 +84,7 @@ class App(Home):
         check = Check()
         check.unknown(unknown, ("name", "store", "codec", "secrets", "retention_days", "dead_letter_threshold"))
         name = check.name("name", name)
-        url = check.name("store", os.environ.get("OUTLAST_STORE") or _EMBEDDED if store is None else store)
+        url = check.name("store", Address.wanted().text if store is None else store)
         seal: Any = check.kind("codec", codec, "codec", ("encode", "decode"))
         days = dict(retention_days or {})
         check.unknown({kind: given for kind, given in days.items() if kind not in KINDS}, KINDS)

@@ -357,7 +357,7 @@ def test_a_file_is_renewed_only_when_nobody_knows_who_has_it(app, tmp_path, monk
     pipeline(app).run(range(3), run_key="k", sink=sink)
     record = app.store.runs("p")[0]
     if end == "expired":
-        app.store.take_lease(record.number, 0, "elsewhere/1:17:4711:1", 0.0)
+        app.store.take_run(record.number, 0, "elsewhere/1:17:4711:1", 0.0)
     before = sink.stat().st_ino
     pipeline(app).run(range(5), run_key="k", sink=sink)
     assert (sink.stat().st_ino == before) is (end == "given back")

@@ -456,7 +456,7 @@ def test_an_item_that_ended_further_back_is_found_although_its_new_place_was_fre
     from outlast.store.records import Batch, ItemRow
 
     record = store.find_run("p", "k")
-    lease = store.take_lease(record.number, 0, "test", 60)
+    lease = store.take_run(record.number, 0, "test", 60)
     store.write(
         lease,
         Batch(

@@ -373,7 +373,7 @@ def test_a_database_that_takes_no_writes_for_a_while_is_waited_for(postgres):
 def test_a_lease_does_not_outlive_its_owner_because_the_clock_was_set_back(app):
     """It says that it is good for three hours, and nobody renews it: after its own time it is taken over. One that is renewed is respected."""
     record = app.store.open_run("p", "k", doubled(app)._plan(run_key="k").marks)
-    dead = app.store.take_lease(record.number, 0, "gone.example/1:4711:1:1", 20.0)
+    dead = app.store.take_run(record.number, 0, "gone.example/1:4711:1:1", 20.0)
 
     def set_back():
         with app.store._database.writing() as tx:
@@ -386,7 +386,7 @@ def test_a_lease_does_not_outlive_its_owner_because_the_clock_was_set_back(app):
     assert 20 < time.now < 40
     with pytest.raises(outlast.LeaseLost):
         app.store.beat(dead)
-    alive = app.store.take_lease(record.number, 0, "there.example/1:4711:1:1", 20.0)
+    alive = app.store.take_run(record.number, 0, "there.example/1:4711:1:1", 20.0)
     set_back()
     beaten = []
 

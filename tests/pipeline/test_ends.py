@@ -154,7 +154,7 @@ def test_a_signal_while_the_taker_of_a_stream_is_busy(sqlite_app, handlers, door
             door(Taker(outlast.Pipeline(f"p{number}", work, app=sqlite_app)))
         result = outlast.result_of(ended.value)
         record = sqlite_app.store.run(result.id)
-        assert (record.status, sqlite_app.store.lease_of(record.number, 0)) == ("interrupted", None)
+        assert (record.status, sqlite_app.store.run_lease(record.number, 0)) == ("interrupted", None)
         assert signal.getsignal(number) is before
 
 
@@ -792,7 +792,7 @@ def test_two_interrupts_in_one_pass_leave_no_lease(sqlite_app, handlers, how):
     result = outlast.result_of(ended.value)
     (record,) = sqlite_app.store.runs()
     assert (result.status, result.counts.pending, record.status) == ("interrupted", 2, "interrupted")
-    assert sqlite_app.store.lease_of(record.number, 0) is None
+    assert sqlite_app.store.run_lease(record.number, 0) is None
     bad.clear()
     again = pipeline.run(range(2), run_key=record.run_key)
     assert (again.status, again.counts.succeeded) == ("completed", 2)
@@ -810,7 +810,7 @@ def test_a_loop_that_is_torn_down_around_a_run_gives_the_lease_back(sqlite_app, 
         heart.join(20)
     (record,) = sqlite_app.store.runs()
     left = [heart for heart in hearts if heart.is_alive()]
-    assert (left, sqlite_app.store.lease_of(record.number, 0)) == ([], None)
+    assert (left, sqlite_app.store.run_lease(record.number, 0)) == ([], None)
     bad.clear()
     assert pipeline.run(range(2), run_key="k").counts.succeeded == 2
 
@@ -882,7 +882,7 @@ def test_cancellations_while_a_run_winds_down_give_the_lease_back(sqlite_app, mo
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(cancelled())
     (record,) = sqlite_app.store.runs()
-    assert (record.status, sqlite_app.store.lease_of(record.number, 0)) == ("completed", None)
+    assert (record.status, sqlite_app.store.run_lease(record.number, 0)) == ("completed", None)
 
 
 class Unusual(BaseException):

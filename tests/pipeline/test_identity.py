@@ -65,7 +65,7 @@ def test_another_item_key_is_refused_and_a_function_is_judged_by_its_keys(app, t
         assert "give the same item_key, or another run_key" in str(raised.value)
         record = app.store.run(result.id)
         assert (record.status, record.why, record.counts.succeeded) == ("completed", result.why, 3)
-        assert app.store.lease_of(record.number, 0) is None
+        assert app.store.run_lease(record.number, 0) is None
         again = pipeline.run([*ROWS, {"id": 3, "other": "o3"}], run_key="k", item_key=KEYS[first], sink=sink)
         assert again.counts.succeeded == 4
     assert count(sink) == (3 if refused is None else 4)

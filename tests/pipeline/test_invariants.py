@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 import outlast
 from outlast.pipeline.engine.runner import Runner
-from outlast.pipeline.record.endings import Ledger
+from outlast.pipeline.engine.scheduling import Scheduler
 from outlast.testing import virtual_time
 
 RETRY = outlast.RetryPolicy(max_attempts=3, initial_delay=1.0, on_errors=("transient",))
@@ -116,19 +116,19 @@ class Play:
 
 def watched(play):
     """Checks of the books at every step, while a run goes on."""
-    committed, take_in, give_back = Ledger.committed, Runner._take_in, Runner.give_back
+    recorded, take_in, give_back = Runner._recorded, Runner._take_in, Scheduler.give_back
 
     def check(runner):
         play.runner = runner
         counts = runner.books.counts()
         assert counts.total == counts.succeeded + counts.skipped + counts.dlq + counts.failed + counts.pending
         assert counts.pending >= 0
-        assert 0 <= runner.in_hand <= runner.window
+        assert 0 <= runner.phase.in_hand <= runner.window
 
-    def after_commit(ledger, load):
-        committed(ledger, load)
-        check(ledger._runner)
-        for item in load.items:
+    def after_commit(runner, batch):
+        recorded(runner, batch)
+        check(runner)
+        for item in batch.items:
             assert item.seq not in play.finals, "a finished item changed"
             play.finals[item.seq] = item.status
 
@@ -137,14 +137,14 @@ def watched(play):
         take_in(runner, chunk)
         check(runner)
 
-    def after_return(runner, journey):
-        give_back(runner, journey)
-        check(runner)
+    def after_return(scheduler, item):
+        give_back(scheduler, item)
+        check(scheduler._decides)
 
     return (
-        patch.object(Ledger, "committed", after_commit),
+        patch.object(Runner, "_recorded", after_commit),
         patch.object(Runner, "_take_in", after_reading),
-        patch.object(Runner, "give_back", after_return),
+        patch.object(Scheduler, "give_back", after_return),
     )
 
 

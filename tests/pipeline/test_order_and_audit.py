@@ -117,7 +117,7 @@ def test_a_slow_first_item_holds_no_more_than_the_window(tmp_path, sync, app):
 
     def look(runner, chunk):
         take_in(runner, chunk)
-        seen.append(runner.in_hand)
+        seen.append(runner.phase.in_hand)
 
     seen, take_in = [], Runner._take_in
     job = outlast.Pipeline("p", made(work, sync=sync, concurrency=4), app=app)

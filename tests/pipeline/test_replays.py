@@ -15,7 +15,6 @@ import pytest
 
 import outlast
 from outlast import report
-from outlast.cli.runs import run_fields
 from outlast.components import open_sink
 from outlast.components.parquet import Parquet
 from outlast.components.tables import Inserted
@@ -23,6 +22,7 @@ from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.pipeline import replays
 from outlast.pipeline.plan import Tuning
+from outlast.report.views import run_document
 from outlast.store import Store, StoreUnavailable
 from outlast.testing import virtual_time
 from outlast.work import leases
@@ -113,7 +113,7 @@ def test_outputs_go_to_the_sink_of_the_run_and_change_what_is_said_of_it(app, si
     run = mill.run()
     assert (run.status, run.why, run.passes, run.replayed_by) == ("completed", "10 of 10 items succeeded", 1, None)
     assert rows_of(sink) == list(range(10))
-    assert app.store.lease_of(run.number, 0) is None
+    assert app.store.run_lease(run.number, 0) is None
     again = mill.pipeline.run(range(10), run_key="k", item_key=str, sink=sink)
     assert (again.status, again.counts.succeeded, rows_of(sink)) == ("completed", 10, list(range(10)))
 
@@ -185,7 +185,7 @@ def test_nobody_says_that_rows_are_in_a_sink_which_a_dead_replay_has_left(app, s
     late = isinstance(sink, outlast.Table) or sink.endswith("parquet")
     assert (mill.run().counts.succeeded, rows_of(sink)) == (3, [0, 2] if late else [0, 1, 2])
     warned = "A replay has its sink open: what that has brought may not be there"
-    shown = [mill.run().told, report.read(app, mill.run().id).run.why, run_fields(mill.run())["why"]]
+    shown = [mill.run().told, report.read(app, mill.run().id).run.why, run_document(mill.run())["why"]]
     assert [warned in text for text in shown] == [late] * 3
     mill.pipeline.run(range(3), run_key="k", item_key=str, sink=sink)
     assert (mill.run().told, rows_of(sink)) == ("3 of 3 items succeeded", [0, 1, 2])
@@ -317,7 +317,7 @@ def test_what_a_dead_replay_has_left_in_a_file_refuses_no_later_run(app, tmp_pat
     mill.fail(range(3), bad=[], sink=sink)
     store = app.store
     replay = store.open_run("mill", "dead", (), kind="replay")
-    lease = store.take_lease(mill.run().number, 0, f"{leases._host()}:{2**22 + 1}:77:1", 600, counted=False)
+    lease = store.take_run(mill.run().number, 0, f"{leases._host()}:{2**22 + 1}:77:1", 600, counted=False)
     store.hold_sink(lease, replay.id)
     store.drop_lease(lease)
     with sink.open("a") as file:
@@ -332,8 +332,8 @@ def test_what_a_living_replay_has_opened_is_left_to_it(app, tmp_path):
     mill.fail(range(4), bad=[1], sink=sink)
     store = app.store
     run = store.open_run("mill", "elsewhere", (), kind="replay")
-    lease = store.take_lease(run.number, 0, "another-host:1:1:1", 600)
-    origin = store.take_lease(mill.run().number, 0, "another-host:1:1:2", 600)
+    lease = store.take_run(run.number, 0, "another-host:1:1:1", 600)
+    origin = store.take_run(mill.run().number, 0, "another-host:1:1:2", 600)
     store.hold_sink(origin, run.id)
     store.drop_lease(origin)
     replays.make_good(store)
@@ -352,7 +352,7 @@ def test_a_look_changes_nothing_and_sees_letters_of_the_dead_as_open(app):
     mill.fail(range(3), bad=range(3))
     store = app.store
     run = store.open_run("mill", "dead", (), kind="replay")
-    lease = store.take_lease(run.number, 0, f"{leases._host()}:{2**22 + 1}:77:1", 600)
+    lease = store.take_run(run.number, 0, f"{leases._host()}:{2**22 + 1}:77:1", 600)
     ids = [letter.id for letter in app.dead_letters.find()]
     store.claim_for_replay(lease, run.id, ids[:2], reason="replayed by dead")
     before = contents(store)
@@ -714,7 +714,7 @@ def test_a_replay_that_has_lost_its_lease_touches_no_run(app, tmp_path, monkeypa
     late = mill.pipeline.reprocess(run_key="mend", check=False)
     assert (late.status, late.reason) == ("failed", "lease_lost")
     assert (sink.read_bytes(), mill.run().replayed_by, mill.run().counts.succeeded) == (before, None, 4)
-    assert app.store.lease_of(mill.run().number, 0) is None
+    assert app.store.run_lease(mill.run().number, 0) is None
 
 
 @pytest.mark.parametrize("door", ["reprocess", "replay"])
@@ -744,7 +744,7 @@ def test_a_replay_that_is_interrupted_says_so_and_goes_on(sqlite_app, door):
     with pytest.raises(outlast.RunInterrupted):
         result.raise_for_status()
     (record,) = [run for run in sqlite_app.store.runs("mill") if run.kind == "replay"]
-    assert (record.status, sqlite_app.store.lease_of(record.number, 0)) == ("interrupted", None)
+    assert (record.status, sqlite_app.store.run_lease(record.number, 0)) == ("interrupted", None)
     assert again(run_key="mend", **which).status == "completed"
     assert {status for _, status in mill.letters()} == {"resolved"}
     assert sorted(mill.seen) == list(range(6))

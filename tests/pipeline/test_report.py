@@ -217,7 +217,7 @@ def test_the_numbers_agree_with_the_rows(request, database, plays, audit):
 def test_percentiles_are_off_by_half_a_percent_at_most(app):
     """Durations are counted in classes of three digits."""
     run = app.store.open_run("p", "k", (StageMark("only"),))
-    lease = app.store.take_lease(run.number, 0, "me", 60)
+    lease = app.store.take_run(run.number, 0, "me", 60)
     durations = [int(1.007**n) for n in range(1, 3000)]
     rows = [attempt(seq)._replace(took_us=took) for seq, took in enumerate(durations)]
     items = [item(seq, stage=0, attempts=1)._replace(took_us=took) for seq, took in enumerate(durations)]
@@ -257,14 +257,14 @@ def test_an_item_enters_a_stage_once_however_often_the_run_goes_on(app):
     """What a pass did and another one does again is two calls and one unit: no more items enter a stage than there are."""
     store = app.store
     run = store.open_run("p", "k", (StageMark("parse"), StageMark("label")))
-    lease = store.take_lease(run.number, 0, "me", 60)
+    lease = store.take_run(run.number, 0, "me", 60)
     cut = {"outcome": "retrying", "error_class": "unknown", "error_type": "InterruptedError", "delay_us": 0}
     # Item 0 ends in the first pass; 1 is cut short at the second stage, 2 before it.
     rows = [attempt(seq, stage=0, pass_=lease.token) for seq in range(3)]
     rows += [attempt(0, stage=1, pass_=lease.token), attempt(1, stage=1, pass_=lease.token, error="cut", **cut)]
     store.write(lease, Batch(items=[item(0, stage=1, attempts=2)], attempts=rows, read=3))
     store.drop_lease(lease)
-    lease = store.take_lease(run.number, 0, "another", 60)
+    lease = store.take_run(run.number, 0, "another", 60)
     rows = [attempt(seq, stage=stage, pass_=lease.token) for seq in (1, 2, 3) for stage in (0, 1)]
     ended = [item(1, stage=1, attempts=4), item(2, stage=1, attempts=3), item(3, stage=1, attempts=2)]
     store.write(lease, Batch(items=ended, attempts=rows, read=4, source_exhausted=True))

@@ -340,12 +340,12 @@ def test_who_works_on_a_run_is_not_disturbed(app):
     pipeline = outlast.Pipeline("p", counted([]), app=app)
     pipeline.run([1], run_key="k")
     run = app.store.find_run("p", "k")
-    lease = app.store.take_lease(run.number, 0, leases.myself(), 20.0)
+    lease = app.store.take_run(run.number, 0, leases.myself(), 20.0)
     with pytest.raises(outlast.LeaseLost, match="is being worked on by process"):
         pipeline.run([1, 2], run_key="k")
     app.store.drop_lease(lease)
     host = leases.myself().partition(":")[0]
-    assert app.store.take_lease(run.number, 0, f"{host}:999999999:1", 600.0)
+    assert app.store.take_run(run.number, 0, f"{host}:999999999:1", 600.0)
     assert pipeline.run([1, 2], run_key="k").counts.succeeded == 2
 
 
@@ -357,8 +357,8 @@ def test_a_lost_lease_stops_at_once_and_writes_nothing(app, tmp_path):
         for number in range(10_000):
             if number == 3000:
                 run = store.find_run("p", "k")
-                store.drop_lease(store.lease_of(run.number, 0))
-                assert store.take_lease(run.number, 0, "elsewhere:1:1", 600.0)
+                store.drop_lease(store.run_lease(run.number, 0))
+                assert store.take_run(run.number, 0, "elsewhere:1:1", 600.0)
             yield number
 
     pipeline = outlast.Pipeline("p", counted([]), app=app)
@@ -429,7 +429,7 @@ def test_a_stream_hands_out_results_as_they_finish(app):
     stream.close()
     newest = app.store.runs(pipeline="p")[0]
     assert newest.status == "interrupted"
-    assert app.store.lease_of(newest.number, 0) is None
+    assert app.store.run_lease(newest.number, 0) is None
 
 
 def test_an_async_stream_and_a_cancelled_run(app):

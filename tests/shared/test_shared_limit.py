@@ -22,6 +22,7 @@ from forked import Forked
 from outlast import App, Guard, Limit, Rate
 from outlast.limits.shared import SharedLimit
 from outlast.limits.stretches import Answer, Ask, Wish
+from outlast.sharing.contact import contact_with
 from outlast.testing import virtual_time
 from servers.postgres import Postgres
 from sharing import eventually
@@ -294,8 +295,7 @@ def shared(tmp_path, count=1, **options):
     try:
         yield limits
     finally:
-        for limit in limits:
-            limit._agent.leave()
+        contact_with(app.commons).leave()
         app.store.close()
 
 
@@ -339,8 +339,8 @@ def test_callers_never_ask_the_store_themselves(tmp_path, monkeypatch):
             pass
         asyncio.run(main())
         assert limit.under_way == 0
-        until(lambda: limit._agent.thread is None)
-        assert asked == {"outlast-limit"}
+        until(lambda: not limit._agent.attended)
+        assert asked == {"outlast-commons"}
         found, _ = commons.look("limit", "service")
         assert found["members"] == {}
 
@@ -438,7 +438,7 @@ def test_a_server_that_restarts_is_joined_again():
         until(lambda: (limit.__enter__(), limit.release())[1] is None and limit._mode == "alone")
         server.start()
         until(lambda: (limit.__enter__(), limit.release())[1] is None and limit._mode == "shared")
-        limit._agent.leave()
+        contact_with(app.commons).leave()
         app.store.close()
 
 
@@ -453,11 +453,12 @@ def test_in_virtual_time_nothing_is_shared(tmp_path, monkeypatch):
         assert virtual.now == 4.0
         assert "virtual" in repr(limit)
     assert list(tmp_path.iterdir()) == []
-    assert limit._agent.thread is None
-    App("test", store=f"sqlite:///{tmp_path}/store.db").share(limit)
+    assert not limit._agent.attended
+    app = App("test", store=f"sqlite:///{tmp_path}/store.db")
+    app.share(limit)
     with limit:
         assert limit._mode == "shared"
-    limit._agent.leave()
+    contact_with(app.commons).leave()
 
 
 def test_a_forked_child_is_a_process_of_its_own(tmp_path):
@@ -477,7 +478,7 @@ with limit:
 member = limit._agent.member
 pid = os.fork()
 if pid == 0:
-    assert limit._agent.member != member and limit.under_way == 0 and limit._agent.thread is None
+    assert limit._agent.member != member and limit.under_way == 0 and not limit._agent.attended
 both()
 if pid == 0:
     os._exit(0)
@@ -539,21 +540,23 @@ def test_no_time_is_enough_only_if_something_is_at_hand(tmp_path):
 def test_an_unexpected_error_in_its_thread_stops_no_caller(tmp_path, monkeypatch, caplog, where):
     """Semantics 55: it is logged, callers go on alone, and later they share again."""
     monkeypatch.setattr("outlast.limits.shared._RETRY", 0.05)
+    monkeypatch.setattr("outlast.sharing.contact._LOST", 0.05)
     limit = Limit("service", shared=True, concurrency=2, rates={"calls": Rate(10_000, per=1, burst=100)})
     App("test", store=f"sqlite:///{tmp_path}/store.db").share(limit)
     fails = iter([True, True])
 
     def failing(real):
         def once(*args, **kwargs):
-            if threading.current_thread().name == "outlast-limit" and next(fails, False):
+            if threading.current_thread().name == "outlast-commons" and next(fails, False):
                 raise MemoryError
             return real(*args, **kwargs)
 
         return once
 
     if where == "sleep":  # of the thread: the wait for its bell
-        bell = limit._agent._bell
-        monkeypatch.setattr(limit._agent, "_bell", SimpleNamespace(wait=failing(bell.wait), set=bell.set))
+        contact = limit.bond.contact()
+        bell = contact._bell
+        monkeypatch.setattr(contact, "_bell", SimpleNamespace(wait=failing(bell.wait), set=bell.set))
     else:
         monkeypatch.setattr(limit, where, failing(getattr(limit, where)))
     guard = Guard(limit=limit, retry=None)

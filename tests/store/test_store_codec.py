@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
 
-from outlast.cli.stores import Shell
+from outlast.report.views import Shell
 from outlast.store import StoreRefused
 from outlast.store.codec import Codec, Lost, types_in
 from tables import table

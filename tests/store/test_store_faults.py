@@ -12,8 +12,8 @@ import pytest
 
 from outlast import classify
 from outlast.store import Store, StoreError, StoreUnavailable, open_store
+from outlast.store.leases import fenced
 from outlast.store.records import Batch, RunCounts
-from outlast.store.runs import fenced
 from outlast.store.sqlite import Sqlite
 from servers.disk import Disk
 from servers.postgres import USER, Postgres
@@ -243,7 +243,7 @@ def test_an_owner_stopped_inside_a_transaction_does_not_keep_its_lease_for_ever(
         def stand_still():
             try:
                 with first._database.writing(batches=True) as tx:
-                    fenced(first._database, tx, lease)
+                    fenced(first._database, tx, first.app, lease)
                     if stopped == "between two statements":
                         tx.execute("update outlast_runs set why = 'late' where number = ?", run.number)
                         inside.set()
@@ -258,7 +258,7 @@ def test_an_owner_stopped_inside_a_transaction_does_not_keep_its_lease_for_ever(
         thread = threading.Thread(target=stand_still)
         thread.start()
         inside.wait()
-        new = second.take_lease(run.number, 0, "second", 600)
+        new = second.take_run(run.number, 0, "second", 600)
         assert new.token > lease.token
         awake.set()
         thread.join()

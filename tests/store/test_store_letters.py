@@ -291,7 +291,7 @@ def test_a_replay_frees_and_settles_what_it_has_claimed_itself(store):
     """C-14: of two replays neither touches the letters of the other, although both are in the same status."""
     store.add_letters([letter(number) for number in (1, 2, 3)])
     first, second = (store.open_run("reviews", key, (), kind="replay") for key in ("first", "second"))
-    leases = [store.take_lease(run.number, 0, run.run_key, 600) for run in (first, second)]
+    leases = [store.take_run(run.number, 0, run.run_key, 600) for run in (first, second)]
     store.claim_for_replay(leases[0], first.id, [letter(1).id, letter(2).id], reason="first")
     store.claim_for_replay(leases[1], second.id, [letter(3).id], reason="second")
     done = Settled(letter(3).id, "resolved", None, None, 0)

@@ -39,7 +39,7 @@ class Life(RuleBasedStateMachine):
         self.take()
 
     def take(self):
-        self.leases.append(self.store.take_lease(self.run.number, 0, f"owner-{len(self.leases)}", 0.0))
+        self.leases.append(self.store.take_run(self.run.number, 0, f"owner-{len(self.leases)}", 0.0))
 
     @rule()
     def take_over(self):

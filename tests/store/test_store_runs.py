@@ -15,6 +15,7 @@ import pytest
 from outlast.errors import LeaseLost
 from outlast.kernel.clock import here
 from outlast.store import StoreUnavailable, open_store
+from outlast.store.leases import fenced
 from outlast.store.records import (
     RUN_MOVES,
     Batch,
@@ -26,7 +27,6 @@ from outlast.store.records import (
     StageMark,
     to_us,
 )
-from outlast.store.runs import fenced
 from outlast.testing import virtual_time
 from stores import STAGES, START, Plan, batch, contents, item, letter, sql, started
 
@@ -71,7 +71,7 @@ def test_instants_are_aware_and_in_utc(store):
         run = store.open_run("reviews", "today", STAGES)
     assert run.started_at == now
     assert run.started_at.tzinfo is UTC
-    lease = store.take_lease(run.number, 0, "me", 20)
+    lease = store.take_run(run.number, 0, "me", 20)
     assert lease.until.tzinfo is UTC
     assert timedelta(seconds=15) < lease.until - datetime.now(UTC) < timedelta(seconds=25)
 
@@ -166,10 +166,10 @@ def test_a_wish_is_heard_with_the_next_beat(store):
 def test_a_living_lease_is_not_given_twice(store):
     """Whoever asks is told no, and can see who has it and until when (C-22)."""
     run, lease = started(store, owner="host-a:17")
-    assert store.take_lease(run.number, 0, "host-b:4", 20) is None
-    assert store.lease_of(run.number, 0) == lease
-    assert store.take_lease(run.number, 1, "host-b:4", 20).token == 1
-    assert store.lease_of(run.number, 7) is None
+    assert store.take_run(run.number, 0, "host-b:4", 20) is None
+    assert store.run_lease(run.number, 0) == lease
+    assert store.take_run(run.number, 1, "host-b:4", 20).token == 1
+    assert store.run_lease(run.number, 7) is None
 
 
 def test_a_lease_says_who_had_it_and_did_not_give_it_back(store):
@@ -177,8 +177,8 @@ def test_a_lease_says_who_had_it_and_did_not_give_it_back(store):
     run, lease = started(store, owner="host-a:17")
     assert lease.before == ""
     store.drop_lease(lease)
-    first = store.take_lease(run.number, 0, "host-b:4", 0.0)
-    second = store.take_lease(run.number, 0, "host-c:5", 20)
+    first = store.take_run(run.number, 0, "host-b:4", 0.0)
+    second = store.take_run(run.number, 0, "host-c:5", 20)
     assert (first.before, second.before) == ("", "host-b:4")
 
 
@@ -186,11 +186,11 @@ def test_a_dropped_lease_can_be_taken_at_once_and_writes_no_more(store):
     """Giving back is final: the old token is worth nothing, and dropping it again takes nothing from the next owner."""
     run, lease = started(store)
     store.drop_lease(lease)
-    assert store.lease_of(run.number, 0) is None
-    second = store.take_lease(run.number, 0, "second", 600)
+    assert store.run_lease(run.number, 0) is None
+    second = store.take_run(run.number, 0, "second", 600)
     assert second.token > lease.token
     store.drop_lease(lease)
-    assert store.lease_of(run.number, 0) == second
+    assert store.run_lease(run.number, 0) == second
     with pytest.raises(LeaseLost):
         store.write(lease, batch(0))
     assert store.run(run.id).passes == 2
@@ -199,7 +199,7 @@ def test_a_dropped_lease_can_be_taken_at_once_and_writes_no_more(store):
 def test_a_beat_prolongs_the_lease(store):
     """The renewed lease has the same token and a later end, also after it had run out and nobody wanted it."""
     run, lease = started(store, ttl=0.0)
-    assert store.lease_of(run.number, 0) is None
+    assert store.run_lease(run.number, 0) is None
     sql(store, "update outlast_shards set ttl = 600")
     renewed, _ = store.beat(lease)
     assert renewed.token == lease.token
@@ -213,7 +213,7 @@ def test_a_paused_owner_that_wakes_up_writes_nothing_on_any_path(store):
     """
     run, old = started(store, ttl=0.0)
     store.write(old, batch(0, dead_letters=[letter(1, status="replaying")]))
-    new = store.take_lease(run.number, 0, "second", 600)
+    new = store.take_run(run.number, 0, "second", 600)
     assert new.token > old.token
     before = contents(store)
     late = batch(
@@ -248,7 +248,7 @@ def test_of_many_that_want_a_lease_one_gets_it(store):
 
     def take(number):
         ready.wait()
-        leases.append(store.take_lease(run.number, 0, f"owner-{number}", 600))
+        leases.append(store.take_run(run.number, 0, f"owner-{number}", 600))
 
     threads = [threading.Thread(target=take, args=(number,)) for number in range(16)]
     for thread in threads:
@@ -280,7 +280,7 @@ def test_taking_over_and_writing_never_interleave(store):
     thread.start()
     while len(accepted) < 20 and not done.is_set():
         done.wait(0.001)
-    new = store.take_lease(run.number, 0, "second", 600)
+    new = store.take_run(run.number, 0, "second", 600)
     kept = {row.seq for row in store.items(run.number, limit=1000)}
     thread.join()
     assert {row.seq for row in store.items(run.number, limit=1000)} == kept == set(accepted)
@@ -306,7 +306,7 @@ def test_the_counts_of_a_run_are_those_of_its_shards(store):
     run, first = started(store)
     store.write(first, batch(0, 1, source_exhausted=True))
     assert store.run(run.id).source_exhausted
-    second = store.take_lease(run.number, 1, "second", 600)
+    second = store.take_run(run.number, 1, "second", 600)
     store.write(second, Batch(items=[item(1_000_000, "skipped", spent={"usd": 0.5})], read=5))
     store.write(first, Batch(items=[item(5, "failed", spent={"usd": 0.25, "tokens": 3.0})]))
     found = store.run(run.id)
@@ -322,16 +322,16 @@ def test_a_lease_survives_an_owner_that_was_killed_until_it_runs_out(store, addr
         "from outlast.store import open_store\n"
         "store = open_store(sys.argv[1])\n"
         "run = store.open_run('reviews', 'today', ())\n"
-        "store.take_lease(run.number, 0, 'killed', 600)\n"
+        "store.take_run(run.number, 0, 'killed', 600)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, address], check=False, env=os.environ | {"OUTLAST_STORE": ""})
     assert done.returncode < 0
     run = store.open_run("reviews", "today", ())
-    assert store.take_lease(run.number, 0, "second", 600) is None
-    assert store.lease_of(run.number, 0).owner == "killed"
+    assert store.take_run(run.number, 0, "second", 600) is None
+    assert store.run_lease(run.number, 0).owner == "killed"
     sql(store, "update outlast_shards set until = ?", to_us(datetime.now(UTC)) - 1_000_000)
-    assert store.take_lease(run.number, 0, "second", 600).token == 2
+    assert store.take_run(run.number, 0, "second", 600).token == 2
 
 
 def test_a_beat_does_not_wait_for_a_batch(postgres):
@@ -339,20 +339,19 @@ def test_a_beat_does_not_wait_for_a_batch(postgres):
     with open_store(postgres.dsn, app="long") as store:
         run, lease = started(store)
         with store._database.writing(batches=True) as tx:
-            fenced(store._database, tx, lease)
+            fenced(store._database, tx, store.app, lease)
             assert store.beat(lease)[0].until >= lease.until
-            assert store.take_lease(run.number, 0, "second", 600) is None
+            assert store.take_run(run.number, 0, "second", 600) is None
 
 
 def test_a_lease_whose_taking_was_lost_in_the_commit_is_not_held_twice(store, monkeypatch):
     """The answer to a commit got lost: asking again says that somebody has it, never two tokens that are both good."""
     run = store.open_run("reviews", "today", STAGES)
     plan = Plan(store, monkeypatch)
-    plan.fail(
-        7 + (store._database.name == "postgres"), after=True
-    )  # begin, two inserts, select, update, evict, update, commit
+    # Begin, select, two inserts, select, update, evict, two updates, commit.
+    plan.fail(9 + (store._database.name == "postgres"), after=True)
     with pytest.raises(Exception, match=r"planted"):
-        store.take_lease(run.number, 0, "me", 600)
+        store.take_run(run.number, 0, "me", 600)
     plan.fail(None)
-    assert store.take_lease(run.number, 0, "me", 600) is None
-    assert store.lease_of(run.number, 0).token == 1
+    assert store.take_run(run.number, 0, "me", 600) is None
+    assert store.run_lease(run.number, 0).token == 1

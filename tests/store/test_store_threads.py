@@ -17,7 +17,7 @@ def test_sixteen_threads_read_and_write_one_store(store):
     writing = threading.Event()
 
     def write(shard):
-        lease = store.take_lease(run.number, shard, f"writer-{shard}", 600)
+        lease = store.take_run(run.number, shard, f"writer-{shard}", 600)
         for number in range(10):
             first = shard * 1000 + number * 10
             rows = [item(seq, "failed" if seq % 5 == 0 else "succeeded") for seq in range(first, first + 10)]
@@ -74,7 +74,7 @@ from outlast.store.records import Batch, ItemRow
 
 store = open_store(sys.argv[1])
 run = store.open_run("reviews", "today", ())
-lease = store.take_lease(run.number, 0, "parent", 600)
+lease = store.take_run(run.number, 0, "parent", 600)
 
 def write(seq):
     store.write(lease, Batch(items=[ItemRow(seq, str(seq), "succeeded", 0, 1, False, None, (), {}, None, 1, 1)]))

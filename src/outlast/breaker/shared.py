@@ -26,7 +26,7 @@ from outlast.breaker.circuit import (
     without,
 )
 from outlast.kernel.clock import here
-from outlast.sharing.contact import PATIENCE, Unreachable, on_loop
+from outlast.sharing.contact import LOOK, PATIENCE, Attended, Unreachable, on_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -119,7 +119,7 @@ def instant(seconds: float) -> datetime:
 # -- known here ---------------------------------------------------------------------------------------------------------------
 
 
-class SharedMemory(LocalMemory):
+class SharedMemory(LocalMemory, Attended):
     """
     A circuit that processes share: a document in a store, and what is known of it here.
 
@@ -415,13 +415,11 @@ class SharedMemory(LocalMemory):
 
     # -- in the background
 
-    def attend(self, contact: Contact) -> bool:
-        """Look what is new, give signs of life, give back what nobody uses; False when nobody has used it for a while."""
+    def attend(self, contact: Contact) -> float | None:
+        """Look what is new, renew the leases of probes, give back what is not used; None after a while without use."""
         now = here.get().clock.monotonic()
         if not self._in_use(now):
-            return False
-        if contact.lost:
-            self._go_astray()
+            return None
         if unclaimed := [ticket for ticket, since in tuple(self._granted) if now - since > _CLAIM]:
             for ticket in unclaimed:
                 self._unclaimed(contact, ticket)
@@ -429,7 +427,11 @@ class SharedMemory(LocalMemory):
             contact.asked(self._sign)
         else:
             contact.asked(self._look)
-        return True
+        return LOOK
+
+    def left_alone(self, why: str) -> None:  # noqa: ARG002 - each thing alike
+        """The store cannot be asked: decide here."""
+        self._go_astray()
 
     def _in_use(self, now: float) -> bool:
         with self.lock:

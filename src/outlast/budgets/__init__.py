@@ -13,7 +13,7 @@ from _thread import allocate_lock
 
 from outlast.kernel.clock import here
 from outlast.settings.checks import Check
-from outlast.sharing.contact import Unreachable, on_loop
+from outlast.sharing.contact import LOOK, Attended, Unreachable, on_loop
 from outlast.sharing.named import Named
 
 TYPE_CHECKING = False
@@ -104,7 +104,7 @@ class RetryBudget(Named):
             self._common.renew()
 
 
-class _Common:
+class _Common(Attended):
     """This process's part in a shared budget: what it has gathered, and what it has borrowed."""
 
     def __init__(self, budget: RetryBudget, bond: Bond) -> None:
@@ -240,8 +240,8 @@ class _Common:
 
     # -- in the background
 
-    def attend(self, contact: Contact) -> bool:
-        """Hand in what was gathered, give back what nobody needs; False when nobody has used it for a while."""
+    def attend(self, contact: Contact) -> float | None:
+        """Hand in what was gathered, give back what is not needed; None after a while without use."""
         now = here.get().clock.monotonic()
         with self._lock:
             late = self._gathered > 0 and (now - self._since > _HAND_IN or self._gathered >= 1)
@@ -254,12 +254,12 @@ class _Common:
                 if budget is not None:
                     budget.full = False  # the next deposit shows that it is in use
                 if not self._attended:
-                    return False
+                    return None
         if late or idle:
             contact.asked(lambda commons: self._settle(commons, give_back=idle))
         else:
             contact.asked(self._look)
-        return True
+        return LOOK
 
     def part(self, contact: Contact) -> None:
         """The process ends: others can use what it has."""

@@ -9,6 +9,7 @@ import json
 import shlex
 import sys
 from functools import wraps
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,22 +25,21 @@ from outlast.cli.output import (  # noqa: TC001 - typer reads the annotations
     hint,
     moment,
     print_block,
+    print_found,
     print_json,
-    print_table,
     refuse,
     say,
 )
-from outlast.cli.stores import Plain, dead_letters, found_run, opened, stored_at
-from outlast.errors import ConfigurationError
+from outlast.cli.stores import opened, stored_at
 from outlast.kernel.redact import masked, to_json
+from outlast.report.views import Plain, letter_document, letter_view_document, slots_document
 from outlast.store.filters import FIELDS, STATUSES, LetterFilter, chooses  # noqa: TC001 - the annotations are read
-from outlast.store.letters import earlier_failures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from outlast.deadletters import DeadLetter, DeadLetters
-    from outlast.store import Store
+    from outlast.deadletters import DeadLetters
+    from outlast.report.views import Views
 
 dlq = typer.Typer(
     name="dlq", help="Dead letters: what failed for good, and how to send it again.", no_args_is_help=True
@@ -116,12 +116,12 @@ def filtered(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]]
     return decorate
 
 
-def _named(store: Store, where: LetterFilter, status: str | None = None) -> LetterFilter:
+def _named(views: Views, where: LetterFilter, status: str | None = None) -> LetterFilter:
     """The filter, with the id of a run that was named as a person does, and of this status if a command asks for one."""
     named: LetterFilter = {**where}
     run = where.get("run")
     if run is not None:
-        named["run"] = found_run(store, run).id
+        named["run"] = views.run(run).id
     if status is not None:
         if status not in {*STATUSES, "all"}:
             refuse(f"expected --status to be {', '.join(STATUSES)} or all, got: {status!r}.")
@@ -142,34 +142,29 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """List dead letters, the newest change first."""
-    with opened(store, app) as kept:
-        letters = dead_letters(kept)
-        found = letters.find(**_named(kept, where, status))
-        shown = list(_first(found, limit))
-        if as_json:
-            print_json([_fields(letter, reveal=reveal) for letter in shown])
-            return
-        if not shown:
-            say("No dead letters." if status == "open" else f"No dead letters that are {status}.")
-            return
-        print_table(
-            ("id", "pipeline", "stage", "item", "status", "attempts", "last attempt", "error"),
-            [
-                (
-                    letter.id[:12],
-                    letter.pipeline,
-                    letter.stage,
-                    _short(letter.item_key, 20),
-                    letter.status,
-                    letter.attempts,
-                    letter.last_attempt_at,
-                    f"{letter.error_class}: {letter.error}",
-                )
-                for letter in shown
-            ],
+    with opened(store, app) as views:
+        shown = list(islice(views.letters().find(**_named(views, where, status)), limit))
+        listed = print_found(
+            shown,
+            lambda letter: letter_document(letter, reveal=reveal),
+            lambda letter: (
+                letter.id[:12],
+                letter.pipeline,
+                letter.stage,
+                _short(letter.item_key, 20),
+                letter.status,
+                letter.attempts,
+                letter.last_attempt_at,
+                f"{letter.error_class}: {letter.error}",
+            ),
+            as_json=as_json,
+            none=_none(status),
+            headings=("id", "pipeline", "stage", "item", "status", "attempts", "last attempt", "error"),
             fold="error",
             drop=("status", "attempts", "last attempt", "pipeline", "item"),
         )
+        if not listed:
+            return
         for letter in shown:
             if letter.unreadable is not None:
                 hint(f"The payload of {letter.id[:12]} cannot be read: {letter.unreadable}")
@@ -189,19 +184,17 @@ def list_groups(
     as_json: AsJson = False,
 ) -> None:
     """List dead letters as problems: one line for all that failed the same way."""
-    from outlast.cli.printing import group_rows
+    from outlast.cli.printing import GROUP_HEADINGS, group_row
 
-    with opened(store, app) as kept:
-        groups = dead_letters(kept).groups(limit=limit, **_named(kept, where, status))
-    if as_json:
-        print_json([{name: getattr(group, name) for name in group.__slots__} for group in groups])
-        return
-    if not groups:
-        say("No dead letters." if status == "open" else f"No dead letters that are {status}.")
-        return
-    print_table(
-        ("count", "share", "group", "stage", "error class", "last seen", "message"),
-        group_rows(groups),
+    with opened(store, app) as views:
+        groups = views.letters().groups(limit=limit, **_named(views, where, status))
+    print_found(
+        groups,
+        slots_document,
+        group_row,
+        as_json=as_json,
+        none=_none(status),
+        headings=GROUP_HEADINGS,
         fold="message",
         drop=("last seen", "share", "error class"),
     )
@@ -212,20 +205,12 @@ def show_letter(
     letter_id: Id, *, reveal: Reveal = False, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
 ) -> None:
     """Show one dead letter: its error, its attempts, its payload, and what was done with it."""
-    with opened(store, app) as kept:
-        letters = dead_letters(kept)
-        letter = letters.show(_resolved(letters, letter_id))
-        row = kept.letter(letter.id)
-        run = None if letter.run_id is None else kept.run(letter.run_id)
-        seq = None if row is None else row.seq
-        tried = [] if run is None or seq is None else [(run, attempt) for attempt in kept.attempts(run.number, seq)]
-        for replay, place in [] if row is None else kept.replays_of(row):
-            again = kept.run(replay)
-            tried += [] if again is None else [(again, attempt) for attempt in kept.attempts(again.number, place)]
-        code = [*kept.code_option(letter.pipeline), *stored_at(kept, store)]
+    with opened(store, app) as views:
+        view = views.letter(letter_id)
+        letter = view.letter
+        code = [*views.code_option(letter.pipeline), *stored_at(views, store)]
     if as_json:
-        history = [attempt._asdict() | {"run": held_by.id} for held_by, attempt in tried]
-        print_json(_fields(letter, reveal=reveal) | {"metadata": _notes(letter, reveal=reveal), "history": history})
+        print_json(letter_view_document(view, reveal=reveal))
         return
     say(f"dead letter  {letter.id}  ({letter.status})")
     say(f"item         {letter.item_key} of {letter.pipeline}, failed at {letter.stage}")
@@ -243,7 +228,7 @@ def show_letter(
             if letter.status == "open"
             else f"replays      {letter.replays}"
         )
-    for earlier in [] if row is None else earlier_failures(row):
+    for earlier in view.earlier:
         say(
             f"before       {str(earlier.get('last_at', ''))[:19]}: failed at {earlier.get('stage')} "
             f"with {earlier.get('error_type')} ({earlier.get('error_class')}): {earlier.get('error')}"
@@ -252,7 +237,7 @@ def show_letter(
         say(f"edited       {edit.get('at', '')[:19]}: {edit.get('reason', '')}")
     if letter.reason:
         say(f"{letter.status:<12} {letter.reason}")
-    for held_by, attempt in tried:
+    for held_by, attempt in view.tried:
         what = "succeeded" if attempt.outcome == "success" else f"{attempt.error_type}: {attempt.error}"
         named = "" if attempt.stage >= len(held_by.stages) else f" ({held_by.stages[attempt.stage].name})"
         where = f" in the replay {held_by.run_key}" if held_by.kind == "replay" else ""
@@ -295,12 +280,11 @@ def edit_letter(
         refuse("expected the payload to be nested less deeply: no JSON reader would take it.")
     except ValueError as wrong:
         refuse(f"expected the payload to be JSON: {wrong}.")
-    with opened(store, app) as kept:
-        letters = dead_letters(kept)
-        letter = letters.edit(_resolved(letters, letter_id), value, reason=reason)
-        code = [*kept.code_option(letter.pipeline), *stored_at(kept, store)]
+    with opened(store, app) as views:
+        letter = views.letters().edit(views.letter_id(letter_id), value, reason=reason)
+        code = [*views.code_option(letter.pipeline), *stored_at(views, store)]
     if as_json:
-        print_json(_fields(letter, reveal=False))
+        print_json(letter_document(letter))
         return
     say(f"Edited {letter.id}.")
     hint(f"Send it again: {shlex.join(['outlast', 'dlq', 'replay', letter.id[:12], *code])}")
@@ -328,13 +312,13 @@ def replay_letters(
     """
     from outlast.cli.running import none_replayed, replay
 
-    with opened(store, app) as kept:
-        before = None if run_key is None else next(iter(kept.find_replays(run_key, where.get("pipeline"))), None)
+    with opened(store, app) as views:
+        before = None if run_key is None else views.replay(run_key, where.get("pipeline"))
         if before is None:
             _meant(ids, where)
-        letters = dead_letters(kept)
-        known = None if not ids else [_resolved(letters, letter_id) for letter_id in ids]
-        where = _named(kept, where)
+        letters = views.letters()
+        known = None if not ids else [views.letter_id(letter_id) for letter_id in ids]
+        where = _named(views, where)
         first = None if before is not None else _owner(letters, known, where)
         owner = where.pop("pipeline", None) or (first if before is None else before.pipeline)
     if before is None and first is None:
@@ -407,12 +391,12 @@ def archive_letters(
     _meant(ids, where)
     if reason is None and not undo:
         refuse("expected --reason: why they are put away; it stays on record.")
-    with opened(store, app) as kept:
-        letters = dead_letters(kept)
-        known = None if not ids else [_resolved(letters, letter_id) for letter_id in ids]
+    with opened(store, app) as views:
+        letters = views.letters()
+        known = None if not ids else [views.letter_id(letter_id) for letter_id in ids]
         said = {} if reason is None else {"reason": reason}
         move = letters.unarchive if undo else letters.archive
-        count = move(ids=known, **said, **_named(kept, where))
+        count = move(ids=known, **said, **_named(views, where))
     if as_json:
         print_json({"opened" if undo else "archived": count})
     elif count:
@@ -433,8 +417,8 @@ def export_letters(
     as_json: AsJson = False,
 ) -> None:
     """Write each dead letter as a JSON file of its own. Payloads are written as they are."""
-    with opened(store, app) as kept:
-        count, unreadable = dead_letters(kept, Plain()).exported(folder, **_named(kept, where, status))
+    with opened(store, app) as views:
+        count, unreadable = views.letters(Plain()).exported(folder, **_named(views, where, status))
     if as_json:
         print_json({"exported": count, "unreadable": unreadable, "folder": folder})
     else:
@@ -456,8 +440,8 @@ def import_letters(
     as_json: AsJson = False,
 ) -> None:
     """Take in a folder of dead letters; those that are here already are left as they are."""
-    with opened(store, app, make=True) as kept:
-        added, known = dead_letters(kept).import_(folder)
+    with opened(store, app, make=True) as views:
+        added, known = views.letters().import_(folder)
     if as_json:
         print_json({"imported": added, "known": known})
     else:
@@ -467,16 +451,16 @@ def import_letters(
 @dlq.command("stats")
 def letter_stats(*, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
     """Count dead letters by pipeline, stage and status."""
-    with opened(store, app) as kept:
-        stats = dead_letters(kept).stats()
-    if as_json:
-        print_json([{name: getattr(stat, name) for name in stat.__slots__} for stat in stats])
-        return
-    if not stats:
-        say("No dead letters.")
-        return
-    rows = [(stat.pipeline, stat.stage, stat.status, stat.count, stat.oldest_at, stat.newest_at) for stat in stats]
-    print_table(("pipeline", "stage", "status", "count", "oldest", "newest"), rows)
+    with opened(store, app) as views:
+        stats = views.letters().stats()
+    print_found(
+        stats,
+        slots_document,
+        lambda stat: (stat.pipeline, stat.stage, stat.status, stat.count, stat.oldest_at, stat.newest_at),
+        as_json=as_json,
+        none=_none(),
+        headings=("pipeline", "stage", "status", "count", "oldest", "newest"),
+    )
 
 
 # --- in common ----------------------------------------------------------------------------------------------------------
@@ -488,27 +472,8 @@ def _meant(ids: list[str] | None, where: LetterFilter) -> None:
         refuse(f"expected ids, or one of {options}: which dead letters are meant?")
 
 
-def _first(letters: Iterator[DeadLetter], limit: int) -> Iterator[DeadLetter]:
-    for _, letter in zip(range(limit), letters, strict=False):
-        yield letter
-
-
-def _resolved(letters: DeadLetters, beginning: str) -> str:
-    """The id that begins so; a person does not type 32 digits."""
-    plain = beginning.replace("-", "").lower()
-    if len(plain) >= 32:
-        return plain
-    if len(plain) < 4 or not set(plain) <= set("0123456789abcdef"):
-        message = f"expected the id of a dead letter, or at least its first 4 digits, got: {beginning!r}."
-        raise ConfigurationError(message)
-    found = [letter_id for letter_id in letters.ids() if letter_id.startswith(plain)]
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        message = f"Entry not found: {beginning}"
-        raise ConfigurationError(message)
-    message = f"expected the id of one dead letter, but {len(found)} begin with {beginning!r}: {', '.join(found[:5])}."
-    raise ConfigurationError(message)
+def _none(status: str = "open") -> str:
+    return "No dead letters." if status == "open" else f"No dead letters that are {status}."
 
 
 def _owner(letters: DeadLetters, known: list[str] | None, where: LetterFilter) -> str | None:
@@ -516,16 +481,6 @@ def _owner(letters: DeadLetters, known: list[str] | None, where: LetterFilter) -
     if known:
         return letters.show(known[0]).pipeline
     return next((letter.pipeline for letter in letters.find(**where)), None)
-
-
-def _fields(letter: DeadLetter, *, reveal: bool) -> dict[str, Any]:
-    fields = {name: getattr(letter, name) for name in letter.__slots__ if name not in {"payload", "metadata"}}
-    return fields | {"payload": letter.payload if reveal else masked(letter.payload)}
-
-
-def _notes(letter: DeadLetter, *, reveal: bool) -> dict[str, Any]:
-    """What is on record beside the payload; what the item was at first is a payload too."""
-    return {name: value for name, value in letter.metadata.items() if reveal or name not in {"source", "earlier"}}
 
 
 def _indented(payload: Any, *, reveal: bool) -> str:

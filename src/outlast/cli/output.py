@@ -8,7 +8,7 @@ import os
 import sys
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.table import Table
@@ -18,7 +18,10 @@ from outlast.display.terminal import Screen
 from outlast.kernel.redact import harmless, in_json, plain, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+
+_T = TypeVar("_T")
 
 
 class Code(IntEnum):
@@ -99,6 +102,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return str(value)
+
+
+def print_found(
+    found: Sequence[_T],
+    document: Callable[[_T], Any],
+    row: Callable[[_T], Sequence[Any]],
+    *,
+    as_json: bool,
+    none: str,
+    headings: Sequence[str],
+    fold: str = "",
+    drop: Sequence[str] = (),
+) -> bool:
+    """What was found: as JSON, as a table, or in a sentence that it is nothing. Whether it was a table."""
+    if as_json:
+        print_json([document(one) for one in found])
+    elif not found:
+        say(none)
+    else:
+        print_table(headings, map(row, found), fold=fold, drop=drop)
+    return bool(found) and not as_json
 
 
 def print_table(

@@ -13,6 +13,7 @@ from outlast.cli.output import console, print_table
 from outlast.display.terminal import STATUS_COLOURS, WIDEST_BAR, bar
 from outlast.kernel.redact import plain
 from outlast.kernel.wording import counted, duration, percent
+from outlast.report.views import unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,18 +22,19 @@ if TYPE_CHECKING:
     from outlast.store.records import RunRecord
 
 
-def group_rows(groups: Sequence[FailureGroup]) -> Iterator[tuple[Any, ...]]:
-    """Failure groups as rows of a table."""
-    for group in groups:
-        share = percent(group.count, round(group.count / group.share)) if group.share else ""
-        yield group.count, share, group.id, group.stage, group.error_class, group.last_seen_at, group.message
+GROUP_HEADINGS = ("count", "share", "group", "stage", "error class", "last seen", "message")
+
+
+def group_row(group: FailureGroup) -> tuple[Any, ...]:
+    """A failure group as a row of a table."""
+    share = percent(group.count, round(group.count / group.share)) if group.share else ""
+    return group.count, share, group.id, group.stage, group.error_class, group.last_seen_at, group.message
 
 
 def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "", expected: int | None = None) -> None:
     """A run as it stands in the store. `expected` is how many items its source has, if that is known though not all were read."""
     out = console()
     counts = run.counts
-    finished = counts.succeeded + counts.skipped + counts.dlq + counts.failed
     ended = run.finished_at
     since = " since it first began" if run.passes > 1 else ""  # with the pauses between its passes
     took = "" if ended is None else f"  {duration((ended - run.started_at).total_seconds())}{since}"
@@ -51,7 +53,7 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "", 
             skipped=counts.skipped,
             succeeded=counts.succeeded - counts.degraded,
         )
-        out.print(drawn.append(f"  {percent(finished, whole):>6}"))
+        out.print(drawn.append(f"  {percent(counts.finished, whole):>6}"))
     degraded = f" ({counts.degraded:,} degraded)" if counts.degraded else ""
     parts = [
         counted(counts.total, "item")
@@ -64,8 +66,8 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "", 
     ]
     if counts.dlq:
         parts.append(counted(counts.dlq, "dead letter"))
-    if counts.total > finished:
-        parts.append(f"{counts.total - finished:,} pending")
+    if counts.pending:
+        parts.append(f"{counts.pending:,} pending")
     out.print(Text("   ".join(parts)))
     if run.passes > 1:
         out.print(Text(f"started {run.passes} times", style="dim"))
@@ -73,18 +75,7 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "", 
         out.print(Text("spent " + ", ".join(f"{amount:,.6g} {plain(name)}" for name, amount in run.spent.items())))
     if groups:
         out.print()
-        print_table(
-            ("count", "share", "group", "stage", "error class", "last seen", "message"),
-            group_rows(groups),
-            fold="message",
-            drop=("last seen", "share", "error class"),
-        )
-
-
-def unfinished(run: RunRecord) -> bool:
-    """Whether there is something left to go on with: items that have not ended, or a source that was not read to its end."""
-    counts = run.counts
-    return not run.source_exhausted or counts.total > counts.succeeded + counts.skipped + counts.dlq + counts.failed
+        print_table(GROUP_HEADINGS, map(group_row, groups), fold="message", drop=("last seen", "share", "error class"))
 
 
 def next_steps(

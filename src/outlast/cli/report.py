@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outlast.cli.output import AppName, AsJson, StoreUrl, console, hint, print_json, print_table, refuse, say  # noqa: TC001 - typer reads the annotations
-from outlast.cli.stores import found_run, opened
+from outlast.cli.stores import opened
 from outlast.kernel.redact import mask, plain
 from outlast.kernel.wording import amount, counted, duration, percent, precise
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from outlast.report import Report, Story
 
-# What a terminal would obey instead of showing it, and what turns the direction of reading.
 _BAR = 20
 
 
@@ -41,20 +40,18 @@ def report_run(
     as_json: AsJson = False,
 ) -> None:
     """Say what a run came to and why: retries, errors, stages, time, cost; or one item's way with the reason for every wait."""
-    from outlast import report
-
     if html is not None and (as_json or item is not None):
         refuse(f"expected --html alone, got it with {'--json' if as_json else '--item'}: a page has the whole report.")
-    with opened(store, app) as kept:
-        record = found_run(kept, run, pipeline)
+    with opened(store, app) as views:
+        record = views.run(run, pipeline)
         if item is not None:
-            story = report.story(kept, record.id, item)
+            story = views.story(record, item)
             if as_json:
                 print_json(story.to_dict())
             else:
                 _print_story(story)
             return
-        found = report.read(kept, record.id)
+        found = views.report(record)
     if as_json:
         print_json(found.to_dict())
     elif html is not None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outlast.cli.output import AppName, AsJson, Code, Progress, StoreUrl, hint, print_json, refuse, say  # noqa: TC001 - typer reads the annotations
-from outlast.cli.stores import found_run, opened, stored_at
-from outlast.deadletters import as_groups
-from outlast.errors import ConfigurationError, OutlastError
+from outlast.cli.stores import opened, stored_at
+from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
 from outlast.kernel.redact import mask
 from outlast.pipeline.errors import FailureBudgetExceeded, RunFailed, result_of
+from outlast.report.views import Views, run_document, slots_document
 from outlast.store.filters import FIELDS
 
 if TYPE_CHECKING:
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from outlast.components import Files, Table
     from outlast.pipeline import Pipeline, RunResult
     from outlast.pipeline.engine.runner import Runner
-    from outlast.store import Store
     from outlast.store.records import RunRecord
-
-_COMMAND = "run_command"  # the event that says how a run was started, so that `resume` can do the same
 
 Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="The pipeline: app.py:reviews or shop.pipelines:reviews.")
@@ -159,9 +156,9 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was interrupted, paused, or stopped: what is finished is not done again."""
-    with opened(store, app) as kept:
-        record = found_run(kept, wanted)
-        recorded = _recorded(kept, record)
+    with opened(store, app) as views:
+        record = views.run(wanted)
+        recorded = views.command(record)
     given: dict[str, Any] = {
         "target": target,
         "input": source or None,
@@ -248,12 +245,12 @@ def replay(
         refuse(*problems)
     pipeline._check_stage(which.get("stage"))  # noqa: SLF001 - as Pipeline.reprocess does
     if which.get("run") is not None:
-        which["run"] = found_run(pipeline.app.store, which["run"]).id
+        which["run"] = Views(pipeline.app.store).run(which["run"]).id
     command = {"target": target, "output": sink, "folder": str(Path.cwd()), "replay": which}
     given = _sink(sink, pipeline)
 
     def started(runner: Runner) -> None:
-        _record(runner.store, runner.record.id, command | {"run_key": runner.record.run_key})
+        _record(Views(runner.store), runner.record.id, command | {"run_key": runner.record.run_key})
 
     how = None if as_json else way_to_show(wanted=progress)
     try:
@@ -382,18 +379,10 @@ def _new_key() -> str:
     return here.get().clock.now().strftime("%Y-%m-%dT%H-%M-%S-") + here.get().ids.new()[:4]
 
 
-def _recorded(store: Store, record: RunRecord) -> dict[str, Any]:
-    """How a run was started, the last time."""
-    after, last = None, dict[str, Any]()
-    while page := store.events(record.id, _COMMAND, after=after):
-        last, after = dict(page[-1].data), page[-1].number
-    return last
-
-
-def ways_on(kept: Store, record: RunRecord, store: str | None) -> tuple[str | None, str | None]:
+def ways_on(views: Views, record: RunRecord, store: str | None) -> tuple[str | None, str | None]:
     """The command that goes on with a run, None if there is none that can; and the one that does the letters of a replay in another."""
-    command = _recorded(kept, record)
-    where = stored_at(kept, store)
+    command = views.command(record)
+    where = stored_at(views, store)
     replays = record.kind == "replay"
     known = command.get("target") and (replays or command.get("input"))
     resume = shlex.join(["outlast", "resume", record.run_key, *where]) if known else None
@@ -417,8 +406,8 @@ def ways_on(kept: Store, record: RunRecord, store: str | None) -> tuple[str | No
 
 def _last_target(store: str | None, app: str | None, owner: str | None) -> str:
     """Where `outlast run` found the pipeline's code the last time."""
-    with opened(store, app) as kept:
-        targets = (_recorded(kept, record).get("target") for record in kept.runs(owner, limit=50))
+    with opened(store, app) as views:
+        targets = (views.command(record).get("target") for record in views.runs(owner, limit=50))
         known = next((str(target) for target in targets if target), None)
     if known is None:
         refuse(
@@ -443,7 +432,7 @@ def _started(
     from outlast.components import expected_items
 
     def started(runner: Runner) -> None:
-        _record(runner.store, runner.record.id, command)
+        _record(Views(runner.store), runner.record.id, command)
 
     how = None if as_json else way_to_show(wanted=progress)
     source, sink = _files(command), _sink(command.get("output"), pipeline, command["run_key"])
@@ -495,13 +484,9 @@ def _waits_said() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def _record(store: Store, run_id: str, command: dict[str, Any]) -> None:
+def _record(views: Views, run_id: str, command: dict[str, Any]) -> None:
     """Keep how a run was started, so that `resume` can do the same."""
-    from outlast.store.records import EventRow, to_us
-
-    world = here.get()
-    told = command | {"output": _on_record(command.get("output"))}
-    store.add_events([EventRow(world.ids.new(), _COMMAND, to_us(world.clock.now()), run_id, told)])
+    views.note_command(run_id, command | {"output": _on_record(command.get("output"))})
 
 
 def _tell(
@@ -516,26 +501,22 @@ def _tell(
 ) -> None:
     """The report, what to do next, and the exit code."""
     from outlast.cli.printing import next_steps, print_run
-    from outlast.cli.runs import run_fields
 
-    kept = pipeline.app.store
-    record = kept.run(result.id)
-    if record is None:
-        message = f"the run {result.id} is not in the store any more."
-        raise OutlastError(message)
-    groups = as_groups(kept.failures(record, "open"))
+    views = Views(pipeline.app.store)
+    record = views.of(result)
+    groups = views.problems(record)
     code = signalled or exit_code(result, strict=strict)
     if as_json:
-        shown = [{name: getattr(group, name) for name in group.__slots__} for group in groups]
+        shown = [slots_document(group) for group in groups]
         print_json(
-            run_fields(record)
+            run_document(record)
             | {"outcome": result.outcome, "success_rate": result.success_rate, "groups": shown, "exit_code": int(code)}
         )
     else:
         print_run(record, groups, why=result.why, expected=expected)
-        resume, anew = ways_on(kept, record, store)
-        code_at = kept.code_option(record.pipeline)
-        for step in next_steps(record, groups, resume, code_at, anew=anew, stored=stored_at(kept, store)):
+        resume, anew = ways_on(views, record, store)
+        code_at = views.code_option(record.pipeline)
+        for step in next_steps(record, groups, resume, code_at, anew=anew, stored=stored_at(views, store)):
             hint(step)
     raise typer.Exit(code)
 

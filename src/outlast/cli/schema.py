@@ -4,15 +4,14 @@ The command for the store's tables: whether they are what this program needs, an
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
 from outlast.cli.output import AsJson, Code, StoreUrl, hint, print_json, say  # noqa: TC001 - typer reads the annotations
 from outlast.cli.stores import present
-from outlast.kernel.redact import mask
-from outlast.store import EMBEDDED, StoreError, bring_up_to_date, schema_of
+from outlast.store import StoreError, bring_up_to_date, schema_of
+from outlast.store.address import Address
 
 
 def migrate(
@@ -27,10 +26,10 @@ def migrate(
     Every program does it by itself when it opens a store. This is for where programs may not change tables: run it once as the user who owns
     them, before the new programs start. Programs that have the store open go on.
     """
-    address = store or os.environ.get("OUTLAST_STORE") or EMBEDDED
+    address = Address.wanted(store or None)
     present(address)
     try:
-        before = schema_of(address) if check else bring_up_to_date(address)
+        before = schema_of(address.text) if check else bring_up_to_date(address.text)
     except StoreError as error:
         hint(str(error))
         raise typer.Exit(Code.INVALID if check else Code.FAILED) from None
@@ -41,7 +40,7 @@ def migrate(
     if as_json:
         print_json(
             {
-                "store": mask(address),
+                "store": str(address),
                 "schema": after,
                 "wanted": before.wanted,
                 "up_to_date": after == before.wanted,

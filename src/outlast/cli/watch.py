@@ -5,18 +5,17 @@ Watching a run from a command: it is shown, the state of its breakers is kept on
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from outlast.display.snapshot import breakers_of
 from outlast.display.watch import Lines, Terminal, Watch, in_terminal
+from outlast.report.views import Views
 from outlast.store.faults import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from outlast.breaker import CircuitBreaker
     from outlast.pipeline.engine.runner import Runner
-    from outlast.store import Store
 
 
 def watching(
@@ -27,7 +26,7 @@ def watching(
     """What watches runs that were started by a command; `how` is live, lines or None (then only breakers are looked after)."""
 
     def beside(runner: Runner) -> None:
-        look_after_breakers(runner.store, breakers_of(runner))
+        Views(runner.store).look_after(breakers_of(runner))
 
     def first(runner: Runner) -> None:
         with suppress(StoreError):  # asked again every second
@@ -38,34 +37,6 @@ def watching(
     # The report follows: the picture goes, and lines need no last one.
     screen = Terminal(keep=False) if how == "live" else Lines(keep=False) if how == "lines" else None
     return Watch(screen, expected, started=first, beside=beside)
-
-
-# --- breakers -------------------------------------------------------------------------------------------------------------
-
-
-def look_after_breakers(store: Store, breakers: dict[str, CircuitBreaker]) -> None:
-    """Do what was asked of breakers, and put their state on record where it has changed. A shared one is on record by itself."""
-    for name, breaker in breakers.items():
-        if breaker.shared:
-            continue
-        kept = store.state("watched_breaker", name)
-        data: dict[str, Any] = {} if kept is None else dict(kept.data)
-        wish = data.get("wanted")
-        if wish == "isolate":
-            breaker.isolate(str(data.get("reason") or "isolated by hand"))
-        elif wish == "reset":
-            breaker.reset()
-        news = {
-            "state": breaker.state.value,
-            "failure_count": breaker.failure_count,
-            "wanted": None,
-            "reason": data.get("reason"),
-        }
-        if wish == "reset":
-            news["reason"] = None
-        if kept is None or news != data:
-            # Whoever was faster has said something newer: it is heard in the next look.
-            store.save_state("watched_breaker", name, news, expect=0 if kept is None else kept.version)
 
 
 # --- how it is shown ------------------------------------------------------------------------------------------------------

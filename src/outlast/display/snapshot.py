@@ -230,7 +230,7 @@ class View:
         self._paces: dict[tuple[str, str], Pace] = {}
         self._problems: tuple[tuple[int, str, str], ...] = ()
         self._asked: float | None = None
-        self._through: list[int] = [0] * len(runner.posts)
+        self._through: list[int] = [0] * len(runner.stages)
 
     def look(self) -> Snapshot:
         """What is to be seen now."""
@@ -241,7 +241,7 @@ class View:
                 self._problems = problems_of(runner)
         rate, elapsed = self._pace.at(now, runner.books.finished), now - self._began
         if runner.result is not None and elapsed > 0:  # of all of it
-            rate = (runner.books.finished - runner.ledger.before) / elapsed
+            rate = (runner.books.finished - runner.endings.before) / elapsed
         return snapshot(
             runner,
             elapsed=elapsed,
@@ -276,7 +276,7 @@ def snapshot(
     stage at the last look, and is brought up to date: a number that only grows must not be seen to fall.
     """
     counts, plan = runner.books.counts(), runner.plan
-    stages = _stages(runner, through if through is not None else [0] * len(runner.posts))
+    stages = _stages(runner, through if through is not None else [0] * len(runner.stages))
     known = counts.total if counts.source_exhausted else expected if expected is not None else plan.expected
     over = runner.result
     winding_down = runner.ends_on if over is None else None
@@ -287,7 +287,7 @@ def snapshot(
         elapsed=elapsed,
         total=counts.total,
         expected=known,
-        before=runner.ledger.before,
+        before=runner.endings.before,
         succeeded=counts.succeeded,
         degraded=counts.degraded,
         skipped=counts.skipped,
@@ -314,19 +314,19 @@ def _status(runner: Runner) -> str:
 
 
 def _stages(runner: Runner, through: list[int]) -> tuple[StageLine, ...]:
-    ledger, places = runner.ledger, runner.whereabouts()
+    endings, places = runner.endings, runner.scheduler.places()
     lines: list[StageLine] = []
     done = 0  # items that have ended behind this stage or are at a later one, without those that began there
-    for post, place in reversed([*zip(runner.posts, places, strict=True)]):
-        at = post.index
-        done += ledger.through[at + 1]
+    for stage, place in reversed([*zip(runner.stages, places, strict=True)]):
+        at = stage.index
+        done += endings.through[at + 1]
         # What moves meanwhile may be missed, and a number that goes back puzzles; what a sink refuses is taken back all the same.
-        refused = ledger.refusals if post.last else 0
+        refused = endings.refusals if stage.last else 0
         through[at] = max(through[at], done + refused)
-        tally = ledger.stages[at]
+        tally = endings.stages[at]
         lines.append(
             StageLine(
-                name=post.name,
+                name=stage.name,
                 done=through[at] - refused,
                 running=place.running,
                 waiting=place.waiting,
@@ -334,10 +334,10 @@ def _stages(runner: Runner, through: list[int]) -> tuple[StageLine, ...]:
                 retries=tally.retries,
                 skipped=tally.skipped,
                 dead=tally.dead,
-                behind=_behind(post.guard),
+                behind=_behind(stage.guard),
             )
         )
-        done += place.running + place.queued + place.waiting + place.in_line + ledger.held[at] - ledger.entered[at]
+        done += place.running + place.queued + place.waiting + place.in_line + endings.held[at] - endings.entered[at]
     return tuple(reversed(lines))
 
 
@@ -348,13 +348,13 @@ def _behind(guard: Any) -> tuple[str, ...]:
 
 def _edges(runner: Runner, stages: Sequence[StageLine], total: int) -> tuple[Edge, ...]:
     """A chain, and a way from the source to each stage that items begin at."""
-    sink, entered = runner.plan.sink, runner.ledger.entered
+    sink, entered = runner.plan.sink, runner.endings.entered
     end = "the store" if sink is None else PurePath(sink).name if isinstance(sink, str | PurePath) else "sink"
     own = [stage.name for stage in stages]
     start = "source" if "source" not in own else "the source"
     names = [start, *own, end if end not in own else f"{end} (sink)"]
     later = sum(entered[1:])
-    counts = [max(0, total - runner.ledger.before - later), *(stage.done for stage in stages)]
+    counts = [max(0, total - runner.endings.before - later), *(stage.done for stage in stages)]
     chain = [
         Edge(start=one, end=other, count=count) for one, other, count in zip(names, names[1:], counts, strict=False)
     ]
@@ -413,17 +413,17 @@ def problems_of(runner: Runner) -> tuple[tuple[int, str, str], ...]:
 
 def breakers_of(runner: Runner) -> dict[str, CircuitBreaker]:
     """The breakers of a run's stages, by name."""
-    guards = (post.guard for post in runner.posts)
+    guards = (stage.guard for stage in runner.stages)
     return {guard.breaker.name: guard.breaker for guard in guards if guard.breaker is not None}
 
 
 def limits_of(runner: Runner) -> dict[str, Limit]:
     """The limits of a run's stages, by name."""
-    guards = (post.guard for post in runner.posts)
+    guards = (stage.guard for stage in runner.stages)
     return {guard.limit.name: guard.limit for guard in guards if guard.limit is not None}
 
 
 def budgets_of(runner: Runner) -> dict[str, RetryBudget]:
     """The retry budgets of a run's stages, by name."""
-    guards = (post.guard for post in runner.posts)
+    guards = (stage.guard for stage in runner.stages)
     return {guard.retry_budget.name: guard.retry_budget for guard in guards if guard.retry_budget is not None}

@@ -15,10 +15,11 @@ from outlast.deadletters import DeadLetters
 from outlast.errors import ConfigurationError, nearest
 from outlast.kernel.clock import here
 from outlast.kernel.log import warn
-from outlast.kernel.redact import error_text, mask
+from outlast.kernel.redact import error_text
 from outlast.observe.metrics import count_letters_of
 from outlast.sharing.contact import Unreachable
-from outlast.store import EMBEDDED, StoreError, open_store, retention, settled
+from outlast.store import StoreError, open_store, retention
+from outlast.store.address import Address
 from outlast.store.codec import Codec
 from outlast.store.retention import DEFAULT_DAYS
 from outlast.work.leases import certainly_dead
@@ -98,7 +99,7 @@ class Home:
     def _address(self) -> str:
         """Where the store is, from whichever folder: a relative address is meant from the one where it is first used."""
         if self._settled is None:
-            self._settled = settled(self.store_url)
+            self._settled = Address(self.store_url).settled
         return self._settled
 
     def tidy(self, store: Store, began: datetime) -> None:
@@ -220,7 +221,7 @@ class HomeCommons:
         return hash((self._name, self._url))
 
     def __repr__(self) -> str:
-        return f"<what the app {self._name!r} shares in {mask(self._url)}>"
+        return f"<what the app {self._name!r} shares in {Address(self._url)}>"
 
 
 _places: weakref.WeakSet[HomeCommons] = weakref.WeakSet()
@@ -239,14 +240,14 @@ class _Default(Home):
     """Of pipelines without an app: where its store is, is asked anew by each run, which keeps to it."""
 
     def __init__(self) -> None:
-        super().__init__("default", EMBEDDED)
+        super().__init__("default", "")
 
     @property
     def store_url(self) -> str:
-        return os.environ.get("OUTLAST_STORE") or EMBEDDED
+        return Address.wanted().text
 
     def _address(self) -> str:
-        return settled(self.store_url)
+        return Address(self.store_url).settled
 
     def __repr__(self) -> str:
         return "<the default app>"

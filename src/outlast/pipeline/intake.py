@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator
+from contextvars import copy_context
 from functools import partial
 from itertools import islice
 from threading import get_ident
@@ -15,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.components import Unreadable
 from outlast.kernel.log import warn
-from outlast.pipeline.engine.item import Journey
+from outlast.pipeline.engine.item import Item
 from outlast.pipeline.identity import other_keys
 from outlast.pipeline.keys import Keys
 from outlast.store.codec import Lost
 from outlast.work.memory import size_of
+from outlast.work.patience import persist
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
+    from outlast.kernel.clock import Stop
     from outlast.pipeline.record.writer import WriteBatch
     from outlast.pipeline.stages import Stage
     from outlast.store import Store
@@ -45,6 +48,17 @@ class SourceFailed(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.error = error
+
+
+def beside(stop: Stop) -> Callable[[Callable[[], Any]], Awaitable[Any]]:
+    """A way to ask the store without holding up the event loop. An error that may pass is waited out, until the stop."""
+    loop = asyncio.get_running_loop()
+
+    async def aside(ask: Callable[[], Any]) -> Any:
+        context = copy_context()
+        return await loop.run_in_executor(None, lambda: context.run(persist, ask, "the store", stop))
+
+    return aside
 
 
 class Intake:
@@ -122,7 +136,7 @@ class Intake:
         except BaseException as error:  # noqa: BLE001 - everything that was read is taken care of
             warn("the source could not be closed: %s", type(error).__name__)
 
-    async def chunk(self, most: int) -> list[Journey]:
+    async def chunk(self, most: int) -> list[Item]:
         """Some of the next items, at most so many; none left to do among them if the list is empty."""
         if self._broken is not None and not self._here:
             if isinstance(self._broken, KeyboardInterrupt):
@@ -143,23 +157,21 @@ class Intake:
             raise SourceFailed(error) from None
         if not resuming:
             start, self._next = self._next, self._next + len(items)
-            left = [
-                Journey(start + place, key, item) for place, (key, item) in enumerate(zip(keys, items, strict=True))
-            ]
+            left = [Item(start + place, key, item) for place, (key, item) in enumerate(zip(keys, items, strict=True))]
         else:
             left = await self._unfinished(first, keys, items)
         if self._bare:
             self._warn_of_bare(left)
         return left
 
-    def _warn_of_bare(self, journeys: list[Journey]) -> None:
+    def _warn_of_bare(self, left: list[Item]) -> None:
         said = f"it has no key {self._called}, and is known by its content"
-        for journey in journeys:
-            if journey.key in self._bare:
-                journey.warn(said)
+        for item in left:
+            if item.key in self._bare:
+                item.warn(said)
                 if not self._warned:
                     self._warned = True
-                    warn("item %s of the source: %s; so is every other one without it", f"{journey.seq:,}", said)
+                    warn("item %s of the source: %s; so is every other one without it", f"{item.seq:,}", said)
         self._bare.clear()
 
     def recorded(self, batch: WriteBatch) -> None:
@@ -233,7 +245,7 @@ class Intake:
             self._bare.add(key)
         return key
 
-    async def _unfinished(self, first: int, keys: list[str], items: list[Any]) -> list[Journey]:
+    async def _unfinished(self, first: int, keys: list[str], items: list[Any]) -> list[Item]:
         store, run = self._store, self._run.number
         rows = await self._aside(lambda: store.finished(run, first, len(keys)))
         there: dict[int, str] = {seq: key for seq, key, _ in rows}
@@ -252,7 +264,7 @@ class Intake:
         if not self._shuffled and (elsewhere or any(there.get(first + n, key) != key for n, key in enumerate(keys))):
             self._shuffled = True
             await self._find_free(first)
-        left: list[Journey] = []
+        left: list[Item] = []
         for offset, (key, item) in enumerate(zip(keys, items, strict=True)):
             seq = first + offset
             if there.get(seq) == key or key in elsewhere:
@@ -261,21 +273,21 @@ class Intake:
                 seq = self._free.popleft()
             elif self._shuffled or seq >= self._known:  # its place is taken, or nobody has been here before
                 seq, self._next = self._next, self._next + 1
-            left.append(Journey(seq, key, item))
+            left.append(Item(seq, key, item))
         await self._remember(left)
         await self._set_ahead(left)
         return left
 
-    async def _remember(self, journeys: list[Journey]) -> None:
+    async def _remember(self, left: list[Item]) -> None:
         """What earlier passes have tried with an item and spent on it counts as its own."""
-        seqs = [journey.seq for journey in journeys if journey.seq < self._known]
+        seqs = [item.seq for item in left if item.seq < self._known]
         if not seqs:
             return
         before = await self._aside(lambda: self._store.attempted(self._run.number, seqs))
-        for journey in journeys:
-            count, spent = before.get(journey.seq, (0, None))
-            journey.attempts += count
-            journey.spent = spent or None
+        for item in left:
+            count, spent = before.get(item.seq, (0, None))
+            item.attempts += count
+            item.spent = spent or None
 
     async def _find_free(self, first: int) -> None:
         """The numbers of those that were read before, did not end, and come again somewhere from here on."""
@@ -285,24 +297,24 @@ class Intake:
             ended = {row[0] for row in rows}
             self._free.extend(seq for seq in range(start, start + many) if seq not in ended)
 
-    async def _set_ahead(self, journeys: list[Journey]) -> None:
+    async def _set_ahead(self, left: list[Item]) -> None:
         """Items with a checkpoint go on behind it."""
-        if not journeys or not any(stage.checkpoint for stage in self._stages):
+        if not left or not any(stage.checkpoint for stage in self._stages):
             return
         number, checkpoints_of = self._run.number, self._store.checkpoints_of
-        waiting: dict[int | None, list[Journey]] = {None: journeys}  # by the stage before which to look
+        waiting: dict[int | None, list[Item]] = {None: left}  # by the stage before which to look
         while waiting:
             before, asked = waiting.popitem()
-            seqs = [journey.seq for journey in asked]
+            seqs = [item.seq for item in asked]
             checkpoints = await self._aside(partial(checkpoints_of, number, seqs, before=before))
-            for journey in asked:
-                found = checkpoints.get(journey.seq)
-                if found is not None and not self._begun_behind(journey, found):
-                    waiting.setdefault(found.stage, []).append(journey)
+            for item in asked:
+                found = checkpoints.get(item.seq)
+                if found is not None and not self._begun_behind(item, found):
+                    waiting.setdefault(found.stage, []).append(item)
 
-    def _begun_behind(self, journey: Journey, found: Checkpoint) -> bool:
+    def _begun_behind(self, item: Item, found: Checkpoint) -> bool:
         """Whether the item goes on with what this checkpoint has; if that is not its own, or would not be what it was, it begins earlier."""
-        if found.key != journey.key or not self._valid(found):
+        if found.key != item.key or not self._valid(found):
             return False
         try:
             value = self._decode(found.output, found.stage)
@@ -312,7 +324,7 @@ class Intake:
                 self._lost.add(stage)
                 warn("the checkpoints of %s are not used: %s; its items begin earlier", stage, lost)
             return False
-        journey.at = found.stage + 1
-        journey.saved = (journey.at, found.output)
-        journey.value = value
+        item.at = found.stage + 1
+        item.saved = (item.at, found.output)
+        item.value = value
         return True

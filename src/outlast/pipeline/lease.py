@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def take(store: Store, run: RunRecord, *, counted: bool = True) -> Lease:
     """The lease on a run, or `LeaseLost` if it is worked on. It counts as another pass of the run unless told otherwise."""
     return leases.take(
-        lambda owner, ttl: store.take_lease(run.number, 0, owner, ttl, counted=counted),
-        lambda: store.lease_of(run.number, 0),
+        lambda owner, ttl: store.take_run(run.number, 0, owner, ttl, counted=counted),
+        lambda: store.run_lease(run.number, 0),
         store.drop_lease,
         what=f"run {run.run_key} of {run.pipeline}",
         taken=partial(taken, run),

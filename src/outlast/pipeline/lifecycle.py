@@ -21,12 +21,11 @@ from outlast.observe import emit, listening
 from outlast.pipeline.engine.runner import Runner
 from outlast.pipeline.errors import mark_with_result
 from outlast.pipeline.identity import OtherKeys, changed, identity_of, in_doubt, refusal
-from outlast.pipeline.intake import Intake
+from outlast.pipeline.intake import Intake, beside
 from outlast.pipeline.keys import Ahead, NoKey, checked
 from outlast.pipeline.lease import let_go, take
 from outlast.pipeline.logs import marked
 from outlast.pipeline.record.books import Accounting, in_words, tally
-from outlast.pipeline.record.endings import Ledger
 from outlast.pipeline.record.writer import as_row
 from outlast.pipeline.replays import (
     LOOKED_THROUGH,
@@ -39,7 +38,7 @@ from outlast.pipeline.replays import (
     mark_left,
     remember,
 )
-from outlast.pipeline.results import Counts, RunResult
+from outlast.pipeline.results import RunResult
 from outlast.sharing.named import bind
 from outlast.store.records import ENDED
 from outlast.verdicts import classify
@@ -141,7 +140,7 @@ class Run:
         try:
             record, lease, before = await self._open(store, sink, now)
             self._doubted = in_doubt(before.identity, now)
-            if before.counts.succeeded + before.counts.skipped + before.counts.dlq + before.counts.failed:
+            if before.counts.finished:
                 versions = {mark.name: mark.version for mark in before.stages}
                 written = changed(before.identity, now)
                 self._versioned = {
@@ -195,16 +194,8 @@ class Run:
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
         plan, began = self.plan, here.get().clock.now()
-        state = await _aside(lambda: persist(lambda: store.shard_state(lease.run_number, lease.shard), "the store"))
-        before = Counts(
-            total=record.counts.total,
-            succeeded=record.counts.succeeded,
-            skipped=record.counts.skipped,
-            dlq=record.counts.dlq,
-            failed=record.counts.failed,
-            degraded=record.counts.degraded,
-        )
-        books = Accounting(plan.bounds, before, record.spent)
+        state = await _aside(lambda: persist(lambda: store.shard_state(record.number, 0), "the store"))
+        books = Accounting(plan.bounds, record.counts, record.spent)
         codec, types = plan.home.codec, plan.types()
         options: dict[str, Any] = {
             "store": store,
@@ -212,33 +203,22 @@ class Run:
             "read_before": state.read,
             "valid": _validity(plan, record),
             "decode": lambda data, _: codec.bring_back(data, types),
+            "aside": beside(stop := Stop()),
         }
         resends: Resends | None = None
         if isinstance(self._source, Chosen) and self._origins is not None:
             resends = self._resends = Resends(self._source, plan, lease, self._origins, **options)
             await _aside(lambda: persist(resends.begin, "the store"))
 
-        def intake(runner: Runner) -> Intake:
-            if resends is not None:
-                resends.beside(runner)
-                return resends
-            return Intake(
-                self._items,
-                plan.item_key,
-                stages=plan.stages,
-                aside=runner.aside,
-                doubted=self._doubted,
-                **options,
-            )
-
-        self.runner = runner = Runner(
-            plan, store, record, lease, books, sink, intake, lambda runner: Ledger(runner, codec, self._deliver)
-        )
+        intake = resends or Intake(self._items, plan.item_key, stages=plan.stages, doubted=self._doubted, **options)
+        self.runner = runner = Runner(plan, store, record, lease, books, sink, intake, stop, self._deliver)
+        if self._origins is not None:
+            self._origins.runner = runner
         if sink is not None or resends is not None:
             runner.at_end = lambda: self._finish(runner, sink)
         if self._crowded is not None:
             runner.crowded = self._crowded
-        started = _tell_start(record, before, plan.target)
+        started = _tell_start(record, plan.target)
         if self._asked is not None:
             runner.end(self._asked)
         cancelled: asyncio.CancelledError | None = None
@@ -464,7 +444,7 @@ def _admit(plan: Plan, record: RunRecord, name: str | None, at: str | None, now:
 def _withdraw(store: Store, record: RunRecord) -> None:
     """Forget a run that was refused before anybody has worked on it, unless somebody does so by now."""
     try:
-        lease = store.take_lease(record.number, 0, leases.myself(), terms.get().ttl)
+        lease = store.take_run(record.number, 0, leases.myself(), terms.get().ttl)
         if lease is not None and not store.forget_run(lease):
             let_go(store, lease)
     except Exception as error:  # noqa: BLE001 - why it was refused is raised
@@ -522,11 +502,11 @@ def _set_free(store: Store, lease: Lease, record: RunRecord) -> None:
         warn("letters of the replay could not be opened again: %s", error_text(error))
 
 
-def _tell_start(record: RunRecord, before: Counts, target: str | None) -> Event:
+def _tell_start(record: RunRecord, target: str | None) -> Event:
     from outlast.observe.events import RunStarted
 
     identity: dict[str, Any] = {"run_id": record.id, "pipeline": record.pipeline, "run_key": record.run_key}
-    event = RunStarted(**identity, finished=before.finished, target=target)
+    event = RunStarted(**identity, finished=record.counts.finished, target=target)
     if listening():
         emit(event)
     return event

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,21 +27,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from outlast.calls import quiet
 from outlast.components import Busy, Table, Unreadable, open_sink
 from outlast.components.files import PARQUET
 from outlast.components.sinks import spool_of
+from outlast.components.sql import steady
 from outlast.deadletters import NothingToReplay
 from outlast.deadletters.beginnings import beginning
 from outlast.errors import ConfigurationError, LeaseLost, PermanentFailure
-from outlast.kernel.clock import here, stopping
+from outlast.kernel.clock import stopping
 from outlast.kernel.log import warn
 from outlast.kernel.redact import MASK, error_text, mask, remember_secret
 from outlast.kernel.wording import counted
-from outlast.pipeline.engine.item import Journey
+from outlast.pipeline.engine.item import Item
 from outlast.pipeline.intake import Intake
 from outlast.pipeline.lease import let_go, take, taken
 from outlast.pipeline.record.books import Accounting, in_words, tally
 from outlast.pipeline.results import Counts
+from outlast.policy import RetryPolicy
 from outlast.store.records import ENDED, UNTRIED, Batch, Standing
 from outlast.verdicts import classify
 from outlast.work.leases import certainly_dead
@@ -62,7 +66,8 @@ _MOST_OPEN = 16  # runs that are held at a time, each with its sink
 _MOST_TABLES = 256
 LOOKED_THROUGH = 1000  # runs, for the one that a sink belongs to
 _ALL = 1 << 40
-_BUSY = 2.0  # seconds for which a sink that somebody else has is waited for
+_BUSY = 2.0  # seconds for which a sink that another process has is waited for
+_BUSY_SINK = RetryPolicy(max_attempts=sys.maxsize, backoff="fixed", initial_delay=0.1, jitter=0.0, on_errors=(Busy,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ def address_of(sink: object) -> str | None:
         told: dict[str, Any] = {"table": sink.name, "key": list(sink.key)}
         target = sink.target
         if isinstance(target, str):
-            return json.dumps(told | ({"target": _absolute(target)} if tellable(target) else {}))
+            return json.dumps(told | ({"target": steady(target)} if tellable(target) else {}))
         variable = getattr(target, "variable", None)
         return json.dumps(told | ({"env": variable} if isinstance(variable, str) else {}))
     return json.dumps({"callable": getattr(sink, "__qualname__", type(sink).__name__)})
@@ -135,12 +140,6 @@ def tellable(target: str) -> bool:
     user = unquote(user)
     bare = f"{scheme}{mark}{host}{slash}{path}"
     return not user.partition(":")[2] and mask(bare) == bare
-
-
-def _absolute(target: str) -> str:
-    """The same database from whichever folder."""
-    scheme, _, path = target.partition(":///")
-    return f"sqlite:///{Path(path).absolute()}" if scheme == "sqlite" and path and not path.startswith(":") else target
 
 
 class _Variable:
@@ -226,7 +225,7 @@ def _table(run: RunRecord, told: dict[str, Any], given: object) -> Table:
 def as_recorded(store: Store, pipeline: str, table: Table, run_key: str | None = None) -> Table:
     """The table with the key that the run of this name has on record for it; without a name, the newest run of the pipeline that has one."""
     found = store.runs(pipeline, limit=LOOKED_THROUGH) if run_key is None else [store.find_run(pipeline, run_key)]
-    target = _absolute(table.target) if isinstance(table.target, str) else None
+    target = steady(table.target) if isinstance(table.target, str) else None
     for run in found:
         told: dict[str, Any] = json.loads((run and run.sink_at) or "{}")
         same = run is not None and (run.sink == str(table) or told.get("target", "") == target)
@@ -252,23 +251,18 @@ def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
 def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
     """The sink comes before the lease: who cannot write must not take a run away from somebody who is only slow."""
     sink.look_for(persist(lambda: store.shard_state(record.number, 0), "the store").sink_offset)
-    clock = here.get().clock
-    until = clock.monotonic() + _BUSY
-    while True:
+
+    def claim() -> None:
         try:
             sink.claim()
-        except Busy:
-            other = persist(lambda: store.lease_of(record.number, 0), "the store")
+        except Busy:  # one that begins has its file before its lease, and one that ends after it
+            other = persist(lambda: store.run_lease(record.number, 0), "the store")
             if other is not None and not certainly_dead(other.owner):
                 raise taken(record, other) from None
-            if clock.monotonic() >= until:
-                raise
-        else:
-            return
-        # One that begins has its file before its lease, and one that ends after it.
-        if clock.sleep(_BUSY / 20, stopping.get()):
-            message = "asked to stop while another process writes to the sink"
-            raise InterruptedError(message)
+            raise
+
+    stopped = "asked to stop while another process writes to the sink"
+    quiet.persist(claim, _BUSY_SINK, _BUSY, stop=stopping.get(), stopped=stopped)
 
 
 def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, before: RunRecord) -> RunRecord:
@@ -277,7 +271,7 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     on it is not in the sink. `before` is the run as it was found: one that has come to a good end, and that nobody has touched since, has left
     nothing behind what is committed.
     """
-    state = persist(lambda: store.shard_state(record.number, lease.shard), "the store")
+    state = persist(lambda: store.shard_state(record.number, 0), "the store")
     alone = not lease.before or certainly_dead(lease.before)
     settled: bool | None = False  # somebody had it and did not finish: what is behind may be theirs
     if not lease.before and before.replayed_by is None:
@@ -336,7 +330,9 @@ class Origin:
         What is said of the run now. One that has read everything and finished all of it is called by its counts; of any other only the
         numbers change.
         """
-        then, now = (_counts(counts, exhausted=exhausted) for counts in (before, after))
+        then, now = (
+            Counts.of(counts, degraded=counts.degraded, source_exhausted=exhausted) for counts in (before, after)
+        )
         elsewhere = said.elsewhere
         if self._elsewhere is not None:
             many = elsewhere.get(self._elsewhere, 0) + after.succeeded - before.succeeded
@@ -350,20 +346,6 @@ class Origin:
             return Standing(status, reason, in_words(status, reason, now, self._bounds, elsewhere=elsewhere), elsewhere)
         old, new = tally(then, elsewhere=said.elsewhere), tally(now, elsewhere=elsewhere)
         return said._replace(why=said.why.replace(old, new, 1), elsewhere=elsewhere)
-
-
-def _counts(counts: RunCounts, *, exhausted: bool) -> Counts:
-    finished = counts.succeeded + counts.skipped + counts.dlq + counts.failed
-    return Counts(
-        total=counts.total,
-        succeeded=counts.succeeded,
-        skipped=counts.skipped,
-        dlq=counts.dlq,
-        failed=counts.failed,
-        pending=counts.total - finished,
-        degraded=counts.degraded,
-        source_exhausted=exhausted,
-    )
 
 
 class Origins:
@@ -564,7 +546,7 @@ def make_good(store: Store, given: object = None) -> None:
     """
     for record in persist(store.held_sinks, "the store"):
         holder = persist(partial(store.run, record.replayed_by or ""), "the store")
-        lease = None if holder is None else persist(partial(store.lease_of, holder.number, 0), "the store")
+        lease = None if holder is None else persist(partial(store.run_lease, holder.number, 0), "the store")
         if lease is not None and not certainly_dead(lease.owner):
             continue
         try:
@@ -593,16 +575,11 @@ def _make_good(store: Store, record: RunRecord, given: object) -> None:
 # -- from letters to items ------------------------------------------------------------------------------------------------------------
 
 
-async def _unasked(_: Callable[[], Any]) -> Any:
-    message = "nobody is there to ask the store yet"
-    raise RuntimeError(message)
-
-
 class Resends(Intake):
     """The items of a replay: letters from its list, each claimed, from the stage that failed with the input it had there."""
 
     def __init__(self, chosen: Chosen, plan: Plan, lease: Lease, origins: Origins, **options: Any) -> None:
-        super().__init__(iter(()), None, stages=plan.stages, aside=_unasked, **options)
+        super().__init__(iter(()), None, stages=plan.stages, **options)
         self._plan = plan
         self._lease = lease
         self._origins = origins
@@ -618,11 +595,6 @@ class Resends(Intake):
         self.untried: Counter[str] = Counter()  # why letters stay open that were not tried
         self._untried_before = 0  # by earlier passes
         self._goes_on = False  # an earlier pass has tried some of it
-
-    def beside(self, runner: Runner) -> None:
-        """Ask the store beside the loop of this runner, which keeps the leases."""
-        self._aside = runner.aside
-        self._origins.runner = runner
 
     # -- the list
 
@@ -653,7 +625,7 @@ class Resends(Intake):
 
     # -- items
 
-    async def chunk(self, most: int) -> list[Journey]:
+    async def chunk(self, most: int) -> list[Item]:
         run = self._run.number
         rows = await self._aside(lambda: self._store.replay_list(run, after=self._last, limit=most))
         while not rows:
@@ -662,19 +634,19 @@ class Resends(Intake):
                 return []
             rows = await self._aside(lambda: self._store.replay_list(run, after=self._last, limit=most))
         letters = await self._aside(lambda: self._store.letters_by_id(letter for _, letter in rows))
-        journeys: list[Journey] = []
+        items: list[Item] = []
         for seq, id_ in rows:
             letter = letters.get(id_)
-            if journeys and letter is not None and letter.run is not None and not self._origins.room_for(letter.run):
+            if items and letter is not None and letter.run is not None and not self._origins.room_for(letter.run):
                 break  # these must be on their way before it can be opened
-            journeys.append(await self._journey(seq, id_, letter))
+            items.append(await self._item(seq, id_, letter))
             self._last = seq
         self._next = max(self._next, self._last + 1)
-        self._under_way += len(journeys)
-        tried = [journey for journey in journeys if journey.untried is None]
+        self._under_way += len(items)
+        tried = [item for item in items if item.untried is None]
         await self._remember(tried)
         await self._set_ahead(tried)
-        return journeys
+        return items
 
     async def _more_to_do(self) -> bool:
         """Whether there is more than the canaries, and it is to follow: they are waited for."""
@@ -704,33 +676,33 @@ class Resends(Intake):
             await self._aside(lambda: self._claim(len(self._rest)))
         return True
 
-    async def _journey(self, seq: int, id_: str, letter: DeadLetterRow | None) -> Journey:
+    async def _item(self, seq: int, id_: str, letter: DeadLetterRow | None) -> Item:
         if letter is None or letter.status != "replaying" or letter.claimed_by != self._run.id:
-            journey = Journey(seq, id_ if letter is None else letter.item_key, None)
+            item = Item(seq, id_ if letter is None else letter.item_key, None)
             what = "it is no more on record" if letter is None else f"it is {letter.status} by now"
-            return self._without(journey, what, status="skipped")
-        journey = Journey(seq, letter.item_key, None)
-        journey.letter = letter
+            return self._without(item, what, status="skipped")
+        item = Item(seq, letter.item_key, None)
+        item.letter = letter
         if letter.run is not None:
             origin = await self._origin(letter.run)
             if isinstance(origin, str):
-                return self._without(journey, origin)
+                return self._without(item, origin)
             if origin is not None:
                 origin.under_way += 1
-                journey.origin = origin
+                item.origin = origin
         try:
             found = beginning(letter, self._codec, self._types, self._names, from_start=self._plan.from_start)
         except Exception as error:  # noqa: BLE001 - one letter that cannot be read stops no other
-            return self._without(journey, error_text(error))
-        journey.at = found.at
-        journey.source = journey.value = found.value
-        return journey
+            return self._without(item, error_text(error))
+        item.at = found.at
+        item.source = item.value = found.value
+        return item
 
-    def _without(self, journey: Journey, why: str, status: Any = None) -> Journey:
+    def _without(self, item: Item, why: str, status: Any = None) -> Item:
         """It is not tried: it stays as it is, and the result says so."""
-        journey.untried, journey.status = why, status
-        journey.value = Unreadable("", PermanentFailure(why, error_class="validation_error"))
-        return journey
+        item.untried, item.status = why, status
+        item.value = Unreadable("", PermanentFailure(why, error_class="validation_error"))
+        return item
 
     async def _origin(self, run: str) -> Origin | str | None:
         origins = self._origins

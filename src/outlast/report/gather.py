@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +34,9 @@ from outlast.report.model import (
     Wait,
     Warned,
 )
+from outlast.report.views import as_told
 from outlast.store.figures import MOST
 from outlast.store.records import from_us, to_us
-from outlast.work.leases import certainly_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -62,20 +62,6 @@ _TEXTS = {
     "snooze": "snoozed by the stage",
     "checkpoint": "checkpoint to be on record",
 }
-ABANDONED = "interrupted: the process that ran it is gone, or cannot reach the store."
-
-
-def as_told(store: Store, run: RunRecord) -> RunRecord:
-    """
-    The run as people are told of it. One whose process was killed stays on record as running; it is told as interrupted
-    once that process is known to be dead, or its lease has ended.
-    """
-    if run.status != "running":
-        return run
-    lease = store.lease_of(run.number, 0)
-    if lease is not None and not certainly_dead(lease.owner):
-        return run
-    return replace(run, status="interrupted", why=run.why or ABANDONED)
 
 
 def gathered(store: Store, run: RunRecord) -> Report:
@@ -166,18 +152,11 @@ def _worked(passes: Sequence[Pass]) -> float | None:
 
 def _counts(run: RunRecord) -> CountFacts:
     counts = run.counts
-    finished = counts.succeeded + counts.skipped + counts.dlq + counts.failed
-    wanted = counts.total - counts.skipped
     return CountFacts(
-        total=counts.total,
-        succeeded=counts.succeeded,
-        skipped=counts.skipped,
-        dlq=counts.dlq,
-        failed=counts.failed,
-        pending=max(0, counts.total - finished),
-        degraded=counts.degraded,
+        **asdict(counts),
+        pending=counts.pending,
         source_exhausted=run.source_exhausted,
-        success_rate=counts.succeeded / wanted if wanted else 1.0,
+        success_rate=counts.success_rate,
     )
 
 
@@ -227,7 +206,7 @@ def _unknown(run: RunRecord, *, complete: bool) -> tuple[str, ...]:
         )
     if not run.source_exhausted:
         said.append("The source was not read to its end: how many items there are in all is not known.")
-    if run.counts.total > run.counts.succeeded + run.counts.skipped + run.counts.dlq + run.counts.failed:
+    if run.counts.pending:
         said.append("Of items that are not finished only attempts up to their last checkpoint are on record.")
     return tuple(said)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from _thread import allocate_lock, get_ident
+from _thread import RLock, allocate_lock, get_ident
 from collections import deque
 from contextvars import copy_context
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from outlast.errors import OutlastError
@@ -52,16 +53,18 @@ class Commons(Protocol):
         ...
 
 
-class Attended(Protocol):
-    """What a contact looks after while it is in use."""
+class Attended:
+    """What a contact looks after while it is in use. These are called in the contact's thread."""
 
-    def attend(self, contact: Contact) -> bool:
-        """Look what is new; False when nobody has used it for a while. `Unreachable` if the store cannot be asked."""
-        ...
+    def attend(self, contact: Contact) -> float | None:
+        """Look what is new: seconds until the next look, None when it is not in use. `Unreachable` without the store."""
+        raise NotImplementedError
+
+    def left_alone(self, why: str) -> None:
+        """The store cannot be asked; it is tried again."""
 
     def part(self, contact: Contact) -> None:
         """The process ends: give back what others could use."""
-        ...
 
 
 class _Task:
@@ -99,14 +102,20 @@ class Contact:
         self.commons = commons
         self.lost = False
         self._said: bool | None = None  # whether the log was told that it is lost
-        self._attended: weakref.WeakSet[Attended] = weakref.WeakSet()
         self._start()
 
     def _start(self) -> None:
-        self._lock = allocate_lock()
+        self._lock = RLock()
         self._tasks: deque[_Task] = deque()
+        # Told by callers, taken by the thread: a collection of garbage may ask for a look in the middle of anything.
+        self._wishes: deque[tuple[Attended, float]] = deque()
         self._bell = Bell()
         self._thread: threading.Thread | None = None
+        self._why = ""
+        self._again = -inf  # a store that is lost is not asked before
+        self._telling = False  # that it is lost
+        # Of the thread alone: when each thing is looked at.
+        self._due: weakref.WeakKeyDictionary[Attended, float] = weakref.WeakKeyDictionary()
 
     # -- for everybody
 
@@ -144,11 +153,14 @@ class Contact:
         task.then, task.otherwise = then, otherwise
         self._submit(task)
 
-    def attend(self, thing: Attended) -> None:
-        """Look after this from now on, while it is in use."""
+    def attend(self, thing: Attended, at: float = -inf) -> bool:
+        """Look after this while it is in use: now, or at this time if that is later. False if no thread can be had."""
+        self._wishes.append((thing, at))
         with self._lock:
-            self._attended.add(thing)
-            self._wake()
+            woken = self._wake()
+        if not woken:
+            self.lose("no thread could be started")
+        return woken
 
     # -- in its thread
 
@@ -170,15 +182,16 @@ class Contact:
     def _submit(self, task: _Task) -> None:
         with self._lock:
             self._tasks.append(task)
-            self._wake()
-            if self._thread is None:
+            if not self._wake():
                 self._tasks.clear()
                 task.refused = "no thread could be started"
                 task.done.set()
-        if task.refused is not None and task.otherwise is not None:
-            task.otherwise()
+        if task.refused is not None:
+            self.lose(task.refused)
+            if task.otherwise is not None:
+                task.otherwise()
 
-    def _wake(self) -> None:
+    def _wake(self) -> bool:
         if self._thread is None:
             import threading
 
@@ -187,10 +200,10 @@ class Contact:
                 self._thread.start()
             except RuntimeError:  # there are too many, or the program ends
                 self._thread = None
-                self.lose("no thread could be started")
-                return
+                return False
             _leave_well()
         self._bell.set()
+        return True
 
     def _run(self) -> None:
         clock = Clock()
@@ -214,19 +227,17 @@ class Contact:
 
     def _serve(self) -> None:
         monotonic = Clock().monotonic
-        looked, busy = monotonic() - LOOK, monotonic()
+        busy = monotonic()
         while True:
-            every = _LOST if self.lost else LOOK
-            self._bell.wait(max(0.0, looked + every - monotonic()) if self._attended else _IDLE)
+            self._bell.wait(min(_IDLE, max(0.0, min(self._due.values(), default=inf) - monotonic())))
             while self._tasks:
                 self._answer(self._tasks.popleft())
                 busy = monotonic()
-            if self._attended and monotonic() >= looked + (_LOST if self.lost else LOOK):
-                looked = busy = monotonic()
-                self._look_after_all()
-            if not self._attended and monotonic() - busy >= _IDLE:
+            if self._look_after_all(monotonic()):
+                busy = monotonic()
+            if not self._due and monotonic() - busy >= _IDLE:
                 with self._lock:
-                    if not self._tasks and not self._attended:
+                    if not self._tasks and not self._wishes:
                         self._thread = None
                         return
 
@@ -262,28 +273,42 @@ class Contact:
             task.then(answer)
         return True
 
-    def _look_after_all(self) -> None:
-        for thing in self._things():
-            try:
-                if thing.attend(self):
-                    continue
-            except Unreachable:
-                return  # the others would wait for the same
-            except Exception as error:  # noqa: BLE001 - of one thing: the others are looked after all the same
-                logger().error("unexpected %s while %r was asked", type(error).__name__, self.commons)
-                continue
-            with self._lock:
-                self._attended.discard(thing)
+    def _look_after_all(self, now: float) -> bool:
+        """Look after what is due; whether anything was."""
+        while self._wishes:
+            thing, at = self._wishes.popleft()
+            self._due[thing] = min(self._due.get(thing, inf), at)
+            del thing
+        telling, self._telling = self._telling, False
+        due = [thing for thing, at in list(self._due.items()) if telling or at <= now]
+        for thing in due:
+            after = self._look_after(thing)
+            if after is None:
+                self._due.pop(thing, None)
+            else:
+                self._due[thing] = Clock().monotonic() + after
+        return bool(due)
 
-    def _things(self) -> list[Attended]:
-        with self._lock:
-            return list(self._attended)
+    def _look_after(self, thing: Attended) -> float | None:
+        now = Clock().monotonic()
+        if self.lost and now < self._again:
+            thing.left_alone(self._why)
+            return self._again - now
+        try:
+            return thing.attend(self)
+        except Unreachable:
+            return _LOST
+        except Exception as error:  # noqa: BLE001 - of one thing: the others are looked after all the same
+            logger().error("unexpected %s while %r was asked", type(error).__name__, self.commons)
+            thing.left_alone(type(error).__name__)
+            return LOOK
 
     # -- moods
 
     def lose(self, why: str) -> None:
-        """Whoever could not be answered has waited long enough."""
-        self.lost = True
+        """It cannot be asked now, which all that is looked after is told at once."""
+        self.lost, self._why, self._again, self._telling = True, why, Clock().monotonic() + _LOST, True
+        self._bell.set()
         if self._said is not True and heard():
             logger().warning(
                 "%r cannot be asked: %s; until it can, this process decides alone about what it shares",
@@ -302,12 +327,13 @@ class Contact:
 
     def leave(self) -> None:
         """Give back what others could use, before the process ends."""
-        if self.lost or not self._attended:
+        if self.lost or not self._due:
             return
 
         def part(_: Commons) -> None:
-            for thing in self._things():
+            for thing in list(self._due):
                 thing.part(self)
+            self._due.clear()
 
         try:
             self.ask(part)
@@ -362,7 +388,6 @@ def _after_fork() -> None:
     global _making  # noqa: PLW0603 - as above
     _making = allocate_lock()
     for contact in _contacts.values():
-        contact._attended.clear()  # noqa: SLF001 - same room
         contact._start()  # noqa: SLF001 - same room
 
 

@@ -3,7 +3,7 @@ The store: runs, items, attempts, dead letters, events and shared states, on SQL
 
     with open_store() as store:
         run = store.open_run("reviews", "2026-11-15", stages)
-        lease = store.take_lease(run.number, 0, owner="host:1", ttl=20)
+        lease = store.take_run(run.number, 0, owner="host:1", ttl=20)
         store.write(lease, Batch(items=..., attempts=..., read=2000))
 
 One class speaks one SQL; what differs between the two databases is in `sqlite` and `postgres`. All of it is blocking, and safe in threads.
@@ -12,11 +12,9 @@ What fails raises a `StoreError`, which says whether another attempt is worth it
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outlast.errors import ConfigurationError
+from outlast.store.address import Address
 from outlast.store.faults import StoreError as StoreError
 from outlast.store.faults import StoreRefused as StoreRefused
 from outlast.store.faults import StoreUnavailable as StoreUnavailable
@@ -27,11 +25,10 @@ from outlast.store.runs import Runs
 from outlast.store.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    import os
     from typing import Self
 
     from outlast.store.database import Database, Schema
-
-EMBEDDED = "sqlite:///.outlast/outlast.db"
 
 
 class Store(Runs, Items, Letters, Upkeep, Figures):
@@ -67,13 +64,12 @@ def open_store(
     ``sqlite:///path`` or a plain path; ``postgresql://user@host/name`` (with the extra `postgres`). Without one: the environment variable
     ``OUTLAST_STORE``, else SQLite under ``.outlast/``. `patience` is how many seconds a busy or silent database is waited for.
     """
-    address = os.fspath(url) if url is not None else os.environ.get("OUTLAST_STORE") or EMBEDDED
-    return Store(_database(address, patience), app=app)
+    return Store(_database(Address.wanted(url), patience), app=app)
 
 
 def schema_of(url: str) -> Schema:
     """Which schema the store at an address has, and which one this program needs. Changes nothing."""
-    database = _database(url, None)
+    database = _database(Address(url), None)
     try:
         return database.schema()
     finally:
@@ -82,55 +78,19 @@ def schema_of(url: str) -> Schema:
 
 def bring_up_to_date(url: str) -> Schema:
     """Make the changes that the store at an address lacks; which schema it had before."""
-    database = _database(url, None)
+    database = _database(Address(url), None)
     try:
         return database.migrate()
     finally:
         database.close()
 
 
-def settled(address: str) -> str:
-    """The address of the same store from whichever folder; one that is wrong as it is."""
-    try:
-        path = _file(address)
-    except ConfigurationError:
-        return address
-    return address if path is None else str(Path(path).expanduser().absolute())
-
-
-def _database(address: str, patience: float | None) -> Database:
-    path = _file(address)
+def _database(address: Address, patience: float | None) -> Database:
+    path = address.file
     if path is None:
         from outlast.store.postgres import Postgres
 
-        return Postgres(address, patience=patience)
+        return Postgres(address.text, patience=patience)
     from outlast.store.sqlite import Sqlite
 
     return Sqlite(path, patience=patience)
-
-
-def _file(address: str) -> str | None:
-    """The file of SQLite, or None for PostgreSQL."""
-    scheme, mark, rest = address.partition("://")
-    if mark and scheme in {"postgresql", "postgres"}:
-        return None
-    if mark and scheme != "sqlite":
-        raise _wrong(address, "Only these two are supported.")
-    if not mark and scheme.partition(":")[0].lower() in {"sqlite", "postgres", "postgresql"} and ":" in scheme:
-        raise _wrong(address, "Slashes are missing after the colon.")
-    if mark and not rest.startswith("/"):
-        raise _wrong(address, "A path comes after three slashes: sqlite:///relative or sqlite:////absolute.")
-    path = rest[1:] if mark else address
-    if path.strip() in {"", "/"}:
-        raise _wrong(address, "The path is missing.")
-    if path.startswith((":memory:", "file:")):
-        raise _wrong(address, "What is stored must outlast the program, so it needs a file.")
-    if mark and "?" in path:
-        raise _wrong(address, "There are no options for SQLite.")
-    return path
-
-
-def _wrong(address: str, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"expected the store's address to be sqlite:///path, a path, or postgresql://..., got: {address!r}. {why}"
-    )

@@ -63,7 +63,8 @@ class Database(ABC):
     name: ClassVar[str]  # of the folder with its migrations
     begin: str
     for_update: ClassVar[str]  # how a row is read that will be changed
-    label: ClassVar[str]  # an expression over a shard's row that marks the transaction as one that writes for it
+    for_share: ClassVar[str]  # how a row is read whose key stays until the transaction ends; other columns may change
+    labelled: ClassVar[str]  # an expression that gives the transaction the name that is passed
     among: ClassVar[str]  # after a column: whether it is in a list that is passed as one parameter
     lower: ClassVar[str]  # a column's text with its ASCII letters in lower case
     now: ClassVar[str]  # the database's own clock, in microseconds
@@ -100,8 +101,8 @@ class Database(ABC):
         """What an error of the driver means."""
 
     @abstractmethod
-    def evict(self, transaction: Transaction, run: int, shard: int) -> None:
-        """End the transactions that write for a shard under a lease that has run out: their owner may be unable to end them itself."""
+    def evict(self, transaction: Transaction, labels: Sequence[str]) -> None:
+        """End the transactions of these names: their owner may be unable to end them itself."""
 
     @abstractmethod
     def lock_schema(self, transaction: Transaction) -> None:

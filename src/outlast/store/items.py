@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.kernel.clock import here
 from outlast.store.database import Duplicate
 from outlast.store.faults import StoreRefused
+from outlast.store.leases import fenced, lost
 from outlast.store.letters import COLUMNS as LETTER
 from outlast.store.letters import letter_values, note_failure
 from outlast.store.records import (
@@ -31,10 +32,10 @@ from outlast.store.records import (
     Settled,
     Standing,
     key_text,
+    shard_of,
     storable,
     to_us,
 )
-from outlast.store.runs import fenced, lost
 from outlast.store.upkeep import EVENT, event_values
 
 if TYPE_CHECKING:
@@ -82,15 +83,15 @@ class Items:
         with self._keys_lock:
             if batch.undone:
                 self._forget_keys()
-            if self._keys is not None and self._keys.run == lease.run_number:
+            if self._keys is not None and self._keys.run == shard_of(lease.key)[0]:
                 self._keys.add((item.seq, key_text(item.key), item.status) for item in batch.items)
 
     def _write(self, tx: Transaction, lease: Lease, batch: Batch) -> None:
-        run = lease.run_number
+        run, number = shard_of(lease.key)
         # Its own run comes last: that is under which name the transaction is found by whoever has to end it.
-        homes = sorted(batch.homes, key=lambda home: home.lease.run_number)
-        shards = [fenced(self._database, tx, home.lease, _SHARD) for home in homes]
-        shard = fenced(self._database, tx, lease, _SHARD)
+        homes = sorted(batch.homes, key=lambda home: shard_of(home.lease.key))
+        shards = [fenced(self._database, tx, self.app, home.lease, _SHARD) for home in homes]
+        shard = fenced(self._database, tx, self.app, lease, _SHARD)
         if batch.undone:
             shard = self._undo(tx, run, shard, batch.undone)
         self._insert_items(tx, run, batch.items)
@@ -108,7 +109,7 @@ class Items:
         tx.execute(
             f"update outlast_progress set {sets} where run = ? and shard = ? and token = ?",
             *_advanced(shard, batch),
-            *(run, lease.shard, lease.token),
+            *(run, number, lease.token),
         )
         if batch.events:
             self._database.lock_events(tx)
@@ -185,7 +186,7 @@ class Items:
     def _resolve(self, tx: Transaction, lease: Lease, batch: Batch, now: int) -> None:
         if not batch.resolved:
             return
-        (claim,) = tx.row("select id from outlast_runs where number = ?", lease.run_number)
+        (claim,) = tx.row("select id from outlast_runs where number = ?", shard_of(lease.key)[0])
         # In order of their ids, as everywhere, so that two transactions never wait for each other.
         for settled in sorted(Settled(*each) for each in batch.resolved):
             letter, status, failure, reason, seq = settled
@@ -207,7 +208,7 @@ class Items:
 
     def _bring_home(self, tx: Transaction, home: Homecoming, shard: Any) -> None:
         """The items that have become something after all, in the run they come from: rows, counts, sink, and what is said of it."""
-        run = home.lease.run_number
+        run, number = shard_of(home.lease.key)
         read, offset, mark, exhausted, *counts, degraded, _, _ = shard
         before = _run_counts(read, counts, degraded)
         moved = dict.fromkeys(_COUNTED, 0)
@@ -247,7 +248,7 @@ class Items:
         tx.execute(
             "update outlast_progress set sink_offset = ?, sink_mark = ?, succeeded = ?, skipped = ?, dlq = ?, failed = ?, degraded = ? "
             "where run = ? and shard = ?",
-            *(*_moved(offset, mark, home), *counts, degraded, run, home.lease.shard),
+            *(*_moved(offset, mark, home), *counts, degraded, run, number),
         )
         if not any(moved.values()):
             return
@@ -268,8 +269,8 @@ class Items:
 
     def _unwritten(self, tx: Transaction, lease: Lease, batch: Batch) -> Batch:
         """What of a batch is not on record yet."""
-        run, passed, among = lease.run_number, self._database.passed, self._database.among
-        fenced(self._database, tx, lease)
+        run, passed, among = shard_of(lease.key)[0], self._database.passed, self._database.among
+        fenced(self._database, tx, self.app, lease)
         seqs = passed({row.seq for row in (*batch.items, *batch.attempts)})
         items = dict(tx.rows(f"select seq, status from outlast_items where run = ? and seq {among}", run, seqs))
         for item in batch.items:

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
+from outlast.calls.quiet import persist
 from outlast.kernel.clock import here
+from outlast.policy import RetryPolicy
 from outlast.store.database import Duplicate
 from outlast.store.filters import in_sql
+from outlast.store.leases import end, fenced
 from outlast.store.records import (
     LETTER_MOVES,
     Claimant,
@@ -20,10 +24,11 @@ from outlast.store.records import (
     LetterStat,
     from_us,
     key_text,
+    shard_key,
+    shard_of,
     storable,
     to_us,
 )
-from outlast.store.runs import fenced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,6 +46,8 @@ _FIELDS = (
 COLUMNS = f"{_FIELDS}, app"
 _NAMES = tuple(DeadLetterRow.__dataclass_fields__)
 _CHUNK = 5000  # letters moved in one transaction
+# Of two that add the same letter at once, one finds it there when it tries again.
+_AT_ONCE = RetryPolicy(max_attempts=100, backoff="fixed", initial_delay=0.0, jitter=0.0, on_errors=(Duplicate,))
 
 #: The newest change first, as people read them; or by when they were made, which never changes while somebody reads on.
 Order = Literal["updated", "created"]
@@ -125,11 +132,7 @@ class Letters:
     def add_letters(self, letters: Iterable[DeadLetterRow]) -> int:
         """Add dead letters that no run made, such as imported ones; how many were not there yet."""
         given = {letter.id: letter for letter in letters}
-        while True:
-            try:
-                return self._add(given)
-            except Duplicate:
-                continue  # somebody else added one of them at the same time
+        return persist(lambda: self._add(given), _AT_ONCE, inf)
 
     def _add(self, given: dict[str, DeadLetterRow]) -> int:
         database, now = self._database, to_us(here.get().clock.now())
@@ -306,12 +309,12 @@ class Letters:
         they are on its list already. `LeaseLost` if the lease is not the newest.
         """
         database, now = self._database, to_us(here.get().clock.now())
-        number, count = lease.run_number, 0
+        number, count = shard_of(lease.key)[0], 0
         for first in range(0, len(ids), _CHUNK):
             chunk = ids[first : first + _CHUNK]
             mine = f"select id from outlast_dead_letters where app || '' = ? and id {database.among} and status || '' = 'open' order by id {database.for_update}"
             with database.writing() as tx:
-                fenced(database, tx, lease)
+                fenced(database, tx, self.app, lease)
                 rows = tx.rows(
                     f"update outlast_dead_letters set status = 'replaying', claimed_by = ?, moved = ?, reason = ? where id in ({mine}) returning id",
                     *(run, now, storable(reason), self.app, database.passed(chunk)),
@@ -351,7 +354,7 @@ class Letters:
     def free_letters(self, lease: Lease, run: str, reason: str) -> int:
         """Open the letters again that a replay has claimed and not settled; how many. `LeaseLost` if the lease is not the newest."""
         with self._database.writing() as tx:
-            fenced(self._database, tx, lease)
+            fenced(self._database, tx, self.app, lease)
             return self._open_claimed(tx, run, reason)
 
     def claimants(self) -> list[Claimant]:
@@ -376,7 +379,7 @@ class Letters:
             )
         found: dict[str, Claimant] = {}
         for id, key, number, shard, token, owner, until, ttl, held in rows:  # noqa: A001
-            lease = Lease(number, shard, token, owner, from_us(until), ttl) if held else None
+            lease = Lease("run", shard_key(number, shard), token, owner, from_us(until), ttl) if held else None
             for claim in claims:
                 if claim in {id, keys.get(key)}:
                     found[claim] = Claimant(claim, id, number, lease)
@@ -391,17 +394,8 @@ class Letters:
         with database.writing() as tx:
             if number is not None:
                 token = -1 if claimant.lease is None else claimant.lease.token
-                ended = tx.execute(
-                    "update outlast_shards set token = token + 1, until = 0 "
-                    f"where run = ? and shard = 0 and (until <= {database.now} or token = ?)",
-                    *(number, token),
-                )
-                held = tx.row("select 1 from outlast_shards where run = ? and shard = 0", number)
-                if ended.rowcount == 0 and held is not None:
+                if not end(database, tx, self.app, "run", shard_key(number, 0), token):
                     return 0
-                # Waits for a batch that is being written; from then on the old token is worth nothing.
-                database.evict(tx, number, 0)
-                tx.execute("update outlast_progress set token = token + 1 where run = ? and shard = 0", number)
                 tx.execute(
                     "update outlast_runs set status = 'interrupted', why = ? where number = ? and status = 'running'",
                     *(storable(why), number),

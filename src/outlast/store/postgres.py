@@ -65,9 +65,10 @@ def _begin(patience: float) -> str:
 class Postgres(Database):
     name = "postgres"
     begin = _begin(30.0)
-    # Whoever writes for a shard says so for as long as its transaction lasts, so that it can be found and ended.
-    label = "set_config('application_name', 'outlast run ' || run || ' shard ' || shard, true)"
+    # A transaction has its name for as long as it lasts, so that it can be found and ended.
+    labelled = "set_config('application_name', ?, true)"
     for_update = "for update"
+    for_share = "for key share"
     among = "= any(?)"
     lower = 'lower({} collate "C")'
     now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
@@ -144,15 +145,12 @@ class Postgres(Database):
             return StoreUnavailable(f"{what}: {said}.", error_class="database_connection")
         return fault(what, error, text=sanitise(primary) if primary else None)
 
-    def evict(self, transaction: Transaction, run: int, shard: int) -> None:
-        # A process that is stopped in the middle of sending rows is waited for by the server without any limit. A replay that brings items
-        # home writes under its own name.
+    def evict(self, transaction: Transaction, labels: Sequence[str]) -> None:
+        # A process that is stopped in the middle of sending rows is waited for by the server without any limit.
         transaction.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() "
-            "and usename = current_user and datname = current_database() and application_name in (?, "
-            "(select 'outlast run ' || replay.number || ' shard 0' from outlast_runs home "
-            "join outlast_runs replay on replay.id = home.replayed_by where home.number = ?))",
-            *(f"outlast run {run} shard {shard}", run),
+            "and usename = current_user and datname = current_database() and application_name = any(?)",
+            list(labels),
         )
 
     def unmade(self, error: Exception) -> bool:

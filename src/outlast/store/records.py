@@ -120,8 +120,30 @@ class StageMark:
     checkpoint: bool = False
 
 
+class Tally:
+    """What follows from counts of items: `total` were read, and the others count those that are finished."""
+
+    __slots__ = ()
+    total: int
+    succeeded: int
+    skipped: int
+    dlq: int
+    failed: int
+
+    @property
+    def finished(self) -> int:
+        """Items that have ended, one way or another."""
+        return self.succeeded + self.skipped + self.dlq + self.failed
+
+    @property
+    def success_rate(self) -> float:
+        """Succeeded items as a share of those that were not skipped; 1.0 if there are none."""
+        wanted = self.total - self.skipped
+        return self.succeeded / wanted if wanted else 1.0
+
+
 @dataclass(frozen=True, slots=True)
-class RunCounts:
+class RunCounts(Tally):
     """`total` items were read; the others count those that are finished. `degraded` is part of `succeeded`."""
 
     total: int = 0
@@ -130,6 +152,11 @@ class RunCounts:
     dlq: int = 0
     failed: int = 0
     degraded: int = 0
+
+    @property
+    def pending(self) -> int:
+        """Items that were read and have not ended."""
+        return max(0, self.total - self.finished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,17 +209,33 @@ _OPEN = (
 @dataclass(frozen=True, slots=True)
 class Lease:
     """
-    The right to write for one shard, until somebody else takes it. `token` grows with every owner; every write carries it. `before` is who had it
-    and did not give it back, when it is taken.
+    The right to work on something and to write for it, until another owner takes it. `token` grows with every owner;
+    every write carries it. `before` is the owner that had it and did not give it back, when it is taken.
     """
 
-    run_number: int
-    shard: int
+    kind: str
+    key: str
     token: int
     owner: str
     until: datetime
     ttl: float
     before: str = ""
+
+
+def shard_key(run_number: int, shard: int) -> str:
+    """A run's shard as the key of a lease."""
+    return f"{run_number}/{shard}"
+
+
+def shard_of(key: str) -> tuple[int, int]:
+    """
+    The run's number and the shard that the key of a lease means.
+
+    >>> shard_of(shard_key(17, 0))
+    (17, 0)
+    """
+    number, _, shard = key.partition("/")
+    return int(number), int(shard)
 
 
 class ShardState(NamedTuple):

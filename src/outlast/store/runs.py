@@ -1,12 +1,5 @@
 """
-Runs, their shards, and who may write for them.
-
-A shard's lease is one row: ``token`` grows with every owner, and ``until`` is on the database's own clock. The same token stands in the row of its
-progress, which every batch locks and checks. Whoever holds the newest token may write; whoever holds an older one gets `LeaseLost`, and nothing of what it wrote lands, however late it comes.
-
-    take_lease ──► beat, beat, beat ──► drop_lease
-         │             (expired)
-         └──────────────────► take_lease of another: token + 1, and all that the first still holds is worth nothing
+Runs, their shards, and the leases on them.
 """
 
 from __future__ import annotations
@@ -14,19 +7,20 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from outlast.errors import LeaseLost
 from outlast.kernel.clock import here
+from outlast.store.leases import Leases, fenced, label, renew, take
 from outlast.store.records import (
     ENDED,
     RUN_MOVES,
     Claimed,
-    Lease,
     RunCounts,
     RunRecord,
     ShardState,
     StageMark,
     from_us,
     key_text,
+    shard_key,
+    shard_of,
     storable,
     to_us,
 )
@@ -35,21 +29,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from outlast.store.database import Database, Transaction
-    from outlast.store.records import RunKind, RunStatus, Wish
+    from outlast.store.database import Transaction
+    from outlast.store.records import Lease, RunKind, RunStatus, Wish
 
 _RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished, identity, sink_at, replayed_by, elsewhere"
 _SHARD = "run, passes, read, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
 _OF_APPS = ("outlast_runs", "outlast_dead_letters", "outlast_states")
 _FEWEST = 4  # digits of an id by which a run is known
-_LEASED = "run = ? and shard = ? and token = ?"
+_SHARD_IS = "run = ? and shard = ?"
 
 
-class Runs:
-    """The part of the store that knows runs and leases."""
-
-    _database: Database
-    app: str
+class Runs(Leases):
+    """The part of the store that knows runs."""
 
     # -- apps ----------------------------------------------------------------------------------------------------------
 
@@ -180,7 +171,7 @@ class Runs:
             values.append(_identity(identity))
         with self._database.writing() as tx:
             if lease is not None:
-                fenced(self._database, tx, lease)
+                fenced(self._database, tx, self.app, lease)
             among = self._database.among
             done = tx.execute(
                 f"update outlast_runs set {sets} where app = ? and id = ? and status {among}",
@@ -194,30 +185,31 @@ class Runs:
     def hold_sink(self, lease: Lease, replayed_by: str | None) -> None:
         """Note that a replay has opened the sink of the lease's run, or that it has finished with it. `LeaseLost` if the lease is not the newest."""
         with self._database.writing() as tx:
-            fenced(self._database, tx, lease)
-            tx.execute("update outlast_runs set replayed_by = ? where number = ?", replayed_by, lease.run_number)
+            fenced(self._database, tx, self.app, lease)
+            tx.execute("update outlast_runs set replayed_by = ? where number = ?", replayed_by, shard_of(lease.key)[0])
 
     def note_sink(self, lease: Lease, sink_at: str | None) -> None:
         """Note how the sink of the lease's run is opened again. `LeaseLost` if the lease is not the newest."""
         with self._database.writing() as tx:
-            fenced(self._database, tx, lease)
-            tx.execute("update outlast_runs set sink_at = ? where number = ?", sink_at, lease.run_number)
+            fenced(self._database, tx, self.app, lease)
+            tx.execute("update outlast_runs set sink_at = ? where number = ?", sink_at, shard_of(lease.key)[0])
 
     def change_sink(self, lease: Lease, sink: str | None, *, anew: bool) -> None:
         """Note another name for the sink of the lease's run, and `anew` that nothing is in it yet. `LeaseLost` if the lease is not the newest."""
         with self._database.writing() as tx:
-            fenced(self._database, tx, lease)
-            tx.execute("update outlast_runs set sink = ? where number = ?", sink, lease.run_number)
+            fenced(self._database, tx, self.app, lease)
+            tx.execute("update outlast_runs set sink = ? where number = ?", sink, shard_of(lease.key)[0])
             if anew:
                 tx.execute(
-                    f"update outlast_progress set sink_offset = null, sink_mark = null where {_LEASED}", *_held(lease)
+                    f"update outlast_progress set sink_offset = null, sink_mark = null where {_SHARD_IS}",
+                    *shard_of(lease.key),
                 )
 
     def mark_sink(self, lease: Lease, mark: str | None) -> None:
         """Note by what the sink of the lease's run is known again. `LeaseLost` if the lease is not the newest."""
         with self._database.writing() as tx:
-            fenced(self._database, tx, lease)
-            tx.execute(f"update outlast_progress set sink_mark = ? where {_LEASED}", mark, *_held(lease))
+            fenced(self._database, tx, self.app, lease)
+            tx.execute(f"update outlast_progress set sink_mark = ? where {_SHARD_IS}", mark, *shard_of(lease.key))
 
     def held_sinks(self) -> list[RunRecord]:
         """The runs whose sinks a replay has opened and not finished with, in their order."""
@@ -241,10 +233,10 @@ class Runs:
         Forget a run that never began: nothing was read, and nobody has worked on it before. Whether it was one; its lease goes with it. Whoever
         has found it meanwhile and takes its lease finds no run, and begins anew.
         """
-        number = lease.run_number
+        number, shard = shard_of(lease.key)
         with self._database.writing() as tx:
-            fenced(self._database, tx, lease)
-            found = tx.row("select read, passes from outlast_progress where run = ? and shard = ?", number, lease.shard)
+            fenced(self._database, tx, self.app, lease)
+            found = tx.row("select read, passes from outlast_progress where run = ? and shard = ?", number, shard)
             used = "select 1 from outlast_replays where run = ? limit 1"
             if found[0] or found[1] > 1 or tx.row(used, number) is not None:
                 return False
@@ -271,69 +263,38 @@ class Runs:
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
-    def take_lease(self, run_number: int, shard: int, owner: str, ttl: float, *, counted: bool = True) -> Lease | None:
+    def take_run(self, run_number: int, shard: int, owner: str, ttl: float, *, counted: bool = True) -> Lease | None:
         """
-        The right to write for a shard, for `ttl` seconds; None if somebody has it (`lease_of` says who). It counts as a pass unless told
-        otherwise: a replay that brings an item home does not start the run again.
+        The right to write for a shard, as `take_lease`. It counts as a pass unless told otherwise: a replay that brings
+        an item home does not start the run again.
         """
-        database = self._database
-        with database.writing() as tx:
-            for table in ("outlast_shards", "outlast_progress"):
-                tx.execute(f"insert into {table} (run, shard) values (?, ?) on conflict do nothing", run_number, shard)
-            before = tx.row("select owner from outlast_shards where run = ? and shard = ?", run_number, shard)
-            found = tx.row(
-                f"update outlast_shards set token = token + 1, owner = ?, ttl = ?, until = {database.now} + ? "
-                f"where run = ? and shard = ? and until <= {database.now} returning token, until",
-                *(storable(owner), ttl, round(ttl * 1e6), run_number, shard),
+        with self._database.writing() as tx:
+            lease = take(
+                self._database,
+                tx,
+                self.app,
+                "run",
+                shard_key(run_number, shard),
+                owner,
+                ttl,
+                *_guests(tx, self.app, run_number),
             )
-            if found is not None:
-                # Waits for a batch that is being written; from then on the old token is worth nothing.
-                database.evict(tx, run_number, shard)
+            if lease is not None and counted:
                 tx.execute(
-                    "update outlast_progress set token = ?, passes = passes + ? where run = ? and shard = ?",
-                    *(found[0], int(counted), run_number, shard),
+                    "update outlast_progress set passes = passes + 1 where run = ? and shard = ?", run_number, shard
                 )
-        if found is None:
-            return None
-        left = (before and before[0]) or ""
-        return Lease(run_number, shard, found[0], storable(owner), from_us(found[1]), ttl, left)
+        return lease
 
-    def lease_of(self, run_number: int, shard: int) -> Lease | None:
-        """Who may write for a shard now, and until when if no beat follows."""
-        with self._database.reading() as tx:
-            found = tx.row(
-                f"select token, owner, until, ttl from outlast_shards where run = ? and shard = ? and until > {self._database.now}",
-                *(run_number, shard),
-            )
-        return None if found is None else Lease(run_number, shard, found[0], found[1], from_us(found[2]), found[3])
+    def run_lease(self, run_number: int, shard: int = 0) -> Lease | None:
+        """Who may write for a shard now, as `lease_of`."""
+        return self.lease_of("run", shard_key(run_number, shard))
 
     def beat(self, lease: Lease) -> tuple[Lease, Wish | None]:
-        """Keep a lease for another `ttl` seconds, and hear what is wanted of the run. `LeaseLost` if somebody else has taken it."""
+        """Keep the lease of a run, as `renew_lease`, and hear what is wanted of the run."""
         with self._database.writing() as tx:
-            found = tx.row(
-                f"update outlast_shards set until = {self._database.now} + ? where {_LEASED} returning until",
-                *(round(lease.ttl * 1e6), lease.run_number, lease.shard, lease.token),
-            )
-            if found is None:
-                raise lost(lease)
-            wanted = tx.row("select wanted from outlast_runs where number = ?", lease.run_number)
-        renewed = Lease(lease.run_number, lease.shard, lease.token, lease.owner, from_us(found[0]), lease.ttl)
+            renewed = renew(self._database, tx, self.app, lease)
+            wanted = tx.row("select wanted from outlast_runs where number = ?", shard_of(lease.key)[0])
         return renewed, wanted and wanted[0]
-
-    def drop_lease(self, lease: Lease, *, unless_renewed: bool = False) -> None:
-        """
-        Give a lease back: others may take it at once, and its token is worth nothing. One that was lost stays lost; with `unless_renewed`, so
-        does one that ends at another time than this says.
-        """
-        with self._database.writing() as tx:
-            held = (lease.run_number, lease.shard, lease.token)
-            same = (to_us(lease.until),) if unless_renewed else ()
-            done = tx.execute(
-                f"update outlast_shards set token = token + 1, until = 0, owner = '' where {_LEASED}{' and until = ?' if same else ''}",
-                *(*held, *same),
-            )
-            if done.rowcount:
-                tx.execute(f"update outlast_progress set token = token + 1 where {_LEASED}", *held)
 
     def shard_state(self, run_number: int, shard: int) -> ShardState:
         """How far a shard has come."""
@@ -348,27 +309,13 @@ class Runs:
         return ShardState(found[0], found[1], bool(found[2]), found[3])
 
 
-def fenced(database: Database, tx: Transaction, lease: Lease, columns: str = "token") -> Any:
-    """The shard's row, held until the transaction ends, so that nobody takes the lease before; `LeaseLost` if somebody has."""
-    row = tx.row(
-        f"select {columns}, {database.label} from outlast_progress where {_LEASED} {database.for_update}",
-        *(lease.run_number, lease.shard, lease.token),
+def _guests(tx: Transaction, app: str, run_number: int) -> list[str]:
+    """What the transactions of a replay are called that brings items home to this run."""
+    rows = tx.rows(
+        "select replay.number from outlast_runs home join outlast_runs replay on replay.id = home.replayed_by where home.number = ?",
+        run_number,
     )
-    if row is None:
-        raise lost(lease)
-    return row
-
-
-def _held(lease: Lease) -> tuple[int, int, int]:
-    return lease.run_number, lease.shard, lease.token
-
-
-def lost(lease: Lease) -> LeaseLost:
-    message = (
-        f"the lease of {lease.owner} on shard {lease.shard} (token {lease.token}) was given back or taken over. "
-        "Nothing of this was written; whoever has the lease now goes on."
-    )
-    return LeaseLost(message)
+    return [label(app, "run", shard_key(number, 0)) for (number,) in rows]
 
 
 def _stages(stages: Sequence[StageMark]) -> str:

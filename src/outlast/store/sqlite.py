@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import time
+import sys
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from outlast.calls.quiet import persist
+from outlast.kernel.clock import REAL
+from outlast.policy import RetryPolicy
 from outlast.store.database import Database, Duplicate
 from outlast.store.faults import StoreRefused, StoreUnavailable, fault
 
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from outlast.store.faults import StoreError
 
 _PATIENCE = 30.0  # seconds that a writer waits for its turn
+_BUSY = RetryPolicy(
+    max_attempts=sys.maxsize, backoff="fixed", initial_delay=0.01, jitter=0.0, on_errors=("database_connection",)
+)
 # Rows in one statement. More gain nothing; and a few sizes only, for every other one would be a statement of its own to keep.
 _ROWS = (500, 100, 20, 4, 1)
 _OLDEST = (3, 35)  # knows "returning"
@@ -37,8 +43,8 @@ _REMOTE = frozenset("afs beegfs ceph cifs fuse.glusterfs fuse.sshfs gpfs lustre 
 class Sqlite(Database):
     name = "sqlite"
     begin = "begin immediate"
-    for_update = ""
-    label = "0"
+    for_update = for_share = ""
+    labelled = "?"
     among = "in (select value from json_each(?))"
     lower = "lower({})"
     now = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
@@ -80,15 +86,10 @@ class Sqlite(Database):
         return connection
 
     def _write_ahead(self, connection: sqlite3.Connection) -> str:
-        # The first to do it needs the file alone for a moment, and SQLite does not wait for that by itself.
-        until = time.monotonic() + self._patience
-        while True:
-            try:
-                return str(connection.execute("pragma journal_mode = wal").fetchone()[0])
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
-                    raise
-            time.sleep(0.01)
+        # The first to do it needs the file alone for a moment, and SQLite does not wait for that by itself. What it
+        # waits for by itself passes in real time, and so does this.
+        asked = persist(lambda: connection.execute("pragma journal_mode = wal"), _BUSY, self._patience, world=REAL)
+        return str(asked.fetchone()[0])
 
     def spelled(self, sql: str) -> str:
         return sql
@@ -125,7 +126,7 @@ class Sqlite(Database):
         way_out = "Make room on that disk; nothing was written by halves." if code == sqlite3.SQLITE_FULL else ""
         return fault(f"the store {self.path} failed", error, way_out=way_out)
 
-    def evict(self, transaction: Transaction, run: int, shard: int) -> None:
+    def evict(self, transaction: Transaction, labels: Sequence[str]) -> None:
         """A transaction that began to write is alone: whoever stands still in one has the file, not only its shard."""
 
     def unmade(self, error: Exception) -> bool:

@@ -15,7 +15,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from outlast.errors import LeaseLost
 from outlast.kernel.clock import here, stopping
@@ -162,8 +162,8 @@ class Heartbeat(Generic[W]):
         """`beats` is how many there are while a lease lasts."""
         self._renew = beat
         self._loop = loop
-        self._first = lease.token, lease.owner
-        self._leases: dict[tuple[Any, ...], Lease] = {}
+        self._first = lease.kind, lease.key
+        self._leases: dict[tuple[str, str], Lease] = {}
         self._drop = drop
         self._lost = lost
         self._wanted = wanted
@@ -178,11 +178,11 @@ class Heartbeat(Generic[W]):
     def also(self, lease: Lease) -> None:
         """Beat for this one too."""
         _alive[lease.owner] = self._loop
-        self._leases[lease.token, lease.owner] = lease
+        self._leases[lease.kind, lease.key] = lease
 
     def no_more(self, lease: Lease) -> None:
         """It is given back."""
-        self._leases.pop((lease.token, lease.owner), None)
+        self._leases.pop((lease.kind, lease.key), None)
 
     def _beat(self) -> None:
         told = None

@@ -4,16 +4,17 @@ Doing what needs a store or a sink, and waiting while it cannot be used.
 
 from __future__ import annotations
 
+import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from outlast.calls import quiet
 from outlast.errors import LeaseLost
-from outlast.kernel.clock import here, stopping
+from outlast.kernel.clock import stopping
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
 from outlast.observe import rarely
 from outlast.policy import RetryPolicy
-from outlast.verdicts import classify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,14 @@ class Terms(NamedTuple):
 
 #: The terms of the work that is done here. Threads that are started for it have them too.
 terms: ContextVar[Terms] = ContextVar("outlast terms", default=Terms())  # noqa: B039 - it cannot be changed
-_AGAIN = RetryPolicy(max_attempts=10_000, initial_delay=0.1, max_delay=5.0, on_errors=("transient", "unclear"))
+_PATIENT = RetryPolicy(
+    max_attempts=sys.maxsize,
+    initial_delay=0.1,
+    max_delay=5.0,
+    on_errors=("transient", "unclear"),
+    skip_on_errors=(LeaseLost,),
+)
+_SURE = _PATIENT.replace(on_errors=("transient",))
 
 
 def persist(
@@ -48,29 +56,19 @@ def persist(
     Do it, again and again as long as the error is one that may pass and the patience lasts; the last error is raised.
     Without `unclear`, only an error that surely passes is waited for.
     """
-    patience = terms.get().patience if patience is None else min(patience, terms.get().patience)
-    fatal = {"permanent"} if unclear else {"permanent", "unclear"}
-    clock, dice, number = here.get().clock, here.get().dice, 0
-    give_up = give_up or stopping.get()
-    since: float | None = None
-    while True:
-        try:
-            return do()
-        except LeaseLost:
-            raise
-        except Exception as error:
-            now, number = clock.monotonic(), number + 1
-            since = now if since is None else since
-            delay = _AGAIN.delay(min(number, 20), dice.roll())
-            if classify(error).category in fatal or now + delay - since > patience:
-                raise
-            if number == 1 and (before := rarely(("waits", id(give_up), what))) is not None:
-                text = error_text(error)
-                warn(
-                    "%s cannot be used, the run waits for it: %s%s",
-                    *(what, text, f" ({before:,} more times before)" if before else ""),
-                    extra={"outlast_waits": what},
-                )
-        if clock.sleep(delay, give_up):
-            message = f"asked to stop while {what} could not be used"
-            raise InterruptedError(message)
+    longest, stop = terms.get().patience, give_up or stopping.get()
+
+    def waits(error: Exception) -> None:
+        if (before := rarely(("waits", id(stop), what))) is not None:
+            more = f" ({before:,} more times before)" if before else ""
+            warning = "%s cannot be used, the run waits for it: %s%s"
+            warn(warning, what, error_text(error), more, extra={"outlast_waits": what})
+
+    return quiet.persist(
+        do,
+        _PATIENT if unclear else _SURE,
+        longest if patience is None else min(patience, longest),
+        stop=stop,
+        stopped=f"asked to stop while {what} could not be used",
+        waits=waits,
+    )

@@ -1,7 +1,7 @@
 """
 One attempt at a stage: in the event loop, or in a thread.
 
-Each attempt has a copy of the run's context: what it sets there is nobody else's. The journey is told how it went, and answers what is next.
+Each attempt has its own copy of the run's context variables. The item is told how it went, and answers what is next.
 """
 
 from __future__ import annotations
@@ -25,94 +25,93 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from outlast.calls.guard import Guard
-    from outlast.pipeline.engine.batches import Convoy
-    from outlast.pipeline.engine.item import Bearings, Journey, Post
+    from outlast.pipeline.engine.batches import Group
+    from outlast.pipeline.engine.item import Item, Phase, RunFacts, RunStage
 
-    Traveller: TypeAlias = "Journey | Convoy"
+    Unit: TypeAlias = "Item | Group"
 
 _PROBE_ROUNDS = 3  # that failed, without one success, before an outage is believed to last
 _WAIT, _BACK = Next.WAIT, Next.BACK
 
 
 class Attempts:
-    """How a runner makes attempts; it gives each of them a copy of its context."""
+    """Makes the attempts of a run; each gets a copy of the run's context."""
 
-    bearings: Bearings
-    _base: Variables
-    _dropping: bool
-    _cancelling: bool
-    _virtual: bool
+    def __init__(
+        self, facts: RunFacts, phase: Phase, base: Variables, hold: Callable[[Unit], None], *, virtual: bool
+    ) -> None:
+        """`hold` lets no thread begin anything before it is known whether the end of an attempt stops the run."""
+        self._monotonic = facts.monotonic
+        self._phase = phase
+        self._base = base
+        self._hold = hold
+        self._virtual = virtual
 
-    if TYPE_CHECKING:  # what the runner adds
-
-        def hold(self, journey: Traveller) -> None:
-            """Let no thread begin anything before it is known whether the end of this attempt stops the run."""
-
-    async def attempt(self, journey: Traveller, post: Post) -> Next:
+    async def in_loop(self, item: Unit, stage: RunStage) -> Next:
         """One attempt at an async stage."""
-        clock = self.bearings.monotonic
+        clock = self._monotonic
         context = self._base.copy()
-        journey.post = post
-        if journey.falling:
-            context.run(standing.set, journey)
+        item.stage = stage
+        if item.falling:
+            context.run(standing.set, item)
             try:
-                answer = context.run(post.guard.fallback, journey.value, **_lent(post))  # type: ignore[arg-type]
+                answer = context.run(stage.guard.fallback, item.value, **_lent(stage))  # type: ignore[arg-type]
                 if hasattr(type(answer), "__await__"):
                     answer = await inside(context, answer)
             except BaseException as error:  # noqa: BLE001 - the item's end
-                return journey.fell_back(post, error=self._its_own(error, post))
-            return context.run(journey.fell_back, post, answer)
-        begun = context.run(journey.begin, post)
+                return item.fell_back(stage, error=self._its_own(error, stage))
+            return context.run(item.fell_back, stage, answer)
+        begun = context.run(item.begin, stage)
         if begun is not None:
-            return self._held_up(journey, post, begun)
-        call = journey.call
+            return self._held_up(item, stage, begun)
+        call = item.call
         assert call is not None  # noqa: S101 - `begin` has made it
-        context.run(journey.enter, call)
-        limit = call.limit() if post.full else None
+        context.run(item.enter, call)
+        limit = call.limit() if stage.full else None
         began = clock()
         try:
-            if post.guard.hedge is not None and call.world.retries:
+            if stage.guard.hedge is not None and call.world.retries:
                 from outlast.calls.hedge import race
 
-                work: Awaitable[Any] = race(call, lambda: context.run(post.work, journey.value, **post.kwargs))
+                work: Awaitable[Any] = race(call, lambda: context.run(stage.work, item.value, **stage.kwargs))
             else:
-                work = context.run(post.work, journey.value, **post.kwargs)
+                work = context.run(stage.work, item.value, **stage.kwargs)
             if limit is None:
                 result = await inside(context, work)
             else:
                 call.timer = Deadline(call.number, *limit)
                 with call.timer:
                     result = await inside(context, work)
-        except Exception as error:  # noqa: BLE001 - told to the journey
-            if post.stage.repairs:  # which are the user's code, and may block
-                return await self._apart(context, journey.failed, post, error, began)
-            return context.run(journey.failed, post, error, began)
+        except Exception as error:  # noqa: BLE001 - told to the item
+            if stage.declared.repairs:  # which are the user's code, and may block
+                return await self._apart(context, item.failed, stage, error, began)
+            return context.run(item.failed, stage, error, began)
         except BaseException as thrown:  # noqa: BLE001 - as above
-            return self.thrown(journey, post, thrown, began)
-        if post.stage.repairs and not post.alone:  # an item of it may have failed
-            return await self._apart(context, journey.succeeded, post, result, began)
-        return context.run(journey.succeeded, post, result, began)
+            return self.thrown(item, stage, thrown, began)
+        if stage.declared.repairs and not stage.alone:  # an item of it may have failed
+            return await self._apart(context, item.succeeded, stage, result, began)
+        return context.run(item.succeeded, stage, result, began)
 
     async def _apart(self, context: Variables, tell: Callable[..., Next], *what: Any) -> Next:
-        """Tell the journey in a thread what became of the attempt."""
-        if self._virtual:  # in which time jumps as soon as the loop has nothing to do: nobody is held up, and nothing must seem to take long
+        """Tell the item in a thread what became of the attempt."""
+        if self._virtual:  # which jumps as soon as the loop has nothing to do: it must not seem to take long
             return context.run(tell, *what)
         return await asyncio.get_running_loop().run_in_executor(None, partial(context.run, tell, *what))
 
-    def thrown(self, journey: Traveller, post: Post, thrown: BaseException, began: float) -> Next:
+    def thrown(self, item: Unit, stage: RunStage, thrown: BaseException, began: float) -> Next:
         """What is no Exception came out of an async stage: that concerns this item only, unless it is we who end the attempt."""
-        if self._cancelling and isinstance(thrown, asyncio.CancelledError):
-            journey.cut_short(post, began)
+        if self._phase.cancelling and isinstance(thrown, asyncio.CancelledError):
+            item.cut_short(stage, began)
             raise thrown
-        return self._base.copy().run(journey.failed, post, self._its_own(thrown, post), began)
+        return self._base.copy().run(item.failed, stage, self._its_own(thrown, stage), began)
 
-    def _its_own(self, thrown: BaseException, post: Post) -> Exception:
+    def _its_own(self, thrown: BaseException, stage: RunStage) -> Exception:
         """The same as a failure of one item; raised again if it is not the stage's: a signal, or the end of the task itself."""
         if isinstance(thrown, Exception):
             return thrown
         task = asyncio.current_task()
         if (
-            self._cancelling
+            self._phase.cancelling
             or isinstance(thrown, KeyboardInterrupt)
             or (isinstance(thrown, GeneratorExit) and not task)
         ):
@@ -120,73 +119,73 @@ class Attempts:
         if isinstance(thrown, asyncio.CancelledError) and task is not None:
             while task.cancelling():  # by the stage itself: nobody else may
                 task.uncancel()
-        return as_failure(thrown, post)
+        return as_failure(thrown, stage)
 
-    def _held_up(self, journey: Traveller, post: Post, begun: Next) -> Next:
-        breaker = post.guard.breaker
-        if begun is not _WAIT or breaker is None or (journey.call is not None and journey.call.asking):
+    def _held_up(self, item: Unit, stage: RunStage, begun: Next) -> Next:
+        breaker = stage.guard.breaker
+        if begun is not _WAIT or breaker is None or (item.call is not None and item.call.asking):
             return begun
         rounds = breaker.memory.circuit.rounds
         # It may have failed for days, for other processes or in an earlier run of this one: what counts is what this run has waited for.
-        post.rounds = rounds if post.rounds is None else min(post.rounds, rounds)
-        if rounds - post.rounds >= _PROBE_ROUNDS:  # tried in vain so often
-            journey.reason = "breaker_open"
+        stage.rounds = rounds if stage.rounds is None else min(stage.rounds, rounds)
+        if rounds - stage.rounds >= _PROBE_ROUNDS:  # tried in vain so often
+            item.reason = "breaker_open"
             return _BACK
         return begun
 
-    def attempt_in_thread(self, journey: Traveller, post: Post) -> Next:
-        """One attempt at a blocking stage, in a thread of the crew."""
-        if self._dropping:
+    def in_thread(self, item: Unit, stage: RunStage) -> Next:
+        """One attempt at a blocking stage, in a thread."""
+        if self._phase.dropping:
             return _BACK
         context = self._base.copy()
-        journey.post = post
-        if journey.falling:
-            context.run(standing.set, journey)
+        item.stage = stage
+        if item.falling:
+            context.run(standing.set, item)
             try:
-                answer = context.run(post.guard.fallback, journey.value, **_lent(post))  # type: ignore[arg-type]
+                answer = context.run(stage.guard.fallback, item.value, **_lent(stage))  # type: ignore[arg-type]
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt):
                     raise
-                self.hold(journey)
-                return journey.fell_back(post, error=as_failure(error, post))
-            return context.run(journey.fell_back, post, answer)
-        call = journey.call
-        if call is not None or post.full:
-            begun = context.run(journey.begin, post)
+                self._hold(item)
+                return item.fell_back(stage, error=as_failure(error, stage))
+            return context.run(item.fell_back, stage, answer)
+        call = item.call
+        if call is not None or stage.full:
+            begun = context.run(item.begin, stage)
             if begun is not None:
-                return self._held_up(journey, post, begun)
-            call = journey.call
+                return self._held_up(item, stage, begun)
+            call = item.call
         if call is None:
-            context.run(standing.set, journey)
+            context.run(standing.set, item)
         else:
-            context.run(journey.enter, call)
-        journey.seen = latest[0]
-        began = self.bearings.monotonic()
+            context.run(item.enter, call)
+        item.seen = latest[0]
+        began = self._monotonic()
         try:
-            if call is not None and post.guard.isolation is not None and call.world.retries:
-                result = context.run(ISOLATED[post.guard.isolation], call, post.work, (journey.value,), post.kwargs)
+            if call is not None and stage.guard.isolation is not None and call.world.retries:
+                result = context.run(ISOLATED[stage.guard.isolation], call, stage.work, (item.value,), stage.kwargs)
             else:
-                result = context.run(post.work, journey.value, **post.kwargs)
+                result = context.run(stage.work, item.value, **stage.kwargs)
             if result.__class__ not in PLAIN and awaitable(result):
-                _refuse_awaitable(result, post)
+                _refuse_awaitable(result, stage)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):  # whoever raises that wants to end the program
                 raise
-            self.hold(journey)
-            return context.run(journey.failed, post, as_failure(error, post), began)
+            self._hold(item)
+            return context.run(item.failed, stage, as_failure(error, stage), began)
         if call is None:
-            return journey.passed(post, result, began)  # type: ignore[union-attr]  # a convoy has a call
-        return context.run(journey.succeeded, post, result, began)
+            return item.passed(stage, result, began)  # type: ignore[union-attr]  # a group has a call
+        return context.run(item.succeeded, stage, result, began)
 
 
-def _lent(post: Post) -> dict[str, Any]:
+def _lent(stage: RunStage) -> dict[str, Any]:
     """What the run has opened for the stage and its fallback takes."""
-    return {name: post.kwargs[name] for name in post.stage.lent}
+    return {name: stage.kwargs[name] for name in stage.declared.lent}
 
 
-def as_failure(thrown: BaseException, post: Post) -> Exception:
+def as_failure(thrown: BaseException, stage: RunStage) -> Exception:
     """What came out of a stage, as a failure of one item: whatever it is, it must end neither the others nor the program."""
-    return thrown if isinstance(thrown, Exception) else failure_of(f"the stage {post.name}", thrown, post.guard)
+    return thrown if isinstance(thrown, Exception) else failure_of(f"the stage {stage.name}", thrown, stage.guard)
 
 
 def failure_of(what: str, thrown: BaseException, guard: Guard | None = None) -> Exception:
@@ -201,12 +200,12 @@ def failure_of(what: str, thrown: BaseException, guard: Guard | None = None) -> 
     return RuntimeError(f"{what} raised {type(thrown).__name__}, which is no Exception: {error_text(thrown)}")
 
 
-def _refuse_awaitable(result: Any, post: Post) -> None:
+def _refuse_awaitable(result: Any, stage: RunStage) -> None:
     close = getattr(result, "close", None)
     if close is not None:
         close()
     message = (
-        f"the stage {post.name} is no coroutine function, but returned something to await: declare it with `async def`"
+        f"the stage {stage.name} is no coroutine function, but returned something to await: declare it with `async def`"
     )
     raise PermanentFailure(message, error_class="code_error")
 

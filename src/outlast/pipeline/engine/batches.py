@@ -1,13 +1,14 @@
 """
-Stages over many items at a time: who goes together, and what one call means for each of them. Neither waits nor calls.
+Stages over many items at a time: which items go together, and what one call means for each. It neither waits nor calls.
 
-A `Gathering` holds the items that wait for others at such a stage; a `Convoy` is those that go through one call together. To a driver it looks
-like a journey: it begins, succeeds or fails, and then its items go on by themselves (`apart`). What the call's gates are asked (limit, breaker,
-budget, timeouts) is asked once for all of them; what a failure means, each item's own policy decides, so that an item that failed alone is
-tried again on its own account.
+A `GroupQueue` holds the items that wait for others at such a stage; a `Group` is items that go through one call
+together. To a driver it looks like an item: it begins, succeeds or fails, and then its items go on by themselves
+(`outcome`). Limit, breaker, budget and timeouts are asked once for all of them; what a failure means is decided by each
+item's own policy, so that an item that failed alone is tried again on its own account.
 
-A call that failed as a whole, with nothing left to wait for, is made again in halves until the bad items stand alone: at once, and without a
-charge. One bad item among n costs about 2 log2(n) calls, and however many are bad, n items cost at most max_attempts + 2n - 2 calls.
+A call that failed as a whole, with nothing left to wait for, is made again in halves until the bad items stand alone: at
+once, and without a charge. One bad item among n costs about 2 log2(n) calls, and however many are bad, n items cost at
+most max_attempts + 2n - 2 calls.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from outlast.verdicts import classify, refusal, surely_undone
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from outlast.pipeline.engine.item import Journey, Post
+    from outlast.pipeline.engine.item import Item, RunStage
     from outlast.verdicts import Verdict
+    from outlast.work.timers import Timer
 
 LINGER = 0.05  # seconds that an item waits for others to go with
 # Reasons that may be the fault of one item; the others are about load or the service, and halves would meet them too.
@@ -42,108 +44,116 @@ _DIVISIBLE = frozenset(reason for reason, means in REASONS.items() if means.divi
 _WHOLE = 2.0**53  # up to here every whole number is a float
 
 
-class Gathering:
-    """Takes the place of a stage's line of items. It belongs to the event loop."""
+class GroupQueue:
+    """The queue of a batch stage, in place of a plain one. It belongs to the event loop."""
 
-    __slots__ = ("_convoys", "_loose", "_post", "_released", "_size", "due")
+    __slots__ = ("_groups", "_loose", "_released", "_size", "_stage", "timer")
 
-    def __init__(self, post: Post, size: int) -> None:
-        self._post = post
-        self._convoys: deque[Convoy] = deque()
-        self._loose: deque[Journey] = deque()
+    def __init__(self, stage: RunStage, size: int) -> None:
+        self._stage = stage
+        self._groups: deque[Group] = deque()
+        self._loose: deque[Item] = deque()
         self._released = 0  # of the loose ones, those that have waited long enough
         self._size = size
-        self.due: float | None = None  # when `release` is to be called
+        self.timer: Timer[Any] | None = None  # rings when `release` is to be called
 
-    def append(self, traveller: Journey | Convoy) -> None:
-        """At the end of the line; a convoy goes before those who are still loose."""
-        if isinstance(traveller, Convoy):
-            self._convoys.append(traveller)
+    def append(self, unit: Item | Group) -> None:
+        """Put it at the end; a group goes before items that are still loose."""
+        if isinstance(unit, Group):
+            self._groups.append(unit)
         else:
-            self._loose.append(traveller)
+            self._loose.append(unit)
 
     @property
     def loose(self) -> int:
-        """Items that are in no convoy yet."""
+        """Items that are in no group yet."""
         return len(self._loose)
 
     @property
     def lingering(self) -> bool:
-        """Whether somebody waits for others to come."""
+        """Whether an item waits for others to come."""
         return len(self._loose) > self._released
 
     def release(self) -> None:
-        """Those who are here now need not wait for more."""
-        self._released, self.due = len(self._loose), None
+        """The items that are here now need not wait for more."""
+        self._released = len(self._loose)
+        self._no_timer()
+
+    def _no_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def __bool__(self) -> bool:
-        """Whether a convoy can be had now."""
-        return bool(self._convoys) or self._released > 0 or len(self._loose) >= self._size
+        """Whether a group can be had now."""
+        return bool(self._groups) or self._released > 0 or len(self._loose) >= self._size
 
-    def popleft(self) -> Convoy:
-        if self._convoys:
-            return self._convoys.popleft()
+    def popleft(self) -> Group:
+        """The next group."""
+        if self._groups:
+            return self._groups.popleft()
         count = min(self._size, len(self._loose))
         self._released = max(0, self._released - count)
-        convoy = Convoy(self._post, [self._loose.popleft() for _ in range(count)])
+        group = Group(self._stage, [self._loose.popleft() for _ in range(count)])
         if not self.lingering:
-            self.due = None
-        return convoy
+            self._no_timer()
+        return group
 
     def __len__(self) -> int:
         """How many items are here."""
-        return len(self._loose) + sum(len(convoy.journeys) for convoy in self._convoys)
+        return len(self._loose) + sum(len(group.items) for group in self._groups)
 
-    def __iter__(self) -> Iterator[Journey | Convoy]:
-        yield from self._convoys
+    def __iter__(self) -> Iterator[Item | Group]:
+        yield from self._groups
         yield from self._loose
 
     def clear(self) -> None:
-        self._convoys.clear()
+        """Take all out."""
+        self._groups.clear()
         self._loose.clear()
-        self._released, self.due = 0, None
+        self._released = 0
+        self._no_timer()
 
 
-class Convoy:
+class Group:
     """Items that go through one call together, from before it to what came of it."""
 
     reason: str | None = None
-    seated = False  # as for a journey
     wait = 0.0
     why = ""  # what they all wait for
     since = 0.0  # when that began
     seen = 0  # what the flow's `latest` was when the attempt began
 
     def __init__(
-        self, post: Post, journeys: Sequence[Journey], before: Gate | None = None, *, falling: bool = False
+        self, stage: RunStage, items: Sequence[Item], before: GroupCall | None = None, *, falling: bool = False
     ) -> None:
         """`before` is the call that these items have just come out of together."""
-        self.post = post
-        self.journeys: Sequence[Journey] = journeys
-        self.at = post.index
-        self.value = [journey.value for journey in journeys]
-        self.call: Gate | None = None
+        self.stage = stage
+        self.items: Sequence[Item] = items
+        self.at = stage.index
+        self.value = [item.value for item in items]
+        self.call: GroupCall | None = None
         self.falling = falling
         self.notes: Notes | None = None
         self._before = before
-        self._outcome: list[tuple[Journey | Convoy, Next]] = []
+        self._outcome: list[tuple[Item | Group, Next]] = []
 
     # -- standing in the context
 
     @property
     def key(self) -> str | None:
         """The item's key, if there is only one."""
-        return self.journeys[0].key if len(self.journeys) == 1 else None
+        return self.items[0].key if len(self.items) == 1 else None
 
     @property
     def started(self) -> float | None:
         """When the first of its items began, if one has."""
-        return next((journey.started for journey in self.journeys if journey.started is not None), None)
+        return next((item.started for item in self.items if item.started is not None), None)
 
     @property
     def untouched(self) -> bool:
         """Whether nothing was tried yet with one of its items."""
-        return any(journey.untouched for journey in self.journeys)
+        return any(item.untouched for item in self.items)
 
     def enter(self, call: StageCall) -> None:
         running.set(call)
@@ -152,12 +162,12 @@ class Convoy:
     def context(self) -> Context:
         """What `current` says where no attempt is prepared: in a fallback."""
         return Context(
-            max_attempts=self.post.guard.retry.max_attempts, key=self.idempotency_key, notes=self._take_notes
+            max_attempts=self.stage.guard.retry.max_attempts, key=self.idempotency_key, notes=self._take_notes
         )
 
     def fill(self, context: Context) -> None:
-        context.run_id, context.stage = self.post.run.run_id, self.post.name
-        context.item_keys = tuple(journey.key for journey in self.journeys)
+        context.run_id, context.stage = self.stage.run.run_id, self.stage.name
+        context.item_keys = tuple(item.key for item in self.items)
 
     def _take_notes(self) -> Notes:
         if self.notes is None:
@@ -166,269 +176,269 @@ class Convoy:
 
     def idempotency_key(self) -> str:
         """The same whenever the same items go together."""
-        items = ",".join(sorted(f"{journey.seq}.{journey.repaired}" for journey in self.journeys))
-        parts = f"{self.post.run.run_id}\x1f{items}\x1f{self.post.name}"
+        items = ",".join(sorted(f"{item.seq}.{item.repaired}" for item in self.items))
+        parts = f"{self.stage.run.run_id}\x1f{items}\x1f{self.stage.name}"
         return blake2b(parts.encode(), digest_size=16).hexdigest()
 
     # -- before a call
 
-    def begin(self, post: Post) -> Next | None:
+    def begin(self, stage: RunStage) -> Next | None:
         """None: call now. Anything else: not yet, or not at all."""
-        gate = self.call
-        if gate is None:
-            shares = [share for journey in self.journeys if (share := _share_of(journey)) is not None]
-            gate = self.call = Gate.of(self, shares)
-            gate.follow(self._before)
-            if post.guard.cost is not None:
+        call = self.call
+        if call is None:
+            members = [member for item in self.items if (member := _member_of(item)) is not None]
+            call = self.call = GroupCall.of(self, members)
+            call.follow(self._before)
+            if stage.guard.cost is not None:
                 try:
-                    gate.estimate((self.value,), post.kwargs)
+                    call.estimate((self.value,), stage.kwargs)
                 except Exception as error:  # noqa: BLE001 - as for one item
-                    for journey in self.journeys:
-                        journey.give_up(post.name, error)
-                        self._then(journey, Next.END)
+                    for item in self.items:
+                        item.give_up(stage.name, error)
+                        self._then(item, Next.END)
                     return self._apart()
         try:
-            wait = gate.begin()
+            wait = call.begin()
         except Exception as error:  # noqa: BLE001 - the end of these items at this stage
-            return self.over(post, error)
+            return self.over(stage, error)
         if wait is None:
             return None
-        self.why = gate.held_up_by()
-        if gate.turn is not None:
+        self.why = call.held_up_by()
+        if call.turn is not None:
             return Next.LINE
         self.wait = wait
         return Next.WAIT
 
     def waited(self, now: float) -> None:
         """What they waited for `since` then has come, or will not come."""
-        for journey in self.journeys:
-            journey.why, journey.since = self.why, self.since
-            journey.waited(now)
+        for item in self.items:
+            item.why, item.since = self.why, self.since
+            item.waited(now)
 
-    def over(self, post: Post, error: Exception) -> Next:
+    def over(self, stage: RunStage, error: Exception) -> Next:
         """The call cannot be made: those that have tried before end as their last attempt did."""
-        gate = self.call
-        assert gate is not None  # noqa: S101 - it was asked
-        if gate.reason in UNFINISHED:
-            self.reason = gate.reason
+        call = self.call
+        assert call is not None  # noqa: S101 - it was asked
+        if call.reason in UNFINISHED:
+            self.reason = call.reason
             return Next.BACK
-        for journey in self.journeys:
-            share = _share_of(journey)
-            if share is None and gate.number:  # only the others were not let in
-                self._then(journey, Next.GO)
+        for item in self.items:
+            member = _member_of(item)
+            if member is None and call.number:  # only the others were not let in
+                self._then(item, Next.GO)
                 continue
-            share = share or self._share(journey)
-            share.reason = gate.reason
-            if isinstance(error, Ended) or (share.number and share.last_error is None):
-                self._then(journey, journey.ended(post, share.unwanted))
+            member = member or self._member(item)
+            member.reason = call.reason
+            if isinstance(error, Ended) or (member.number and member.last_error is None):
+                self._then(item, item.ended(stage, member.unwanted))
             else:
-                self._then(journey, journey.over(post, share.last_error or error))
+                self._then(item, item.over(stage, member.last_error or error))
         return self._apart()
 
     # -- after a call
 
-    def succeeded(self, post: Post, result: Any, began: float) -> Next:
+    def succeeded(self, stage: RunStage, result: Any, began: float) -> Next:
         """The call returned."""
-        wrong = _mismatch(post, result, len(self.journeys))
+        wrong = _mismatch(stage, result, len(self.items))
         if wrong is not None:
-            return self.failed(post, wrong, began, divisible=False)
-        gate = self.call
-        assert gate is not None  # noqa: S101 - it has begun
-        slots = [_slot(one, post) for one in result]
-        errors = [one for one in slots if isinstance(one, Exception) and not isinstance(one, Skip | Snooze)]
-        gate.came_back(errors, all_of_them=len(errors) == len(slots))
+            return self.failed(stage, wrong, began, divisible=False)
+        call = self.call
+        assert call is not None  # noqa: S101 - it has begun
+        outputs = [_output(one, stage) for one in result]
+        errors = [one for one in outputs if isinstance(one, Exception) and not isinstance(one, Skip | Snooze)]
+        call.came_back(errors, all_of_them=len(errors) == len(outputs))
         notes = self._told()
         bare: dict[int, dict[str, Any]] = {}
-        asks = post.guard.retry_if is not None
-        together = self.roll(gate)
-        for journey, slot, said in zip(self.journeys, slots, notes, strict=True):
-            journey.post = post
-            if isinstance(slot, Exception):
-                self._tried(journey, began, said, together)
-                self._then(journey, _fail(journey, post, slot, began, bare))
-            elif journey.call is None and not asks:
-                journey.notes = said
-                self._then(journey, journey.passed(post, slot, began))
+        asks = stage.guard.retry_if is not None
+        together = self.roll(call)
+        for item, output, said in zip(self.items, outputs, notes, strict=True):
+            item.stage = stage
+            if isinstance(output, Exception):
+                self._tried(item, began, said, together)
+                self._then(item, _fail(item, stage, output, began, bare))
+            elif item.call is None and not asks:
+                item.notes = said
+                self._then(item, item.passed(stage, output, began))
             else:
-                self._tried(journey, began, said, together)
-                self._then(journey, journey.succeeded(post, slot, began))
+                self._tried(item, began, said, together)
+                self._then(item, item.succeeded(stage, output, began))
         return self._apart()
 
-    def failed(self, post: Post, error: Exception, began: float, *, divisible: bool = True) -> Next:
+    def failed(self, stage: RunStage, error: Exception, began: float, *, divisible: bool = True) -> Next:
         """The call raised, or did not return what it must: that concerns all of them, until it is known whom."""
-        gate = self.call
-        assert gate is not None  # noqa: S101 - it has begun
+        call = self.call
+        assert call is not None  # noqa: S101 - it has begun
         stop = stopping.get()
         if stop is not None and stop.is_set() and not isinstance(error, Skip | Snooze):
-            self.keep_only(post, error, began)
+            self.keep_only(stage, error, began)
             self.reason = "shutdown"
             return Next.BACK
         if isinstance(error, Skip | Snooze):
-            gate.interrupted(NEUTRAL)
+            call.interrupted(NEUTRAL)
         else:
-            gate.came_back([error], all_of_them=True)
-        verdict, roll, bare = classify(error), self.roll(gate), {id(error): dict(raised.fields(error))}
-        together: list[Journey] = []
-        bad: list[Journey] = []
-        for journey, said in zip(self.journeys, self._told(), strict=True):
-            journey.post = post
-            share = self._tried(journey, began, said, roll)
+            call.came_back([error], all_of_them=True)
+        verdict, roll, bare = classify(error), self.roll(call), {id(error): dict(raised.fields(error))}
+        together: list[Item] = []
+        bad: list[Item] = []
+        for item, said in zip(self.items, self._told(), strict=True):
+            item.stage = stage
+            member = self._tried(item, began, said, roll)
             _bare(error, bare)
-            if divisible and len(self.journeys) > 1 and share.may_divide(error, verdict):
-                bad.append(journey)
-                journey.parted(post, error, verdict, began)
+            if divisible and len(self.items) > 1 and member.may_divide(error, verdict):
+                bad.append(item)
+                item.parted(stage, error, verdict, began)
                 continue
-            after = _fail(journey, post, error, began, bare)
+            after = _fail(item, stage, error, began, bare)
             if after is Next.WAIT:
-                together.append(journey)
+                together.append(item)
             else:
-                self._then(journey, after)
+                self._then(item, after)
         if together:
-            rest = Convoy(post, together, gate)
-            rest.wait, rest.why = max((journey.wait, journey.why) for journey in together)
+            rest = Group(stage, together, call)
+            rest.wait, rest.why = max((item.wait, item.why) for item in together)
             self._outcome.append((rest, Next.WAIT))
         middle = (len(bad) + 1) // 2
         for part in (bad[:middle], bad[middle:]):
             if part:
-                self._outcome.append((Convoy(post, part, gate), Next.GO))
+                self._outcome.append((Group(stage, part, call), Next.GO))
         return self._apart()
 
-    def keep_only(self, post: Post, error: Exception, began: float) -> None:
+    def keep_only(self, stage: RunStage, error: Exception, began: float) -> None:
         """The call is on record for each of them, and decides nothing: the run winds down."""
-        gate = self.call
-        assert gate is not None  # noqa: S101 - it has begun
-        verdict, roll = classify(error), self.roll(gate)
-        for journey, said in zip(self.journeys, self._told(), strict=True):
-            journey.post = post
-            self._tried(journey, began, said, roll)
-            journey.parted(post, error, verdict, began)
+        call = self.call
+        assert call is not None  # noqa: S101 - it has begun
+        verdict, roll = classify(error), self.roll(call)
+        for item, said in zip(self.items, self._told(), strict=True):
+            item.stage = stage
+            self._tried(item, began, said, roll)
+            item.parted(stage, error, verdict, began)
 
-    def cut_short(self, post: Post, began: float) -> None:
+    def cut_short(self, stage: RunStage, began: float) -> None:
         """The run does not wait for this call any longer."""
-        self.keep_only(post, InterruptedError("the run was asked to end, and did not wait for this attempt"), began)
+        self.keep_only(stage, InterruptedError("the run was asked to end, and did not wait for this attempt"), began)
 
-    def fell_back(self, post: Post, result: Any = None, error: Exception | None = None) -> Next:
+    def fell_back(self, stage: RunStage, result: Any = None, error: Exception | None = None) -> Next:
         """The fallback has answered for them, or failed too; it is no attempt."""
-        error = error or _mismatch(post, result, len(self.journeys))
-        slots = [error] * len(self.journeys) if error is not None else [_slot(one, post) for one in result]
-        for journey, slot, said in zip(self.journeys, slots, _portions(self.notes, len(slots)), strict=True):
-            journey.notes = said
-            failed = isinstance(slot, Exception)
-            after = journey.fell_back(post, error=slot) if failed else journey.fell_back(post, slot)
-            self._then(journey, after)
+        error = error or _mismatch(stage, result, len(self.items))
+        outputs = [error] * len(self.items) if error is not None else [_output(one, stage) for one in result]
+        for item, output, said in zip(self.items, outputs, _portions(self.notes, len(outputs)), strict=True):
+            item.notes = said
+            failed = isinstance(output, Exception)
+            after = item.fell_back(stage, error=output) if failed else item.fell_back(stage, output)
+            self._then(item, after)
         return self._apart()
 
-    def ruined(self, post: Post, error: Exception) -> None:
+    def ruined(self, stage: RunStage, error: Exception) -> None:
         """Nobody in here goes on: each of the items has failed."""
-        left: list[Journey | Convoy] = list(self.disband())
+        left: list[Item | Group] = list(self.disband())
         while left:
             one = left.pop()
-            if isinstance(one, Convoy):
+            if isinstance(one, Group):
                 left += one.disband()
             elif one.status is None:
-                one.give_up(post.name, error)
+                one.give_up(stage.name, error)
                 self._then(one, Next.END)
             else:
                 self._then(one, Next.END)
 
-    def outcome(self) -> list[tuple[Journey | Convoy, Next]]:
-        """Who goes on now, and how; afterwards nobody is in this convoy any more."""
-        outcome, self._outcome, self.journeys = self._outcome, [], ()
-        self.call = self._before = None  # which know this convoy, and the errors of its items
+    def outcome(self) -> list[tuple[Item | Group, Next]]:
+        """The items that go on now, and how; afterwards the group is empty."""
+        outcome, self._outcome, self.items = self._outcome, [], ()
+        self.call = self._before = None  # which know this group, and the errors of its items
         return outcome
 
-    def disband(self) -> Sequence[Journey | Convoy]:
-        """Everybody who is in this convoy or has just come out of it."""
-        outcome = [one for one, _ in self._outcome] or self.journeys
-        self._outcome, self.journeys = [], ()
+    def disband(self) -> Sequence[Item | Group]:
+        """The items that are in this group, or have just come out of it."""
+        outcome = [one for one, _ in self._outcome] or self.items
+        self._outcome, self.items = [], ()
         return outcome
 
-    def _then(self, journey: Journey, after: Next) -> None:
-        self._outcome.append((journey, after))
+    def _then(self, item: Item, after: Next) -> None:
+        self._outcome.append((item, after))
 
     def _apart(self) -> Next:
         """Those for whom the fallback answers next go there together."""
-        falling = [one for one, _ in self._outcome if not isinstance(one, Convoy) and one.falling]
+        falling = [one for one, _ in self._outcome if not isinstance(one, Group) and one.falling]
         if falling:
-            self._outcome = [pair for pair in self._outcome if isinstance(pair[0], Convoy) or not pair[0].falling]
-            self._outcome.append((Convoy(self.post, falling, falling=True), Next.GO))
+            self._outcome = [pair for pair in self._outcome if isinstance(pair[0], Group) or not pair[0].falling]
+            self._outcome.append((Group(self.stage, falling, falling=True), Next.GO))
         return Next.APART
 
     # -- each item's part of it
 
-    def _share(self, journey: Journey) -> Share:
-        gate = self.call
-        assert gate is not None  # noqa: S101 - it has begun
-        share = Share(self.post.guard, self.post.name, began=gate.opened, outer=None)
-        share.journey, journey.call = journey, share
-        return share
+    def _member(self, item: Item) -> MemberCall:
+        call = self.call
+        assert call is not None  # noqa: S101 - it has begun
+        member = MemberCall(self.stage.guard, self.stage.name, began=call.opened, outer=None)
+        member.item, item.call = item, member
+        return member
 
-    def _tried(self, journey: Journey, began: float, said: Notes | None, roll: Callable[[], float]) -> Share:
+    def _tried(self, item: Item, began: float, said: Notes | None, roll: Callable[[], float]) -> MemberCall:
         """The item has had one attempt more."""
-        gate, share = self.call, _share_of(journey)
-        assert gate is not None  # noqa: S101 - it has begun
-        if share is None:
-            share = self._share(journey)
-            if journey.notes is not None:  # said before it snoozed
-                said, journey.notes = _both(journey.notes, said), None
-        share.world, share.rolled = gate.world, roll
-        share.number += 1
-        share.attempt_began, share.seen, share.timer = began, gate.seen, gate.timer
-        share.asked = share.asked or gate.asked
+        call, member = self.call, _member_of(item)
+        assert call is not None  # noqa: S101 - it has begun
+        if member is None:
+            member = self._member(item)
+            if item.notes is not None:  # said before it snoozed
+                said, item.notes = _both(item.notes, said), None
+        member.world, member.rolled = call.world, roll
+        member.number += 1
+        member.attempt_began, member.seen, member.timer = began, call.seen, call.timer
+        member.asked = member.asked or call.asked
         if said is not None:
-            share.notes = (share.notes or {}) | {share.number: _both((share.notes or {}).get(share.number), said)}
-        return share
+            member.notes = (member.notes or {}) | {member.number: _both((member.notes or {}).get(member.number), said)}
+        return member
 
-    def roll(self, gate: Gate) -> Callable[[], float]:
+    def roll(self, call: GroupCall) -> Callable[[], float]:
         """One roll for all items of a call, that of the first: those that failed alike wait alike, and come back together."""
-        first, tries = self.journeys[0], gate.tries
-        return cache(partial(roll_for, self.post.run.run_id, self.post.name, first.key, tries + first.numbered))
+        first, tries = self.items[0], call.tries
+        return cache(partial(roll_for, self.stage.run.run_id, self.stage.name, first.key, tries + first.numbered))
 
     def _told(self) -> list[Notes | None]:
         """What the code has said during the call, as each item's part of it."""
-        gate = self.call
-        assert gate is not None  # noqa: S101 - it has begun
-        return _portions((gate.notes or {}).get(gate.number), len(self.journeys))
+        call = self.call
+        assert call is not None  # noqa: S101 - it has begun
+        return _portions((call.notes or {}).get(call.number), len(self.items))
 
 
-class Gate(StageCall):
+class GroupCall(StageCall):
     """The call for all of them, as far as it asks for leave and for time."""
 
-    journey: Any  # the convoy
+    item: Any  # the group
     opened = 0.0
     heard = False  # each item tells its own
 
     def roll(self) -> float:
-        roll: float = self.journey.roll(self)()
+        roll: float = self.item.roll(self)()
         return roll
 
     @classmethod
-    def of(cls, convoy: Convoy, shares: list[Share]) -> Gate:
+    def of(cls, group: Group, members: list[MemberCall]) -> GroupCall:
         """It goes on from where the item is that has tried most."""
-        guard, name, tried = convoy.post.guard, convoy.post.name, [share for share in shares if share.tries]
+        guard, name, tried = group.stage.guard, group.stage.name, [member for member in members if member.tries]
         if not tried:
-            gate = cls(guard, name)
-            gate.opened = gate.began
+            call = cls(guard, name)
+            call.opened = call.began
         else:
-            first = max(tried, key=lambda share: share.number)
-            gate = cls.resumed(
+            first = max(tried, key=lambda member: member.number)
+            call = cls.resumed(
                 guard,
                 name,
                 number=first.number,
-                began=min(share.began for share in tried),
+                began=min(member.began for member in tried),
                 previous=first.previous,
                 last_error=first.last_error,
                 rows=first.rows,
             )
-            gate.uncharged = first.tries - first.number
-            gate.opened = gate.world.clock.monotonic()
+            call.uncharged = first.tries - first.number
+            call.opened = call.world.clock.monotonic()
             # What is tried again is a retry of one call, however many items are in it.
-            if guard.retry_budget is not None and first.number > 0 and gate.world.retries:
-                gate.owing = gate.opened
-        gate.journey = convoy
-        return gate
+            if guard.retry_budget is not None and first.number > 0 and call.world.retries:
+                call.owing = call.opened
+        call.item = group
+        return call
 
-    def follow(self, before: Gate | None) -> None:
+    def follow(self, before: GroupCall | None) -> None:
         if before is not None:
             self.thread = before.thread  # it may still run
 
@@ -451,7 +461,7 @@ class Gate(StageCall):
         return False
 
 
-class Share(StageCall):
+class MemberCall(StageCall):
     """One item's part in calls for many: the policy's answers, and nothing that was asked for all of them."""
 
     gated = False  # the call for all of them was asked
@@ -485,15 +495,15 @@ class Share(StageCall):
         return self._another(result) if unwanted else None
 
 
-def _share_of(journey: Journey) -> Share | None:
-    call = journey.call
-    return call if isinstance(call, Share) else None
+def _member_of(item: Item) -> MemberCall | None:
+    call = item.call
+    return call if isinstance(call, MemberCall) else None
 
 
-def _fail(journey: Journey, post: Post, error: Exception, began: float, bare: dict[int, dict[str, Any]]) -> Next:
+def _fail(item: Item, stage: RunStage, error: Exception, began: float, bare: dict[int, dict[str, Any]]) -> Next:
     """Tell the item of an error that others may be told of too."""
     _bare(error, bare)
-    return journey.failed(post, error, began)
+    return item.failed(stage, error, began)
 
 
 def _bare(error: Exception, bare: dict[int, dict[str, Any]]) -> None:
@@ -504,14 +514,14 @@ def _bare(error: Exception, bare: dict[int, dict[str, Any]]) -> None:
     fields.update(known)
 
 
-def _slot(one: Any, post: Post) -> Any:
+def _output(one: Any, stage: RunStage) -> Any:
     """What a function has put into one place of its list."""
     if isinstance(one, KeyboardInterrupt):
         raise one
-    return as_failure(one, post) if isinstance(one, BaseException) else one
+    return as_failure(one, stage) if isinstance(one, BaseException) else one
 
 
-def _mismatch(post: Post, result: Any, count: int) -> Exception | None:
+def _mismatch(stage: RunStage, result: Any, count: int) -> Exception | None:
     if isinstance(result, list | tuple):
         if len(result) == count:
             return None
@@ -519,7 +529,7 @@ def _mismatch(post: Post, result: Any, count: int) -> Exception | None:
     else:
         got = f"a value of type {type(result).__name__}"
     message = (
-        f"expected the batch stage {post.name} to return a list with one output for each of its {count} items, "
+        f"expected the batch stage {stage.name} to return a list with one output for each of its {count} items, "
         f"in their order, got: {got}"
     )
     return PermanentFailure(message, error_class="code_error")

@@ -1,8 +1,8 @@
 """
-One item's way through the stages: where it is, what has happened to it, and what is next. Neither waits nor calls.
+One item's way through the stages: where it is, what has happened to it, and what is next. It neither waits nor calls.
 
-A driver makes an attempt and tells `succeeded` or `failed`; the journey answers with what is to be done now. What an attempt's failure means
-is the decision of the same flow as in any protected call, as it is at a stage (`itemcall`).
+A driver makes an attempt and tells `succeeded` or `failed`; the item answers what is to be done now. What a failed
+attempt means is decided as in any protected call, with the rules of `itemcall`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from outlast.pipeline.engine.itemcall import StageCall
 from outlast.pipeline.stages import Degraded, Skip, Snooze
 from outlast.store.records import AttemptRow
 from outlast.verdicts import classify, refusal
+from outlast.work.slots import Slots
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Mapping
 
     from outlast.calls.guard import Guard
@@ -69,16 +69,16 @@ class Next(Enum):
     LINE = "line"  # until its turn at the limit has come
     END = "end"  # it has a status
     BACK = "back"  # it stays unfinished
-    APART = "apart"  # a convoy: each of its items has its own `outcome`
+    APART = "apart"  # a group has come out of its call: each of its items has its own `outcome`
 
 
-class Post:
+class RunStage:
     """One stage in one run: the function as it is called there, and its slots."""
 
     __slots__ = (
         "alone",
+        "declared",
         "direct",
-        "free",
         "full",
         "guard",
         "index",
@@ -88,38 +88,46 @@ class Post:
         "name",
         "native",
         "onward",
-        "ready",
         "rounds",
         "run",
-        "stage",
+        "slots",
         "work",
     )
 
-    def __init__(self, run: Bearings, stage: Stage[..., Any, Any], index: int, *, last: bool) -> None:
-        from collections import deque
-
+    def __init__(self, run: RunFacts, declared: Stage[..., Any, Any], index: int, *, last: bool) -> None:
         self.run = run
-        self.stage = stage
+        self.declared = declared
         self.index = index
         self.last = last
-        self.name = stage.name
-        self.guard: Guard = stage.guard
-        self.is_async = stage.is_async
-        self.work: Callable[..., Any] = stage.fn
+        self.name = declared.name
+        self.guard: Guard = declared.guard
+        self.is_async = declared.is_async
+        self.work: Callable[..., Any] = declared.fn
         self.kwargs: dict[str, Any] = {}
         self.direct = False  # calling it makes a coroutine and runs no code yet
         self.native = False  # and it has left the context variables of its task as they were
-        self.onward = Next.HOLD if stage.checkpoint else Next.GO  # for an item that came through
-        self.alone = stage.batch is None  # items come one by one
-        # Anything but retries has to be asked before an attempt; and repairs must not run in the event loop, as `attempt` knows.
-        self.full = not stage.guard.plain or not self.alone or (self.is_async and bool(stage.repairs))
-        # A slot is a token: taking one out and putting it back is one step each, which needs no lock between threads.
-        self.free: deque[None] = deque([None] * stage.concurrency)
-        self.ready: Any = deque()  # items that wait for a slot; for a batch stage, the runner puts a `Gathering` here
-        self.rounds: int | None = None  # of probes that had failed in vain when its breaker first held an item up
+        self.onward = Next.HOLD if declared.checkpoint else Next.GO  # for an item that came through
+        self.alone = declared.batch is None  # items come one by one
+        # Anything but retries has to be asked before an attempt; and repairs must not run in the event loop.
+        self.full = not declared.guard.plain or not self.alone or (self.is_async and bool(declared.repairs))
+        self.slots: Slots[Any] = Slots(declared.concurrency)  # at a batch stage a `GroupQueue` waits for them
+        self.rounds: int | None = None  # of failed probes when its breaker first held an item up
 
 
-class Bearings:
+class Phase:
+    """How far a pass has come. The parts of its runner share it."""
+
+    __slots__ = ("cancelling", "dropping", "in_hand", "reading", "recording")
+
+    def __init__(self) -> None:
+        self.reading = True  # there may be items that are not read yet, and they are wanted
+        self.dropping = False  # items that could go on are given back instead
+        self.cancelling = False  # running attempts are not waited for any longer
+        self.in_hand = 0  # items read and neither finished nor given back
+        self.recording = 0  # of these, those that wait for the record of their checkpoint
+
+
+class RunFacts:
     """What all items of a run have in common."""
 
     __slots__ = ("audit_all", "base_us", "monotonic", "pass_", "pipeline", "run_id")
@@ -135,7 +143,7 @@ class Bearings:
         self.audit_all = audit_all
 
 
-class Journey:
+class Item:
     """
     One item on its way. It stands in the context of each of its attempts, for `outlast.current` and for log records.
     """
@@ -143,7 +151,7 @@ class Journey:
     # What an item that comes through at once never changes stands here, on the class: making one must cost little.
     call: StageCall | None = None
     notes: Notes | None = None
-    post: Post
+    stage: RunStage
     status: ItemStatus | None = None
     reason: str | None = None
     stop_reason: StopReason | None = None  # why a failed item was not tried again
@@ -152,7 +160,6 @@ class Journey:
     degraded = False
     started: float | None = None
     attempts = 0
-    seated = False  # it has a slot and is not attempted: it stands in line at a limit, or is on its way to a thread
     wait = 0.0
     why = ""  # what it waits for: a kind and, where there are several, a name; see `AttemptRow`
     since = 0.0  # when that began
@@ -203,12 +210,12 @@ class Journey:
         from outlast.calls.records import Context
 
         return Context(
-            max_attempts=self.post.guard.retry.max_attempts, key=self.idempotency_key, notes=self._take_notes
+            max_attempts=self.stage.guard.retry.max_attempts, key=self.idempotency_key, notes=self._take_notes
         )
 
     def fill(self, context: Context) -> None:
         """What `current` says in a stage, and in any call that is made there."""
-        context.run_id, context.item_key, context.stage = self.post.run.run_id, self.key, self.post.name
+        context.run_id, context.item_key, context.stage = self.stage.run.run_id, self.key, self.stage.name
         context.item_keys = (self.key,)
 
     def _take_notes(self) -> Notes:
@@ -218,29 +225,29 @@ class Journey:
 
     def idempotency_key(self) -> str:
         """The same in every attempt at this stage, also after a resume."""
-        parts = f"{self.post.run.run_id}\x1f{self.seq}\x1f{self.post.name}\x1f{self.repaired}"
+        parts = f"{self.stage.run.run_id}\x1f{self.seq}\x1f{self.stage.name}\x1f{self.repaired}"
         return blake2b(parts.encode(), digest_size=16).hexdigest()
 
     # -- before an attempt
 
-    def begin(self, post: Post) -> Next | None:
+    def begin(self, stage: RunStage) -> Next | None:
         """None: attempt now. Anything else: not yet, or not at all."""
         call = self.call
         if call is None:
-            call = self.call = StageCall(post.guard, post.name)
-            call.journey, self.post = self, post
-            if post.guard.cost is not None:
+            call = self.call = StageCall(stage.guard, stage.name)
+            call.item, self.stage = self, stage
+            if stage.guard.cost is not None:
                 try:
-                    call.estimate((self.value,), post.kwargs)
+                    call.estimate((self.value,), stage.kwargs)
                 except Exception as error:  # noqa: BLE001 - what it would cost is not known, so it is not called
-                    self.give_up(post.name, error)
+                    self.give_up(stage.name, error)
                     return Next.END
         try:
             wait = call.begin()
         except Ended as end:
-            return self.ended(post, end.result)
+            return self.ended(stage, end.result)
         except Exception as error:  # noqa: BLE001 - the end of this item at this stage
-            return self.over(post, error)
+            return self.over(stage, error)
         if wait is None:
             return None
         self.why = call.held_up_by()
@@ -257,9 +264,9 @@ class Journey:
 
     # -- after an attempt
 
-    def succeeded(self, post: Post, result: Any, began: float) -> Next:
+    def succeeded(self, stage: RunStage, result: Any, began: float) -> Next:
         """An attempt returned."""
-        call, run = self.call, post.run
+        call, run = self.call, stage.run
         now = run.monotonic()
         if self.started is None:
             self.started = began
@@ -275,18 +282,18 @@ class Journey:
             if self.first_failed is None:
                 self.first_failed = now
             why = "retry_if wants another result"
-            self._row(post, number, "retrying", began, now, error=why, delay=again, spent=_spent(notes))
+            self._row(stage, number, "retrying", began, now, error=why, delay=again, spent=_spent(notes))
             self.wait, self.why = again, "result"
             return Next.WAIT
         if notes is not None or self.waits is not None or not run.audit_all:
-            self._row(post, number, "success", began, now, spent=_spent(notes))
+            self._row(stage, number, "success", began, now, spent=_spent(notes))
         else:
             self.rows.append(
                 _row(
                     AttemptRow,
                     (
                         self.seq,
-                        post.index,
+                        stage.index,
                         run.pass_,
                         number,
                         "success",
@@ -296,80 +303,80 @@ class Journey:
                     ),
                 )
             )
-        return self.ended(post, result)
+        return self.ended(stage, result)
 
-    def passed(self, post: Post, result: Any, began: float) -> Next:
+    def passed(self, stage: RunStage, result: Any, began: float) -> Next:
         """As `succeeded`, for a first attempt that needed no call and said nothing: nearly all of them, so in one piece."""
         if self.notes is not None or result.__class__ is Degraded or self.repaired or self.waits is not None:
-            return self.succeeded(post, result, began)
-        run = post.run
+            return self.succeeded(stage, result, began)
+        run = stage.run
         if self.started is None:
             self.started = began
         self.attempts += 1
         if run.audit_all or self.first_failed is not None:
             took, base = int((run.monotonic() - began) * 1e6), run.base_us
             start = int(began * 1e6) + base
-            self.rows.append(_row(AttemptRow, (self.seq, post.index, run.pass_, 1, "success", start, took, *_UNTOLD)))
-        if post.last:
+            self.rows.append(_row(AttemptRow, (self.seq, stage.index, run.pass_, 1, "success", start, took, *_UNTOLD)))
+        if stage.last:
             self.output = result
             self.status = "succeeded"
             return Next.END
-        if post.stage.checkpoint:
+        if stage.declared.checkpoint:
             self.before = self.value
         self.at += 1
         self.value = result
-        return post.onward
+        return stage.onward
 
-    def ended(self, post: Post, result: Any) -> Next:
+    def ended(self, stage: RunStage, result: Any) -> Next:
         """The stage has its last result; if that is one that `retry_if` does not want, the fallback answers."""
-        call, fallback = self.call, post.guard.fallback
+        call, fallback = self.call, stage.guard.fallback
         if fallback is None or call is None or call.reason is None or not call.world.retries:
-            return self.came_out(post, result)
+            return self.came_out(stage, result)
         self.falling, self.fallen = True, None
         return Next.GO
 
-    def came_out(self, post: Post, result: Any) -> Next:
+    def came_out(self, stage: RunStage, result: Any) -> Next:
         """The stage has its output."""
         if result.__class__ is Degraded:
             self.degraded = True
-            self.warn(f"degraded at {post.name}: {result.why}")
+            self.warn(f"degraded at {stage.name}: {result.why}")
             result = result.value
         if self.call is not None or self.notes is not None:
             self.call = self.notes = None
         if self.repaired:
             self.repaired = self.numbered = 0
-        if post.last:
+        if stage.last:
             self.output = result
             self.status = "succeeded"
             return Next.END
-        self.at = post.index + 1
+        self.at = stage.index + 1
         before, self.value = self.value, result
-        if post.stage.checkpoint:
+        if stage.declared.checkpoint:
             self.before = before
             return Next.HOLD
         return Next.GO
 
-    def failed(self, post: Post, error: Exception, began: float) -> Next:
+    def failed(self, stage: RunStage, error: Exception, began: float) -> Next:
         """An attempt raised."""
         shorten(error)
-        run = post.run
+        run = stage.run
         now = run.monotonic()
         if self.started is None:
             self.started = began
         if isinstance(error, Skip):
-            return self._skipped(post, error, began, now)
+            return self._skipped(stage, error, began, now)
         if isinstance(error, Snooze):
-            return self._snoozed(post, error, began, now)
+            return self._snoozed(stage, error, began, now)
         call = self.call
         stop = stopping.get()
         if stop is not None and stop.is_set():
             # It may have failed because of that: what ended early in it says nothing about the item. That it was made stays on record.
-            self._kept_only(post, error, began, now)
+            self._kept_only(stage, error, began, now)
             self.reason = "shutdown"
             return Next.BACK
         if call is None:
-            call = self.call = StageCall(post.guard, post.name, self.seen)
-            call.journey = self
+            call = self.call = StageCall(stage.guard, stage.name, self.seen)
+            call.item = self
             if self.notes is not None:
                 call.notes, self.notes = {1: self.notes}, None
         number = call.tries + self.numbered
@@ -383,7 +390,7 @@ class Journey:
         if wait is not None and call.reason is None:
             self.attempts += 1
             verdict = call.rows[-1][4]
-            self._failure(post, error, verdict, number, began, now, wait, notes)
+            self._failure(stage, error, verdict, number, began, now, wait, notes)
             self.wait = wait
             self.why = "retry" if verdict is None or verdict.retry_after is None else "retry_after"
             if isinstance(error, CircuitBreakerOpenError):
@@ -391,24 +398,26 @@ class Journey:
             if call.uncharged != uncharged:
                 self.why = call.at_limit("throttled")
             return Next.WAIT
-        return self.over(post, error, (number, began, now, notes))
+        return self.over(stage, error, (number, began, now, notes))
 
-    def cut_short(self, post: Post, began: float) -> None:
+    def cut_short(self, stage: RunStage, began: float) -> None:
         """The run does not wait for this attempt any longer; the item stays unfinished."""
         error = InterruptedError("the run was asked to end, and did not wait for this attempt")
-        self._kept_only(post, error, began, post.run.monotonic())
+        self._kept_only(stage, error, began, stage.run.monotonic())
 
-    def _kept_only(self, post: Post, error: Exception, began: float, now: float) -> None:
+    def _kept_only(self, stage: RunStage, error: Exception, began: float, now: float) -> None:
         """The attempt is on record and decides nothing."""
         if self.started is None:
             self.started = began
         notes = self._said()
         if notes is not None:
             self._keep(notes)
-        self._failure(post, error, classify(error), self._number(), began, now, 0.0, notes)
+        self._failure(stage, error, classify(error), self._number(), began, now, 0.0, notes)
         self.attempts += 1
 
-    def over(self, post: Post, error: Exception, attempt: tuple[int, float, float, Notes | None] | None = None) -> Next:
+    def over(
+        self, stage: RunStage, error: Exception, attempt: tuple[int, float, float, Notes | None] | None = None
+    ) -> Next:
         """No further attempt at this stage; `attempt` is the one that has just failed, if that is what ended it."""
         call = self.call
         reason = None if call is None else call.reason
@@ -416,30 +425,30 @@ class Journey:
         if reason in UNFINISHED:
             if attempt is not None:
                 self.attempts += 1
-                self._failure(post, error, verdict, attempt[0], attempt[1], attempt[2], 0.0, attempt[3])
+                self._failure(stage, error, verdict, attempt[0], attempt[1], attempt[2], 0.0, attempt[3])
             self.reason = reason
             return Next.BACK
         if attempt is not None:
             self.attempts += 1
             number, began, now, notes = attempt
-            self._failure(post, error, verdict, number, began, now, None, notes, stop_reason=reason)
+            self._failure(stage, error, verdict, number, began, now, None, notes, stop_reason=reason)
         if (
             reason in _REPAIRABLE
-            and self.repaired < len(post.stage.repairs)
+            and self.repaired < len(stage.declared.repairs)
             and not verdict.fatal
-            and self._repair(post, error)
+            and self._repair(stage, error)
         ):
             if attempt is not None:  # it is tried again after all, with another input
                 self.rows[-1] = self.rows[-1]._replace(outcome="retrying", delay_us=0, stop_reason=None)
             return Next.GO
-        if post.guard.fallback is not None and (call is None or call.covers(error)):
+        if stage.guard.fallback is not None and (call is None or call.covers(error)):
             self.falling, self.fallen = True, error
             self.stop_reason = reason
             return Next.GO
-        self.give_up(post.name, error, verdict, reason)
+        self.give_up(stage.name, error, verdict, reason)
         return Next.END
 
-    def fell_back(self, post: Post, result: Any = None, error: Exception | None = None) -> Next:
+    def fell_back(self, stage: RunStage, result: Any = None, error: Exception | None = None) -> Next:
         """The fallback has answered, or failed too; it is no attempt, and what it spends is booked with the last one."""
         self.falling = False
         if self.notes is not None:
@@ -449,14 +458,14 @@ class Journey:
         stop_reason, self.stop_reason = self.stop_reason, None
         if error is None:
             after = "a result that retry_if does not want" if self.fallen is None else type(self.fallen).__name__
-            self.warn(f"the fallback of {post.name} answered after {after}")
+            self.warn(f"the fallback of {stage.name} answered after {after}")
             self.degraded = True
             if self.call is not None:
                 self.call.fell_back(self.fallen)
-            return self.came_out(post, result)
+            return self.came_out(stage, result)
         if raised.context(error) is None and error is not self.fallen:
             raised.set_context(error, self.fallen)
-        self.give_up(post.name, error, stop_reason=stop_reason)
+        self.give_up(stage.name, error, stop_reason=stop_reason)
         return Next.END
 
     def give_up(
@@ -487,54 +496,54 @@ class Journey:
 
     # -- what may be said instead of an output
 
-    def _skipped(self, post: Post, skip: Skip, began: float, now: float) -> Next:
+    def _skipped(self, stage: RunStage, skip: Skip, began: float, now: float) -> Next:
         number, notes = self._number(), self._said()
         if self.call is not None:
             self.call.interrupted(NEUTRAL)
         if notes is not None:
             self._keep(notes)
         self.attempts += 1
-        self._row(post, number, "success", began, now, spent=_spent(notes))
+        self._row(stage, number, "success", began, now, spent=_spent(notes))
         self.status, self.reason = "skipped", sanitise(str(skip.reason))
         return Next.END
 
-    def _snoozed(self, post: Post, snooze: Snooze, began: float, now: float) -> Next:
+    def _snoozed(self, stage: RunStage, snooze: Snooze, began: float, now: float) -> Next:
         number = self._number()
         if self.call is not None:
             self.call.interrupted(NEUTRAL)
             self.call.number -= 1
-        if self.snoozed is None or self.snoozed[0] != post.index:
-            self.snoozed = (post.index, now)
+        if self.snoozed is None or self.snoozed[0] != stage.index:
+            self.snoozed = (stage.index, now)
         if now + snooze.delay - self.snoozed[1] > LONGEST_SNOOZE:
-            message = f"expected what {post.name} waits for to come within 7 days of its first Snooze, got: a Snooze of another {snooze.delay:g} s"
+            message = f"expected what {stage.name} waits for to come within 7 days of its first Snooze, got: a Snooze of another {snooze.delay:g} s"
             error = PermanentFailure(message)
             self.attempts += 1
-            self._failure(post, error, classify(error), number, began, now, None, self._said())
-            self.give_up(post.name, error)
+            self._failure(stage, error, classify(error), number, began, now, None, self._said())
+            self.give_up(stage.name, error)
             return Next.END
         self.wait, self.why = snooze.delay, "snooze"
         return Next.WAIT
 
-    def _repair(self, post: Post, error: Exception) -> bool:
-        repair = post.stage.repairs[self.repaired]
+    def _repair(self, stage: RunStage, error: Exception) -> bool:
+        repair = stage.declared.repairs[self.repaired]
         self.repaired += 1
         name = getattr(repair, "__name__", type(repair).__name__)
         try:
             self.value = repair(self.value, error)
         except Exception as broken:  # noqa: BLE001 - then the item fails as it would have without
-            self.warn(f"{name} could not repair the input of {post.name}: {type(broken).__name__}")
+            self.warn(f"{name} could not repair the input of {stage.name}: {type(broken).__name__}")
             return False
-        self.mended_at = post.index
+        self.mended_at = stage.index
         self.numbered += 1 if self.call is None else self.call.tries
         self.call = self.notes = None
-        self.warn(f"input of {post.name} repaired by {name} after {type(error).__name__}")
+        self.warn(f"input of {stage.name} repaired by {name} after {type(error).__name__}")
         return True
 
     # -- the record
 
-    def parted(self, post: Post, error: Exception, verdict: Verdict, began: float) -> None:
+    def parted(self, stage: RunStage, error: Exception, verdict: Verdict, began: float) -> None:
         """The attempt failed for all who were in it, and is made again in halves: on record, and not charged."""
-        now, call = post.run.monotonic(), self.call
+        now, call = stage.run.monotonic(), self.call
         notes = None if call is None or call.notes is None else call.notes.pop(call.number + 1, None)
         if notes is not None:
             self._keep(notes)
@@ -543,7 +552,7 @@ class Journey:
         if self.first_failed is None:
             self.first_failed = now
         self.attempts += 1
-        self._failure(post, error, verdict, self._number(), began, now, 0.0, notes)
+        self._failure(stage, error, verdict, self._number(), began, now, 0.0, notes)
 
     def _number(self) -> int:
         """Which attempt this is of those at this stage."""
@@ -567,7 +576,7 @@ class Journey:
 
     def _failure(
         self,
-        post: Post,
+        stage: RunStage,
         error: Exception,
         verdict: Verdict | None,
         number: int,
@@ -579,7 +588,7 @@ class Journey:
         stop_reason: StopReason | None = None,
     ) -> None:
         self._row(
-            post,
+            stage,
             number,
             "failed" if delay is None else "retrying",
             began,
@@ -594,7 +603,7 @@ class Journey:
 
     def _row(
         self,
-        post: Post,
+        stage: RunStage,
         number: int,
         outcome: Any,
         began: float,
@@ -607,17 +616,17 @@ class Journey:
         spent: Mapping[str, float] | None = None,
         stop_reason: StopReason | None = None,
     ) -> None:
-        run = post.run
+        run = stage.run
         waits, self.waits = self.waits, None
         if outcome == "success" and not run.audit_all and self.first_failed is None:
             self.unplaced, waits = added(self.unplaced, waits), None
             if not spent:
                 return
-            # What was spent is needed in case the item is not finished in this pass; the ledger leaves the row out otherwise.
+            # What was spent is needed in case the item is not finished in this pass; the endings leaves the row out otherwise.
         self.rows.append(
             AttemptRow(
                 self.seq,
-                post.index,
+                stage.index,
                 run.pass_,
                 number,
                 outcome,

@@ -1,7 +1,7 @@
 """
-A protected call at a stage: as any call, with the rules that are special to items. It waits for an open circuit off its slot, a
-refusal by a service behind a limit is not charged at first, and an empty retry budget defers. An open circuit inside of the stage's function
-is not the stage's: it fails an attempt like anything transient.
+A protected call at a stage: as any call, with the rules that are special to items. It waits for an open circuit off its
+slot, a refusal by a service behind a limit is not charged at first, and an empty retry budget defers. An open circuit
+inside of the stage's function is not the stage's: it fails an attempt like anything transient.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from outlast.verdicts import classify, refusal
 
 if TYPE_CHECKING:
     from outlast.calls.records import Context
-    from outlast.pipeline.engine.item import Journey
+    from outlast.pipeline.engine.item import Item
     from outlast.verdicts import Verdict
 
 PATIENCE = 900.0  # seconds for which an item's refusals are not charged, and for which an empty retry budget defers
@@ -51,7 +51,7 @@ class StageCall(Call):
     """A protected call at a stage, with what is special to items."""
 
     alone = True
-    journey: Journey
+    item: Item
     circuits = defers = True
     uncharged = 0  # attempts that the service refused, and that do not count
 
@@ -62,15 +62,15 @@ class StageCall(Call):
 
     def roll(self) -> float:
         """A run is reproducible from its id: how long an item waits follows from who it is, where, and how often it has tried."""
-        journey = self.journey
-        return roll_for(journey.post.run.run_id, journey.post.name, journey.key, self.tries + journey.numbered)
+        item = self.item
+        return roll_for(item.stage.run.run_id, item.stage.name, item.key, self.tries + item.numbered)
 
     def who(self) -> dict[str, Any]:
-        journey = self.journey
-        run = journey.post.run
+        item = self.item
+        run = item.stage.run
         return super().who() | {
             "attempt": self.tries,
-            "item_id": journey.key,
+            "item_id": item.key,
             "run_id": run.run_id,
             "pipeline": run.pipeline,
         }
@@ -84,7 +84,7 @@ class StageCall(Call):
     def key(self) -> str:
         """The idempotency key: the item's own, at this stage."""
         if self._key is None:
-            self._key = self.journey.idempotency_key()
+            self._key = self.item.idempotency_key()
         return self._key
 
     def held_up_by(self) -> str:
@@ -120,9 +120,9 @@ class StageCall(Call):
 
     def _refused(self, error: Exception, verdict: Verdict) -> float | None:
         """The seconds to wait after a refusal that is not charged; None if it is."""
-        now, policy, journey = self.world.clock.monotonic(), self.guard.retry, self.journey
-        if journey.throttled_at is None:
-            journey.throttled_at = now
+        now, policy, item = self.world.clock.monotonic(), self.guard.retry, self.item
+        if item.throttled_at is None:
+            item.throttled_at = now
         roll, count, asked = self.roll(), 1 + self.uncharged, policy.asked(verdict)
         wait = policy.delay(count, roll, None, self.previous)
         if policy.max_delay is None and not policy.delays:
@@ -130,7 +130,7 @@ class StageCall(Call):
         wait = max(wait, _floor(count, roll, asked))
         self.previous, wait = wait, wait + asked
         answer = after_failure(wait, now=now, deadline=self.deadline, stopping=self._stopped())
-        if isinstance(answer, str) or now - journey.throttled_at >= PATIENCE:
+        if isinstance(answer, str) or now - item.throttled_at >= PATIENCE:
             return None
         if self.ticket is not None:
             self._settle(error, verdict)

@@ -1,147 +1,343 @@
 """
 How items move: from stage to stage, in tasks and threads, through slots, and through waits.
 
-Async stages run in long-lived tasks, blocking ones in the threads of a `Crew`. Each takes the most advanced item whose stage has a free slot and
-carries it on as long as slots are free. An item that waits (for another attempt, a circuit, the record of its checkpoint) holds no slot; only in
-the line of a limit it keeps it: all others at its stage would have to stand there too, and once its turn comes it must not wait again.
+Async stages run in long-lived tasks, blocking ones in `Threads`. Each takes the most advanced item whose stage has a free
+slot and carries it on as long as slots are free. An item that waits (for another attempt, a circuit, the record of its
+checkpoint) holds no slot. Only in the line of a limit it keeps its slot: all others at its stage would have to stand
+there too, and once its turn comes it must not wait again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
+from collections import Counter, deque
 from contextvars import copy_context
+from itertools import chain
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from outlast.calls.drivers import same
 from outlast.calls.state import latest, standing
-from outlast.kernel.clock import Signal
 from outlast.pipeline.engine.attempts import Attempts, as_failure, inside, rest
-from outlast.pipeline.engine.batches import LINGER, Convoy
+from outlast.pipeline.engine.batches import LINGER, Group, GroupQueue
 from outlast.pipeline.engine.item import Next
+from outlast.work.memory import LARGE, size_of
+from outlast.work.threads import Threads
+from outlast.work.timers import Timers
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Sequence
+    from contextvars import Context as Variables
 
     from outlast.kernel.clock import Clock
-    from outlast.pipeline.engine.batches import Gathering
-    from outlast.pipeline.engine.item import Journey, Post
-    from outlast.pipeline.engine.threads import Crew
-    from outlast.pipeline.record.endings import Ledger
+    from outlast.pipeline.engine.attempts import Unit
+    from outlast.pipeline.engine.item import Item, Phase, RunFacts, RunStage
+    from outlast.pipeline.record.endings import Endings, Halt
     from outlast.pipeline.record.writer import WriteBatch
-    from outlast.work.memory import Memory
     from outlast.work.writer import BatchWriter
 
 T = TypeVar("T")
 LOW = 128  # items that are read and not begun, below which more are read
-ROUNDING = 1e-9
+MOST_TASKS = 4096
 _MOMENT = 0.0005  # seconds of real time
 _TURN = 64  # items after which a task lets others have their turn
-_ROOM = 64  # free places in the window that are worth reading for while there is other work
+_SPACE = 64  # free places in the window that are worth reading for while there is other work
+_TASTES = 100  # results that are weighed in their threads
 _GO, _END, _WAIT, _LINE, _HOLD, _BACK = Next.GO, Next.END, Next.WAIT, Next.LINE, Next.HOLD, Next.BACK
 _APART = Next.APART
 
 
-class Traffic(Attempts):
-    """The part of a runner that moves items. It belongs to the event loop."""
+class Decides(Protocol):
+    """What decides about the run whose items are moved."""
 
-    loop: asyncio.AbstractEventLoop
-    clock: Clock
-    posts: list[Post]
-    crew: Crew
-    ledger: Ledger
-    batches: BatchWriter[WriteBatch]
-    memory: Memory
-    window: int
-    in_hand: int  # items read and neither finished nor given back
-    status: str | None
-    reason: str | None
-    error: BaseException | None
-    detail: str
-    _async_posts: list[Post]
-    _gatherings: list[Gathering]
-    _most_tasks: int
-    _tasks: set[asyncio.Task[None]]
-    _idle: list[asyncio.Future[None]]
-    _fresh: deque[Journey]
-    _metered: deque[Journey]
-    _granted: deque[Journey | Convoy]
-    _lines: dict[asyncio.Task[None], Journey | Convoy]
-    _timers: list[tuple[float, int, Journey | Convoy]]
-    _order: Iterator[int]
-    _alarm: Signal | None
-    _relieving: bool
-    _held: int
-    _reading: bool
-    _virtual: bool
+    def abort(self, error: BaseException) -> None:
+        """End the run at once: the error is no item's failure."""
 
-    if TYPE_CHECKING:  # of the runner
+    def stay_open(self, stage: RunStage) -> None:
+        """The circuit breaker of a stage stays open: stop."""
 
-        def stop(
-            self, reason: str, error: BaseException | None = None, *, drop: bool = False, begin: bool = False
-        ) -> None: ...
-        def cancel(self) -> None: ...
-        def feed_more(self) -> None: ...
-        def _check_done(self) -> None: ...
-        def _meter(self) -> None: ...
-        def _wary(self) -> bool: ...
+    def halt(self, halts: Sequence[Halt]) -> None:
+        """Stop, because of how items have ended."""
 
-    # -- slots and tasks ----------------------------------------------------------------------------------------------------------
+    def feed_more(self) -> None:
+        """There is room for more items."""
 
-    def _set_ready(self, journey: Journey | Convoy) -> None:
-        post = self.posts[journey.at]
-        if not post.is_async and post.alone:
-            self.crew.put(journey)
+    def check_done(self) -> None:
+        """No item may be left."""
+
+    def review(self) -> None:
+        """There may be room for more values."""
+
+    def wary(self) -> bool:
+        """Whether the end of any item in hand may stop the run."""
+
+
+class Places(NamedTuple):
+    """How many items at one stage are attempted, wait for a slot, for another attempt or a circuit, and for a limit."""
+
+    running: int
+    queued: int
+    waiting: int
+    in_line: int
+
+
+class Scheduler:
+    """Moves the items of one run. It belongs to the event loop, except for what its threads do."""
+
+    def __init__(
+        self,
+        decides: Decides,
+        stages: list[RunStage],
+        facts: RunFacts,
+        phase: Phase,
+        endings: Endings,
+        batches: BatchWriter[WriteBatch],
+        *,
+        base: Variables,
+        clock: Clock,
+        window: int,
+        threads: int,
+        metered: bool,
+    ) -> None:
+        """`base` is the context of every attempt. `metered`: threads must not run far ahead of what is counted."""
+        self._decides = decides
+        self._stages = stages
+        self._phase = phase
+        self._endings = endings
+        self._batches = batches
+        self._memory = batches.memory
+        self._base = base
+        self._monotonic = facts.monotonic
+        self._virtual = clock.virtual
+        self._window = window
+        self._space = min(_SPACE, window)
+        self._loop = asyncio.get_running_loop()
+        self._async_stages = [stage for stage in reversed(stages) if stage.is_async]
+        for stage in stages:
+            if not stage.alone:
+                stage.slots.waiting = GroupQueue(stage, stage.declared.batch or 1)
+        self._queued = [stage for stage in stages if stage.is_async or not stage.alone]  # the loop owns their queues
+        self._most_tasks = min(MOST_TASKS, sum(stage.declared.concurrency for stage in self._async_stages))
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._idle: list[asyncio.Future[None]] = []
+        self._fresh: deque[Item] = deque()  # not begun, before an async stage
+        self._metered: deque[Item] | None = deque() if metered and not stages[0].is_async and stages[0].alone else None
+        self._granted: deque[Unit] = deque()  # have a slot, and wait for a task
+        self._lines: dict[asyncio.Task[None], Unit] = {}  # stand in the line of a limit, each in a task
+        self._relieving = False
+        self.timers: Timers[Unit] = Timers(clock, lambda: self.threads.busy > 0 or phase.recording > 0)
+        blocking = [stage for stage in stages if not stage.is_async]
+        self.threads: Threads[Unit, Next] = Threads(
+            self._carry_in_thread,
+            back=self.safely(self._came_back),
+            seen=self.safely(self._seen),
+            lost=_release,
+            loop=self._loop,
+            slots=[stage.slots for stage in blocking if stage.alone],
+            most=min(threads, sum(stage.declared.concurrency for stage in blocking)),
+        )
+        self._careful = False  # whoever ends in a thread, well or not, holds up the others until the loop has seen it
+        self._tasted = 0
+        self.attempts = Attempts(facts, phase, base, self.threads.hold, virtual=clock.virtual)
+
+    def safely(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """The callback, and the end of the run if it fails: the run would wait for ever otherwise."""
+
+        def call(*arguments: Any) -> None:
+            try:
+                callback(*arguments)
+            except Exception as error:  # noqa: BLE001 - a defect of ours, or of somebody's hook
+                self._decides.abort(error)
+
+        return call
+
+    # -- from the runner ------------------------------------------------------------------------------------------------
+
+    @property
+    def unbegun(self) -> int:
+        """How many items wait for their first async stage."""
+        return len(self._fresh)
+
+    def take_in(self, items: Iterable[Item]) -> None:
+        """Begin with items that were read."""
+        first = self._stages[0]
+        fresh = first.is_async and first.alone
+        for item in items:
+            if self._metered is not None and not item.at:
+                self._metered.append(item)
+            elif item.at or not fresh:
+                self.set_ready(item)
+            else:
+                self._fresh.append(item)
+        if self._fresh:
+            self._wake(1)
+        self._meter()
+
+    def no_more_to_come(self) -> None:
+        """Nothing more is read: batches need not wait for others."""
+        for stage in self._stages:
+            if not stage.alone:
+                self._gathered(stage)
+
+    def recorded(self, items: Iterable[Item]) -> None:
+        """The checkpoints of these items are on record: they go on."""
+        phase, now = self._phase, self._monotonic()
+        for item in items:
+            phase.recording -= 1
+            item.waited(now)
+            if phase.dropping:
+                self.give_back(item)
+            else:
+                self.set_ready(item)
+        self.relieve()
+        if self._virtual and phase.recording == 0:
+            self.timers.look()
+
+    def drop_unbegun(self) -> int:
+        """Give back the units for which nothing was done in this pass; how many there were."""
+        unbegun = self._unbegun()
+        for unit in unbegun:
+            self.give_back(unit)
+        return len(unbegun)
+
+    def drop_waiting(self) -> None:
+        """Give back whatever is not being attempted."""
+        waiting = [*self._granted]
+        self._granted.clear()
+        for stage in self._queued:
+            waiting += stage.slots.waiting
+            stage.slots.waiting.clear()
+        waiting += self.timers.clear()
+        waiting += self.threads.unstarted()
+        for unit in waiting:
+            self.give_back(unit)
+        for task in [*self._lines]:
+            task.cancel()
+
+    def _unbegun(self) -> list[Unit]:
+        """Take out what waits for a slot, a thread or others of its batch, and for which nothing was done in this pass."""
+        unbegun: list[Unit] = [*self._fresh, *(self._metered or ())]
+        self._fresh.clear()
+        if self._metered is not None:
+            self._metered.clear()
+        waiting = [*self.threads.unstarted(), *self._granted]
+        self._granted.clear()
+        for stage in self._queued:
+            waiting += stage.slots.waiting
+            stage.slots.waiting.clear()
+        for unit in waiting:
+            if unit.started is None:
+                unbegun.append(unit)
+            elif self._stages[unit.at].slots.keeps(unit):
+                self._seat(unit)
+            else:
+                self.set_ready(unit)
+        return unbegun
+
+    def any_untouched(self) -> bool:
+        """Whether anything waits that was not begun with at its stage."""
+        lines = [
+            (*self._fresh, *(self._metered or ()), *self._granted, *self._lines.values()),
+            self.timers.waiting(),
+            self.threads.waiting(),
+            *(stage.slots.waiting for stage in self._queued),
+        ]
+        return any(unit.untouched for unit in chain.from_iterable(lines))
+
+    def places(self) -> list[Places]:
+        """Where the items in hand are, by stage. Any thread may ask; what moves meanwhile may be missed."""
+        queued = _items_at([*self.threads.inbox(), *tuple(self._granted), *tuple(self._metered or ())])
+        waiting = _items_at(self.timers.waiting())
+        in_line = _items_at(unit for task, unit in tuple(self._lines.items()) if not task.done())
+        return [
+            Places(
+                running=stage.slots.under_way,
+                queued=len(stage.slots.waiting) + queued[stage.index],
+                waiting=waiting[stage.index],
+                in_line=in_line[stage.index],
+            )
+            for stage in self._stages
+        ]
+
+    def cancel(self) -> None:
+        """Do not wait for running attempts any longer."""
+        for task in self.tasks:
+            task.cancel()
+
+    @property
+    def open_tasks(self) -> list[asyncio.Task[None]]:
+        """The tasks to end with the run."""
+        return [*self.tasks, *self._lines]
+
+    def give_back(self, unit: Unit) -> None:
+        """It stays unfinished: it is pending, and a resume goes on with it."""
+        self._unseat(unit)
+        call = unit.call
+        if call is not None:
+            call.interrupted(GeneratorExit())
+        if isinstance(unit, Group):
+            for one in unit.disband():
+                self.give_back(one)
             return
-        post.ready.append(journey)
-        if post.alone:
+        self._phase.in_hand -= 1
+        self._endings.given_back(unit)
+        self._decides.check_done()
+
+    # -- slots and tasks ------------------------------------------------------------------------------------------------
+
+    def set_ready(self, unit: Unit) -> None:
+        """It can go on at its stage, as soon as there is a slot."""
+        stage = self._stages[unit.at]
+        if not stage.is_async and stage.alone:
+            self.threads.put(unit)
+            return
+        stage.slots.waiting.append(unit)
+        if stage.alone:
             self._wake(1)
         else:
-            self._gathered(post)
+            self._gathered(stage)
 
-    def _gathered(self, post: Post) -> None:
-        """Send off who need not wait for others at a batch stage, and see to it that nobody waits for ever."""
-        gathering: Gathering = post.ready
-        if gathering.loose and not self._reading and gathering.loose >= self.in_hand:
-            gathering.release()  # nobody else is left to come
-        if post.is_async:
-            if gathering:
+    def _gathered(self, stage: RunStage) -> None:
+        """Send off the groups of a batch stage that can go, and let no item wait for others for ever."""
+        slots, phase = stage.slots, self._phase
+        queue: GroupQueue = slots.waiting
+        if queue.loose and not phase.reading and queue.loose >= phase.in_hand:
+            queue.release()  # no other item is left to come
+        if stage.is_async:
+            if queue:
                 self._wake(1)
         else:
-            while gathering and post.free and not self._dropping:
-                post.free.pop()
-                self._seat(gathering.popleft())
-        if gathering.lingering and gathering.due is None:
-            gathering.due = self.bearings.monotonic() + LINGER
-            if self._alarm is not None:
-                self._alarm.set()
+            while queue and slots.free and not phase.dropping:
+                slots.take()
+                self._seat(queue.popleft())
+        if queue.lingering and queue.timer is None:
+            queue.timer = self.timers.add(self._monotonic() + LINGER, None, lambda *_: self._lingered(stage))
 
-    def _seat(self, traveller: Journey | Convoy) -> None:
-        """It has a slot: nothing is in its way any more but a task or a thread that takes it on."""
-        traveller.seated = True
-        if self.posts[traveller.at].is_async:
-            self._granted.append(traveller)
+    def _lingered(self, stage: RunStage) -> None:
+        stage.slots.waiting.release()
+        self._gathered(stage)
+
+    def _seat(self, unit: Unit) -> None:
+        """It has a slot: it waits only for a task or a thread that takes it on."""
+        stage = self._stages[unit.at]
+        stage.slots.keep(unit)
+        if stage.is_async:
+            self._granted.append(unit)
             self._wake(1)
         else:
-            self.crew.put(traveller)
+            self.threads.put(unit)
 
-    def _unseat(self, traveller: Journey | Convoy) -> None:
-        """It goes on without being attempted: its slot is somebody else's."""
-        if not traveller.seated:
+    def _unseat(self, unit: Unit) -> None:
+        """It goes on without being attempted: the slot that it may have kept is free."""
+        stage = self._stages[unit.at]
+        if not stage.slots.release(unit) or self._phase.dropping:
             return
-        traveller.seated = False
-        post = self.posts[traveller.at]
-        post.free.append(None)
-        if self._dropping:
-            return
-        if not post.alone:
-            self._gathered(post)
-        elif post.is_async:
+        if not stage.alone:
+            self._gathered(stage)
+        elif stage.is_async:
             self._wake(1)
         else:
-            self.crew.look(post)
+            self.threads.again(stage.slots.next())
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._idle:
@@ -149,87 +345,72 @@ class Traffic(Attempts):
             if not waiting.done():
                 waiting.set_result(None)
                 count -= 1
-        for _ in range(min(count, self._most_tasks - len(self._tasks))):
-            task = self.loop.create_task(self._work(), context=self._base.copy())
-            self._tasks.add(task)
-            task.add_done_callback(self._left)
+        for _ in range(min(count, self._most_tasks - len(self.tasks))):
+            task = self._loop.create_task(self._work(), context=self._base.copy())
+            self.tasks.add(task)
+            task.add_done_callback(self.left)
 
-    def _relieve(self) -> None:
-        """A task is about to wait: another one takes over what it could have done. Who does not wait needs no help."""
-        if self._fresh or self._granted or any(post.ready for post in self._async_posts):
+    def relieve(self) -> None:
+        """A task is about to wait: another one takes over what it could have done."""
+        if self._fresh or self._granted or any(stage.slots.waiting for stage in self._async_stages):
             self._wake(1)
 
     def _relieve_if_waiting(self) -> None:
-        """As `_relieve`, when it is not known whether the task will wait: the loop comes to this only if it does."""
+        """As `relieve`, when it is not known whether the task will wait: the loop comes to this only if it does."""
         if not self._relieving:
             self._relieving = True
-            self.loop.call_soon(self._now_waiting)
+            self._loop.call_soon(self._now_waiting)
 
     def _now_waiting(self) -> None:
         self._relieving = False
-        self._relieve()
+        self.relieve()
 
-    def _left(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def left(self, task: asyncio.Task[None]) -> None:
+        """A task has ended. What it raises is no attempt's failure: control flow of user code, or a defect of ours."""
+        self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # Not an attempt's failure: control flow from user code, or a defect of ours. Either way the run cannot go on.
-            self._abort(error)
-
-    def _safely(self, callback: Callable[[T], None]) -> Callable[[T], None]:
-        """The callback, and an end with a message if it fails: nobody else would notice, and the run would wait for ever."""
-
-        def call(argument: T) -> None:
-            try:
-                callback(argument)
-            except Exception as error:  # noqa: BLE001 - a defect of ours, or of somebody's hook
-                self._abort(error)
-
-        return call
-
-    def _abort(self, error: BaseException) -> None:
-        self.status = self.status or "interrupted"
-        self.reason, self.error = "aborted", error  # whatever ended the reading before
-        self.stop("aborted", error, drop=True)
-        self.cancel()
+            self._decides.abort(error)
 
     def _pick(self) -> Any:
-        """Who has a slot, else the most advanced item whose stage has a free one; the slot is taken."""
+        """What has a slot, else the most advanced item whose stage has a free one; the slot is taken."""
         if self._granted:
-            traveller = self._granted.popleft()
-            traveller.seated = False
-            return traveller
-        if not self.memory.is_open():
+            unit = self._granted.popleft()
+            self._stages[unit.at].slots.resume(unit)
+            return unit
+        if not self._memory.is_open():
             return None
-        for post in self._async_posts:
-            if post.ready and post.free:
-                post.free.pop()
-                return post.ready.popleft()
-        first = self.posts[0]
-        if self._fresh and first.free and not self.batches.full:
-            first.free.pop()
-            if len(self._fresh) == LOW:
-                self.feed_more()
-            return self._fresh.popleft()
+        for stage in self._async_stages:
+            slots = stage.slots
+            if slots.waiting and slots.free:
+                slots.take()
+                return slots.waiting.popleft()
+        if self._fresh:
+            slots = self._stages[0].slots
+            if slots.free and not self._batches.full:
+                slots.take()
+                if len(self._fresh) == LOW:
+                    self._decides.feed_more()
+                return self._fresh.popleft()
         return None
 
     async def _work(self) -> None:
         turns = 0
         while True:
-            journey = self._pick()
-            if journey is None:
-                self.feed_more()
-                if len(self._idle) + 1 >= len(self._tasks) and self.crew.held == 0:
-                    self.batches.flush()  # nobody works: what waits for the record need not wait longer
-                waiting = self.loop.create_future()
+            unit = self._pick()
+            if unit is None:
+                self._decides.feed_more()
+                if len(self._idle) + 1 >= len(self.tasks) and self.threads.held == 0:
+                    self._batches.flush()  # nothing is under way: what waits for the record need not wait longer
+                waiting = self._loop.create_future()
                 self._idle.append(waiting)
                 try:
                     await waiting
                 except asyncio.CancelledError:
                     self._not_by_a_stage()
                 continue
-            if await self._carry(journey):
-                # A stage has changed the context variables of this task. Nobody else may see that: another task takes over.
-                self._tasks.discard(asyncio.current_task())
+            if await self._carry(unit):
+                # A stage has changed the context variables of this task, which concern no other item.
+                self.tasks.discard(asyncio.current_task())
                 self._wake(1)
                 return
             turns += 1
@@ -241,235 +422,271 @@ class Traffic(Attempts):
                     self._not_by_a_stage()
 
     def _not_by_a_stage(self) -> None:
-        """Go on if a stage has cancelled this task and has ended before it felt that; called where a cancellation is caught."""
+        """Go on if a stage has cancelled this task and ended before it felt that; called where a cancellation is caught."""
         task = asyncio.current_task()
-        if self._cancelling or task is None:
+        if self._phase.cancelling or task is None:
             raise  # noqa: PLE0704 - the cancellation
         while task.cancelling():
             task.uncancel()
 
-    async def _carry(self, journey: Any) -> bool:
-        """From stage to stage as long as slots are free; the slot of the first is held already. Whether the task's context was changed."""
-        posts, monotonic, enter = self.posts, self.bearings.monotonic, standing.set
+    async def _carry(self, unit: Any) -> bool:
+        """
+        Carry it from stage to stage as long as slots are free; the slot of the first is taken already. Whether the
+        context of the task was changed.
+        """
+        stages, monotonic, enter = self._stages, self._monotonic, standing.set
         changed = False
         after: Next = _GO
         while True:
-            post = posts[journey.at]
+            stage = stages[unit.at]
             try:
-                if journey.call is not None or post.full or journey.falling:
-                    self._relieve()
-                    after = await self.attempt(journey, post)
-                elif post.native and not changed:
+                if unit.call is not None or stage.full or unit.falling:
+                    self.relieve()
+                    after = await self.attempts.in_loop(unit, stage)
+                elif stage.native and not changed:
                     # As below, in the context of this task: quicker, as long as the stage leaves that as it was.
-                    journey.post, journey.seen = post, latest[0]
-                    enter(journey)
+                    unit.stage, unit.seen = stage, latest[0]
+                    enter(unit)
                     before = copy_context()
                     self._relieve_if_waiting()
                     began = monotonic()
                     try:
-                        result = await post.work(journey.value)
-                    except Exception as error:  # noqa: BLE001 - told to the journey
-                        after = journey.failed(post, error, began)
+                        result = await stage.work(unit.value)
+                    except Exception as error:  # noqa: BLE001 - told to the item
+                        after = unit.failed(stage, error, began)
                     except BaseException as thrown:  # noqa: BLE001 - as above
-                        after = self.thrown(journey, post, thrown, began)
+                        after = self.attempts.thrown(unit, stage, thrown, began)
                     else:
-                        after = journey.passed(post, result, began)
+                        after = unit.passed(stage, result, began)
                         result = None
                     if not same(copy_context(), before):
-                        changed, post.native = True, False
+                        changed, stage.native = True, False
                 else:
-                    # As `attempt`, for a first attempt that nothing has to be asked for: nearly all of them.
+                    # As `in_loop`, for a first attempt that nothing has to be asked for: nearly all of them.
                     context = self._base.copy()
-                    journey.post, journey.seen = post, latest[0]
+                    unit.stage, unit.seen = stage, latest[0]
                     run = context.run
-                    run(enter, journey)
+                    run(enter, unit)
                     began = monotonic()
                     try:
-                        work = post.work(journey.value) if post.direct else run(post.work, journey.value, **post.kwargs)
+                        work = stage.work(unit.value) if stage.direct else run(stage.work, unit.value, **stage.kwargs)
                         if work.__class__ is CoroutineType:
                             try:
                                 wanted = run(work.send, None)
                             except StopIteration as end:
                                 result = end.value
                             else:
-                                self._relieve()
+                                self.relieve()
                                 result = await rest(context, work, wanted)
                         else:
-                            self._relieve()
+                            self.relieve()
                             result = await inside(context, work)
-                    except Exception as error:  # noqa: BLE001 - told to the journey
-                        after = run(journey.failed, post, error, began)
+                    except Exception as error:  # noqa: BLE001 - told to the item
+                        after = run(unit.failed, stage, error, began)
                     except BaseException as thrown:  # noqa: BLE001 - as above
-                        after = self.thrown(journey, post, thrown, began)
+                        after = self.attempts.thrown(unit, stage, thrown, began)
                     else:
-                        after = journey.passed(post, result, began)
+                        after = unit.passed(stage, result, began)
                         result = None
             except BaseException as error:
                 if isinstance(error, Exception | asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
-                    self.give_back(journey)
+                    self.give_back(unit)
                     raise
-                after = self._ruined(journey, post, error)
+                after = self._ruined(unit, stage, error)
             finally:
                 if after is _LINE:
-                    journey.seated = True
+                    stage.slots.keep(unit)
                 else:
-                    post.free.append(None)
-            if after is not _GO or self._dropping:
-                self._go_on(journey, after)
+                    stage.slots.give()
+            if after is not _GO or self._phase.dropping:
+                self._go_on(unit, after)
                 return changed
-            following = posts[journey.at]
-            if not following.is_async or not following.free or following.ready or not following.alone:
-                self._set_ready(journey)
+            following = stages[unit.at]
+            slots = following.slots
+            if not following.is_async or not slots.free or slots.waiting or not following.alone:
+                self.set_ready(unit)
                 return changed
-            following.free.pop()
+            slots.take()
 
-    def _go_on(self, journey: Any, after: Next) -> None:
+    def _go_on(self, unit: Any, after: Next) -> None:
         """What follows an attempt."""
-        if self._cancelling:
-            self.give_back(journey)
+        phase = self._phase
+        if phase.cancelling:
+            self.give_back(unit)
         elif after is _END:
-            self.ledger.finish(journey)
+            self.finish(unit)
         elif after is _APART:
-            for traveller, then in journey.outcome():
-                self._go_on(traveller, then)
-            self._gathered(self.posts[journey.at])
-        elif after is _BACK or self._dropping:
-            if after is _BACK and journey.reason == "breaker_open":
-                self.detail = self.detail or _what_stays_open(self.posts[journey.at])
-                self.stop("breaker_open", drop=True)
-            self.give_back(journey)
+            for one, then in unit.outcome():
+                self._go_on(one, then)
+            self._gathered(self._stages[unit.at])
+        elif after is _BACK or phase.dropping:
+            if after is _BACK and unit.reason == "breaker_open":
+                self._decides.stay_open(self._stages[unit.at])
+            self.give_back(unit)
         elif after is _GO:
-            self._set_ready(journey)
+            self.set_ready(unit)
         elif after is _WAIT:
-            self._wait(journey)
+            unit.since = self._monotonic()
+            self.timers.add(unit.since + unit.wait, unit, self._waited)
         elif after is _HOLD:
-            self._held += 1
-            journey.why, journey.since = "checkpoint", self.bearings.monotonic()
-            self.ledger.checkpoint(journey)
+            unit.why, unit.since = "checkpoint", self._monotonic()
+            if self._endings.checkpoint(unit):
+                phase.recording += 1
+            else:
+                self.finish(unit)
         else:
-            task = self.loop.create_task(self._stand_in_line(journey))
-            self._lines[task] = journey
+            task = self._loop.create_task(self._stand_in_line(unit))
+            self._lines[task] = unit
             task.add_done_callback(self._out_of_line)
 
-    def _ruined(self, traveller: Any, post: Post, thrown: BaseException) -> Next:
-        """What is no Exception came out of code that decides about an attempt (a repair, a predicate, a text): the items have failed."""
-        if traveller.call is not None:
-            traveller.call.interrupted(GeneratorExit())
-        error = as_failure(thrown, post)
-        if traveller.__class__ is Convoy:
-            traveller.ruined(post, error)
+    def finish(self, item: Item) -> None:
+        """It has a status."""
+        phase = self._phase
+        halts = self._endings.finish(item)
+        if halts:
+            self._decides.halt(halts)
+        if phase.reading:
+            if self._window - phase.in_hand >= self._space and len(self._fresh) < LOW:
+                self._decides.feed_more()
+        elif phase.in_hand == 0:
+            self._decides.check_done()
+
+    def _ruined(self, unit: Any, stage: RunStage, thrown: BaseException) -> Next:
+        """What is no Exception came out of code that decides about an attempt (a repair, a predicate): items have failed."""
+        if unit.call is not None:
+            unit.call.interrupted(GeneratorExit())
+        error = as_failure(thrown, stage)
+        if unit.__class__ is Group:
+            unit.ruined(stage, error)
             return _APART
-        traveller.give_up(post.name, error)
+        unit.give_up(stage.name, error)
         return _END
 
-    def give_back(self, journey: Journey | Convoy) -> None:
-        """The item stays unfinished: it is pending, and a resume goes on with it."""
-        self._unseat(journey)
-        call = journey.call
-        if call is not None:
-            call.interrupted(GeneratorExit())
-        if isinstance(journey, Convoy):
-            for one in journey.disband():
-                self.give_back(one)
-            return
-        self.in_hand -= 1
-        self.ledger.given_back(journey)
-        self._check_done()
+    # -- threads --------------------------------------------------------------------------------------------------------
 
-    def finished(self) -> None:
-        """An item has a status and is in the open batch."""
-        self.in_hand -= 1
-        if self._reading:
-            if self.window - self.in_hand >= min(_ROOM, self.window) and len(self._fresh) < LOW:
-                self.feed_more()
-        elif self.in_hand == 0:
-            self._check_done()
+    def _meter(self) -> None:
+        metered = self._metered
+        while metered and self.threads.held < 2 * self._stages[0].declared.concurrency:
+            self.threads.put(metered.popleft())
 
     def _came_back(self, burst: list[tuple[Any, Next | BaseException]]) -> None:
-        for journey, after in burst:
-            if journey.__class__ is Convoy and after is not _LINE:
-                journey.seated = False
-                self.posts[journey.at].free.append(None)
+        threads = self.threads
+        for unit, after in burst:
             if isinstance(after, Exception | KeyboardInterrupt):
-                self.give_back(journey)
-                self._abort(after)
+                self.give_back(unit)
+                self._decides.abort(after)
             elif isinstance(after, BaseException):
-                self._go_on(journey, self._ruined(journey, self.posts[journey.at], after))
+                self._go_on(unit, self._ruined(unit, self._stages[unit.at], after))
             else:
-                self._go_on(journey, after)
-            if self.crew.holding:
-                self.crew.release(journey)
-        self.crew.careful = self._wary()
-        if self._metered:
-            self._meter()
-        if self.crew.held < _ROOM:
-            self.feed_more()
-        if self._virtual and self._alarm is not None and self.crew.busy == 0:
-            self._alarm.set()  # nobody is busy any more: time may jump at once
-        if self.crew.held == 0 and len(self._idle) >= len(self._tasks):
-            self.batches.flush()
+                self._go_on(unit, after)
+            if threads.holding:
+                threads.release(unit)
+        self._careful = self._decides.wary()
+        self._meter()
+        if threads.held < _SPACE:
+            self._decides.feed_more()
+        if self._virtual and threads.busy == 0:
+            self.timers.look()  # no thread is busy any more: time may jump at once
+        if threads.held == 0 and len(self._idle) >= len(self.tasks):
+            self._batches.flush()
 
-    # -- waiting ----------------------------------------------------------------------------------------------------------------
+    def _seen(self) -> None:
+        if not self._memory.is_open():
+            self._decides.review()
 
-    def _wait(self, journey: Journey | Convoy) -> None:
-        journey.since = self.bearings.monotonic()
-        due = journey.since + journey.wait
-        heapq.heappush(self._timers, (due, next(self._order), journey))
-        if self._alarm is not None and self._timers[0][2] is journey:
-            self._alarm.set()
+    def _enter(self) -> None:
+        """Wait, in a thread, until there is memory for what an attempt may bring back."""
+        memory = self._memory
+        if memory.typical and not memory.holds(self.threads.unseen):
+            memory.shut()
+            try:
+                self._loop.call_soon_threadsafe(self.safely(self._decides.review))
+            except RuntimeError:  # the run is over
+                memory.open_for_good()
+        memory.wait()
 
-    async def _ring(self) -> None:
-        """Send items on whose wait is over."""
-        clock, timers = self.clock, self._timers
+    def _carry_in_thread(self, unit: Unit) -> Next | None:
+        """As `_carry`, through blocking stages; None if it is parked."""
+        self._enter()
+        threads, stages, attempt = self.threads, self._stages, self.attempts.in_thread
         while True:
-            self._alarm = signal = Signal()
-            due = [gathering.due for gathering in self._gatherings if gathering.due is not None]
-            if timers:
-                due.append(timers[0][0])
-            seconds = max(0.0, min(due) - clock.monotonic()) if due else None
-            await clock.wait_signal(signal, seconds, bounds=self.crew.busy > 0 or self._held > 0)
-            now = clock.monotonic() + ROUNDING
-            while timers and timers[0][0] <= now:
-                journey = heapq.heappop(timers)[2]
-                journey.waited(now - ROUNDING)
-                self._set_ready(journey)
-            for post in self.posts:
-                if not post.alone and post.ready.due is not None and post.ready.due <= now:
-                    post.ready.release()
-                    self._gathered(post)
+            if threads.holding:
+                threads.wait_for_release(unit)
+            stage = stages[unit.at]
+            slots = stage.slots
+            if not slots.resume(unit):
+                try:
+                    slots.take()
+                except IndexError:
+                    threads.again(slots.park(unit))
+                    return None
+            after: Next | None = None
+            try:
+                after = attempt(unit, stage)
+                if after is _END:
+                    if self._careful:
+                        threads.hold(unit)
+                elif threads.holding and stage.alone:
+                    threads.release(unit)
+            finally:
+                if after is _LINE:
+                    slots.keep(unit)
+                else:
+                    slots.give()
+                    if stage.alone and slots.waiting:
+                        threads.again(slots.next())
+            following = stages[unit.at]
+            if after is not _GO or threads.closed or following.is_async or not following.alone:
+                if self._tasted < _TASTES:  # later the loop weighs them, which may be far behind in the beginning
+                    self._tasted += 1
+                    size = size_of(getattr(unit, "output", None))
+                    if size > LARGE:
+                        self._memory.weigh(size)
+                return after
 
-    async def _stand_in_line(self, journey: Journey | Convoy) -> None:
+    # -- waiting --------------------------------------------------------------------------------------------------------
+
+    def _waited(self, unit: Any, now: float) -> None:
+        unit.waited(now)
+        self.set_ready(unit)
+
+    async def _stand_in_line(self, unit: Unit) -> None:
         """Wait for the turn at a limit, with the slot in hand."""
-        call = journey.call
+        call = unit.call
         assert call is not None  # noqa: S101 - it has lined up
         turn = call.turn
         assert turn is not None  # noqa: S101 - as above
-        journey.since = self.bearings.monotonic()
-        while self._virtual and self.crew.busy:  # noqa: ASYNC110 - threads park items without a word
-            await asyncio.sleep(_MOMENT)  # time must not jump while somebody works: it would seem to have taken so long
+        unit.since = self._monotonic()
+        while self._virtual and self.threads.busy:  # noqa: ASYNC110 - threads park items without a word
+            await asyncio.sleep(_MOMENT)  # virtual time must not jump while something works: it would seem to take long
         how = await self._base.run(turn.limit.await_turn, turn, call.patience())
-        journey.waited(self.bearings.monotonic())
+        unit.waited(self._monotonic())
         if how == "granted":
-            self._seat(journey)
+            self._seat(unit)
             return
-        self._unseat(journey)
+        self._unseat(unit)
         try:
             call.waited(how)
         except Exception as error:  # noqa: BLE001 - the item's end at this stage
-            self._go_on(journey, journey.over(self.posts[journey.at], error))
+            self._go_on(unit, unit.over(self._stages[unit.at], error))
 
     def _out_of_line(self, task: asyncio.Task[None]) -> None:
-        journey = self._lines.pop(task)
+        unit = self._lines.pop(task)
         if task.cancelled():
-            self.give_back(journey)
+            self.give_back(unit)
         else:
-            self._left(task)
+            self.left(task)
 
 
-def _what_stays_open(post: Post) -> str:
-    breaker = post.guard.breaker
-    if breaker is None:
-        return "a circuit breaker stayed open"
-    isolated = breaker.memory.circuit.isolated
-    how = "stayed open after 3 rounds of probes" if isolated is None else f"is isolated: {isolated}"
-    return f"the circuit breaker {breaker.name} {how}"
+def _release(unit: Unit) -> None:
+    """Give back what its call holds: a place at the limit, a turn in the line, a probe."""
+    if unit.call is not None:
+        unit.call.interrupted(GeneratorExit())
+
+
+def _items_at(units: Iterable[Unit]) -> Counter[int]:
+    """How many items there are at each stage, those of a batch included."""
+    found: Counter[int] = Counter()
+    for unit in units:
+        found[unit.at] += len(unit.items) if isinstance(unit, Group) else 1
+    return found

@@ -1,12 +1,12 @@
 """
-What becomes of an item that has ended: its rows, its output, its dead letter; and what its end means for the run.
+What becomes of an item that has ended: its rows, its output, its dead letter; and whether its end stops the run.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from outlast.deadletters import fingerprint
 from outlast.deadletters.beginnings import SOURCE, begins_at, inputs
@@ -36,11 +36,13 @@ from outlast.work.memory import size_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from outlast.components import Sink
     from outlast.deadletters.beginnings import Inputs
-    from outlast.pipeline.engine.item import Journey
-    from outlast.pipeline.engine.runner import Runner
+    from outlast.pipeline.engine.item import Item, Phase, RunFacts
+    from outlast.pipeline.plan import Plan
+    from outlast.pipeline.record.books import Accounting
     from outlast.pipeline.record.writer import OriginPart, WriteBatch
-    from outlast.store.codec import Codec
+    from outlast.work.writer import BatchWriter
 
 _NOTHING: dict[str, float] = {}
 
@@ -56,26 +58,48 @@ class Tally:
         self.dead = 0
 
 
-class Ledger:
-    """Belongs to the event loop of its runner."""
+class Halt(NamedTuple):
+    """Why an item's end stops the run. With `out_of_order` those before it must end first."""
 
-    def __init__(self, runner: Runner, codec: Codec, deliver: Callable[[ItemResult[Any]], None] | None = None) -> None:
-        self._runner = runner
-        self._codec = codec
+    reason: str
+    error: BaseException | None = None
+    detail: str = ""
+
+
+class Endings:
+    """Makes rows of items that have ended, and says when that stops the run. It belongs to the event loop."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        facts: RunFacts,
+        phase: Phase,
+        books: Accounting,
+        batches: BatchWriter[WriteBatch],
+        sink: Sink | None,
+        deliver: Callable[[ItemResult[Any]], None] | None,
+    ) -> None:
+        self._facts = facts
+        self._phase = phase
+        self._books = books
+        self._batches = batches
+        self._sink = sink
         self._deliver = deliver
-        plan = runner.plan
+        self._codec = plan.home.codec
+        self._stages = plan.stages
         self._known = plan.types()
         self._names = [stage.name for stage in plan.stages]
         self._warned: set[tuple[str, str]] = set()  # of what does not come back, by stage
-        self._sink = runner.sink
-        self._keep = plan.keep_outputs and self._sink is None
+        self._keep = plan.keep_outputs and sink is None
         self._dlq = plan.on_item_error != "collect"
+        self._stops = plan.on_item_error == "stop"
         # For outputs in the order of the source: the items in hand, and of those the ones that have ended.
-        self._queue: deque[Journey] | None = deque() if plan.ordered else None
-        self._ended: dict[int, Journey] = {}
-        self._missing: set[int] = set()  # those that stay unfinished: what comes behind them cannot be written in order
+        self._queue: deque[Item] | None = deque() if plan.ordered else None
+        self._ended: dict[int, Item] = {}
+        self._missing: set[int] = set()  # items that stay unfinished: what comes behind them cannot be written in order
         self._heard = _loud()
-        # Only while somebody watches: what became of items at each stage, and how many have ended behind so many stages.
+        # Only while the run is watched: what became of items at each stage, and how many have ended behind so many.
+        self._watched = plan.watch is not None
         self.stages = [Tally() for _ in plan.stages]
         self.refusals = 0  # items that had ended well until the sink refused their outputs
         self.through = [0] * (len(plan.stages) + 1)
@@ -83,39 +107,37 @@ class Ledger:
             plan.stages
         )  # items that began at this stage: behind a checkpoint, or as a dead letter
         self.held = [0] * len(plan.stages)  # items on their way to it whose checkpoint is being recorded
-        self._watched = plan.watch is not None
-        self.before = runner.books.finished  # items that earlier passes have finished
+        self.before = books.finished  # items that earlier passes have finished
 
     # -- from the runner
 
-    def taken_in(self, journeys: Sequence[Journey]) -> None:
+    def taken_in(self, items: Sequence[Item]) -> None:
+        """These are in hand from now on."""
         if self._watched:
-            for journey in journeys:
-                if journey.at:
-                    self.entered[journey.at] += 1
+            for item in items:
+                if item.at:
+                    self.entered[item.at] += 1
         if self._queue is not None:
-            self._queue.extend(journeys)
+            self._queue.extend(items)
 
-    def finish(self, journey: Journey) -> None:
-        """The item has a status."""
+    def finish(self, item: Item) -> Sequence[Halt]:
+        """The item has a status; why that stops the run, if it does."""
         if self._queue is None:
-            self._write(journey)
-            return
-        self._ended[journey.seq] = journey
-        if journey.status == "failed" and self._queue[0] is not journey and self._ends_it(journey):
-            self._runner.begin_no_more()  # it stops the run when those before it have ended
+            return self._write(item)
+        halts: list[Halt] = []
+        self._ended[item.seq] = item
+        if item.status == "failed" and self._queue[0] is not item and (item.verdict.fatal or self._stops):
+            halts.append(Halt("out_of_order"))
         while self._queue and self._queue[0].seq in self._ended:
-            self._write(self._ended.pop(self._queue.popleft().seq))
+            halts += self._write(self._ended.pop(self._queue.popleft().seq))
         self._forgo()
+        return halts
 
-    def _ends_it(self, journey: Journey) -> bool:
-        return journey.verdict.fatal or self._runner.plan.on_item_error == "stop"
-
-    def given_back(self, journey: Journey) -> None:
+    def given_back(self, item: Item) -> None:
         """The item stays unfinished; those behind it that have ended already cannot be written in order."""
-        self._keep_attempts(journey)
+        self._keep_attempts(item)
         if self._queue is not None:
-            self._missing.add(journey.seq)
+            self._missing.add(item.seq)
             self._forgo()
 
     def _forgo(self) -> None:
@@ -123,230 +145,229 @@ class Ledger:
         if not self._missing or not self._ended or self._queue is None:
             return
         behind = itertools.dropwhile(lambda one: one.seq not in self._missing, tuple(self._queue))
-        for journey in [one for one in behind if one.seq in self._ended]:
-            del self._ended[journey.seq]
-            self._missing.add(journey.seq)
-            self._keep_attempts(journey)
-            self._runner.finished()
+        for item in [one for one in behind if one.seq in self._ended]:
+            del self._ended[item.seq]
+            self._missing.add(item.seq)
+            self._keep_attempts(item)
+            self._phase.in_hand -= 1
 
-    def _keep_attempts(self, journey: Journey) -> None:
-        """What was tried in vain stays on record, and so does what it has cost: the pass that finishes the item adds it up."""
-        if journey.rows:
-            self._runner.batches.batch.attempts += journey.rows
+    def _keep_attempts(self, item: Item) -> None:
+        """Keep the rows of unfinished attempts, and what they have cost: the pass that finishes the item adds it up."""
+        if item.rows:
+            self._batches.batch.attempts += item.rows
             if self._watched:
-                self._tally_retries(journey)
-            journey.rows = []
-            self._runner.batches.added(entries=0)
+                self._tally_retries(item)
+            item.rows = []
+            self._batches.added(entries=0)
 
-    def unreadable(self, journey: Journey) -> None:
-        """The item could not even be read, or its dead letter cannot be replayed."""
-        broken = journey.value
-        if journey.untried is not None:
-            journey.started = self._runner.bearings.monotonic()
-            journey.source = journey.value = None
-            journey.reason = journey.untried
-            if journey.status is None:
-                journey.give_up(journey.letter.stage, broken.error)
-                journey.reason = f"{UNTRIED}{journey.untried}"
-            self.finish(journey)
+    def unreadable(self, item: Item) -> None:
+        """The item could not even be read, or its dead letter cannot be replayed: it is to be finished."""
+        broken = item.value
+        if item.untried is not None:
+            item.started = self._facts.monotonic()
+            item.source = item.value = None
+            item.reason = item.untried
+            if item.status is None:
+                item.give_up(item.letter.stage, broken.error)
+                item.reason = f"{UNTRIED}{item.untried}"
             return
-        journey.source = journey.value = broken.raw
-        journey.started = self._runner.bearings.monotonic()
-        journey.attempts = 1
-        journey.give_up(SOURCE, broken.error)
-        self.finish(journey)
+        item.source = item.value = broken.raw
+        item.started = self._facts.monotonic()
+        item.attempts = 1
+        item.give_up(SOURCE, broken.error)
 
-    def checkpoint(self, journey: Journey) -> None:
-        """The stage before the one the item is at has made this of it; it goes on when that is on record."""
-        runner, batch = self._runner, self._runner.batches.batch
-        stage = runner.plan.stages[journey.at - 1]
+    def checkpoint(self, item: Item) -> bool:
+        """Put the output of the stage before on record; the item goes on then. False if it has failed instead."""
+        batch = self._batches.batch
+        stage = self._stages[item.at - 1]
         try:
-            kept = self._codec.keep(journey.value)
+            kept = self._codec.keep(item.value)
         except Exception as error:  # noqa: BLE001 - what cannot be stored cannot be a checkpoint
-            journey.at -= 1
-            journey.value = journey.before
-            journey.give_up(stage.name, _unstorable(error, stage.name))
-            runner.let_go(journey)
-            return
+            item.at -= 1
+            item.value = item.before
+            item.give_up(stage.name, _unstorable(error, stage.name))
+            return False
         if kept.classes and (lacks := kept.lacks(self._known)):
-            self._warn(journey, stage.name, f"the checkpoint of {stage.name}", lacks, "a resume does its stage again")
-        journey.saved = (journey.at, kept.data)
-        batch.checkpoints.append(Checkpoint(journey.seq, journey.key, journey.at - 1, stage.version, kept.data))
-        batch.attempts += journey.rows
+            self._warn(item, stage.name, f"the checkpoint of {stage.name}", lacks, "a resume does its stage again")
+        item.saved = (item.at, kept.data)
+        batch.checkpoints.append(Checkpoint(item.seq, item.key, item.at - 1, stage.version, kept.data))
+        batch.attempts += item.rows
         if self._watched:
-            self._tally_retries(journey)
-            self.held[journey.at] += 1
-        journey.rows = []
-        batch.held.append(journey)
-        runner.batches.added(len(kept.data), entries=0)
+            self._tally_retries(item)
+            self.held[item.at] += 1
+        item.rows = []
+        batch.held.append(item)
+        self._batches.added(len(kept.data), entries=0)
+        return True
 
-    def committed(self, batch: WriteBatch) -> None:
+    def recorded(self, batch: WriteBatch) -> None:
         """All of this is on record."""
-        books = self._runner.books
-        books.record(batch.items)
+        self._books.record(batch.items)
         if self._heard:
-            for journey in batch.journeys:  # those that the sink could have refused
-                self._tell_success(journey)
+            for item in batch.sent:  # those that the sink could have refused
+                self._tell_success(item)
         if self._watched:
-            for journey in batch.held:
-                self.held[journey.at] -= 1
+            for item in batch.held:
+                self.held[item.at] -= 1
         if self._deliver is not None:
             for result in batch.told:
                 self._deliver(result)
 
     # -- writing
 
-    def _write(self, journey: Journey) -> None:
-        runner, batch, bearings = self._runner, self._runner.batches.batch, self._runner.bearings
-        status: Any = journey.status
+    def _write(self, item: Item) -> Sequence[Halt]:
+        batch, facts = self._batches.batch, self._facts
+        status: Any = item.status
         output: bytes | None = None
         size = 0
         if status == "succeeded":
             try:
                 if self._sink is not None:
-                    encoded = self._sink.encode(journey.output)
+                    encoded = self._sink.encode(item.output)
                     batch.outputs.append(encoded)
-                    batch.keys.append(journey.key)
+                    batch.keys.append(item.key)
                     if self._sink.refuses:
-                        batch.journeys.append(journey)
+                        batch.sent.append(item)
                     size = len(encoded) if encoded.__class__ is bytes else size_of(encoded)
-                elif journey.origin is not None:
-                    output = self._send_home(journey, batch)
+                elif item.origin is not None:
+                    output = self._send_home(item, batch)
                     size = 0 if output is None else len(output)
                 elif self._keep:
-                    output = self._codec.encode(journey.output)
+                    output = self._codec.encode(item.output)
                     size = len(output)
                 elif self._deliver is not None:
-                    size = size_of(journey.output)
+                    size = size_of(item.output)
             except Exception as error:  # noqa: BLE001 - an output that cannot be kept is no success
-                last = runner.plan.stages[-1].name
-                journey.give_up(last, _unstorable(error, last))
+                last = self._names[-1]
+                item.give_up(last, _unstorable(error, last))
                 status = "failed"
         letter: tuple[str, Inputs] | None = None
         failure: Failure | None = None
         if status == "failed":
-            failure = _failure(journey)
+            failure = _failure(item)
             if self._dlq:
                 status = "dlq"
-                letter = self._kept(journey) if journey.letter is None else None
-            output = self._particulars(journey, letter)
+                letter = self._kept(item) if item.letter is None else None
+            output = self._particulars(item, letter)
             size = 0 if letter is None else len(letter[1].payload)
-        now = bearings.monotonic()
-        started = now if journey.started is None else journey.started
+        now = facts.monotonic()
+        started = now if item.started is None else item.started
         batch.items.append(
             tuple.__new__(  # without the detour through the named tuple's own __new__
                 ItemRow,
                 (
-                    journey.seq,
-                    journey.key,
+                    item.seq,
+                    item.key,
                     status,
-                    journey.at,
-                    journey.attempts,
-                    journey.degraded,
-                    journey.reason,
-                    tuple(journey.warnings) if journey.warnings else (),
-                    journey.spent or _NOTHING,
+                    item.at,
+                    item.attempts,
+                    item.degraded,
+                    item.reason,
+                    tuple(item.warnings) if item.warnings else (),
+                    item.spent or _NOTHING,
                     output,
-                    int(started * 1e6) + bearings.base_us,
+                    int(started * 1e6) + facts.base_us,
                     int((now - started) * 1e6),
-                    None
-                    if journey.waits is None and journey.unplaced is None
-                    else added(journey.unplaced, journey.waits),
+                    None if item.waits is None and item.unplaced is None else added(item.unplaced, item.waits),
                     failure,
                 ),
             )
         )
-        if journey.rows and (bearings.audit_all or journey.first_failed is not None):
-            batch.attempts += journey.rows
-        if journey.letter is not None:
-            self._settle_letter(journey, batch, output, failure)
+        if item.rows and (facts.audit_all or item.first_failed is not None):
+            batch.attempts += item.rows
+        if item.letter is not None:
+            self._settle_letter(item, batch, output, failure)
         if self._watched:
-            self._tally(journey, status)
+            self._tally(item, status)
         if failure is None:
             if self._heard and status == "succeeded" and not (self._sink is not None and self._sink.refuses):
-                self._tell_success(journey)
-            stop = runner.books.judge(status, spent=journey.spent)
+                self._tell_success(item)
+            stop = self._books.judge(status, spent=item.spent)
         else:
-            stop = self._failed(journey, batch, letter, failure)
+            stop = self._failed(item, batch, letter, failure)
         if self._deliver is not None:
-            batch.told.append(_result(journey, status))
-        # The context of a task or a timer may remember the journey for a while; what it carried is in the batch.
-        journey.output = None
+            batch.told.append(_result(item, status))
+        # The context of a task or a timer may remember the item for a while; what it carried is in the batch.
+        item.output = None
         if self._sink is None or not self._sink.refuses:
-            journey.source = journey.value = journey.saved = None
-        runner.batches.added(size)
-        runner.finished()
+            item.source = item.value = item.saved = None
+        self._batches.added(size)
+        self._phase.in_hand -= 1
         if stop is not None:
-            self._stop(stop, journey)
-            journey.forget()
-        elif status in {"dlq", "failed"}:
-            journey.forget()
-        if stop is None and runner.books.bounds.spend_limit and (what := runner.books.overspent) is not None:
-            runner.stop_spending(what)
+            halt = self._halt(stop, item)
+            item.forget()
+            return (halt,)
+        if failure is not None:
+            item.forget()
+        if self._books.bounds.spend_limit and (what := self._books.overspent) is not None:
+            return (Halt("spend_limit", detail=what),)
+        return ()
 
-    def _send_home(self, journey: Journey, batch: WriteBatch) -> bytes | None:
+    def _send_home(self, item: Item, batch: WriteBatch) -> bytes | None:
         """Have the output written where the letter comes from; as it is kept by the store beside that."""
-        sink = journey.origin.sink
+        sink = item.origin.sink
         if sink is None:
-            return self._codec.encode(journey.output)
-        encoded = sink.encode(journey.output)
-        part = batch.of(journey.origin)
+            return self._codec.encode(item.output)
+        encoded = sink.encode(item.output)
+        part = batch.of(item.origin)
         part.outputs.append(encoded)
-        part.keys.append(journey.key)
+        part.keys.append(item.key)
         if sink.refuses:
-            part.journeys.append(journey)
+            part.sent.append(item)
         try:
-            return self._codec.encode(journey.output)
+            return self._codec.encode(item.output)
         except Exception:  # noqa: BLE001 - it is where it belongs; only this replay's own outputs go without
             return None
 
-    def refused(self, batch: WriteBatch, part: WriteBatch | OriginPart, errors: Mapping[int, Exception]) -> None:
+    def refused(
+        self, batch: WriteBatch, part: WriteBatch | OriginPart, errors: Mapping[int, Exception]
+    ) -> Sequence[Halt]:
         """A sink will never take these outputs of the part: their items have failed after all."""
+        halts: list[Halt] = []
         places = {row.seq: place for place, row in enumerate(batch.items)}
-        last = self._runner.plan.stages[-1].name
+        last = self._names[-1]
         for number, error in errors.items():
-            journey = part.journeys[number]
-            self._runner.books.take_back(spent=journey.spent)
-            journey.give_up(last, error)
+            item = part.sent[number]
+            self._books.take_back(spent=item.spent)
+            item.give_up(last, error)
             status: Any = "dlq" if self._dlq else "failed"
-            letter = self._kept(journey) if self._dlq and journey.letter is None else None
-            failure = _failure(journey)
-            place = places[journey.seq]
+            letter = self._kept(item) if self._dlq and item.letter is None else None
+            failure = _failure(item)
+            place = places[item.seq]
             batch.items[place] = batch.items[place]._replace(
                 status=status,
-                reason=journey.reason,
+                reason=item.reason,
                 degraded=False,
-                warnings=tuple(journey.warnings or ()),
-                output=self._particulars(journey, letter),
+                warnings=tuple(item.warnings or ()),
+                output=self._particulars(item, letter),
                 failure=failure,
             )
-            if journey.letter is not None:  # which stays open
-                _take_back(journey, batch)
-                self._settle_letter(journey, batch, batch.items[place].output, failure)
+            if item.letter is not None:  # which stays open
+                _take_back(item, batch)
+                self._settle_letter(item, batch, batch.items[place].output, failure)
             if self._watched:
-                self.through[journey.at + 1] -= 1
-                self.through[journey.at] += 1
-                self.stages[journey.at].dead += 1
+                self.through[item.at + 1] -= 1
+                self.through[item.at] += 1
+                self.stages[item.at].dead += 1
                 self.refusals += 1
-            stop = self._failed(journey, batch, letter, failure)
+            stop = self._failed(item, batch, letter, failure)
             if stop is not None:
-                self._stop(stop, journey)
-            journey.forget()
+                halts.append(self._halt(stop, item))
+            item.forget()
         part.outputs = [each for number, each in enumerate(part.outputs) if number not in errors]
         part.keys = [each for number, each in enumerate(part.keys) if number not in errors]
-        part.journeys = [each for number, each in enumerate(part.journeys) if number not in errors]
+        part.sent = [each for number, each in enumerate(part.sent) if number not in errors]
+        return halts
 
-    def _failed(
-        self, journey: Journey, batch: WriteBatch, letter: tuple[str, Inputs] | None, failure: Failure
-    ) -> str | None:
-        runner, bearings = self._runner, self._runner.bearings
-        error, verdict = journey.error, journey.verdict
-        stage = journey.failed_at
+    def _failed(self, item: Item, batch: WriteBatch, letter: tuple[str, Inputs] | None, failure: Failure) -> str | None:
+        facts = self._facts
+        error, verdict = item.error, item.verdict
+        stage = item.failed_at
         text, kind, mark = error_text(error), type(error).__name__, failure.fingerprint or ""
         identity: dict[str, Any] = {
-            "run_id": bearings.run_id,
-            "pipeline": bearings.pipeline,
-            "item_id": journey.key,
+            "run_id": facts.run_id,
+            "pipeline": facts.pipeline,
+            "item_id": item.key,
             "step_id": stage,
         }
         fields: dict[str, Any] = {"error": text, "error_type": kind, "error_class": verdict.error_class}
@@ -354,184 +375,178 @@ class Ledger:
         if heard:
             from outlast.observe.events import ItemFailed
 
-            emit(ItemFailed(**identity, **fields, attempts=journey.attempts))
+            emit(ItemFailed(**identity, **fields, attempts=item.attempts))
         if letter is not None:
-            row = self._letter(letter, journey, stage, text, kind, mark)
+            row = self._letter(letter, item, stage, text, kind, mark)
             batch.letters.append(row)
             if heard:
                 from outlast.observe.events import DeadLetterEnqueue
 
                 emit(DeadLetterEnqueue(**identity, **fields, letter_id=letter[0]))
         # What was not tried says nothing about the others.
-        neutral = journey.throttled or journey.untried is not None
-        stop = runner.books.judge("dlq", fingerprint=mark, throttled=neutral, spent=journey.spent)
+        neutral = item.throttled or item.untried is not None
+        stop = self._books.judge("dlq", fingerprint=mark, throttled=neutral, spent=item.spent)
         if verdict.fatal:
             return "fatal_error"
-        if runner.plan.on_item_error == "stop":
+        if self._stops:
             return "item_error"
         return stop
 
-    def _kept(self, journey: Journey) -> tuple[str, Inputs]:
+    def _kept(self, item: Item) -> tuple[str, Inputs]:
         """The id of a new dead letter, and what it keeps of the item."""
         kept = inputs(
             self._codec,
             self._known,
             self._names,
-            at=journey.at,
-            value=journey.value,
-            source=journey.source,
-            saved=journey.saved,
-            mended=journey.mended_at == journey.at,
+            at=item.at,
+            value=item.value,
+            source=item.source,
+            saved=item.saved,
+            mended=item.mended_at == item.at,
         )
-        name = self._names[journey.at]
+        name = self._names[item.at]
         if kept.unstored is not None:
             begins = kept.metadata.get("begins")
             after = "its dead letters cannot be replayed" if begins is None else f"a replay begins at {begins}"
-            self._warn_once(journey, name, f"the input of {name} is not stored: {kept.unstored}; {after}")
+            self._warn_once(item, name, f"the input of {name} is not stored: {kept.unstored}; {after}")
         elif kept.lacks:
-            self._warn(journey, name, f"the input of {name}", kept.lacks, "a replay begins earlier, if that can be had")
+            self._warn(item, name, f"the input of {name}", kept.lacks, "a replay begins earlier, if that can be had")
         return here.get().ids.new(), kept
 
-    def _warn(self, journey: Journey, stage: str, what: str, lacks: Sequence[str], after: str) -> None:
+    def _warn(self, item: Item, stage: str, what: str, lacks: Sequence[str], after: str) -> None:
         said = f"{what} holds {' and '.join(lacks)}, which no annotation of a stage brings back whole: {after}"
-        self._warn_once(journey, stage, said)
+        self._warn_once(item, stage, said)
 
-    def _warn_once(self, journey: Journey, stage: str, message: str) -> None:
+    def _warn_once(self, item: Item, stage: str, message: str) -> None:
         """In the log, and with the first item that it concerns."""
         kind = message.partition(":")[0]
         if (stage, kind) not in self._warned:
             self._warned.add((stage, kind))
-            journey.warn(message)
-            warn("%s of %s: %s", stage, self._runner.plan.name, message)
+            item.warn(message)
+            warn("%s of %s: %s", stage, self._facts.pipeline, message)
 
-    def _particulars(self, journey: Journey, letter: tuple[str, Inputs] | None) -> bytes:
+    def _particulars(self, item: Item, letter: tuple[str, Inputs] | None) -> bytes:
         """Each error of its own, and the input as the source gave it, or the dead letter that has it."""
-        told = particulars(journey.failed_at, journey.error, journey.verdict.error_class)
-        known = letter[0] if letter is not None else None if journey.letter is None else journey.letter.id
+        told = particulars(item.failed_at, item.error, item.verdict.error_class)
+        known = letter[0] if letter is not None else None if item.letter is None else item.letter.id
         if known is not None:
             return self._codec.encode(told | {"letter": known})
         try:
-            return self._codec.encode(told | {"input": journey.source})
+            return self._codec.encode(told | {"input": item.source})
         except Exception:  # noqa: BLE001 - the failure itself must be on record all the same
-            return self._codec.encode(told | {"input": _looks(journey.source)})
+            return self._codec.encode(told | {"input": _looks(item.source)})
 
     def _letter(
-        self, letter: tuple[str, Inputs], journey: Journey, stage: str, text: str, kind: str, mark: str
+        self, letter: tuple[str, Inputs], item: Item, stage: str, text: str, kind: str, mark: str
     ) -> DeadLetterRow:
-        bearings, verdict = self._runner.bearings, journey.verdict
+        facts, verdict = self._facts, item.verdict
         instant = self._instant
         letter_id, kept = letter
         metadata = kept.metadata
-        if journey.warnings:
-            metadata["warnings"] = journey.warnings[:20]
+        if item.warnings:
+            metadata["warnings"] = item.warnings[:20]
         return DeadLetterRow(
             id=letter_id,
-            run=bearings.run_id,
-            seq=journey.seq,
-            pipeline=bearings.pipeline,
+            run=facts.run_id,
+            seq=item.seq,
+            pipeline=facts.pipeline,
             stage=stage,
-            item_key=journey.key,
+            item_key=item.key,
             payload=kept.payload,
             error=text,
             error_type=kind,
             error_class=verdict.error_class,
             tier=verdict.tier,
             fingerprint=mark,
-            attempts=_tries(journey),
-            first_failed_us=instant(journey.first_failed),
+            attempts=_tries(item),
+            first_failed_us=instant(item.first_failed),
             last_attempt_us=instant(None),
             created_us=instant(None),
             metadata=metadata,
-            stop_reason=journey.stop_reason,
+            stop_reason=item.stop_reason,
         )
 
     def _instant(self, at: float | None) -> int:
-        bearings = self._runner.bearings
-        return int((bearings.monotonic() if at is None else at) * 1e6) + bearings.base_us
+        facts = self._facts
+        return int((facts.monotonic() if at is None else at) * 1e6) + facts.base_us
 
-    def _newest(self, journey: Journey, failure: Failure) -> LetterFailure:
+    def _newest(self, item: Item, failure: Failure) -> LetterFailure:
         """How a replay of a letter has failed."""
-        verdict = journey.verdict
+        verdict = item.verdict
         return LetterFailure(
-            stage=journey.failed_at,
-            error=error_text(journey.error),
-            error_type=type(journey.error).__name__,
+            stage=item.failed_at,
+            error=error_text(item.error),
+            error_type=type(item.error).__name__,
             error_class=verdict.error_class,
             tier=verdict.tier,
             fingerprint=failure.fingerprint or "",
-            attempts=_tries(journey),
-            first_us=self._instant(journey.first_failed),
-            stop_reason=journey.stop_reason,
-            begins=begins_at(journey.letter),
+            attempts=_tries(item),
+            first_us=self._instant(item.first_failed),
+            stop_reason=item.stop_reason,
+            begins=begins_at(item.letter),
         )
 
-    def _settle_letter(
-        self, journey: Journey, batch: WriteBatch, output: bytes | None, failure: Failure | None
-    ) -> None:
-        worked = journey.status in {"succeeded", "skipped"}
+    def _settle_letter(self, item: Item, batch: WriteBatch, output: bytes | None, failure: Failure | None) -> None:
+        worked = item.status in {"succeeded", "skipped"}
         status: Any = "resolved" if worked else "open"
-        again = None if failure is None or journey.untried is not None else failure
-        newest = None if again is None else self._newest(journey, again)
-        batch.resolved.append(Settled(journey.letter.id, status, newest, journey.untried, journey.seq))
-        origin = journey.origin
+        again = None if failure is None or item.untried is not None else failure
+        newest = None if again is None else self._newest(item, again)
+        batch.resolved.append(Settled(item.letter.id, status, newest, item.untried, item.seq))
+        origin = item.origin
         if origin is not None:
             batch.returned.append(origin)
-            if again is not None and journey.letter.seq is not None:
-                batch.of(origin).failed.append(
-                    FailedAgain(journey.letter.seq, journey.seq, journey.reason, output, again)
-                )
-            if worked and journey.letter.seq is not None:
+            if again is not None and item.letter.seq is not None:
+                batch.of(origin).failed.append(FailedAgain(item.letter.seq, item.seq, item.reason, output, again))
+            if worked and item.letter.seq is not None:
                 batch.of(origin).mended.append(
                     Mended(
-                        journey.letter.seq,
-                        journey.seq,
-                        cast("Any", journey.status),
-                        journey.degraded,
-                        journey.reason,
-                        tuple(journey.warnings or ()),
+                        item.letter.seq,
+                        item.seq,
+                        cast("Any", item.status),
+                        item.degraded,
+                        item.reason,
+                        tuple(item.warnings or ()),
                         output if origin.sink is None and self._sink is None else None,
                     )
                 )
         if listening():
             from outlast.observe.events import DeadLetterReplay
 
-            bearings = self._runner.bearings
+            facts = self._facts
             emit(
                 DeadLetterReplay(
-                    run_id=bearings.run_id,
-                    pipeline=bearings.pipeline,
-                    letter_id=journey.letter.id,
-                    item_id=journey.key,
-                    step_id=journey.letter.stage,
+                    run_id=facts.run_id,
+                    pipeline=facts.pipeline,
+                    letter_id=item.letter.id,
+                    item_id=item.key,
+                    step_id=item.letter.stage,
                     status=status,
                 )
             )
 
-    def _tell_success(self, journey: Journey) -> None:
+    def _tell_success(self, item: Item) -> None:
         from outlast.observe.events import ItemSucceeded
 
-        bearings = self._runner.bearings
+        facts = self._facts
         emit(
             ItemSucceeded(
-                run_id=bearings.run_id,
-                pipeline=bearings.pipeline,
-                item_id=journey.key,
-                step_id=bearings.pipeline,
-                attempts=journey.attempts,
+                run_id=facts.run_id,
+                pipeline=facts.pipeline,
+                item_id=item.key,
+                step_id=facts.pipeline,
+                attempts=item.attempts,
             )
         )
 
-    def _tally_retries(self, journey: Journey) -> None:
-        for row in journey.rows:
+    def _tally_retries(self, item: Item) -> None:
+        for row in item.rows:
             if row.outcome == "retrying":
                 self.stages[row.stage].retries += 1
 
-    def _tally(self, journey: Journey, status: str) -> None:
-        at = journey.at
-        if (
-            journey.first_failed is not None or journey.attempts > at + 1
-        ):  # there may be retries, which most items have not
-            self._tally_retries(journey)
+    def _tally(self, item: Item, status: str) -> None:
+        at = item.at
+        if item.first_failed is not None or item.attempts > at + 1:  # there may be retries, which most items have not
+            self._tally_retries(item)
         if status == "succeeded":
             self.through[at + 1] += 1
         else:
@@ -544,75 +559,46 @@ class Ledger:
 
     # -- what it means for the run
 
-    def _stop(self, reason: str, journey: Journey) -> None:
-        runner, books = self._runner, self._runner.books
-        if reason == "failure_budget_exceeded":
-            stops = runner.stoppable
-            self._over_budget(stopped=stops)
-            if not stops:
-                return
-            message = (
-                f"failure rate {books.rate:.1%} exceeds the budget of {books.bounds.failure_budget:.1%} "
-                f"({books.failures} of {books.processed} items failed). Aborting run to prevent resource waste."
-            )
-            details = FailureBudgetExceeded(
-                message,
-                result=cast("Any", None),
-                rate=books.rate,
-                budget=books.bounds.failure_budget,
-                processed=books.processed,
-                failed=books.failures,
-            )
-            runner.stop(reason, details, drop=True)
-        elif reason == "same_failure":
-            if runner.stoppable:
-                runner.detail = journey.reason or ""
-                runner.stop(reason, journey.error, drop=True)
-        else:
-            runner.detail = journey.reason or ""
-            runner.stop(reason, journey.error, drop=True)
-
-    def _over_budget(self, *, stopped: bool) -> None:
-        if not listening():
-            return
-        from outlast.observe.events import FailureBudgetExceeded as Told
-
-        runner, books = self._runner, self._runner.books
-        emit(
-            Told(
-                run_id=runner.record.id,
-                pipeline=runner.plan.name,
-                run_key=runner.record.run_key,
-                rate=books.rate,
-                budget=books.bounds.failure_budget,
-                processed=books.processed,
-                failed=books.failures,
-                stopped=stopped,
-            )
+    def _halt(self, reason: str, item: Item) -> Halt:
+        if reason != "failure_budget_exceeded":
+            return Halt(reason, item.error, item.reason or "")
+        books = self._books
+        message = (
+            f"failure rate {books.rate:.1%} exceeds the budget of {books.bounds.failure_budget:.1%} "
+            f"({books.failures} of {books.processed} items failed). Aborting run to prevent resource waste."
         )
+        error = FailureBudgetExceeded(
+            message,
+            result=cast("Any", None),
+            rate=books.rate,
+            budget=books.bounds.failure_budget,
+            processed=books.processed,
+            failed=books.failures,
+        )
+        return Halt(reason, error)
 
 
-def _take_back(journey: Journey, batch: WriteBatch) -> None:
+def _take_back(item: Item, batch: WriteBatch) -> None:
     """The letter was settled as one that succeeded, and will be settled again."""
-    batch.resolved = [settled for settled in batch.resolved if settled.letter != journey.letter.id]
-    if journey.origin is not None:
-        batch.returned.remove(journey.origin)
-        part = batch.of(journey.origin)
-        part.undone += [mended for mended in part.mended if mended.replayed == journey.seq]
-        part.mended = [mended for mended in part.mended if mended.replayed != journey.seq]
+    batch.resolved = [settled for settled in batch.resolved if settled.letter != item.letter.id]
+    if item.origin is not None:
+        batch.returned.remove(item.origin)
+        part = batch.of(item.origin)
+        part.undone += [mended for mended in part.mended if mended.replayed == item.seq]
+        part.mended = [mended for mended in part.mended if mended.replayed != item.seq]
 
 
-def _tries(journey: Journey) -> int:
+def _tries(item: Item) -> int:
     """The attempts at the stage at which it failed."""
-    return journey.numbered + (1 if journey.call is None else journey.call.tries)
+    return item.numbered + (1 if item.call is None else item.call.tries)
 
 
-def _failure(journey: Journey) -> Failure:
+def _failure(item: Item) -> Failure:
     """What is on record with a failed item: why it was not tried again, and which problem it has."""
-    error, error_class, kind = journey.error, journey.verdict.error_class, type(journey.error).__name__
+    error, error_class, kind = item.error, item.verdict.error_class, type(item.error).__name__
     problem = error.problem if isinstance(error, InvalidRow) else error_text(error)
-    mark = fingerprint(journey.failed_at, error_class, kind, problem)
-    return Failure(journey.stop_reason, mark, error_class, kind)
+    mark = fingerprint(item.failed_at, error_class, kind, problem)
+    return Failure(item.stop_reason, mark, error_class, kind)
 
 
 def _looks(value: Any) -> str:
@@ -629,16 +615,16 @@ def _unstorable(error: Exception, stage: str) -> Exception:
     return PermanentFailure(f"the output of {stage} cannot be stored: {error}", error_class="validation_error")
 
 
-def _result(journey: Journey, status: Any) -> ItemResult[Any]:
+def _result(item: Item, status: Any) -> ItemResult[Any]:
     return ItemResult(
-        key=journey.key,
+        key=item.key,
         status=status,
-        value=journey.output if status == "succeeded" else None,
-        error=journey.reason,
-        attempts=journey.attempts,
-        stop_reason=journey.stop_reason,
-        warnings=tuple(journey.warnings or ()),
-        spent=journey.spent or {},
+        value=item.output if status == "succeeded" else None,
+        error=item.reason,
+        attempts=item.attempts,
+        stop_reason=item.stop_reason,
+        warnings=tuple(item.warnings or ()),
+        spent=item.spent or {},
     )
 
 

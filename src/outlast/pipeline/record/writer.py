@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from outlast.components import Sink
     from outlast.observe.events import Event
-    from outlast.pipeline.engine.item import Journey
+    from outlast.pipeline.engine.item import Item
     from outlast.pipeline.replays import Origin
     from outlast.store import Store
     from outlast.store.records import (
@@ -44,7 +44,6 @@ class WriteBatch:
         "held",
         "homes",
         "items",
-        "journeys",
         "keys",
         "letters",
         "marks",
@@ -52,6 +51,7 @@ class WriteBatch:
         "read",
         "resolved",
         "returned",
+        "sent",
         "told",
     )
 
@@ -66,8 +66,8 @@ class WriteBatch:
         self.events: list[EventRow] = []
         self.outputs: list[Any] = []
         self.keys: list[str] = []
-        self.journeys: list[Journey] = []  # the items of the outputs, if the sink may refuse some
-        self.held: list[Journey] = []  # go on when this is on record
+        self.sent: list[Item] = []  # the items of the outputs, if the sink may refuse some
+        self.held: list[Item] = []  # go on when this is on record
         self.told: list[Any] = []  # results to hand out when this is on record
         self.read = read  # items read so far
         self.exhausted = exhausted  # and whether there are no more
@@ -75,7 +75,7 @@ class WriteBatch:
 
     def of(self, origin: Origin) -> OriginPart:
         """The part that goes to this run."""
-        return self.homes.setdefault(origin.lease.run_number, OriginPart(origin))
+        return self.homes.setdefault(origin.record.number, OriginPart(origin))
 
     @property
     def empty(self) -> bool:
@@ -91,7 +91,7 @@ class WriteBatch:
 class OriginPart:
     """The part of a batch that goes to the run that its letters come from."""
 
-    __slots__ = ("failed", "journeys", "keys", "mended", "origin", "outputs", "undone")
+    __slots__ = ("failed", "keys", "mended", "origin", "outputs", "sent", "undone")
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
@@ -100,7 +100,7 @@ class OriginPart:
         self.undone: list[Mended] = []  # what the sink has refused
         self.outputs: list[Any] = []
         self.keys: list[str] = []
-        self.journeys: list[Journey] = []  # the items of the outputs, if the sink may refuse some
+        self.sent: list[Item] = []  # the items of the outputs, if the sink may refuse some
 
 
 class ItemWriter:
@@ -152,8 +152,8 @@ class ItemWriter:
 
     def _take_back(self, batch: WriteBatch, part: WriteBatch | OriginPart, errors: Mapping[int, Exception]) -> None:
         """These are on record as successes, and their outputs could not be kept after all."""
-        journeys, letters = [part.journeys[place] for place in errors], len(batch.letters)
-        undone = {journey.seq for journey in journeys}
+        items, letters = [part.sent[place] for place in errors], len(batch.letters)
+        undone = {item.seq for item in items}
         self._fail_items(batch, part, errors)
         homes = [
             Homecoming(

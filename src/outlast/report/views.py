@@ -1,0 +1,400 @@
+"""
+What a store has on record, as the command line and a desk ask for it: values, and the documents that programs get of them.
+
+    Views          runs and what is in them, dead letters, events, breakers; and wishes to what is running
+    run_document   and its like: a value as a document for programs
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from outlast.deadletters import DeadLetters, as_groups
+from outlast.errors import ConfigurationError, OutlastError
+from outlast.kernel.clock import here
+from outlast.kernel.redact import masked, sanitise
+from outlast.observe.events import canonical
+from outlast.store.codec import Codec
+from outlast.store.faults import StoreError
+from outlast.store.letters import earlier_failures
+from outlast.store.records import EventRow, Failure, from_us, to_us
+from outlast.work.leases import certainly_dead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from outlast.breaker import CircuitBreaker
+    from outlast.deadletters import DeadLetter
+    from outlast.deadletters.letters import FailureGroups
+    from outlast.pipeline import RunResult
+    from outlast.pipeline.record.rowerrors import ErrorLine
+    from outlast.report import Report, Story
+    from outlast.store import Store
+    from outlast.store.records import AttemptRow, ItemRow, ItemStatus, RunRecord, RunStatus, SharedState
+
+ABANDONED = "interrupted: the process that ran it is gone, or cannot reach the store."
+_COMMAND = "run_command"  # the event that says how a run was started, so that it can go on in the same way
+_RUN = "id pipeline run_key kind status reason why passes wanted sink started_at finished_at".split()
+
+
+class Plain(Codec):
+    """Payloads as a shell can take them: without the classes that the pipeline's own code would give them, and without numpy's."""
+
+    _plainly = True
+
+
+class Shell(Plain):
+    """The same, as a shell can show them: one that cannot be read says so."""
+
+    def decode(self, data: bytes, known: Mapping[str, type] | None = None) -> Any:
+        try:
+            return super().decode(data, known)
+        except StoreError:
+            return "<unreadable here: it was stored through a codec of the app's own>"
+
+
+class LetterView(NamedTuple):
+    """A dead letter with every attempt at it, each with the run that made it, and how it had failed before it was replayed."""
+
+    letter: DeadLetter
+    tried: Sequence[tuple[RunRecord, AttemptRow]]
+    earlier: Sequence[Mapping[str, Any]]
+
+
+class Views:
+    """All that may be asked of a store from outside of the pipelines that fill it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def app_option(self) -> list[str]:
+        """What a command needs to find this app."""
+        return self._store.app_option()
+
+    def code_option(self, pipeline: str) -> list[str]:
+        """What a command needs to find the code of a pipeline."""
+        return self._store.code_option(pipeline)
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+
+    def run(self, wanted: str, pipeline: str | None = None) -> RunRecord:
+        """The run of this id, of the beginning of one, or of this key, as people are told of it."""
+        matches = self._store.find_runs(wanted, pipeline)
+        if len(matches) == 1:
+            return as_told(self._store, matches[0])
+        if not matches:
+            message = f"expected the id or the key of a run, got: {wanted!r}. Those there are: outlast runs list"
+            raise ConfigurationError(message)
+        listed = ", ".join(f"{record.id[:12]} ({record.pipeline})" for record in matches[:5])
+        message = f"expected one run, but {len(matches)} are called {wanted!r}: {listed}. Name one by its id."
+        raise ConfigurationError(message)
+
+    def of(self, result: RunResult[Any]) -> RunRecord:
+        """The run of a result, as it is on record."""
+        found = self._store.run(result.id)
+        if found is None:
+            message = f"the run {result.id} is not in the store any more."
+            raise OutlastError(message)
+        return found
+
+    def runs(self, pipeline: str | None = None, status: RunStatus | None = None, *, limit: int = 50) -> list[RunRecord]:
+        """The newest runs, as people are told of them: one that is on record as running and that nobody runs is among the interrupted."""
+        store = self._store
+        if status not in {"running", "interrupted"}:
+            return [as_told(store, run) for run in store.runs(pipeline, status, limit=limit)]
+        found = store.runs(pipeline, "interrupted", limit=limit) if status == "interrupted" else []
+        before, fitting = None, 0
+        while fitting < limit and (page := store.runs(pipeline, "running", limit=500, before=before)):
+            told = [run for run in (as_told(store, run) for run in page) if run.status == status]
+            found += told
+            fitting, before = fitting + len(told), page[-1]
+        return sorted(found, key=lambda run: (run.started_at, run.number), reverse=True)[:limit]
+
+    def replay(self, run_key: str, pipeline: str | None = None) -> RunRecord | None:
+        """The replay of this key, of any pipeline unless one is named."""
+        return next(iter(self._store.find_replays(run_key, pipeline)), None)
+
+    def worker(self, run: RunRecord) -> str | None:
+        """Which process is running it now, for a person's eye; None if none is, or if that was one of this machine that is gone."""
+        lease = self._store.run_lease(run.number, 0)
+        if lease is None or certainly_dead(lease.owner):
+            return None
+        host, _, rest = lease.owner.partition(":")
+        return f"{host.partition('/')[0]}, process {rest.partition(':')[0]}"
+
+    def problems(self, run: RunRecord) -> FailureGroups:
+        """What is failed of a run and open, the largest group first."""
+        return as_groups(self._store.failures(run, "open"))
+
+    def items(
+        self, run: RunRecord, status: ItemStatus | None = None, *, after: int | None = None, limit: int = 50
+    ) -> list[ItemRow]:
+        """A page of its finished items, in the order of its source."""
+        return self._store.items(run.number, status, after=after, limit=limit)
+
+    def attempts(self, run: RunRecord, item: str | None = None, *, limit: int = 100) -> list[AttemptRow]:
+        """Its first attempts, or those of one item, by its key or its position."""
+        found = self._store.attempts(run.number, item, limit=limit)
+        if not found and item is not None and item.isdecimal():
+            return self._store.attempts(run.number, int(item), limit=limit)
+        return found
+
+    def errors(self, run: RunRecord) -> Iterator[ErrorLine]:
+        """What is wrong with its items, error by error."""
+        from outlast.pipeline.record.rowerrors import error_lines
+
+        return error_lines(self._store, run.id, Shell().decode)
+
+    def outputs(self, run: RunRecord, *, reveal: bool = False) -> Iterator[Any]:
+        """What its items became, masked unless told otherwise; none if it has a sink."""
+        decoded = map(Shell().decode, self._store.outputs(run.number))
+        return decoded if reveal else map(masked, decoded)
+
+    def report(self, run: RunRecord) -> Report:
+        """What it came to and why."""
+        from outlast.report.gather import gathered
+
+        return gathered(self._store, run)
+
+    def story(self, run: RunRecord, item: str | int) -> Story:
+        """One item's way through it, by its key or its position in the source."""
+        from outlast.report.story import told
+
+        return told(self._store, run, item)
+
+    def command(self, run: RunRecord) -> dict[str, Any]:
+        """How it was started by a command, the last time; empty if it was not."""
+        after, last = None, dict[str, Any]()
+        while page := self._store.events(run.id, _COMMAND, after=after):
+            last, after = dict(page[-1].data), page[-1].number
+        return last
+
+    def note_command(self, run_id: str, command: Mapping[str, Any]) -> None:
+        """Keep how a run was started."""
+        world = here.get()
+        self._store.add_events([EventRow(world.ids.new(), _COMMAND, to_us(world.clock.now()), run_id, command)])
+
+    # -- wishes to what is running -------------------------------------------------------------------------------------
+
+    def pause(self, run: RunRecord) -> bool:
+        """Ask a run to pause; whether it has not ended."""
+        return self._store.want(run.id, "pause")
+
+    def cancel(self, run: RunRecord) -> tuple[bool, str | None]:
+        """End a run for good: whether there was something to end, and which process was asked to, if one is running it."""
+        worker = self.worker(run)
+        if worker is not None:
+            return self._store.want(run.id, "cancel"), worker
+        if run.status == "failed" and not unfinished(run):
+            return False, None  # with something left it would go on when it is run again
+        why = "Cancelled by hand."
+        return self._store.set_run(None, run.id, status="cancelled", reason="cancelled", why=why), None
+
+    # -- breakers ------------------------------------------------------------------------------------------------------
+
+    def breakers(self) -> list[dict[str, Any]]:
+        """The circuits that processes share, and the breakers of runs that a command has started, as they were last seen."""
+        watched = self._store.states("watched_breaker")
+        return [_circuit(state) for state in self._store.states("breaker")] + [
+            {"name": state.name, "shared": False, "changed_at": state.changed_at} | dict(state.data)
+            for state in watched
+        ]
+
+    def steer(self, name: str, wish: str, reason: str) -> tuple[bool, bool]:
+        """Isolate or reset a breaker: whether it is shared, which acts at once, and whether it is one of runs, which are asked to."""
+        from outlast.breaker.shared import by_hand
+
+        shared, watched = self._store.state("breaker", name), self._store.state("watched_breaker", name)
+        if shared is not None:
+            why = sanitise(reason) if wish == "isolate" else None
+            self._store.change_state("breaker", name, lambda document, now: (by_hand(document, now, why), None))
+        asked = watched is not None
+        while watched is not None:
+            wanted = dict(watched.data) | {"wanted": wish, "reason": reason}
+            if self._store.save_state("watched_breaker", name, wanted, expect=watched.version):
+                break
+            watched = self._store.state("watched_breaker", name)
+        return shared is not None, asked
+
+    def look_after(self, breakers: Mapping[str, CircuitBreaker]) -> None:
+        """Do what was asked of a run's breakers, and put their state on record where it has changed. A shared one is on record by itself."""
+        for name, breaker in breakers.items():
+            if breaker.shared:
+                continue
+            kept = self._store.state("watched_breaker", name)
+            data: dict[str, Any] = {} if kept is None else dict(kept.data)
+            wish = data.get("wanted")
+            if wish == "isolate":
+                breaker.isolate(str(data.get("reason") or "isolated by hand"))
+            elif wish == "reset":
+                breaker.reset()
+            news = {
+                "state": breaker.state.value,
+                "failure_count": breaker.failure_count,
+                "wanted": None,
+                "reason": None if wish == "reset" else data.get("reason"),
+            }
+            if kept is None or news != data:
+                # If it fails, there is something newer on record: the next look sees it.
+                self._store.save_state("watched_breaker", name, news, expect=0 if kept is None else kept.version)
+
+    def under_way(self) -> bool:
+        """Whether any run is being worked on."""
+        return any(self.worker(run) for run in self._store.runs(status="running", limit=500))
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def events(
+        self, run: str | None = None, name: str | None = None, *, after: int | None = None, limit: int = 100
+    ) -> list[EventRow]:
+        """A page of the events on record, the oldest first; those of a run as `run` finds it, or of one name, older names too."""
+        run_id = None if run is None else self.run(run).id
+        return self._store.events(run_id, None if name is None else canonical(name), after=after, limit=limit)
+
+    # -- dead letters --------------------------------------------------------------------------------------------------
+
+    def letters(self, codec: Codec | None = None) -> DeadLetters:
+        """The dead letters, without the code that could replay them; as a shell can show them, unless another codec is named."""
+
+        def replay(pipeline: str, *_: object, **__: object) -> Any:
+            message = f"expected the code of {pipeline}: name it with --target app.py:{pipeline}."
+            raise ConfigurationError(message)
+
+        return DeadLetters(lambda: self._store, codec or Shell(), replay, gone=certainly_dead)
+
+    def letter_id(self, beginning: str) -> str:
+        """The id of the dead letter that begins so; a person does not type 32 digits."""
+        plain = beginning.replace("-", "").lower()
+        if len(plain) >= 32:
+            return plain
+        if len(plain) < 4 or not set(plain) <= set("0123456789abcdef"):
+            message = f"expected the id of a dead letter, or at least its first 4 digits, got: {beginning!r}."
+            raise ConfigurationError(message)
+        found = [letter_id for letter_id in self.letters().ids() if letter_id.startswith(plain)]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            message = f"Entry not found: {beginning}"
+            raise ConfigurationError(message)
+        message = (
+            f"expected the id of one dead letter, but {len(found)} begin with {beginning!r}: {', '.join(found[:5])}."
+        )
+        raise ConfigurationError(message)
+
+    def letter(self, beginning: str) -> LetterView:
+        """One dead letter, by the beginning of its id."""
+        store, letter = self._store, self.letters().show(self.letter_id(beginning))
+        row = store.letter(letter.id)
+        if row is None:
+            return LetterView(letter, (), ())
+        own = [] if letter.run_id is None or row.seq is None else [(letter.run_id, row.seq)]
+        held = [(store.run(run_id), seq) for run_id, seq in (*own, *store.replays_of(row))]
+        tried = [(run, attempt) for run, seq in held if run is not None for attempt in store.attempts(run.number, seq)]
+        return LetterView(letter, tried, list(earlier_failures(row)))
+
+
+def as_told(store: Store, run: RunRecord) -> RunRecord:
+    """
+    The run as people are told of it. One whose process was killed stays on record as running; it is told as interrupted
+    once that process is known to be dead, or its lease has ended.
+    """
+    if run.status != "running":
+        return run
+    lease = store.run_lease(run.number, 0)
+    if lease is not None and not certainly_dead(lease.owner):
+        return run
+    return replace(run, status="interrupted", why=run.why or ABANDONED)
+
+
+def unfinished(run: RunRecord) -> bool:
+    """Whether there is something left to go on with: items that have not ended, or a source that was not read to its end."""
+    return not run.source_exhausted or run.counts.pending > 0
+
+
+def stage_name(run: RunRecord, number: int) -> str:
+    """The stage of this number, by its name if the run has one."""
+    return run.stages[number].name if 0 <= number < len(run.stages) else str(number)
+
+
+# -- documents -------------------------------------------------------------------------------------------------------------
+
+
+def run_document(run: RunRecord) -> dict[str, Any]:
+    counts = asdict(run.counts) | {"pending": run.counts.pending, "source_exhausted": run.source_exhausted}
+    return {name: getattr(run, name) for name in _RUN} | {
+        "why": run.told,
+        "counts": counts,
+        "spent": dict(run.spent),
+        "stages": [asdict(mark) for mark in run.stages],
+    }
+
+
+def item_document(item: ItemRow, run: RunRecord, *, reveal: bool = False) -> dict[str, Any]:
+    output = Shell().decode(item.output) if item.output is not None and item.status == "succeeded" else None
+    kept = {name: value for name, value in item._asdict().items() if name not in {"started_us", "took_us", "failure"}}
+    return kept | {
+        "stage": stage_name(run, item.stage),
+        "output": output if reveal else masked(output),
+        "started_at": from_us(item.started_us),
+        "took": item.took_us / 1e6,
+        "waits": _waits(item),
+        **(item.failure or Failure(None, None, None, None))._asdict(),
+    }
+
+
+def attempt_document(attempt: AttemptRow, run: RunRecord) -> dict[str, Any]:
+    kept = {name: value for name, value in attempt._asdict().items() if not name.endswith("_us") and name != "pass_"}
+    return kept | {
+        "stage": stage_name(run, attempt.stage),
+        "pass": attempt.pass_,
+        "started_at": from_us(attempt.started_us),
+        "took": attempt.took_us / 1e6,
+        "delay": None if attempt.delay_us is None else attempt.delay_us / 1e6,
+        "waits": _waits(attempt),
+    }
+
+
+def event_document(event: EventRow) -> dict[str, Any]:
+    return asdict(event) | {"at": from_us(event.at_us)}
+
+
+def letter_document(letter: DeadLetter, *, reveal: bool = False) -> dict[str, Any]:
+    kept = {name: value for name, value in slots_document(letter).items() if name not in {"payload", "metadata"}}
+    return kept | {"payload": letter.payload if reveal else masked(letter.payload)}
+
+
+def letter_view_document(view: LetterView, *, reveal: bool = False) -> dict[str, Any]:
+    # What the item was at first is a payload too.
+    hidden = () if reveal else ("source", "earlier")
+    metadata = {name: value for name, value in view.letter.metadata.items() if name not in hidden}
+    history = [attempt._asdict() | {"run": run.id} for run, attempt in view.tried]
+    return letter_document(view.letter, reveal=reveal) | {"metadata": metadata, "history": history}
+
+
+def slots_document(value: Any) -> dict[str, Any]:
+    """A group of failures or a statistic."""
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def _waits(row: ItemRow | AttemptRow) -> dict[str, float]:
+    return {why: waited / 1e6 for why, waited in (row.waits or {}).items()}
+
+
+def _circuit(state: SharedState) -> dict[str, Any]:
+    """A shared circuit. Failures are counted by each process."""
+    from outlast.breaker.shared import read
+
+    circuit = read(state.data, state.changed_at.timestamp())
+    reopens = None if circuit.isolated is not None or circuit.opened_at is None else circuit.retry_at
+    return {
+        "name": state.name,
+        "shared": True,
+        "changed_at": state.changed_at,
+        "state": circuit.state.value,
+        "failure_count": None,
+        "wanted": None,
+        "reason": circuit.isolated,
+        "opened_at": circuit.opened_at,
+        "retry_at": reopens,
+    }

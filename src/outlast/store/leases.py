@@ -1,0 +1,202 @@
+"""
+Leases: who may work on something, and write for it.
+
+What is leased has a kind and a key: a run's shard, a worker, a schedule. A lease is one row: ``token`` grows with every
+owner, and ``until`` is on the database's own clock. Writes check the token in the transaction that they belong to, and
+hold the row they found it in until that ends. The newest token may write; an older one gets `LeaseLost`, and nothing
+that was written under it lands, however late it comes.
+
+    take ──► renew, renew, renew ──► drop
+      │          (expired)
+      └──────────────────► take of another owner: token + 1, and what the first still holds is worth nothing
+
+`PLACES` says where the leases of a kind are, if not in the table for all others.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from outlast.errors import LeaseLost
+from outlast.store.records import Lease, from_us, shard_of, storable, to_us
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from outlast.store.database import Database, Transaction
+
+
+class Place(NamedTuple):
+    """
+    Where leases are: a table, and a condition on its rows with the values for one key. If rows of another table are
+    locked by every write anyway, `fence` names it: they have the token, too, and the lease itself is not locked.
+    """
+
+    table: str
+    columns: str
+    values: Callable[[str, str, str], tuple[Any, ...]]  # from app, kind and key
+    fence: str | None = None
+
+    @property
+    def where(self) -> str:
+        return " and ".join(f"{column} = ?" for column in self.columns.split(", "))
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return (self.table,) if self.fence is None else (self.table, self.fence)
+
+
+# A batch locks the progress of its shard, perhaps for long; a heartbeat must not wait for it.
+PLACES = {
+    "run": Place("outlast_shards", "run, shard", lambda _app, _kind, key: shard_of(key), fence="outlast_progress")
+}
+_OTHERS = Place("outlast_leases", "app, kind, key", lambda *names: names)
+
+
+class Leases:
+    """The part of the store that knows leases, of whatever kind."""
+
+    _database: Database
+    app: str
+
+    def take_lease(self, kind: str, key: str, owner: str, ttl: float) -> Lease | None:
+        """The right to write for this, for `ttl` seconds; None if another owner has it (`lease_of` says which)."""
+        with self._database.writing() as tx:
+            return take(self._database, tx, self.app, kind, key, owner, ttl)
+
+    def lease_of(self, kind: str, key: str) -> Lease | None:
+        """Who may write for this now, and until when if it is not renewed."""
+        place = _place(kind)
+        with self._database.reading() as tx:
+            found = tx.row(
+                f"select token, owner, until, ttl from {place.table} where {place.where} and until > {self._database.now}",
+                *place.values(self.app, kind, key),
+            )
+        return None if found is None else Lease(kind, key, found[0], found[1], from_us(found[2]), found[3])
+
+    def renew_lease(self, lease: Lease) -> Lease:
+        """Keep a lease for another `ttl` seconds. `LeaseLost` if another owner has taken it."""
+        with self._database.writing() as tx:
+            return renew(self._database, tx, self.app, lease)
+
+    def drop_lease(self, lease: Lease, *, unless_renewed: bool = False) -> None:
+        """
+        Give a lease back: others may take it at once, and its token is worth nothing. One that was lost stays lost;
+        with `unless_renewed`, so does one that ends at another time than this says.
+        """
+        condition, same = ("token = ? and until = ?", (to_us(lease.until),)) if unless_renewed else ("token = ?", ())
+        with self._database.writing() as tx:
+            _end(self._database, tx, self.app, lease.kind, lease.key, ", owner = ''", condition, lease.token, *same)
+
+
+def take(
+    database: Database, tx: Transaction, app: str, kind: str, key: str, owner: str, ttl: float, *others: str
+) -> Lease | None:
+    """
+    A lease, in a transaction, once no transaction writes under the one before. Those whose owner may be unable to end
+    them are ended: what writes for this key, and what writes under one of the `others`, which are labels.
+    """
+    place, owner = _place(kind), storable(owner)
+    values = place.values(app, kind, key)
+    marks = ", ".join("?" * len(values))
+    for table in place.tables:
+        tx.execute(f"insert into {table} ({place.columns}) values ({marks}) on conflict do nothing", *values)
+    before = tx.row(f"select owner from {place.table} where {place.where}", *values)
+    found = tx.row(
+        f"update {place.table} set token = token + 1, owner = ?, ttl = ?, until = {database.now} + ? "
+        f"where {place.where} and until <= {database.now} returning token, until",
+        *(owner, ttl, round(ttl * 1e6), *values),
+    )
+    if found is None:
+        return None
+    database.evict(tx, (label(app, kind, key), *others))
+    _close(database, tx, place, values, found[0])
+    return Lease(kind, key, found[0], owner, from_us(found[1]), ttl, (before and before[0]) or "")
+
+
+def renew(database: Database, tx: Transaction, app: str, lease: Lease) -> Lease:
+    """The lease for another `ttl` seconds; `LeaseLost` if another owner has taken it."""
+    place = _place(lease.kind)
+    found = tx.row(
+        f"update {place.table} set until = {database.now} + ? where {place.where} and token = ? returning until",
+        *(round(lease.ttl * 1e6), *place.values(app, lease.kind, lease.key), lease.token),
+    )
+    if found is None:
+        raise lost(lease)
+    return Lease(lease.kind, lease.key, lease.token, lease.owner, from_us(found[0]), lease.ttl)
+
+
+def end(database: Database, tx: Transaction, app: str, kind: str, key: str, token: int) -> bool:
+    """End a lease that has run out or has this token, with the transactions under it; whether it is held by none now."""
+    if _end(database, tx, app, kind, key, "", f"(until <= {database.now} or token = ?)", token, evict=True):
+        return True
+    place = _place(kind)
+    return tx.row(f"select 1 from {place.table} where {place.where}", *place.values(app, kind, key)) is None
+
+
+def fenced(database: Database, tx: Transaction, app: str, lease: Lease, columns: str = "token") -> Any:
+    """
+    The row that has the lease's token, held until the transaction ends, so that no other owner takes the lease before;
+    `LeaseLost` if one has.
+    """
+    place = _place(lease.kind)
+    lock = database.for_share if place.fence is None else database.for_update
+    row = tx.row(
+        f"select {columns}, {database.labelled} from {place.fence or place.table} where {place.where} and token = ? {lock}",
+        *(label(app, lease.kind, lease.key), *place.values(app, lease.kind, lease.key), lease.token),
+    )
+    if row is None:
+        raise lost(lease)
+    return row
+
+
+def label(app: str, kind: str, key: str) -> str:
+    """What a transaction is called that writes under a lease; programs before schema 9 call those of runs the same."""
+    if kind == "run":
+        return "outlast run {} shard {}".format(*shard_of(key))
+    return f"outlast {sha256(repr((app, kind, key)).encode()).hexdigest()[:32]}"
+
+
+def lost(lease: Lease) -> LeaseLost:
+    message = (
+        f"the lease of {lease.owner} on {lease.kind} {lease.key} (token {lease.token}) was given back or taken over. "
+        "Nothing of this was written; whoever has the lease now goes on."
+    )
+    return LeaseLost(message)
+
+
+def _place(kind: str) -> Place:
+    return PLACES.get(kind, _OTHERS)
+
+
+def _end(
+    database: Database,
+    tx: Transaction,
+    app: str,
+    kind: str,
+    key: str,
+    also: str,
+    condition: str,
+    *given: Any,
+    evict: bool = False,
+) -> bool:
+    place = _place(kind)
+    values = place.values(app, kind, key)
+    found = tx.row(
+        f"update {place.table} set token = token + 1, until = 0{also} where {place.where} and {condition} returning token",
+        *(*values, *given),
+    )
+    if found is not None:
+        if evict:
+            database.evict(tx, (label(app, kind, key),))
+        _close(database, tx, place, values, found[0])
+    return found is not None
+
+
+def _close(database: Database, tx: Transaction, place: Place, values: tuple[Any, ...], token: int) -> None:
+    """Wait for what is being written under the token before; from then on that is worth nothing."""
+    if place.fence is not None:
+        tx.execute(f"update {place.fence} set token = ? where {place.where}", token, *values)
+    elif database.for_update:
+        tx.row(f"select 1 from {place.table} where {place.where} {database.for_update}", *values)

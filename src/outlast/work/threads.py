@@ -1,0 +1,218 @@
+"""
+Threads for work that blocks. It goes in one by one and comes back to the event loop in bursts.
+
+What a thread does with a piece of work is the user's part. It may park the work at `Slots` and answer None; whoever finds
+a slot for it later sends it on with `again`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from outlast.work.slots import Slots
+
+T = TypeVar("T")
+R = TypeVar("R")
+_PATIENCE = 0.002  # seconds that work may wait for a thread before there are more of them
+
+
+class Threads(Generic[T, R]):
+    """A pool that grows while work waits in it. The event loop owns it; what any thread may call says so."""
+
+    def __init__(
+        self,
+        do: Callable[[T], R | None],
+        *,
+        back: Callable[[list[tuple[T, R | BaseException]]], None],
+        seen: Callable[[], None],
+        lost: Callable[[T], None],
+        loop: asyncio.AbstractEventLoop,
+        slots: Sequence[Slots[T]],
+        most: int,
+    ) -> None:
+        """
+        `do` runs in a thread. In the loop, `back` is told what came of it, and `seen` is called when all of a burst was
+        told. `lost` gives back what work holds that comes back to no loop. Work parks at `slots`.
+        """
+        self._do = do
+        self._back = back
+        self._seen = seen
+        self._lost = lost
+        self._loop = loop
+        self._slots = slots
+        self._most = most
+        self._threads = 0
+        self._inbox: deque[T] = deque()
+        self._ready = threading.Semaphore(0)
+        self._done: deque[tuple[T, R | BaseException]] = deque()
+        self._told = False
+        self._burst = 0  # how many of those that have come back the loop looks at now
+        self._growing = False
+        self.closed = False
+        self._abandoned = False
+        self.held = 0  # work that is in here: on its way to a thread, in one, or parked
+        self.holding: set[T] = (
+            set()
+        )  # work that has just failed: nothing begins before the loop has decided what follows
+        self._stalled: set[T] = set()  # work that waits for this decision in a thread
+        self._released = threading.Condition()
+
+    def put(self, work: T) -> None:
+        """Have a thread do it."""
+        self.held += 1
+        self._inbox.append(work)
+        if self._threads == 0:
+            self._start()
+        elif not self._growing and self._threads < self._most:
+            self._growing = True
+            self._loop.call_later(_PATIENCE, self._grow)
+        self._ready.release()
+
+    def again(self, work: T | None) -> None:
+        """Have a thread go on with work that was parked, if there is any. From any thread."""
+        if work is not None:
+            self._inbox.append(work)
+            self._ready.release()
+
+    def _start(self) -> None:
+        self._threads += 1
+        thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), daemon=True, name=f"outlast-stage-{self._threads}"
+        )
+        thread.start()
+
+    def _grow(self) -> None:
+        """Start more threads as long as work waits for one: work that waits needs many, work that computes few."""
+        self._growing = False
+        waiting = len(self._inbox)
+        if self.closed or not waiting:
+            return
+        for _ in range(min(waiting, self._threads, self._most - self._threads)):
+            self._start()
+        if self._threads < self._most:
+            self._growing = True
+            self._loop.call_later(_PATIENCE, self._grow)
+
+    @property
+    def busy(self) -> int:
+        """How much is in a thread or on its way to one, and not parked."""
+        return self.held - sum(len(slots.waiting) for slots in self._slots)
+
+    @property
+    def unseen(self) -> int:
+        """How much has come back that the loop has not looked at. From any thread."""
+        return len(self._done) + self._burst
+
+    def inbox(self) -> tuple[T, ...]:
+        """What is on its way to a thread. From any thread."""
+        return tuple(self._inbox)
+
+    def waiting(self) -> list[T]:
+        """What no thread has begun with: on its way to one, parked, or waiting in one for a decision of the loop."""
+        parked = (work for slots in self._slots for work in tuple(slots.waiting))
+        with self._released:
+            return [*self._inbox, *parked, *self._stalled]
+
+    def unstarted(self) -> list[T]:
+        """Take back what no thread has begun with."""
+        found: list[T] = []
+        for waiting in (self._inbox, *(slots.waiting for slots in self._slots)):
+            while True:
+                try:
+                    found.append(waiting.popleft())
+                except IndexError:
+                    break
+        self.held -= len(found)
+        return found
+
+    def close(self) -> None:
+        """No thread begins anything more; those that are busy end by themselves."""
+        self.closed = True
+        self._ready.release(self._threads or 1)
+        with self._released:
+            self._released.notify_all()
+
+    def abandon(self) -> None:
+        """The loop takes nothing back from now on: what is in here is lost."""
+        self.closed = self._abandoned = True
+        for work in self.unstarted():
+            self._lost(work)
+        self._lose()
+
+    def _lose(self) -> None:
+        """Lose what has come back. Any thread may do that; each piece is lost once."""
+        while True:
+            try:
+                work, _ = self._done.popleft()
+            except IndexError:
+                return
+            self._lost(work)
+
+    def hold(self, work: T) -> None:
+        """Let nothing begin until `release`. From any thread."""
+        with self._released:
+            self.holding.add(work)
+
+    def release(self, work: T) -> None:
+        """It is known what its end means. From any thread."""
+        with self._released:
+            self.holding.discard(work)
+            if not self.holding:
+                self._released.notify_all()
+
+    def wait_for_release(self, work: T) -> None:
+        """Wait, in a thread, until nothing is held."""
+        with self._released:
+            self._stalled.add(work)
+            while self.holding and not self.closed:
+                self._released.wait()
+            self._stalled.discard(work)
+
+    def _collect(self) -> None:
+        self._told = False
+        burst: list[tuple[T, R | BaseException]] = []
+        while True:
+            try:
+                burst.append(self._done.popleft())
+            except IndexError:
+                break
+        self.held -= len(burst)
+        self._burst = len(burst)
+        self._back(burst)
+        self._burst = 0
+        self._seen()
+
+    # -- in a thread
+
+    def _run(self) -> None:
+        while True:
+            self._ready.acquire()
+            if self.closed:
+                return
+            try:
+                work = self._inbox.popleft()
+            except IndexError:  # it was taken back
+                continue
+            try:
+                came: R | BaseException | None = self._do(work)
+            except BaseException as abort:  # noqa: BLE001 - the loop decides
+                came = abort
+            if came is not None:
+                self._done.append((work, came))
+                if self._abandoned:  # after the step before: of the two, one sees what the other has done
+                    self._lose()
+                elif not self._told:
+                    self._told = True
+                    try:
+                        self._loop.call_soon_threadsafe(self._collect)
+                    except RuntimeError:  # the loop is closed, and nothing waits for this
+                        self._lose()
+                        return
+            del work, came
