@@ -262,6 +262,19 @@ def test_every_configuration_key_has_its_row():
     """Every key that `from_config` reads, in every spelling."""
     table = reference.page("config.md").partition("## ")[0]
     assert sorted(reference.rows(table)) == sorted(importlib.import_module("outlast.settings.blocks").CONFIG_KEYS)
+    keys = importlib.import_module("outlast.settings.keys")
+    said = {block: reference.rows(reference.section(reference.page("config.md"), block)) for block in keys.BLOCKS}
+    assert {block: sorted(rows) for block, rows in said.items()} == {
+        block: sorted(keys.keys_of(block)) for block in keys.BLOCKS
+    }
+
+
+def test_every_way_from_and_to_configuration_has_its_place():
+    """What can be made of a block and shown as one, under its own name."""
+    makes = "RetryPolicy Guard CircuitBreaker Limit Rate RetryBudget Hedge".split()
+    assert [name for name in makes if not hasattr(getattr(outlast, name), "to_config")] == []
+    wanted = {"from_config", "to_config"}
+    assert [name for name in makes if not wanted <= reference.words(place_of(name))] == []
 
 
 def test_every_name_of_rows_and_reports_has_its_place():

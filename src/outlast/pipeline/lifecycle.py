@@ -39,6 +39,7 @@ from outlast.pipeline.replays import (
     remember,
 )
 from outlast.pipeline.results import RunResult
+from outlast.pipeline.view import view_of
 from outlast.sharing.named import bind
 from outlast.store.records import ENDED
 from outlast.verdicts import classify
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from outlast.observe.events import Event
     from outlast.pipeline.plan import Plan
     from outlast.pipeline.results import ItemResult
+    from outlast.pipeline.view import RunView
     from outlast.store import Store
     from outlast.store.records import Checkpoint, Lease, RunRecord
 
@@ -239,7 +241,7 @@ class Run:
         if cancelled is None and runner.reason != "store_error":
             await _aside(lambda: plan.home.tidy(store, began))
         if plan.watch is not None:
-            plan.watch(runner)
+            plan.watch(view_of(runner))
         if cancelled is not None:
             mark_with_result(cancelled, result)
             raise cancelled
@@ -337,9 +339,9 @@ async def _aside(do: Callable[[], Any], waits: Stop | None = None) -> Any:
         del work, cancelled  # an exception and this frame must not keep each other
 
 
-async def _watched(runner: Runner, watch: Callable[[Runner], None]) -> None:
+async def _watched(runner: Runner, watch: Callable[[RunView], None]) -> None:
     while True:
-        watch(runner)
+        watch(view_of(runner))
         await asyncio.sleep(_WATCH)
 
 

@@ -79,7 +79,7 @@ class Runner:
         self.intake = intake
         self.loop = asyncio.get_running_loop()
         self._stop = stop
-        clock = here.get().clock
+        clock = self.clock = here.get().clock
         facts = self._facts = RunFacts(
             pipeline=plan.name,
             run_id=record.id,
