@@ -132,12 +132,13 @@ class ItemWriter:
             dead_letters=batch.letters,
             resolved=batch.resolved,
             homes=homes,
-            events=batch.events,
             read=batch.read,
             sink_offset=offset,
             sink_mark=None if self._sink is None else self._sink.mark,
             source_exhausted=batch.exhausted,
         )
+        if batch.events:  # before the batch: what began has begun, whatever comes of this
+            self._patiently(lambda: self._store.add_events(batch.events, self._lease), "the store")
         self._patiently(lambda: self._store.write(self._lease, rows), "the store")
         if self._sink is not None:
             self._settle(self._sink, batch, batch)
