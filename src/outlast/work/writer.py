@@ -31,9 +31,11 @@ class Batch(Protocol):
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write."""
+        ...
 
     def following(self) -> Self:
         """The empty batch that is filled after this one."""
+        ...
 
 
 B = TypeVar("B", bound=Batch)
