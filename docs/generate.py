@@ -9,6 +9,7 @@ A section stands between ``<!-- generated: name -->`` and ``<!-- generated: end 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
@@ -16,7 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.settings import blocks
+from outlast.settings import blocks, keys
 from outlast import presets
 from outlast.verdicts import rules
 from outlast.observe import events, metrics
@@ -177,6 +178,24 @@ def configuration_keys() -> str:
     return table("key | meaning | unit", rows)
 
 
+def block_keys(block: str) -> str:
+    rows = ((code(*keys.spellings(name, one.kind)), KINDS[one.kind], one.meaning) for name, one in keys.BLOCKS[block].items())
+    return table("key | value | meaning", rows)
+
+
+KINDS = {
+    "text": "text",
+    "integer": "an integer",
+    "number": "a number",
+    "truth": "true or false",
+    "list": "a list",
+    "wait": "a duration of at least 0",
+    "time": "a duration greater than 0",
+    "function": '`"module:name"`',
+    "block": "a block",
+}
+
+
 def unit(key: str) -> str:
     return {"ms": "milliseconds", "s": "seconds"}.get(key.rpartition("_")[2] if "_" in key else "", "")
 
@@ -217,6 +236,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "exception types": exception_types,
     "presets": ready_made,
     "configuration keys": configuration_keys,
+    **{f"keys of {block.replace('_', ' ')}": functools.partial(block_keys, block) for block in keys.BLOCKS},
     "events": event_list,
     "metrics": metric_list,
 }

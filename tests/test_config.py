@@ -549,7 +549,7 @@ def test_no_message_shows_the_contents_of_a_value():
         ({"initial_delay_ms": True}, ["expected initial_delay_ms to be milliseconds of at least 0, got: True."]),
         ({"initial_delay_ms": NAN}, ["expected initial_delay_ms to be milliseconds of at least 0, got: nan."]),
         ({"max_delay_ms": INF}, ["expected max_delay_ms to be milliseconds of at least 0, got: inf."]),
-        ({"initial_delay_s": "1"}, ["expected initial_delay_s to be seconds of at least 0, got: '1'."]),
+        ({"initial_delay_s": "1s"}, ["expected initial_delay_s to be seconds of at least 0, got: '1s'."]),
         ({"base_delay_ms": -1}, ["expected base_delay_ms to be milliseconds of at least 0, got: -1."]),
         ({"retry_backoff_base": -1}, ["expected retry_backoff_base to be seconds of at least 0, got: -1."]),
         ({"max_retry_after_ms": None}, ["expected max_retry_after_ms to be milliseconds of at least 0, got: None."]),

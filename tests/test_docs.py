@@ -179,6 +179,26 @@ def test_every_public_name_has_its_place_in_the_reference():
     assert sum(map(len, wanted.values())) > 250
 
 
+def methods(kind: type, said: str) -> dict[str, set[str]]:
+    """The methods that a text shows with their brackets, and the parameters that callers may call by their names."""
+    shown = set(re.findall(r"([a-z]\w*)\(", " ".join(reference.CODE.findall(said.replace("\n", " ")))))
+    found = {name: getattr(kind, name) for name in shown if inspect.isroutine(getattr(kind, name, None))}
+    return {name: named(inspect.signature(method).parameters.values()) - PLAIN for name, method in found.items()}
+
+
+def test_every_parameter_of_a_documented_method_is_told_in_its_place():
+    """Where a method of a public class is shown as it is called, all that it takes is shown."""
+    missing, seen = [], 0
+    for name in outlast.__all__:
+        if inspect.isclass(kind := getattr(outlast, name)):
+            said = place_of(name)
+            for method, parameters in methods(kind, said).items():
+                seen += len(parameters)
+                missing += [f"{name}.{method} {one}" for one in sorted(parameters - reference.words(said))]
+    assert missing == []
+    assert seen > 80
+
+
 def test_every_exception_has_its_heading_with_what_it_carries():
     """Every exception that Outlast raises of its own."""
     page = reference.page("errors.md")
@@ -242,6 +262,19 @@ def test_every_configuration_key_has_its_row():
     """Every key that `from_config` reads, in every spelling."""
     table = reference.page("config.md").partition("## ")[0]
     assert sorted(reference.rows(table)) == sorted(importlib.import_module("outlast.settings.blocks").CONFIG_KEYS)
+    keys = importlib.import_module("outlast.settings.keys")
+    said = {block: reference.rows(reference.section(reference.page("config.md"), block)) for block in keys.BLOCKS}
+    assert {block: sorted(rows) for block, rows in said.items()} == {
+        block: sorted(keys.keys_of(block)) for block in keys.BLOCKS
+    }
+
+
+def test_every_way_from_and_to_configuration_has_its_place():
+    """What can be made of a block and shown as one, under its own name."""
+    makes = "RetryPolicy Guard CircuitBreaker Limit Rate RetryBudget Hedge".split()
+    assert [name for name in makes if not hasattr(getattr(outlast, name), "to_config")] == []
+    wanted = {"from_config", "to_config"}
+    assert [name for name in makes if not wanted <= reference.words(place_of(name))] == []
 
 
 def test_every_name_of_rows_and_reports_has_its_place():

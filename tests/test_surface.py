@@ -25,7 +25,7 @@ CONTRACT = ROOT / "tests" / "typing" / "contract" / "outlast"
 LATER = set(
     "AttemptRow BoundJob Flow FlowFailed FlowInterrupted FlowResult Job JobFailed JobHandle Jobs Manifest ManifestStep QueueStats StepRow "
     "WorkResult App.awork App.job App.jobs App.work Context.afinish_in Context.compensate Context.finish_in Context.keep Context.step "
-    "Guard.from_config testing.work".split()
+    "testing.work".split()
 )
 LATER_PARAMETERS: dict[str, set[str]] = {}
 

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections import Counter
 from contextlib import closing, contextmanager
+from dataclasses import FrozenInstanceError
 
 import pytest
 from rich.console import Console
@@ -54,7 +55,7 @@ def closing_hook(hook):
         stop()
 
 
-# --- what is seen of a runner ---
+# --- what is seen of a run ---
 
 
 def test_a_look_at_a_run_that_waits_for_everything(app):
@@ -95,9 +96,9 @@ def test_a_look_at_a_run_that_waits_for_everything(app):
     async def ship(number):
         return number
 
-    def watch(runner):
+    def watch(view):
         if not views:
-            views.append(View(runner, lambda: 12))
+            views.append(View(view, lambda: 12))
 
     pipeline = outlast.Pipeline("orders", parse, ask, pay, ship, app=app, spend_limit={"usd": 100})
     with virtual_time(seed=1):
@@ -130,6 +131,24 @@ def test_a_look_at_a_run_that_waits_for_everything(app):
     assert last.costs == (CostLine(name="usd", spent=5.5, an_item=5.5 / 12, limit=100.0),)
 
 
+def test_a_watcher_gets_values(app):
+    """What was seen once stays as it was; the same pass at a later instant is asked for, and nothing of it ends the run."""
+    views = []
+
+    @outlast.stage
+    def same(item):
+        return item
+
+    result = outlast.Pipeline("p", same, app=app).run(range(10), run_key="k", watch=views.append)
+    first, last = views[0], views[-1]
+    assert (first.status, first.counts.finished, first.over) == ("running", 0, False)
+    assert (last.status, last.counts, last.why, last.over) == ("completed", result.counts, result.why, True)
+    assert first.now() == last
+    assert [(stage.name, stage.done, stage.running) for stage in last.stages] == [("same", 10, 0)]
+    with pytest.raises(FrozenInstanceError):
+        first.status = "paused"
+
+
 def test_retries_before_a_checkpoint_are_counted(app):
     """S3-05: the record of an item is written in parts, and none of them is forgotten."""
     failed, views = set(), []
@@ -146,12 +165,10 @@ def test_retries_before_a_checkpoint_are_counted(app):
         return number
 
     with virtual_time():
-        outlast.Pipeline("p", ask, keep, app=app).run(
-            range(5), watch=lambda runner: views or views.append(View(runner))
-        )
+        outlast.Pipeline("p", ask, keep, app=app).run(range(5), watch=lambda view: views or views.append(View(view)))
     look = views[0].look()
     assert [(stage.done, stage.retries) for stage in look.stages] == [(5, 5), (5, 0)]
-    assert views[0].runner.endings.held == [0, 0]
+    assert [stage.queued for stage in views[0].run.now().stages] == [0, 0]
 
 
 @pytest.mark.parametrize("batch", [None, 4])
@@ -178,7 +195,7 @@ def test_rows_that_a_sink_refuses_are_dead_in_the_picture_too(app, tmp_path, syn
         result = pipeline.run(
             range(8),
             sink=outlast.Table(f"sqlite:///{place}", "rows"),
-            watch=lambda runner: views or views.append(View(runner)),
+            watch=lambda view: views or views.append(View(view)),
             on_item_error=on_item_error,
         )
     look = views[0].look()
@@ -238,8 +255,8 @@ def test_a_service_that_asks_for_a_pause_is_seen(app):
     async def beside(number):
         return number
 
-    def watch(runner):
-        views or views.append(View(runner))
+    def watch(view):
+        views or views.append(View(view))
 
     with virtual_time() as time:
         pipeline = outlast.Pipeline("p", ask, beside, app=app)
@@ -268,9 +285,9 @@ def test_a_replay_begins_where_it_failed(app):
     pipeline.run(range(10))
     mended.append(True)
 
-    def watch(runner):
-        if not views or views[-1].runner is not runner:
-            views.append(View(runner))
+    def watch(view):
+        if not views or views[-1].run.id != view.id:
+            views.append(View(view))
 
     app.dead_letters.replay(pipeline="p", canary=2, watch=watch)
     (whole,) = (view.look() for view in views)  # the canaries are the first of its items

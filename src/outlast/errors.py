@@ -53,6 +53,7 @@ def _restore(cls: type[OutlastError], args: tuple[Any, ...], fields: dict[str, A
 
 _SENTENCES = {
     "value": "expected {where} to be {expected}, got: {got}.",
+    "whole": "expected {expected}, got: {got}.",
     "key": "expected a known key{inside}, got: {got}.",
     "argument": "expected no argument {got}.",
     "text": "{before}{expected}",
@@ -104,7 +105,8 @@ class Problem(Value):
 
     def __str__(self) -> str:
         where, inside = self.where, self.replace(path=self.path[:-1]).where if self.path else ""
-        sentence = _SENTENCES[self.kind].format(
+        kind = "whole" if self.kind == "value" and not where else self.kind
+        sentence = _SENTENCES[kind].format(
             where=where,
             inside=f" in {inside}" if inside else "",
             before=f"{where}: " if where else "",

@@ -371,13 +371,36 @@ class RetryPolicy(Value):
         """
         from outlast.settings.blocks import Reading
 
-        reading = Reading(config)
+        reading = Reading(config, _presets)
+        base = {} if reading.base is None else reading.base.settings()
         try:
-            policy = cls(**reading.settings)
+            policy = cls(**(base | reading.settings))
         except ConfigurationError as wrong:
             raise ConfigurationError([*reading.check.problems, *reading.in_its_words(wrong.details)]) from None
         reading.check.raise_if_any()
         return policy
+
+    def to_config(self) -> dict[str, Any]:
+        """
+        The configuration block that makes this policy: what differs from the defaults, as plain data. A predicate cannot be in it, and is refused.
+
+        >>> RetryPolicy(max_attempts=5, max_delay=None, on_errors=["timeout", ConnectionError]).to_config()
+        {'max_attempts': 5, 'max_delay_s': None, 'on_errors': ['timeout', 'ConnectionError']}
+        """
+        from outlast.settings.blocks import policy_block
+
+        return policy_block(self, RetryPolicy.__init__.__kwdefaults__ or {})
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that make this policy; `max_attempts` is None if it follows from the others."""
+        found = {name: getattr(self, name) for name in RetryPolicy.__init__.__kwdefaults__ or ()}
+        return found | {"max_attempts": None} if self._derived else found
+
+
+def _presets() -> dict[str, RetryPolicy]:
+    from outlast import presets
+
+    return {name: policy for name, policy in vars(presets).items() if isinstance(policy, RetryPolicy)}
 
 
 def _shown(value: object) -> str:

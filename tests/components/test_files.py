@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import outlast
+from captured import captured
 from outlast.components.lines import Appended, Lines, Rows
 from outlast.components.parquet import Parquet
 from outlast.pipeline import replays
@@ -154,7 +155,6 @@ def test_a_file_that_has_more_than_an_ended_run_has_left_is_not_touched(app, tmp
 
 def begun(app, sink, rows, end):
     """A run whose first half is on record: interrupted, killed, or at its end."""
-    runs = []
 
     @outlast.stage
     async def same(row):
@@ -162,14 +162,10 @@ def begun(app, sink, rows, end):
             runs[0].end("interrupted")
         return row
 
-    result = pipeline(app, same).run(
-        rows[:50] if end != "interrupted" else rows,
-        run_key="k",
-        sink=sink,
-        check=False,
-        watch=runs.append,
-        ordered=True,
-    )
+    with captured() as runs:
+        result = pipeline(app, same).run(
+            rows[:50] if end != "interrupted" else rows, run_key="k", sink=sink, check=False, ordered=True
+        )
     assert result.status == ("interrupted" if end == "interrupted" else "completed")
     if end == "killed":
         left_running(app.store)
@@ -408,7 +404,6 @@ def test_a_parquet_file_that_is_another_one_gets_no_spool_beside_it(tmp_path):
 
 def killed(app, sink, key, at):
     """A run that is killed about when so many of its items are on record."""
-    runs = []
 
     @outlast.stage
     async def same(row):
@@ -416,7 +411,8 @@ def killed(app, sink, key, at):
             runs[0].end("interrupted")
         return row
 
-    pipeline(app, same).run(ROWS, run_key=key, sink=sink, check=False, watch=runs.append, ordered=True)
+    with captured() as runs:
+        pipeline(app, same).run(ROWS, run_key=key, sink=sink, check=False, ordered=True)
     left_running(app.store)
 
 

@@ -25,6 +25,7 @@ import pytest
 
 import forked
 import outlast
+from captured import captured
 from outlast.components import open_sink
 from outlast.components.lines import Rows
 from outlast.components.parquet import Parquet
@@ -258,7 +259,6 @@ def test_an_interrupted_run_keeps_its_spool_and_says_where(app, tmp_path, monkey
     """D-15: no half of a Parquet file is ever seen; the rows wait beside it, and the resume makes the file of all of them."""
     monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=50)))
     sink = tmp_path / "out.parquet"
-    runs = []
 
     @outlast.stage
     async def work(n):
@@ -267,7 +267,8 @@ def test_an_interrupted_run_keeps_its_spool_and_says_where(app, tmp_path, monkey
         return {"n": n, "odd": None if n < 400 else n / 2}
 
     done = []
-    result = pipeline(app, work).run(range(1000), run_key="k", sink=sink, check=False, watch=runs.append)
+    with captured() as runs:
+        result = pipeline(app, work).run(range(1000), run_key="k", sink=sink, check=False)
     assert result.status == "interrupted"
     assert f"What they became waits in {sink}.spool until the run is over" in result.why
     assert not sink.exists()

@@ -19,6 +19,7 @@ import pytest
 import sqlalchemy
 
 import outlast
+from captured import captured
 from outlast.components import open_source
 from outlast.components.sql import said
 from outlast.components.tables import STAGE, Inserted
@@ -247,15 +248,15 @@ def test_a_lost_connection_is_a_source_error_and_the_run_goes_on_from_there(app,
 def test_a_slow_query_holds_up_neither_the_work_nor_the_end(app, postgres):
     """While the database thinks, items that were read are worked on; Ctrl-C does not wait for the rest of the rows."""
     sql = "select n, case when n > 1000 then pg_sleep(30) end from generate_series(1, 1001) n"
-    runner = []
 
     @outlast.stage
     async def work(row):
         if row["n"] == 1000:
-            runner[0].end("interrupted")
+            runners[0].end("interrupted")
         return row["n"]
 
-    result = pipeline(app, work).run(outlast.Query(postgres.dsn, sql), check=False, watch=runner.append)
+    with captured() as runners:
+        result = pipeline(app, work).run(outlast.Query(postgres.dsn, sql), check=False)
     assert (result.status, result.counts.succeeded) == ("interrupted", 1000)
     assert not [
         thread for thread in threading.enumerate() if thread.name.startswith("outlast-source") and thread.join(5)

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 import outlast
+from captured import captured
 from outlast.kernel.clock import stopping
 from outlast.pipeline.plan import Tuning
 from outlast.testing import virtual_time
@@ -242,32 +243,34 @@ def test_map_passes_signals_on(handlers):
 # --- what raises ---
 
 
-def ending(name, wish):
-    """A pipeline whose run is asked to end in its middle."""
-    runners = []
+@contextmanager
+def ending(wish):
+    """A stage whose runs are asked to end in their middle."""
 
     @outlast.stage(concurrency=1)
     async def work(item):
-        if item == SENT and runners:
-            runners[0].end(wish)
+        if item == SENT:
+            runners[-1].end(wish)
         return item
 
-    return work, runners.append
+    with captured() as runners:
+        yield work
 
 
 @pytest.mark.parametrize(("wish", "status"), [("pause", "paused"), ("cancel", "cancelled"), ("stop", "interrupted")])
 def test_a_run_that_others_end_does_not_return(app, wish, status):
     """D-21, user B3: RunInterrupted with the result and the way on; what follows in the program does not see half of the outputs."""
-    work, watch = ending("p", wish)
-    pipeline = outlast.Pipeline("p", work, app=app)
-    with pytest.raises(outlast.RunInterrupted, match=f"run k of p {status}: 5 of ") as ended:
-        pipeline.run(iter(range(10**9)), run_key="k", watch=watch)
+    with (
+        ending(wish) as work,
+        pytest.raises(outlast.RunInterrupted, match=f"run k of p {status}: 5 of ") as ended,
+    ):
+        outlast.Pipeline("p", work, app=app).run(iter(range(10**9)), run_key="k")
     assert ended.value.result is outlast.result_of(ended.value)
     assert ended.value.result.status == status
     (note,) = ended.value.__notes__
     assert ("another run_key" if status == "cancelled" else "run again with run_key='k'") in note
-    work, watch = ending("q", wish)
-    assert outlast.Pipeline("q", work, app=app).run(iter(range(10**9)), watch=watch, check=False).status == status
+    with ending(wish) as work:
+        assert outlast.Pipeline("q", work, app=app).run(iter(range(10**9)), check=False).status == status
     loaded = pickle.loads(pickle.dumps(ended.value))
     assert (type(loaded), loaded.result.status, loaded.__notes__) == (outlast.RunInterrupted, status, [note])
 
@@ -303,8 +306,8 @@ def test_a_sink_that_fails_while_the_run_winds_down_is_said(app):
     def sink(outputs):
         raise KeyError("bug in my sink")
 
-    work, watch = ending("p", "pause")
-    result = outlast.Pipeline("p", work, app=app).run(iter(range(10**9)), watch=watch, check=False, sink=sink)
+    with ending("pause") as work:
+        result = outlast.Pipeline("p", work, app=app).run(iter(range(10**9)), check=False, sink=sink)
     assert (result.status, result.reason, type(result.error)) == ("failed", "store_error", KeyError)
 
 
@@ -702,7 +705,7 @@ def test_a_snooze_ends_7_days_after_the_first_one(sqlite_app, sync, batch):
 @pytest.mark.parametrize("batch", [None, 2])
 def test_attempts_that_end_while_a_run_winds_down_are_on_record(app, batch):
     """user B15: one that fails then, and one that is given up; the items are pending, and every call was counted."""
-    runners, begun = [], []
+    begun = []
 
     async def act(item):
         begun.append(item)
@@ -714,9 +717,8 @@ def test_attempts_that_end_while_a_run_winds_down_are_on_record(app, batch):
         await asyncio.Event().wait()
 
     stage = outlast.stage(batch=batch, concurrency=2)(act)
-    result = outlast.Pipeline("p", stage, app=app).run(
-        range(4) if batch else [1, 0], run_key="k", watch=runners.append, check=False
-    )
+    with captured() as runners:
+        result = outlast.Pipeline("p", stage, app=app).run(range(4) if batch else [1, 0], run_key="k", check=False)
     assert (result.status, result.counts.pending) == ("interrupted", 4 if batch else 2)
     record = app.store.find_run("p", "k")
     rows = app.store.attempts(record.number)
@@ -1019,7 +1021,7 @@ def test_who_does_not_wait_for_a_resource_to_open_need_not(sqlite_app, times):
 
     async def main():
         pipeline = outlast.Pipeline("p", work, app=sqlite_app)
-        task = asyncio.create_task(pipeline.arun(range(3), run_key="k", watch=runners.append, check=False))
+        task = asyncio.create_task(pipeline.arun(range(3), run_key="k", check=False))
         await asyncio.to_thread(opening.wait, 20)
         assert runners
         runners[0].end("interrupted")
@@ -1029,8 +1031,8 @@ def test_who_does_not_wait_for_a_resource_to_open_need_not(sqlite_app, times):
             opened.set()
         return await task
 
-    runners = []
-    result = asyncio.run(main())
+    with captured() as runners:
+        result = asyncio.run(main())
     assert (result.status, result.counts.total, left) == ("interrupted", 0, ["opening"] * (times - 1))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import outlast
+from captured import captured
 from outlast.pipeline.identity import body_of, changed
 from stores import sql
 
@@ -315,7 +316,6 @@ def test_alike_lines_of_a_run_of_an_older_version_are_known_again(app, tmp_path)
 
 def test_items_that_the_source_does_not_give_again_are_called_so(app):
     """user 3.9: pending, and why."""
-    runners = []
 
     @outlast.stage(concurrency=1)
     async def work(item):
@@ -323,13 +323,10 @@ def test_items_that_the_source_does_not_give_again_are_called_so(app):
             runners[0].end("interrupted")
         return item
 
-    def watch(runner):
-        if runner not in runners:
-            runners.append(runner)
-
     pipeline = outlast.Pipeline("p", work, app=app, min_success_rate=0.0)
-    pipeline.run(range(200), run_key="k", watch=watch, check=False)
-    result = pipeline.run(range(50), run_key="k", watch=watch)
+    with captured() as runners:
+        pipeline.run(range(200), run_key="k", check=False)
+        result = pipeline.run(range(50), run_key="k")
     assert (result.counts.succeeded, result.counts.pending) == (50, 150)
     assert "150 are pending (read by an earlier pass, and not given again by the source)" in result.why
 

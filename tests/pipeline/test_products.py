@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 
 import outlast
+from captured import captured
 from outlast import observe
 from outlast.isolation import processes
 
@@ -173,7 +174,7 @@ class Play:
         self.ended: dict[int, tuple] = {}
         self.seen = 0
         self.struck = False  # whether the first pass was ended early
-        self.runner = None
+        self.runners = []
         self.pipeline = outlast.Pipeline(
             "p", self.stage(), self.last(), app=self.app, min_success_rate=0.0, min_partial_rate=0.0, failure_budget=1.0
         )
@@ -224,9 +225,9 @@ class Play:
             if self.shape.end == "signal":
                 self.struck = True
                 os.kill(os.getpid(), signal.SIGINT)
-            elif self.shape.end == "pause" and self.runner is not None:
+            elif self.shape.end == "pause":
                 self.struck = True
-                self.runner.end("pause")
+                self.runners[-1].end("pause")
             return made
 
         return last
@@ -268,21 +269,24 @@ class Play:
         """One pass: its result, and what it raised."""
         options = {"watch": self.watch} if self.shape.watched else {}
         try:
-            result = self.pipeline.run(
-                self.source(),
-                run_key="k",
-                item_key="id",
-                sink=self.sink(),
-                audit=self.shape.audit,
-                on_item_error=self.shape.on_item_error,
-                **options,
-            )
+            with captured() as self.runners:
+                result = self.pipeline.run(
+                    self.source(),
+                    run_key="k",
+                    item_key="id",
+                    sink=self.sink(),
+                    audit=self.shape.audit,
+                    on_item_error=self.shape.on_item_error,
+                    **options,
+                )
         except (outlast.RunFailed, KeyboardInterrupt) as error:
             return outlast.result_of(error), error
         return result, None
 
-    def watch(self, runner) -> None:
-        self.runner = runner
+    def watch(self, view) -> None:
+        counts = view.counts
+        assert 0 <= counts.finished <= counts.total
+        assert all(stage.running >= 0 and stage.queued >= 0 for stage in view.stages)
 
     def check(self, result, error: BaseException | None) -> None:
         """What holds after every pass."""

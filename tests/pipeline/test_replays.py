@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import outlast
+from captured import captured
 from outlast import report
 from outlast.components import open_sink
 from outlast.components.parquet import Parquet
@@ -417,8 +418,6 @@ def test_a_replay_goes_on_under_its_key(app, tmp_path):
     mill.bad = {0}
     seen = mill.seen
 
-    runners = []
-
     @outlast.stage(retry=ONCE, concurrency=1)
     def grind(n):
         seen.append(n)
@@ -433,7 +432,8 @@ def test_a_replay_goes_on_under_its_key(app, tmp_path):
 
     stopped = outlast.Pipeline("mill", mill.pipeline.stages[0], grind, app=app, failure_budget=1.0)
     letters = app.dead_letters
-    letters.replay(pipeline="mill", run_key="mend", check=False, watch=lambda runner: runners or runners.append(runner))
+    with captured() as runners:
+        letters.replay(pipeline="mill", run_key="mend", check=False)
     first = app.store.find_run("mill", "mend")
     assert first.status == "interrupted"
     assert "replaying" not in [status for _, status in mill.letters()]

@@ -641,12 +641,12 @@ def test_the_idempotency_key_is_the_same_in_every_attempt_and_after_a_resume(app
 
 
 def test_progress_is_lines_on_standard_error(app, capsys):
-    """At least one at the end; whoever wants another display watches the runner itself."""
+    """At least one at the end; whoever wants another display is given values."""
     pipeline = outlast.Pipeline("p", counted([]), app=app)
     pipeline.run(range(10), progress=True)
     assert "10 of 10 (100 %), " in capsys.readouterr().err
     looks = []
-    pipeline.run(range(10), watch=lambda runner: looks.append(runner.books.counts().finished))
+    pipeline.run(range(10), watch=lambda view: looks.append(view.counts.finished))
     assert looks[-1] == 10
 
 

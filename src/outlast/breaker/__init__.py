@@ -51,7 +51,7 @@ from outlast.sharing.named import Named
 from outlast.verdicts import classify
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from datetime import datetime
     from types import TracebackType
     from typing import Literal, Never, ParamSpec, Self, TypeVar
@@ -168,6 +168,20 @@ class CircuitBreaker(Named):
         # In a closed circuit that only counts failures in a row, a success has nothing to record, and a call nothing to time.
         self.free = self.failure_rate is None and self.slow_call is None
         stands(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], /, *, name: str | None = None) -> Self:
+        """A breaker from a configuration block. `name` is for a block that has none. Every mistake is reported, at once."""
+        from outlast.settings.keys import named
+
+        return named(cls, "circuit_breaker", config, name)
+
+    def to_config(self) -> dict[str, Any]:
+        """The configuration block that makes such a breaker: its name and what differs from the defaults."""
+        from outlast.settings.keys import shown
+
+        usual = {**(CircuitBreaker.__init__.__kwdefaults__ or {}), "success_threshold": self.half_open_requests}
+        return shown("circuit_breaker", {"name": self.name, **self._as_settings()}, usual)
 
     # -- what it looks like -----------------------------------------------------------------------------------------------
 

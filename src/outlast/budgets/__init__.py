@@ -19,7 +19,7 @@ from outlast.sharing.named import Named
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Never
+    from typing import Any, Never, Self
 
     from outlast.sharing.contact import Commons, Contact
     from outlast.sharing.named import Bond
@@ -62,6 +62,20 @@ class RetryBudget(Named):
         self.full = self._tokens >= self.most and not self.shared  # a deposit would change nothing
         self._lock = allocate_lock()
         self._common = None if self.bond is None else _Common(self, self.bond)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], /, *, name: str | None = None) -> Self:
+        """A budget from a configuration block. `name` is for a block that has none. Every mistake is reported, at once."""
+        from outlast.settings.keys import named
+
+        return named(cls, "retry_budget", config, name)
+
+    def to_config(self) -> dict[str, Any]:
+        """The configuration block that makes such a budget: its name and what differs from the defaults."""
+        from outlast.settings.keys import shown
+
+        options = {"name": self.name, **self._as_settings()}
+        return shown("retry_budget", options, RetryBudget.__init__.__kwdefaults__ or {})
 
     @property
     def available(self) -> int:

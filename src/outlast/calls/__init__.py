@@ -2,6 +2,7 @@
 One protected call, from the door to its end.
 
     guard        the door: @retry, Guard, and what a decorated function does
+    configured   a guard from a configuration block, and a guard as one
     state        the state of one call, and what to do next; it neither waits nor calls
     drivers      the loops around it: sync, async, attempts in the user's own code
     generators   the same for generators, up to their first item

@@ -17,7 +17,7 @@ from outlast.settings.checks import Check, Shown, show
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from typing import Any, Literal, Never, ParamSpec, TypeVar, overload
+    from typing import Any, Literal, Never, ParamSpec, Self, TypeVar, overload
 
     from outlast.breaker import CircuitBreaker
     from outlast.budgets import RetryBudget
@@ -193,9 +193,36 @@ class Guard:
         fields = [f"{field}={getattr(self, field)!r}" for field in shown if getattr(self, field) is not None]
         return f"Guard({', '.join(named + fields)})"
 
-    def replace(self, **changes: Any) -> Guard:
+    def replace(self, **changes: Any) -> Self:
         """A copy with these options changed; everything is checked again."""
-        return Guard(**({field: getattr(self, field) for field in _OPTIONS} | changes))
+        return type(self)(**({field: getattr(self, field) for field in _OPTIONS} | changes))
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], /, *, name: str | None = None, imports: Sequence[str] = ()) -> Self:
+        """
+        A guard from a configuration block with the blocks ``retry``, ``circuit_breaker``, ``limit`` and so on inside. Every mistake is reported, at once.
+
+        `name` is for a block that has none. Functions (``fallback: "shop.guards:cheap"``) are imported from the modules and packages in `imports`,
+        and from no others.
+
+        >>> Guard.from_config({"preset": "llm", "retry": {"max_attempts": 2}, "total_timeout": "5m"}).total_timeout
+        300.0
+        """
+        from outlast.calls.configured import guard_from
+
+        return guard_from(cls, config, name, imports)
+
+    def to_config(self) -> dict[str, Any]:
+        """
+        The configuration block that makes such a guard, as plain data: what differs from the defaults. A function is named as ``module:name``; one that
+        its name does not lead to is refused.
+
+        >>> Guard(retry=None, timeout=30).to_config()
+        {'retry': None, 'timeout_s': 30.0}
+        """
+        from outlast.calls.configured import guard_block
+
+        return guard_block(self, _OPTIONS, Guard.__init__.__kwdefaults__ or {})
 
     def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]:
         """Decorate a function, a coroutine function, a method, a partial or an object that can be called."""

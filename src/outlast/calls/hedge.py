@@ -19,9 +19,9 @@ from outlast.verdicts import refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextvars import Context as Variables
-    from typing import Any, Never
+    from typing import Any, Never, Self
 
     from outlast.calls.state import Call
     from outlast.kernel.aliases import Seconds
@@ -40,6 +40,19 @@ class Hedge(Value):
         put(self, "after", check.seconds("after", after, 1.0, positive=True))
         put(self, "max_hedges", check.integer("max_hedges", max_hedges, low=1, default=1))
         check.raise_if_any()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], /) -> Self:
+        """A hedge from a configuration block. Every mistake is reported, at once."""
+        from outlast.settings.keys import Block
+
+        return Block("hedge", config).made(cls)
+
+    def to_config(self) -> dict[str, Any]:
+        """The configuration block that makes this hedge."""
+        from outlast.settings.keys import shown
+
+        return shown("hedge", {name: getattr(self, name) for name in self._fields}, {"max_hedges": 1})
 
 
 class _Race:

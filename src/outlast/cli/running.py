@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from outlast.components import Files, Table
     from outlast.pipeline import Pipeline, RunResult
-    from outlast.pipeline.engine.runner import Runner
+    from outlast.pipeline.view import RunView
     from outlast.store.records import RunRecord
 
 Target = Annotated[
@@ -249,12 +249,12 @@ def replay(
     command = {"target": target, "output": sink, "folder": str(Path.cwd()), "replay": which}
     given = _sink(sink, pipeline)
 
-    def started(runner: Runner) -> None:
-        _record(Views(runner.store), runner.record.id, command | {"run_key": runner.record.run_key})
+    def started(view: RunView) -> None:
+        _record(Views(pipeline.app.store), view.id, command | {"run_key": view.run_key})
 
     how = None if as_json else way_to_show(wanted=progress)
     try:
-        with _waits_said(), watching(how, started=started) as watch:
+        with _waits_said(), watching(how, started=started, views=lambda: Views(pipeline.app.store)) as watch:
             result, signalled = _ended(
                 lambda: pipeline.app.dead_letters.replay(
                     pipeline=pipeline.name, sink=given, run_key=run_key, check=False, watch=watch, **which
@@ -431,13 +431,13 @@ def _started(
     from outlast.cli.watch import watching, way_to_show
     from outlast.components import expected_items
 
-    def started(runner: Runner) -> None:
-        _record(Views(runner.store), runner.record.id, command)
+    def started(view: RunView) -> None:
+        _record(Views(pipeline.app.store), view.id, command)
 
     how = None if as_json else way_to_show(wanted=progress)
     source, sink = _files(command), _sink(command.get("output"), pipeline, command["run_key"])
     expected = expected_items(source) if how else None
-    with _waits_said(), watching(how, expected, started) as watch:
+    with _waits_said(), watching(how, expected, started, lambda: Views(pipeline.app.store)) as watch:
         result, signalled = _ended(
             lambda: pipeline.run(
                 source,

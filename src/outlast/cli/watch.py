@@ -7,32 +7,33 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from outlast.display.snapshot import breakers_of
 from outlast.display.watch import Lines, Terminal, Watch, in_terminal
-from outlast.report.views import Views
 from outlast.store.faults import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from outlast.pipeline.engine.runner import Runner
+    from outlast.pipeline.view import RunView
+    from outlast.report.views import Views
 
 
 def watching(
     how: str | None,
     expected: Callable[[], int | None] | None = None,
-    started: Callable[[Runner], None] | None = None,
+    started: Callable[[RunView], None] | None = None,
+    views: Callable[[], Views] | None = None,
 ) -> Watch:
-    """What watches runs that were started by a command; `how` is live, lines or None (then only breakers are looked after)."""
+    """What watches runs of a command; `how` is live, lines or None. With `views`, breakers are looked after."""
 
-    def beside(runner: Runner) -> None:
-        Views(runner.store).look_after(breakers_of(runner))
+    def beside(view: RunView) -> None:
+        if views is not None:
+            views().look_after(view.breakers)
 
-    def first(runner: Runner) -> None:
+    def first(view: RunView) -> None:
         with suppress(StoreError):  # asked again every second
-            beside(runner)  # before the first call: what was asked while nobody ran anything
+            beside(view)  # before the first call: what was asked while nothing ran
         if started is not None:
-            started(runner)
+            started(view)
 
     # The report follows: the picture goes, and lines need no last one.
     screen = Terminal(keep=False) if how == "live" else Lines(keep=False) if how == "lines" else None

@@ -8,7 +8,6 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from outlast.breaker import CircuitState
@@ -19,9 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from outlast.breaker import CircuitBreaker
-    from outlast.budgets import RetryBudget
     from outlast.limits import Limit
-    from outlast.pipeline.engine.runner import Runner
+    from outlast.pipeline.view import RunView
 
 _FOREVER = 1e9  # seconds; some thirty years
 _PROBLEMS = 2.0  # seconds between two looks at what has failed
@@ -220,49 +218,49 @@ class Pace:
 
 
 class View:
-    """One runner over time: each look is a snapshot, and what it must be compared with is kept for the next."""
+    """One pass of a run over time: each look is a snapshot, and what it must be compared with is kept for the next."""
 
-    def __init__(self, runner: Runner, expected: Callable[[], int | None] | None = None) -> None:
-        self.runner = runner
+    def __init__(self, view: RunView, expected: Callable[[], int | None] | None = None) -> None:
+        self.run = view
         self._expected = expected
         self._began = here.get().clock.monotonic()
         self._pace = Pace()
         self._paces: dict[tuple[str, str], Pace] = {}
         self._problems: tuple[tuple[int, str, str], ...] = ()
         self._asked: float | None = None
-        self._through: list[int] = [0] * len(runner.stages)
+        self._through: list[int] = [0] * len(view.stages)
 
     def look(self) -> Snapshot:
         """What is to be seen now."""
-        now, runner = here.get().clock.monotonic(), self.runner
-        if runner.result is not None or self._asked is None or now - self._asked >= _PROBLEMS:
+        now, view = here.get().clock.monotonic(), self.run.now()
+        if view.over or self._asked is None or now - self._asked >= _PROBLEMS:
             self._asked = now
             with suppress(StoreError):
-                self._problems = problems_of(runner)
-        rate, elapsed = self._pace.at(now, runner.books.finished), now - self._began
-        if runner.result is not None and elapsed > 0:  # of all of it
-            rate = (runner.books.finished - runner.endings.before) / elapsed
+                self._problems = view.problems()
+        rate, elapsed = self._pace.at(now, view.counts.finished), now - self._began
+        if view.over and elapsed > 0:  # of all of it
+            rate = (view.counts.finished - view.before) / elapsed
         return snapshot(
-            runner,
+            view,
             elapsed=elapsed,
             rate=rate,
             expected=None if self._expected is None else self._expected(),
             problems=self._problems,
-            used=self._used(now),
+            used=self._used(view, now),
             through=self._through,
         )
 
-    def _used(self, now: float) -> dict[tuple[str, str], float | None]:
+    def _used(self, view: RunView, now: float) -> dict[tuple[str, str], float | None]:
         """What is taken of each rate per second."""
         return {
             (name, kind): self._paces.setdefault((name, kind), Pace()).at(now, amount)
-            for name, limit in limits_of(self.runner).items()
+            for name, limit in view.limits.items()
             for kind, amount in limit.taken.items()
         }
 
 
 def snapshot(
-    runner: Runner,
+    view: RunView,
     *,
     elapsed: float,
     rate: float | None = None,
@@ -272,22 +270,20 @@ def snapshot(
     through: list[int] | None = None,
 ) -> Snapshot:
     """
-    What is to be seen of a runner now. It only looks: what moves meanwhile may be seen half. `through` has how many items were through each
-    stage at the last look, and is brought up to date: a number that only grows must not be seen to fall.
+    A view, with what was seen before. `through` has how many items were through each stage at the last look, and is
+    brought up to date: a number that only grows must not be seen to fall.
     """
-    counts, plan = runner.books.counts(), runner.plan
-    stages = _stages(runner, through if through is not None else [0] * len(runner.stages))
-    known = counts.total if counts.source_exhausted else expected if expected is not None else plan.expected
-    over = runner.result
-    winding_down = runner.ends_on if over is None else None
+    counts = view.counts
+    stages = _stages(view, through if through is not None else [0] * len(view.stages))
+    known = counts.total if counts.source_exhausted else expected if expected is not None else view.expected
     return Snapshot(
-        pipeline=plan.name,
-        run_key=runner.record.run_key,
-        status=_status(runner) if over is None else over.status,
+        pipeline=view.pipeline,
+        run_key=view.run_key,
+        status=view.status,
         elapsed=elapsed,
         total=counts.total,
         expected=known,
-        before=runner.endings.before,
+        before=view.before,
         succeeded=counts.succeeded,
         degraded=counts.degraded,
         skipped=counts.skipped,
@@ -295,50 +291,36 @@ def snapshot(
         failed=counts.failed,
         rate=rate,
         stages=stages,
-        edges=_edges(runner, stages, counts.total),
-        limits=tuple(_limit(limit, used or {}) for limit in limits_of(runner).values()),
-        breakers=tuple(_breaker(breaker) for breaker in breakers_of(runner).values()),
-        budgets=tuple(BudgetLine(name=budget.name, left=budget.available) for budget in budgets_of(runner).values()),
-        costs=_costs(runner, counts.finished, known),
+        edges=_edges(view, stages),
+        limits=tuple(_limit(limit, used or {}) for limit in view.limits.values()),
+        breakers=tuple(_breaker(breaker) for breaker in view.breakers.values()),
+        budgets=tuple(BudgetLine(name=budget.name, left=budget.available) for budget in view.budgets.values()),
+        costs=_costs(view, known),
         problems=problems,
-        reason=runner.reason if over is None else None,
-        grace=None if winding_down is None else max(0.0, winding_down - here.get().clock.monotonic()),
-        why="" if over is None else over.why,
+        reason=view.reason,
+        grace=view.grace,
+        why=view.why,
     )
 
 
-def _status(runner: Runner) -> str:
-    if runner.status is not None or runner.reason is not None:
-        return "stopping"
-    return "running"
-
-
-def _stages(runner: Runner, through: list[int]) -> tuple[StageLine, ...]:
-    endings, places = runner.endings, runner.scheduler.places()
-    lines: list[StageLine] = []
-    done = 0  # items that have ended behind this stage or are at a later one, without those that began there
-    for stage, place in reversed([*zip(runner.stages, places, strict=True)]):
-        at = stage.index
-        done += endings.through[at + 1]
-        # What moves meanwhile may be missed, and a number that goes back puzzles; what a sink refuses is taken back all the same.
-        refused = endings.refusals if stage.last else 0
-        through[at] = max(through[at], done + refused)
-        tally = endings.stages[at]
-        lines.append(
-            StageLine(
-                name=stage.name,
-                done=through[at] - refused,
-                running=place.running,
-                waiting=place.waiting,
-                throttled=place.in_line,
-                retries=tally.retries,
-                skipped=tally.skipped,
-                dead=tally.dead,
-                behind=_behind(stage.guard),
-            )
+def _stages(view: RunView, through: list[int]) -> tuple[StageLine, ...]:
+    # What moves meanwhile may be missed, and a number that goes back puzzles; what a sink refuses is taken back.
+    for at, stage in enumerate(view.stages):
+        through[at] = max(through[at], stage.done + stage.refused)
+    return tuple(
+        StageLine(
+            name=stage.name,
+            done=seen - stage.refused,
+            running=stage.running,
+            waiting=stage.waiting,
+            throttled=stage.in_line,
+            retries=stage.retries,
+            skipped=stage.skipped,
+            dead=stage.dead,
+            behind=_behind(stage.guard),
         )
-        done += place.running + place.queued + place.waiting + place.in_line + endings.held[at] - endings.entered[at]
-    return tuple(reversed(lines))
+        for stage, seen in zip(view.stages, through, strict=True)
+    )
 
 
 def _behind(guard: Any) -> tuple[str, ...]:
@@ -346,15 +328,14 @@ def _behind(guard: Any) -> tuple[str, ...]:
     return tuple(f"{kind} {part.name}" for kind, part in parts if part is not None)
 
 
-def _edges(runner: Runner, stages: Sequence[StageLine], total: int) -> tuple[Edge, ...]:
+def _edges(view: RunView, stages: Sequence[StageLine]) -> tuple[Edge, ...]:
     """A chain, and a way from the source to each stage that items begin at."""
-    sink, entered = runner.plan.sink, runner.endings.entered
-    end = "the store" if sink is None else PurePath(sink).name if isinstance(sink, str | PurePath) else "sink"
+    entered, end = [stage.entered for stage in view.stages], view.sink
     own = [stage.name for stage in stages]
     start = "source" if "source" not in own else "the source"
     names = [start, *own, end if end not in own else f"{end} (sink)"]
     later = sum(entered[1:])
-    counts = [max(0, total - runner.endings.before - later), *(stage.done for stage in stages)]
+    counts = [max(0, view.counts.total - view.before - later), *(stage.done for stage in stages)]
     chain = [
         Edge(start=one, end=other, count=count) for one, other, count in zip(names, names[1:], counts, strict=False)
     ]
@@ -391,39 +372,12 @@ def _breaker(breaker: CircuitBreaker) -> BreakerLine:
     )
 
 
-def _costs(runner: Runner, finished: int, expected: int | None) -> tuple[CostLine, ...]:
-    spent, limits, over = dict(runner.books.spent), runner.books.bounds.spend_limit or {}, runner.result is not None
+def _costs(view: RunView, expected: int | None) -> tuple[CostLine, ...]:
+    spent, limits, finished = view.spent, view.spend_limit, view.counts.finished
     lines: list[CostLine] = []
     for name in [*spent, *(name for name in limits if name not in spent)]:
         amount = spent.get(name, 0.0)
         an_item = amount / finished if finished else None
-        at_the_end = None if an_item is None or over or expected is None else an_item * max(expected, finished)
+        at_the_end = None if an_item is None or view.over or expected is None else an_item * max(expected, finished)
         lines.append(CostLine(name=name, spent=amount, an_item=an_item, at_the_end=at_the_end, limit=limits.get(name)))
     return tuple(lines)
-
-
-# --- what protects the stages of a run, each once -----------------------------------------------------------------------
-
-
-def problems_of(runner: Runner) -> tuple[tuple[int, str, str], ...]:
-    """What has failed most, from the store."""
-    groups = runner.store.failures(runner.store.run(runner.record.id) or runner.record, limit=5)
-    return tuple((group.count, group.stage, f"{group.error_class}: {group.message}") for group in groups)
-
-
-def breakers_of(runner: Runner) -> dict[str, CircuitBreaker]:
-    """The breakers of a run's stages, by name."""
-    guards = (stage.guard for stage in runner.stages)
-    return {guard.breaker.name: guard.breaker for guard in guards if guard.breaker is not None}
-
-
-def limits_of(runner: Runner) -> dict[str, Limit]:
-    """The limits of a run's stages, by name."""
-    guards = (stage.guard for stage in runner.stages)
-    return {guard.limit.name: guard.limit for guard in guards if guard.limit is not None}
-
-
-def budgets_of(runner: Runner) -> dict[str, RetryBudget]:
-    """The retry budgets of a run's stages, by name."""
-    guards = (stage.guard for stage in runner.stages)
-    return {guard.retry_budget.name: guard.retry_budget for guard in guards if guard.retry_budget is not None}

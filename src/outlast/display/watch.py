@@ -1,6 +1,6 @@
 """
-Watching a run from beside it: a thread looks at the runner a few times a second and shows what it sees, in a terminal, in a notebook, or in
-lines. The run itself does nothing for it but count.
+Watching a run from beside it: a thread looks at it a few times a second and shows what it sees, in a terminal, in a
+notebook, or in lines. The run itself does little more for it than count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from outlast.display.snapshot import Snapshot
-    from outlast.pipeline.engine.runner import Runner
+    from outlast.pipeline.view import RunView
 
 LIVE = 0.2  # seconds between two pictures in a terminal
 PAGE = 0.3  # and in a notebook, where each travels to a browser
@@ -48,8 +48,8 @@ class Screen(Protocol):
 
 class Watch:
     """
-    A context for one or more runs, and what watches their runners. Without a `screen` it shows nothing. `started` is called once with each
-    runner, in its own thread; `beside` every second in ours.
+    A context for one or more runs, and what watches them. Without a `screen` it shows nothing. `started` is called once
+    with each, in its own thread; `beside` every second in ours.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Watch:
         screen: Screen | None,
         expected: Callable[[], int | None] | None = None,
         *,
-        started: Callable[[Runner], None] | None = None,
-        beside: Callable[[Runner], None] | None = None,
+        started: Callable[[RunView], None] | None = None,
+        beside: Callable[[RunView], None] | None = None,
     ) -> None:
         self._screen = screen
         self._expected = expected
@@ -66,18 +66,16 @@ class Watch:
         self._beside = beside
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._runner: Runner | None = None
         self._view: View | None = None
         self._last = dict[str, float]()
 
-    def __call__(self, runner: Runner) -> None:
-        """Called by the runner's loop again and again, at once when it begins: only the first look of each run is taken here."""
-        if runner is self._runner:
+    def __call__(self, view: RunView) -> None:
+        """Called by the run's loop again and again, at once when it begins: only the first look of each pass is taken here."""
+        if self._view is not None and (self._view.run.id, self._view.run.pass_number) == (view.id, view.pass_number):
             return
         if self._started is not None:
-            self._started(runner)
-        self._runner = runner
-        self._view = None if self._screen is None else View(runner, self._expected)
+            self._started(view)
+        self._view = View(view, self._expected)
 
     def __enter__(self) -> Self:
         with self._harmless():
@@ -109,14 +107,14 @@ class Watch:
         while not self._stop.wait(_BESIDE if self._screen is None else max(self._screen.every, cost * _RARER)):
             began = thread_time()
             with self._harmless():
-                runner, view, screen = self._runner, self._view, self._screen
-                # The runner's collections change under our eyes; what is seen wrongly now is seen rightly in the next look.
+                view, screen = self._view, self._screen
+                # What changes while it is looked at may be seen wrongly now; it is seen rightly in the next look.
                 if view is not None and screen is not None:
                     with suppress(RuntimeError, LookupError):
                         screen.show(view.look())
-                if runner is not None and self._beside is not None and self._due("beside", _BESIDE):
+                if view is not None and self._beside is not None and self._due("beside", _BESIDE):
                     with suppress(StoreError):
-                        self._beside(runner)
+                        self._beside(view.run)
             cost = thread_time() - began
 
     @contextmanager

@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from contextvars import ContextVar
 from math import inf
 
-from outlast.errors import Item, LimitExceededError
+from outlast.errors import ConfigurationError, Item, LimitExceededError
 from outlast.kernel.clock import Bell, Signal, here, stopping
 from outlast.kernel.value import Value, put
 from outlast.limits.throttle import LONGEST_GATE, MANY, Heed
@@ -63,6 +63,24 @@ class Rate(Value):
     def __reduce__(self) -> tuple[Any, ...]:
         return _rate, (self.amount, self.per, self.burst)
 
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any] | str, /) -> Self:
+        """
+        A rate from a configuration block, or from a text. Every mistake is reported, at once.
+
+        >>> Rate.from_config("500/min") == Rate.from_config({"amount": 500, "per_s": 60})
+        True
+        """
+        from outlast.settings.keys import Block, rate_of
+
+        return Block("rate", rate_of(config)).made(lambda amount, **rest: cls(amount, **rest))  # noqa: PLW0108 - its amount has no name
+
+    def to_config(self) -> dict[str, Any]:
+        """The configuration block that makes this rate."""
+        from outlast.settings.keys import shown
+
+        return shown("rate", {name: getattr(self, name) for name in self._fields}, {"burst": 1.0})
+
     def replace(self, **changes: Any) -> Rate:
         """A copy with these fields changed; everything is checked again."""
         fields: dict[str, Any] = {"amount": self.amount, "per": self.per, "burst": self.burst} | changes
@@ -83,6 +101,21 @@ def _rates(given: object, check: Check) -> Mapping[str, Rate]:
         if not isinstance(rate, Rate):
             check.add(("rates", Item(name)), "a Rate", rate, "Write outlast.Rate(500, per=60).")
     return Frozen({name: rate for name, rate in given.items() if isinstance(rate, Rate)})
+
+
+def _configured(given: object) -> Mapping[str, Rate]:
+    """The rates of a configuration block."""
+    check, rates = Check(), {}
+    if not isinstance(given, dict | Frozen):
+        check.add((), "a mapping from a name such as calls or tokens to a rate", given)
+        check.raise_if_any()
+    for name, rate in given.items():  # type: ignore[attr-defined]
+        try:
+            rates[name] = Rate.from_config(rate)
+        except ConfigurationError as wrong:
+            check.take(wrong, str(name))
+    check.raise_if_any()
+    return rates
 
 
 def _of(cost: Mapping[str, float] | None, name: str) -> float:
@@ -211,6 +244,21 @@ class Limit(Heed, Named):
         return (
             self._worked == inf and self._width == inf and self._gate == -inf and not self._buckets and not self._line
         )
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], /, *, name: str | None = None) -> Self:
+        """A limit from a configuration block. `name` is for a block that has none. Every mistake is reported, at once."""
+        from outlast.settings.keys import named
+
+        return named(cls, "limit", config, name, {"rates": _configured})
+
+    def to_config(self) -> dict[str, Any]:
+        """The configuration block that makes such a limit: its name and what differs from the defaults."""
+        from outlast.settings.keys import shown
+
+        usual = {**(Limit.__init__.__kwdefaults__ or {}), "rates": {}}
+        parts = {"rates": lambda rates: {name: rate.to_config() for name, rate in rates.items()}}
+        return shown("limit", {"name": self.name, **self._as_settings()}, usual, parts)
 
     # -- what it looks like ---------------------------------------------------------------------------------------------------
 

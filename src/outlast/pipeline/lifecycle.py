@@ -38,7 +38,8 @@ from outlast.pipeline.replays import (
     mark_left,
     remember,
 )
-from outlast.pipeline.results import Counts, RunResult
+from outlast.pipeline.results import RunResult
+from outlast.pipeline.view import view_of
 from outlast.sharing.named import bind
 from outlast.store.records import ENDED
 from outlast.verdicts import classify
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from outlast.observe.events import Event
     from outlast.pipeline.plan import Plan
     from outlast.pipeline.results import ItemResult
+    from outlast.pipeline.view import RunView
     from outlast.store import Store
     from outlast.store.records import Checkpoint, Lease, RunRecord
 
@@ -140,7 +142,7 @@ class Run:
         try:
             record, lease, before = await self._open(store, sink, now)
             self._doubted = in_doubt(before.identity, now)
-            if before.counts.succeeded + before.counts.skipped + before.counts.dlq + before.counts.failed:
+            if before.counts.finished:
                 versions = {mark.name: mark.version for mark in before.stages}
                 written = changed(before.identity, now)
                 self._versioned = {
@@ -195,15 +197,7 @@ class Run:
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
         plan, began = self.plan, here.get().clock.now()
         state = await _aside(lambda: persist(lambda: store.shard_state(record.number, 0), "the store"))
-        before = Counts(
-            total=record.counts.total,
-            succeeded=record.counts.succeeded,
-            skipped=record.counts.skipped,
-            dlq=record.counts.dlq,
-            failed=record.counts.failed,
-            degraded=record.counts.degraded,
-        )
-        books = Accounting(plan.bounds, before, record.spent)
+        books = Accounting(plan.bounds, record.counts, record.spent)
         codec, types = plan.home.codec, plan.types()
         options: dict[str, Any] = {
             "store": store,
@@ -222,18 +216,23 @@ class Run:
         self.runner = runner = Runner(plan, store, record, lease, books, sink, intake, stop, self._deliver)
         if self._origins is not None:
             self._origins.runner = runner
-        if sink is not None or resends is not None:
-            runner.at_end = lambda: self._finish(runner, sink)
         if self._crowded is not None:
             runner.crowded = self._crowded
-        started = _tell_start(record, before, plan.target)
+        started = _tell_start(record, plan.target)
         if self._asked is not None:
             runner.end(self._asked)
         cancelled: asyncio.CancelledError | None = None
         watcher = None if plan.watch is None else asyncio.create_task(_watched(runner, plan.watch))
         try:
             with marked():
-                await runner.run(started)
+                try:
+                    if await runner.run(started) and (sink is not None or resends is not None):
+                        await self._finish(runner, sink)
+                except asyncio.CancelledError:
+                    runner.end("interrupted")  # also while its sink is finished: a resume does that
+                    raise
+                finally:
+                    await runner.close()
         except asyncio.CancelledError as interruption:
             cancelled = interruption
         if watcher is not None:
@@ -247,7 +246,7 @@ class Run:
         if cancelled is None and runner.reason != "store_error":
             await _aside(lambda: plan.home.tidy(store, began))
         if plan.watch is not None:
-            plan.watch(runner)
+            plan.watch(view_of(runner))
         if cancelled is not None:
             mark_with_result(cancelled, result)
             raise cancelled
@@ -345,9 +344,9 @@ async def _aside(do: Callable[[], Any], waits: Stop | None = None) -> Any:
         del work, cancelled  # an exception and this frame must not keep each other
 
 
-async def _watched(runner: Runner, watch: Callable[[Runner], None]) -> None:
+async def _watched(runner: Runner, watch: Callable[[RunView], None]) -> None:
     while True:
-        watch(runner)
+        watch(view_of(runner))
         await asyncio.sleep(_WATCH)
 
 
@@ -510,11 +509,11 @@ def _set_free(store: Store, lease: Lease, record: RunRecord) -> None:
         warn("letters of the replay could not be opened again: %s", error_text(error))
 
 
-def _tell_start(record: RunRecord, before: Counts, target: str | None) -> Event:
+def _tell_start(record: RunRecord, target: str | None) -> Event:
     from outlast.observe.events import RunStarted
 
     identity: dict[str, Any] = {"run_id": record.id, "pipeline": record.pipeline, "run_key": record.run_key}
-    event = RunStarted(**identity, finished=before.finished, target=target)
+    event = RunStarted(**identity, finished=record.counts.finished, target=target)
     if listening():
         emit(event)
     return event

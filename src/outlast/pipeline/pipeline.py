@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from typing import Never, Unpack
 
     from outlast.components import Files, Query, Table
-    from outlast.pipeline.engine.runner import Runner
     from outlast.pipeline.results import ItemResult, RunResult
+    from outlast.pipeline.view import RunView
     from outlast.store import Store
     from outlast.store.codec import Codec
     from outlast.store.filters import LetterFilter
@@ -222,7 +222,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         on_change: Literal["stop", "keep", "redo"] = "stop",
         progress: bool = False,
         check: bool = True,
-        watch: Callable[[Runner], None] | None = None,
+        watch: Callable[[RunView], None] | None = None,
     ) -> RunResult[Out_co]:
         """
         Run every item of the source through the stages. The same `run_key` goes on with the same run: what is finished stays.
@@ -230,7 +230,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         `sink` is a file (.jsonl, .csv, also with .gz or .zst; .parquet) or a `Table`, which hold each output exactly once whatever happens, a
         callable, which gets outputs at least once, or None: then the store keeps them. `audit="failures"` keeps no
         record of attempts that succeeded at once. `progress` shows the run while it runs: in a notebook, in a terminal (if rich is
-        installed), else in lines on standard error. `watch` is called with the runner every now and then instead.
+        installed), else in lines on standard error. `watch` is called with a `RunView` a few times a second instead.
 
         Only a good end returns (completed, partial_success). With `check`, RunFailed is raised if the run failed, and RunInterrupted if it was
         paused, cancelled or interrupted. Ctrl-C and SIGTERM let running attempts end, for 25 s at most, and then do what they always do:
@@ -266,7 +266,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         on_item_error: Literal["dlq", "collect", "stop"] = "dlq",
         on_change: Literal["stop", "keep", "redo"] = "stop",
         check: bool = True,
-        watch: Callable[[Runner], None] | None = None,
+        watch: Callable[[RunView], None] | None = None,
     ) -> RunResult[Out_co]:
         """As `run`, in the running event loop, whose signals are left alone. A cancelled run is interrupted, and can be resumed."""
         plan = self._plan(
@@ -349,7 +349,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         canary: int | None = None,
         from_start: bool = False,
         sink: object = None,
-        watch: Callable[[Runner], None] | None = None,
+        watch: Callable[[RunView], None] | None = None,
     ) -> RunResult[Out_co]:
         """
         Run the dead letters of these ids that are open, as a run of its own, each from the stage that failed with its stored input. A letter is
@@ -442,8 +442,8 @@ def _checked(stages: tuple[Any, ...], check: Check) -> tuple[Stage[..., Any, Any
 
 @contextmanager
 def _shown(
-    source: object, *, wanted: bool, instead: Callable[[Runner], None] | None = None
-) -> Iterator[Callable[[Runner], None] | None]:
+    source: object, *, wanted: bool, instead: Callable[[RunView], None] | None = None
+) -> Iterator[Callable[[RunView], None] | None]:
     """What watches a run. Nothing of it is loaded unless it is wanted."""
     if not wanted or instead is not None:
         yield instead

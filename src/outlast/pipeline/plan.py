@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from outlast.pipeline.engine.runner import Runner
     from outlast.pipeline.record.books import Bounds
     from outlast.pipeline.stages import Stage
+    from outlast.pipeline.view import RunView
     from outlast.sharing.contact import Commons
     from outlast.store import Store
     from outlast.store.codec import Codec
@@ -72,7 +72,7 @@ class Plan:
     from_start: bool = False
     keep_outputs: bool = True
     provided: Mapping[Any, Any] = field(default_factory=dict)
-    watch: Callable[[Runner], None] | None = None
+    watch: Callable[[RunView], None] | None = None
     tuning: Tuning = field(default_factory=Tuning)
     window: int | None = None  # how many items may be in hand, if not as many as the stages can use
     expected: int | None = None  # how many items there are, if somebody knows

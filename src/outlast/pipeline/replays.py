@@ -330,7 +330,9 @@ class Origin:
         What is said of the run now. One that has read everything and finished all of it is called by its counts; of any other only the
         numbers change.
         """
-        then, now = (_counts(counts, exhausted=exhausted) for counts in (before, after))
+        then, now = (
+            Counts.of(counts, degraded=counts.degraded, source_exhausted=exhausted) for counts in (before, after)
+        )
         elsewhere = said.elsewhere
         if self._elsewhere is not None:
             many = elsewhere.get(self._elsewhere, 0) + after.succeeded - before.succeeded
@@ -344,20 +346,6 @@ class Origin:
             return Standing(status, reason, in_words(status, reason, now, self._bounds, elsewhere=elsewhere), elsewhere)
         old, new = tally(then, elsewhere=said.elsewhere), tally(now, elsewhere=elsewhere)
         return said._replace(why=said.why.replace(old, new, 1), elsewhere=elsewhere)
-
-
-def _counts(counts: RunCounts, *, exhausted: bool) -> Counts:
-    finished = counts.succeeded + counts.skipped + counts.dlq + counts.failed
-    return Counts(
-        total=counts.total,
-        succeeded=counts.succeeded,
-        skipped=counts.skipped,
-        dlq=counts.dlq,
-        failed=counts.failed,
-        pending=counts.total - finished,
-        degraded=counts.degraded,
-        source_exhausted=exhausted,
-    )
 
 
 class Origins:

@@ -13,6 +13,7 @@ from outlast.kernel.wording import counted, duration
 from outlast.pipeline.errors import FailureBudgetExceeded, RunFailed, RunInterrupted, mark_with_result
 from outlast.pipeline.record.errorfile import append_errors
 from outlast.pipeline.record.rowerrors import error_lines
+from outlast.store.records import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ RunOutcome: TypeAlias = Literal["success", "partial", "failure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class Counts(Tally):
     """
     Where the items of a run are. `total` (items read) is always succeeded + skipped + dlq + failed + pending; `degraded` ones are part of
     the succeeded. `source_exhausted` says whether everything was read.
@@ -48,16 +49,19 @@ class Counts:
     degraded: int = 0
     source_exhausted: bool = False
 
-    @property
-    def finished(self) -> int:
-        """Items that have ended, one way or another."""
-        return self.succeeded + self.skipped + self.dlq + self.failed
-
-    @property
-    def success_rate(self) -> float:
-        """Succeeded items as a share of those that were not skipped; 1.0 if there are none."""
-        wanted = self.total - self.skipped
-        return self.succeeded / wanted if wanted else 1.0
+    @classmethod
+    def of(cls, counts: Tally, *, degraded: int, source_exhausted: bool) -> Counts:
+        """Counts as users get them."""
+        return cls(
+            total=counts.total,
+            succeeded=counts.succeeded,
+            skipped=counts.skipped,
+            dlq=counts.dlq,
+            failed=counts.failed,
+            pending=counts.total - counts.finished,
+            degraded=degraded,
+            source_exhausted=source_exhausted,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
+from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -151,18 +152,11 @@ def _worked(passes: Sequence[Pass]) -> float | None:
 
 def _counts(run: RunRecord) -> CountFacts:
     counts = run.counts
-    finished = counts.succeeded + counts.skipped + counts.dlq + counts.failed
-    wanted = counts.total - counts.skipped
     return CountFacts(
-        total=counts.total,
-        succeeded=counts.succeeded,
-        skipped=counts.skipped,
-        dlq=counts.dlq,
-        failed=counts.failed,
-        pending=max(0, counts.total - finished),
-        degraded=counts.degraded,
+        **asdict(counts),
+        pending=counts.pending,
         source_exhausted=run.source_exhausted,
-        success_rate=counts.succeeded / wanted if wanted else 1.0,
+        success_rate=counts.success_rate,
     )
 
 
@@ -212,7 +206,7 @@ def _unknown(run: RunRecord, *, complete: bool) -> tuple[str, ...]:
         )
     if not run.source_exhausted:
         said.append("The source was not read to its end: how many items there are in all is not known.")
-    if run.counts.total > run.counts.succeeded + run.counts.skipped + run.counts.dlq + run.counts.failed:
+    if run.counts.pending:
         said.append("Of items that are not finished only attempts up to their last checkpoint are on record.")
     return tuple(said)
 

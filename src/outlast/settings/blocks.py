@@ -1,5 +1,5 @@
 """
-Configuration blocks, in every spelling that is accepted, read into the arguments of a `RetryPolicy`.
+Retry blocks, in every spelling that is accepted, read into the arguments of a `RetryPolicy`; and a policy as such a block.
 
 Canonical keys carry their unit (``_ms``, ``_s``). A block in an older spelling brings the defaults that went with it there. Unknown keys
 are errors: a retry block that is silently ignored is worse than none.
@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from outlast.settings.callables import name_of
 from outlast.settings.checks import Check, Shown
+from outlast.settings.keys import number_of, time_of, truth_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from outlast.errors import Problem
-    from outlast.settings.checks import Field
+    from outlast.kernel.aliases import ErrorSpec
 
 # Every key a retry block may have, with what it means.
 CONFIG_KEYS: dict[str, str] = {
+    "preset": "a ready-made policy, which holds wherever the block says nothing",
     "max_attempts": "executions in all, the first included",
     "max_retries": "executions after the first",
     "mode": "inline or requeue; read by jobs, ignored elsewhere",
@@ -70,6 +73,24 @@ _TIMES = {
 }
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _numbers(values: Any) -> Any:
+    return {name: number_of(value) for name, value in values.items()} if isinstance(values, Mapping) else values
+
+
+# What is read of a text.
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "max_attempts": number_of,
+    "max_retries": number_of,
+    "multiplier": number_of,
+    "jitter": lambda value: truth_of(number_of(value)),
+    "retry_limits": _numbers,
+    "retry_exhausted": truth_of,
+    "retry_exhausted_steps": truth_of,
+}
 # Spellings that bring the defaults of their origin.
 _DIALECTS = frozenset({"base_delay_ms", "base_delay", "retry_backoff_base"})
 
@@ -77,7 +98,7 @@ _DIALECTS = frozenset({"base_delay_ms", "base_delay", "retry_backoff_base"})
 class Reading:
     """What a block says: the `settings` it makes, and in `check` what is wrong with it."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], presets: Callable[[], Mapping[str, Any]]) -> None:
         self.check = Check()
         self.settings: dict[str, Any] = {}
         self._written: dict[str, str] = {}  # setting -> the key it was written as
@@ -87,13 +108,26 @@ class Reading:
             self.check.add("retry", "a mapping of settings", config)
             self.check.raise_if_any()
         self.check.unknown_keys(config, tuple(CONFIG_KEYS))
-        self.config = config
+        # Numbers and truths may be text: an environment variable is nothing else.
+        self.config: dict[str, Any] = {key: _PLAIN.get(key, _as_it_is)(value) for key, value in config.items()}
+        self.base = self._preset(presets) if "preset" in config else None
+        self._usual: dict[str, Any] = {} if self.base is None else self.base.settings()
         self.settings |= self._dialect()
         self._attempts()
         self._times()
         self._backoff()
         self._errors()
         self._rest()
+
+    def _preset(self, presets: Callable[[], Mapping[str, Any]]) -> Any:
+        known, name = presets(), self.config["preset"]
+        for key in [key for key in self.config if key in _DIALECTS]:
+            way_out = "It brings defaults of its own: write initial_delay_ms."
+            self.check.add(key, "left out with a preset", self.config[key], way_out)
+        if isinstance(name, str) and name in known:
+            return known[name]
+        self.check.choice("preset", name, tuple(known))
+        return None
 
     def _dialect(self) -> dict[str, Any]:
         """The defaults that come with a spelling: each origin keeps the numbers it promised."""
@@ -141,7 +175,7 @@ class Reading:
                         self.check.add(key, "a list of at least one delay", Shown("an empty one"), way_out)
                     times: Any = tuple(self._time((key, i), key, one) for i, one in enumerate(self._listed(key)))
                 else:
-                    times = None if value is None and field == "max_delay" else self._time(key, key, value)
+                    times = None if value is None and field == "max_delay" else self._time((key,), key, value)
                 if len(self.check.problems) > known:
                     self._complained.add(field)
                     self.settings.pop(field, None)
@@ -151,10 +185,11 @@ class Reading:
 
     def _order(self) -> None:
         """The first delay against the ceiling, in the words and units that were written."""
-        first, top = self.settings.get("initial_delay", 1.0), self.settings.get("max_delay", 30.0)
+        usual = {"initial_delay": 1.0, "max_delay": 30.0} | self._usual | self.settings
+        first, top = usual["initial_delay"], usual["max_delay"]
         if {"initial_delay", "max_delay"} & self._complained:
             self._complained |= {"initial_delay"}
-        elif top is not None and first > top and not self.settings.get("delays"):
+        elif top is not None and first > top and not usual.get("delays"):
             self._complained |= {"initial_delay"}
             ceiling = self._written.get("max_delay", "max_delay_ms")
             shown = self.config.get(ceiling, round(top * 1000) if ceiling.endswith("_ms") else top)
@@ -162,20 +197,21 @@ class Reading:
             way_out = f"Raise {ceiling}, or set {ceiling}: null for no ceiling."
             self.check.add(key, f"at most {ceiling} ({shown})", self.config.get(key, round(first * 1000)), way_out)
 
-    def _time(self, where: Field, key: str, value: Any) -> float:
-        unit, size = ("milliseconds", 1000) if key.endswith("_ms") else ("seconds", 1)
-        if hasattr(value, "total_seconds") and size == 1:
-            value = value.total_seconds()
-        return self.check.number(where, value, low=0, default=0.0, what=unit) / size
+    def _time(self, where: tuple[str | int, ...], key: str, value: Any) -> float:
+        return time_of(self.check, where, key, value)
 
     def _backoff(self) -> None:
-        backoff = self.check.choice("backoff", self.config.get("backoff", "exponential"), _BACKOFFS_KNOWN)
+        usual = self._usual.get("backoff", "exponential")
+        backoff = self.check.choice("backoff", self.config.get("backoff", usual), _BACKOFFS_KNOWN)
         self.settings["backoff"] = _BACKOFFS.get(backoff, backoff)
-        if backoff == "schedule" and not self.settings.get("delays"):
+        if "backoff" in self.config and backoff != "schedule" and self._usual.get("delays"):
+            self.settings.setdefault("delays", ())  # the preset has a schedule, and the block wants none
+        delays = self.settings.get("delays", self._usual.get("delays"))
+        if backoff == "schedule" and not delays:
             self.check.add("delays_ms", "a list of delays (backoff: schedule needs them)", Shown("none"))
-        if self.settings.get("delays") and "backoff" in self.config and backoff != "schedule":
+        if delays and "backoff" in self.config and backoff != "schedule":
             self.check.add("backoff", "schedule when delays are listed", backoff)
-        if self.settings.get("delays"):
+        if delays:
             for field in ("initial_delay", "max_delay", "multiplier"):
                 key = self._written.get(field, field)
                 if key in self.config and key not in _DIALECTS:  # those say more than a delay
@@ -197,7 +233,7 @@ class Reading:
 
     def _errors(self) -> None:
         config, settings = self.config, self.settings
-        lists = [key for key in ("on_errors", "retriable_errors") if key in config and config[key] != "auto"]
+        lists: list[str] = [key for key in ("on_errors", "retriable_errors") if key in config and config[key] != "auto"]
         if len(lists) > 1:
             self.check.add("on_errors", "given once", Shown("both on_errors and retriable_errors"))
         for key in lists[:1]:
@@ -219,11 +255,13 @@ class Reading:
         unclear = config.get("unclear", "fail")
         if unclear not in ("fail", "retry"):
             self.check.add("unclear", "fail or retry", unclear)
-        current = settings.get("on_errors", ("transient",))
+        current = settings.get("on_errors", self._usual.get("on_errors", ("transient",)))
         if unclear == "fail" and "unclear" in config and lists and isinstance(current, list | tuple):
             for wider in [one for one in ("unclear", "all") if one in current]:
                 way_out = f"{self._written.get('on_errors', 'on_errors')} lists {wider}: keep it in one."
                 self.check.add("unclear", "retry, or left out", unclear, way_out)
+        if unclear == "fail" and "unclear" in config and not lists and "unclear" in self._usual.get("on_errors", ()):
+            settings["on_errors"] = [one for one in current if one != "unclear"]
         if unclear == "retry" and isinstance(current, list | tuple) and "unclear" not in current:
             settings["on_errors"] = [*current, "unclear"]
 
@@ -263,3 +301,48 @@ class Reading:
         if field == "on_errors" and isinstance(number, int) and number < len(self._origins):
             return self._origins[number]
         return (self._written.get(str(field), field), *rest)
+
+
+# -- a policy as a block ---------------------------------------------------------------------------------------------------
+
+
+def policy_block(policy: Any, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The block that makes such a policy: what differs from the usual, times as seconds."""
+    check = Check()
+    said = {name: value for name, value in policy.settings().items() if value != usual[name]}
+    # What has no effect is refused in a block.
+    idle = {"backoff", "initial_delay", "multiplier", "max_delay"} if policy.delays else set()
+    idle |= {"multiplier"} if policy.backoff != "exponential" else set()
+    block: dict[str, Any] = {}
+    for name, value in said.items():
+        if name in idle:
+            continue
+        if name in ("on_errors", "skip_on_errors"):
+            block[name] = shown_specs(check, name, value)
+        elif name == "jitter":
+            block[name] = {"add_s": value["add"]} if isinstance(value, Mapping) else value
+        elif name == "retry_limits":
+            block[name] = dict(value) or {"unknown": 0}  # no tier has any: neither has one that is listed with none
+        else:
+            block[f"{name}_s" if name in _TIMES else name] = list(value) if isinstance(value, tuple) else value
+    check.raise_if_any()
+    return block
+
+
+def shown_specs(check: Check, field: str, specs: Sequence[ErrorSpec]) -> list[str | int]:
+    """Errors as configuration lists them: exception classes by their names."""
+    from outlast.verdicts import resolve
+
+    found: list[str | int] = []
+    for number, spec in enumerate(specs):
+        name: str | int = ""
+        if isinstance(spec, str | int):
+            name = spec
+        elif isinstance(spec, type):
+            dotted = spec.__qualname__ if spec.__module__ == "builtins" else f"{spec.__module__}.{spec.__qualname__}"
+            name = dotted if resolve(dotted) is spec else ""
+        if name == "":
+            way_out = "Configuration lists errors by name: raise an exception class of a module for it."
+            check.add((field, number), "an error that a name leads to", Shown(name_of(spec)), way_out)
+        found.append(name)
+    return found

@@ -381,8 +381,7 @@ class Count:
         return {stage: (count, skipped) for stage, count, skipped in rows}
 
     def _unfinished(self) -> dict[int, int]:
-        counts = self.run.counts
-        if counts.total <= counts.succeeded + counts.skipped + counts.dlq + counts.failed:
+        if not self.run.counts.pending:
             return {}
         ended = "select 1 from outlast_attempts e where e.run = t.run and e.seq = t.seq and e.stage = t.stage and e.outcome <> 'retrying'"
         rows = self._tx.rows(

@@ -120,8 +120,30 @@ class StageMark:
     checkpoint: bool = False
 
 
+class Tally:
+    """What follows from counts of items: `total` were read, and the others count those that are finished."""
+
+    __slots__ = ()
+    total: int
+    succeeded: int
+    skipped: int
+    dlq: int
+    failed: int
+
+    @property
+    def finished(self) -> int:
+        """Items that have ended, one way or another."""
+        return self.succeeded + self.skipped + self.dlq + self.failed
+
+    @property
+    def success_rate(self) -> float:
+        """Succeeded items as a share of those that were not skipped; 1.0 if there are none."""
+        wanted = self.total - self.skipped
+        return self.succeeded / wanted if wanted else 1.0
+
+
 @dataclass(frozen=True, slots=True)
-class RunCounts:
+class RunCounts(Tally):
     """`total` items were read; the others count those that are finished. `degraded` is part of `succeeded`."""
 
     total: int = 0
@@ -132,19 +154,9 @@ class RunCounts:
     degraded: int = 0
 
     @property
-    def finished(self) -> int:
-        return self.succeeded + self.skipped + self.dlq + self.failed
-
-    @property
     def pending(self) -> int:
-        """Read, and not finished."""
+        """Items that were read and have not ended."""
         return max(0, self.total - self.finished)
-
-    @property
-    def success_rate(self) -> float:
-        """The share of those that succeeded in all but the skipped; 1.0 if there are none."""
-        wanted = self.total - self.skipped
-        return self.succeeded / wanted if wanted else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,7 +519,6 @@ class Batch:
     dead_letters: tuple[DeadLetterRow, ...] | list[DeadLetterRow] = ()
     resolved: tuple[Settled, ...] | list[Settled] = ()
     homes: tuple[Homecoming, ...] | list[Homecoming] = ()
-    events: tuple[EventRow, ...] | list[EventRow] = ()
     read: int = 0
     sink_offset: int | None = None
     sink_mark: str | None = None

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from outlast.kernel.wording import counted
 from outlast.pipeline.results import Counts
+from outlast.store.records import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from outlast.pipeline.results import RunOutcome
-    from outlast.store.records import ItemRow, ItemStatus, RunStatus
+    from outlast.store.records import ItemRow, ItemStatus, RunCounts, RunStatus
 
 SAME_FAILURES = 50  # finished items in a row with one fingerprint, after which nobody believes in the next one
 _MOST_NAMED = 4  # sinks in a sentence
@@ -48,13 +49,15 @@ class Bounds:
         return said
 
 
-class Accounting:
+class Accounting(Tally):
     """
     `judge` is told when an item ends, and answers with a reason to stop reading if there is one now; `record` when its end is on record, and
     only that counts. The counts go on where an earlier pass ended; what is watched for a stop begins anew with each pass.
     """
 
-    def __init__(self, bounds: Bounds, before: Counts | None = None, spent: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, bounds: Bounds, before: RunCounts | Counts | None = None, spent: Mapping[str, float] | None = None
+    ) -> None:
         before = before or Counts()
         self.bounds = bounds
         self.total = before.total
@@ -73,22 +76,9 @@ class Accounting:
         self._same: str | None = None
         self._row = 0
 
-    @property
-    def finished(self) -> int:
-        return self.succeeded + self.skipped + self.dlq + self.failed
-
     def counts(self) -> Counts:
         """The books as they are now."""
-        return Counts(
-            total=self.total,
-            succeeded=self.succeeded,
-            skipped=self.skipped,
-            dlq=self.dlq,
-            failed=self.failed,
-            pending=self.total - self.finished,
-            degraded=self.degraded,
-            source_exhausted=self.source_exhausted,
-        )
+        return Counts.of(self, degraded=self.degraded, source_exhausted=self.source_exhausted)
 
     def record(self, items: Sequence[ItemRow]) -> None:
         """The ends of these items are on record."""

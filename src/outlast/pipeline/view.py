@@ -1,0 +1,151 @@
+"""
+A run at one instant, as a value: what whoever watches it is given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from outlast.breaker import CircuitBreaker
+    from outlast.budgets import RetryBudget
+    from outlast.calls.guard import Guard
+    from outlast.limits import Limit
+    from outlast.pipeline.engine.runner import Runner
+    from outlast.pipeline.results import Counts
+    from outlast.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageView:
+    """
+    The items at one stage. `running` are attempted, `queued` wait for a slot, `waiting` for another attempt or a circuit,
+    `in_line` for a limit. `done` are through it, `refused` of these were taken back because the sink does not want them.
+    `entered` began at it: behind a checkpoint, or as a dead letter. `retries`, `skipped` and `dead` are of items that
+    have ended.
+    """
+
+    name: str
+    guard: Guard = field(repr=False)
+    running: int = 0
+    queued: int = 0
+    waiting: int = 0
+    in_line: int = 0
+    done: int = 0
+    refused: int = 0
+    entered: int = 0
+    retries: int = 0
+    skipped: int = 0
+    dead: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """
+    One pass of a run at one instant. `status` is running, stopping, or what the run came to; `reason` says why it reads
+    no more, `grace` for how many seconds attempts may still go on, and `why` what it came to, once it is over. `before`
+    counts the items that earlier passes had finished, `expected` is how many there are, if that is known.
+    """
+
+    id: str
+    run_key: str
+    pipeline: str
+    pass_number: int
+    status: str
+    reason: str | None
+    why: str
+    over: bool
+    grace: float | None
+    counts: Counts
+    before: int
+    expected: int | None
+    spent: Mapping[str, float]
+    spend_limit: Mapping[str, float]
+    sink: str
+    stages: tuple[StageView, ...]
+    _look: Callable[[], RunView] = field(repr=False, compare=False)
+    _store: Callable[[], Store] = field(repr=False, compare=False)
+
+    def now(self) -> RunView:
+        """The same pass at this instant. Any thread may ask; what moves meanwhile may be seen half."""
+        return self._look()
+
+    def problems(self, limit: int = 5) -> tuple[tuple[int, str, str], ...]:
+        """What has failed most, from the store: how many items, at which stage, and what it was."""
+        store = self._store()
+        record = store.run(self.id)
+        groups = () if record is None else store.failures(record, limit=limit)
+        return tuple((group.count, group.stage, f"{group.error_class}: {group.message}") for group in groups)
+
+    @property
+    def limits(self) -> dict[str, Limit]:
+        """The limits of the stages, by name."""
+        return {part.name: part for stage in self.stages if (part := stage.guard.limit) is not None}
+
+    @property
+    def breakers(self) -> dict[str, CircuitBreaker]:
+        """The breakers of the stages, by name."""
+        return {part.name: part for stage in self.stages if (part := stage.guard.breaker) is not None}
+
+    @property
+    def budgets(self) -> dict[str, RetryBudget]:
+        """The retry budgets of the stages, by name."""
+        return {part.name: part for stage in self.stages if (part := stage.guard.retry_budget) is not None}
+
+
+def view_of(runner: Runner) -> RunView:
+    """What is to be seen of a runner now. It only looks."""
+    plan, record, over, sink = runner.plan, runner.record, runner.result, runner.plan.sink
+    grace = None if runner.ends_on is None or over is not None else runner.ends_on - runner.clock.monotonic()
+    stopping = runner.status is not None or runner.reason is not None
+    return RunView(
+        id=record.id,
+        run_key=record.run_key,
+        pipeline=plan.name,
+        pass_number=runner.lease.token,
+        status=over.status if over is not None else "stopping" if stopping else "running",
+        reason=runner.reason if over is None else None,
+        why="" if over is None else over.why,
+        over=over is not None,
+        grace=None if grace is None else max(0.0, grace),
+        counts=runner.books.counts(),
+        before=runner.endings.before,
+        expected=plan.expected,
+        spent=dict(runner.books.spent),
+        spend_limit=dict(plan.bounds.spend_limit or {}),
+        sink="the store" if sink is None else PurePath(sink).name if isinstance(sink, str | PurePath) else "sink",
+        stages=_stages(runner),
+        _look=lambda: view_of(runner),
+        _store=lambda: runner.store,
+    )
+
+
+def _stages(runner: Runner) -> tuple[StageView, ...]:
+    endings, found = runner.endings, list[StageView]()
+    done = 0  # items that have ended behind a stage or are at a later one, without those that began there
+    for stage, place in reversed([*zip(runner.stages, runner.scheduler.places(), strict=True)]):
+        at = stage.index
+        done += endings.through[at + 1]
+        tally = endings.stages[at]
+        found.append(
+            StageView(
+                name=stage.name,
+                guard=stage.guard,
+                running=place.running,
+                queued=place.queued,
+                waiting=place.waiting,
+                in_line=place.in_line,
+                done=done,
+                refused=endings.refusals if stage.last else 0,
+                entered=endings.entered[at],
+                retries=tally.retries,
+                skipped=tally.skipped,
+                dead=tally.dead,
+            )
+        )
+        done += sum(place) + endings.held[at] - endings.entered[at]
+    return tuple(reversed(found))

@@ -1,0 +1,329 @@
+"""
+The configuration blocks of a guard and its parts, as tables; how a block is read against its table, and how a thing is shown as one.
+
+A duration may be written as ``timeout``, ``timeout_s`` or ``timeout_ms``, and without a unit in its key also as ``"30s"`` or ``"500ms"``.
+Numbers and truths may be text, as they are in environment variables. The retry block has more spellings, and a module of its own: `blocks`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from outlast.errors import ConfigurationError, Problem
+from outlast.settings.callables import name_of
+from outlast.settings.checks import Check, Shown, show
+from outlast.settings.names import attribute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class Key(NamedTuple):
+    """One key of a block: what kind of value it has, what it means, and the option that it sets if that has another name."""
+
+    kind: str
+    meaning: str
+    option: str = ""
+    needed: bool = False
+    of: str = ""  # the option without which it means nothing
+
+
+_NAME = Key("text", "its name; if left out, that of the guard")
+_SHARED = Key("truth", "whether all processes that use the store have it together")
+
+# Block -> its keys. Kinds: text, integer, number, truth, list; wait (seconds of at least 0) and time (seconds greater than 0), each in three
+# spellings; function (module:name); block (another block, or several).
+BLOCKS: dict[str, dict[str, Key]] = {
+    "guard": {
+        "name": Key("text", "its name, also for the parts that have none of their own"),
+        "preset": Key("text", "the ready-made policy that is retried by; the block retry changes it"),
+        "retry": Key("block", "a retry block; null for one attempt"),
+        "timeout": Key("time", "one attempt; or a block with step, total and idle"),
+        "total_timeout": Key("time", "everything, waits included"),
+        "idle_timeout": Key("time", "the wait for each item of an async generator"),
+        "isolation": Key("text", "thread or process"),
+        "circuit_breaker": Key("block", "a circuit_breaker block", "breaker"),
+        "limit": Key("block", "a limit block"),
+        "cost": Key("function", "what an attempt will use of the limit's rates", of="limit"),
+        "retry_budget": Key("block", "a retry_budget block"),
+        "hedge": Key("block", "a hedge block"),
+        "on_open": Key(
+            "text", "fail or wait, at an open circuit; may also stand in the block circuit_breaker", of="breaker"
+        ),
+        "retry_if": Key("function", "which results are tried again"),
+        "fallback": Key("function", "what answers when all else has failed"),
+        "fallback_on": Key("list", "the errors that the fallback answers for", of="fallback"),
+        "idempotent": Key("truth", "false: the work must not be done twice"),
+    },
+    "timeout": {
+        "step": Key("time", "one attempt", "timeout"),
+        "total": Key("time", "everything, waits included", "total_timeout"),
+        "idle": Key("time", "the wait for each item of an async generator", "idle_timeout"),
+    },
+    "circuit_breaker": {
+        "name": _NAME,
+        "failure_threshold": Key("integer", "failures in a row that open it"),
+        "reset_timeout": Key("wait", "time until probes may start"),
+        "half_open_requests": Key("integer", "probes that may run at a time"),
+        "success_threshold": Key("integer", "successful probes that close it; null for as many as half_open_requests"),
+        "failure_rate": Key("number", "instead of failure_threshold: the share of the last calls that opens it"),
+        "window": Key("integer", "how many calls the rate looks at"),
+        "min_calls": Key("integer", "calls before the rate means anything"),
+        "slow_call": Key("time", "a call that took longer counts as a failure"),
+        "open_jitter": Key("number", "varies the open time by this ratio"),
+        "open_growth": Key("number", "multiplies the open time with each failed round of probes"),
+        "count": Key("text", "faults or any"),
+        "mode": Key("text", "on or shadow"),
+        "shared": _SHARED,
+    },
+    "limit": {
+        "name": _NAME,
+        "concurrency": Key("integer", "calls that may be under way at a time"),
+        "rates": Key("block", "a mapping from a name, such as calls or tokens, to a rate block"),
+        "max_wait": Key("wait", "how long a call may wait in line; null for as long as it takes"),
+        "adaptive": Key("truth", "whether it heeds a service that says too many"),
+        "shared": _SHARED,
+    },
+    "rate": {
+        "amount": Key("number", "how much", needed=True),
+        "per": Key("time", "in which time", needed=True),
+        "burst": Key("number", "what may be taken at once"),
+    },
+    "retry_budget": {
+        "name": _NAME,
+        "ratio": Key("number", "what a call that succeeds at its first attempt deposits"),
+        "reserve": Key("integer", "retries that are there from the start"),
+        "shared": _SHARED,
+    },
+    "hedge": {
+        "after": Key("time", "time until the next execution starts", needed=True),
+        "max_hedges": Key("integer", "how many are started at the most"),
+    },
+}
+TIMES = ("wait", "time")
+_NUMBER = re.compile(r"[+-]?(\d+|\d+\.\d*|\.\d+)(e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
+_DURATION = re.compile(r"(?P<amount>[+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*(?P<unit>ms|s|min|m|h|d)", re.ASCII)
+_UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_LONGEST = 40  # characters of a number
+
+
+def spellings(name: str, kind: str) -> tuple[str, ...]:
+    """The keys that a setting may be written as."""
+    return (name, f"{name}_s", f"{name}_ms") if kind in TIMES else (name,)
+
+
+def keys_of(block: str) -> dict[str, str]:
+    """Every key that a block may have, in every spelling, with what it means."""
+    return {key: one.meaning for name, one in BLOCKS[block].items() for key in spellings(name, one.kind)}
+
+
+# -- text ------------------------------------------------------------------------------------------------------------------
+
+
+def number_of(value: Any) -> Any:
+    """The number that a text says; anything else as it is."""
+    if not isinstance(value, str) or len(value) > _LONGEST or not _NUMBER.fullmatch(value.strip()):
+        return value
+    number = float(value)
+    return int(value) if value.strip().lstrip("+-").isdecimal() else number
+
+
+def truth_of(value: Any) -> Any:
+    """The truth that a text says; anything else as it is."""
+    return {"true": True, "false": False}.get(value.strip().lower(), value) if isinstance(value, str) else value
+
+
+def seconds_of(value: Any) -> Any:
+    """The seconds that a text with a unit, or a timedelta, says; anything else as `number_of` has it."""
+    if isinstance(value, str) and len(value) <= _LONGEST and (said := _DURATION.fullmatch(value.strip())):
+        return float(said["amount"]) * _UNITS[said["unit"]]
+    total = None if isinstance(value, type) else getattr(value, "total_seconds", None)
+    return number_of(value) if total is None else total()
+
+
+def time_of(check: Check, where: tuple[str | int, ...], key: str, value: Any, *, positive: bool = False) -> float:
+    """A duration in seconds, written under a key that says its unit or says none."""
+    unit, size = ("milliseconds", 1000) if key.endswith("_ms") else ("seconds", 1)
+    said = seconds_of(value) if not key.endswith(("_ms", "_s")) else number_of(value)
+    if key.endswith("_s") and not isinstance(value, str):
+        said = seconds_of(value)  # a timedelta has its unit with it
+    if isinstance(said, str) and size == 1 and not key.endswith("_s"):
+        bound = "greater than 0" if positive else "of at least 0"
+        check.add(where, f"seconds {bound}", value, 'A text has its unit with it: "30s", "500ms", "5m".')
+        return 0.0
+    return check.number(where, said, low=0, default=0.0, open_low=positive, what=unit) / size
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------------
+
+
+class Block:
+    """
+    A block as it was written: the `settings` that it makes, and in `check` what is wrong with it. `parts` makes the blocks inside of it, `named`
+    the functions.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        config: Mapping[str, Any],
+        parts: Mapping[str, Callable[[Any], Any]] | None = None,
+        named: Callable[[str], Any] | None = None,
+    ) -> None:
+        self.check = Check()
+        self.settings: dict[str, Any] = {}
+        self.written: dict[str, tuple[str | int, ...]] = {}  # option -> where it stands
+        self._complained: set[str] = set()
+        self._parts = parts or {}
+        self._named = named
+        if not isinstance(config, Mapping):
+            self.check.add((), "a mapping of settings", config)
+            self.check.raise_if_any()
+        self.config, self._keys = config, BLOCKS[kind]
+        self.check.unknown_keys(config, tuple(keys_of(kind)))
+        for name, key in BLOCKS[kind].items():
+            self._read(name, key)
+        self.complete = not any(
+            key.needed and (key.option or name) not in self.settings for name, key in BLOCKS[kind].items()
+        )
+
+    def _read(self, name: str, key: Key) -> None:
+        option = key.option or name
+        given = [one for one in spellings(name, key.kind) if one in self.config]
+        if len(given) > 1:
+            self.check.add(name, "given once", Shown(f"both {given[0]} and {given[1]}"))
+        if not given:
+            if key.needed:
+                self.check.add(name, "given", Shown("nothing"), key.meaning.capitalize() + ".")
+            return
+        self.put(option, (given[0],), lambda: self._value(key, given[0], self.config[given[0]]))
+
+    def put(self, option: str, where: tuple[str | int, ...], make: Callable[[], Any]) -> None:
+        """Have an option from this place in the block; what is wrong with it is told once, and the option left out."""
+        if option in self.written:
+            both = Shown(f"both {Problem(self.written[option]).where} and {Problem(where).where}")
+            self.check.add(self.written[option], "given once", both)
+            return
+        self.written[option] = where
+        known, value = len(self.check.problems), None
+        try:
+            value = make()
+        except ConfigurationError as wrong:
+            self.check.take(wrong, *where)
+        if len(self.check.problems) > known:
+            self._complained.add(option)
+        else:
+            self.settings[option] = value
+
+    def _value(self, key: Key, written: str, value: Any) -> Any:
+        if value is None:
+            return None
+        if key.kind in TIMES:
+            return time_of(self.check, (written,), written, value, positive=key.kind == "time")
+        if key.kind in ("integer", "number"):
+            return number_of(value)
+        if key.kind == "truth":
+            return truth_of(value)
+        if key.kind == "function":
+            if not isinstance(value, str) or self._named is None:
+                self.check.add(written, 'the name of a function, as "module:name"', value)
+                return None
+            return self._named(value)
+        return self._parts[written](value) if key.kind == "block" else value
+
+    def made(self, make: Callable[..., T]) -> T:
+        """What the settings make; every mistake at once, under the keys that were written."""
+        if not self.complete:
+            self.check.raise_if_any()
+        try:
+            thing = make(**self.settings)
+        except ConfigurationError as wrong:
+            self.check.problems += [
+                self._told(problem)
+                for problem in wrong.details
+                if not problem.path or not self._complained.intersection(self._about(str(problem.path[0])))
+            ]
+            self.check.raise_if_any()
+            raise
+        self.check.raise_if_any()
+        return thing
+
+    def _about(self, option: str) -> tuple[str, ...]:
+        """The option, and the one without which it means nothing."""
+        return option, next((key.of for name, key in self._keys.items() if option == (key.option or name)), "")
+
+    def _told(self, problem: Problem) -> Problem:
+        option = str(problem.path[0]) if problem.path else ""
+        where = self.written.get(option)
+        if where is None:
+            return problem
+        seconds = self.settings.get(option)
+        in_words = str(where[-1]).endswith("_ms") and isinstance(seconds, float) and problem.got == show(seconds)
+        got = f"{seconds:g} s" if in_words else problem.got
+        return problem.replace(path=(*where, *problem.path[1:]), got=got)
+
+
+def named(
+    make: Callable[..., T],
+    kind: str,
+    config: Mapping[str, Any],
+    name: str | None,
+    parts: Mapping[str, Callable[[Any], Any]] | None = None,
+) -> T:
+    """What a block makes that is known by a name: its own, or else this one."""
+    block = Block(kind, config, parts)
+    if "name" not in block.written:
+        if name is None:
+            block.check.add("name", "given", Shown("nothing"), "Say name in the block, or give one to its guard.")
+        block.settings["name"] = name or "unnamed"
+    return block.made(make)
+
+
+def rate_of(config: Any) -> Any:
+    """The block that a rate in one word stands for: ``"500/min"``; anything else as it is."""
+    if not isinstance(config, str) or len(config) > _LONGEST:
+        return config
+    amount, slash, per = (part.strip() for part in config.partition("/"))
+    return {"amount": amount, "per": f"1{per}" if per in _UNITS else per} if slash else config
+
+
+# -- functions by name -----------------------------------------------------------------------------------------------------
+
+
+def name_for(check: Check, where: str, function: Any) -> str | None:
+    """``module:name`` of a function that can be found there again; the problem, if it cannot."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    with suppress(AttributeError):
+        if attribute(sys.modules.get(str(module)), str(name)) is function and module != "__main__":
+            return f"{module}:{name}"
+    way_out = "Configuration names a function as module:name. Define it at the top of a module."
+    check.add(where, "a function that its name leads to", Shown(name_of(function)), way_out)
+    return None
+
+
+# -- showing ---------------------------------------------------------------------------------------------------------------
+
+
+def shown(
+    block: str,
+    options: Mapping[str, Any],
+    usual: Mapping[str, Any],
+    parts: Mapping[str, Callable[[Any], Any]] | None = None,
+) -> dict[str, Any]:
+    """A thing as its block: what differs from the usual, times as seconds. `parts` shows what is no plain data."""
+    found: dict[str, Any] = {}
+    for name, key in BLOCKS[block].items():
+        option = key.option or name
+        if option not in options or (option in usual and options[option] == usual[option]):
+            continue
+        value = options[option]
+        if value is not None and parts and name in parts:
+            value = parts[name](value)
+        found[f"{name}_s" if key.kind in TIMES else name] = value
+    return found
