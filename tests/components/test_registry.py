@@ -219,7 +219,6 @@ print(run.counts.succeeded)
 """
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="nothing else ends a process at once")
 def test_every_output_is_there_once_whenever_the_process_was_killed(tmp_path):
     """S3-02, C-28: a page that was written and not committed is taken away when the run goes on, and written again."""
     (tmp_path / "paged.py").write_text(PAGES)
