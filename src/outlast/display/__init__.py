@@ -5,6 +5,7 @@ What a person sees of a run while it runs, and of its parts in a notebook.
     telling     the same in words: limits, breakers, costs; plain lines for a log
     graph       stages as a graph, drawn from its edges
     terminal    the picture in a terminal, with rich
+    html        what pages are made of, a report's too: escaping, the palette, bars and tables for notebooks
     page        the same as HTML, and what pipelines and results show in a notebook
     watch       a thread beside the run, which looks and shows: in a terminal, in a notebook, in lines
 

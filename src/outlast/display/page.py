@@ -8,10 +8,25 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from outlast.display.graph import ranks
+from outlast.display.html import (
+    bar,
+    coloured,
+    counts_bar,
+    cut,
+    dimmed,
+    escaped,
+    framed,
+    headline,
+    kinds,
+    lanes,
+    monospaced,
+    paragraph,
+    quiet,
+    table,
+)
 from outlast.display.telling import ending, lines, number, pace, protections, totals, trouble, unit
 from outlast.kernel.redact import error_text
 from outlast.kernel.wording import counted, duration, percent, whole
@@ -21,32 +36,11 @@ if TYPE_CHECKING:
 
     from outlast.deadletters import FailureGroup
     from outlast.display.snapshot import Edge, Snapshot
-    from outlast.pipeline.results import Counts, PartialResult, RunResult
+    from outlast.pipeline.results import PartialResult, RunResult
     from outlast.pipeline.stages import Stage
 
-# Halfway between light and dark, so that they can be read on both.
 _UNKNOWN = ("--target", "FILE:NAME")  # where code is that nobody has recorded
-_COLOURS = {"succeeded": "#2da562", "degraded": "#c9971c", "skipped": "#4a90d9", "dead": "#e0524d"}
-_STATUS = {
-    "running": "#3a8fb7",
-    "completed": _COLOURS["succeeded"],
-    "success": _COLOURS["succeeded"],
-    "failed": _COLOURS["dead"],
-    "failure": _COLOURS["dead"],
-}
-_UNSURE = _COLOURS["degraded"]
-_LINE = "rgba(128,128,128,.35)"
-_FAINT = "rgba(128,128,128,.18)"
-_FRAME = "font:13px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif;max-width:60em;color:inherit;text-align:left"
-_DIM = "opacity:.65"
-_CODE = f"font:12px/1.5 ui-monospace,Menlo,Consolas,monospace;background:{_FAINT};border-radius:3px;padding:1px 4px"
-_CELL = f"padding:2px 10px 2px 0;text-align:left;vertical-align:top;border:0;border-bottom:1px solid {_LINE};background:none"
-_NUMBER = (
-    _CELL.replace("text-align:left", "text-align:right")
-    + ";font-variant-numeric:tabular-nums;white-space:nowrap;min-width:4em"
-)
 _MOST_GROUPS = 10
-_LONGEST = 300  # characters of a message
 
 
 class Page:
@@ -74,9 +68,9 @@ def run_page(now: Snapshot) -> str:
         share += f" · {percent(now.finished, now.expected)}"
     stopping = ending(now, "Interrupting")
     said = now.why or stopping or " · ".join([*pace(now), *trouble(now)])
-    return _frame(
-        _headline(now.pipeline, now.run_key, now.status, whole(now.elapsed)),
-        _bar(
+    return framed(
+        headline(now.pipeline, now.run_key, now.status, whole(now.elapsed)),
+        bar(
             max(end, now.finished),
             dead=now.dead + now.failed,
             degraded=now.degraded,
@@ -84,8 +78,8 @@ def run_page(now: Snapshot) -> str:
             succeeded=now.succeeded - now.degraded,
             label=share,
         ),
-        _p(_e(said), f"color:{_UNSURE}" if stopping else ""),
-        _p(_kinds(totals(now))),
+        paragraph(coloured(said, "again") if stopping else escaped(said)),
+        paragraph(kinds(totals(now))),
         _flow(now.edges),
         _stages(now),
         _protections(now),
@@ -93,30 +87,35 @@ def run_page(now: Snapshot) -> str:
     )
 
 
+def _flow(edges: Sequence[Edge]) -> str:
+    counts = {(edge.start, edge.end): edge.count for edge in edges}
+    return lanes(ranks(counts), counts, {}) if edges else ""
+
+
 def _stages(now: Snapshot) -> str:
     heads = ("done", "running", "waiting", "throttled", "retries", "skipped", "dead")
     rows = [
-        [_e(stage.name), *(_quiet(getattr(stage, head)) for head in heads), _dim(", ".join(stage.behind))]
+        [escaped(stage.name), *(quiet(getattr(stage, head)) for head in heads), dimmed(", ".join(stage.behind))]
         for stage in now.stages
     ]
-    return _table(["stage", *heads, "behind"], rows, numbers=range(1, 1 + len(heads))) if rows else ""
+    return table(["stage", *heads, "behind"], rows, numbers=range(1, 1 + len(heads))) if rows else ""
 
 
 def _protections(now: Snapshot) -> str:
     shown = [line for line in protections(now) if not now.why or line[0] == "cost" or not line[3]]
     rows = [
-        [_dim(kind), _e(name), _e(" · ".join(said)) if calm else _colour(" · ".join(said), _UNSURE)]
+        [dimmed(kind), escaped(name), escaped(" · ".join(said)) if calm else coloured(" · ".join(said), "again")]
         for kind, name, said, calm in shown
     ]
-    return _table([], rows) if rows else ""
+    return table([], rows) if rows else ""
 
 
 def _problems(problems: Iterable[tuple[int, str, str]]) -> str:
     rows = [
-        [_colour(f"{count:,} \N{MULTIPLICATION SIGN}", _COLOURS["dead"]), f"<b>{_e(stage)}</b>", _e(_cut(what))]
+        [coloured(f"{count:,} \N{MULTIPLICATION SIGN}", "dead"), f"<b>{escaped(stage)}</b>", escaped(cut(what))]
         for count, stage, what in problems
     ]
-    return _table([], rows, numbers=[0]) if rows else ""
+    return table([], rows, numbers=[0]) if rows else ""
 
 
 # --- what it came to ----------------------------------------------------------------------------------------------------
@@ -126,22 +125,20 @@ def result_page(
     result: RunResult[Any], groups: Sequence[FailureGroup], unread: str | None = None, code: Sequence[str] = _UNKNOWN
 ) -> str:
     """What a run came to, its failures by group, and what to do next; `unread` says why the groups are missing."""
-    counts = result.counts
     parts = [
-        _headline(result.pipeline, result.run_key, result.status),
-        _p(_e(result.why)),
-        _counts_bar(counts),
-        _p(_kinds(_words(counts))),
+        headline(result.pipeline, result.run_key, result.status),
+        paragraph(escaped(result.why)),
+        counts_bar(result.counts),
     ]
     if result.spent:
         spent = ", ".join(f"{number(amount)} {name}" for name, amount in result.spent.items())
-        parts.append(_p(f"spent {_e(spent)}"))
+        parts.append(paragraph(f"spent {escaped(spent)}"))
     if groups:
         parts.append(groups_table(groups))
     if unread:
-        parts.append(_p(_dim(f"the groups of failures cannot be read: {unread}")))
-    parts += [_p(_dim(said) + " " + _code(command)) for said, command in _next(result, groups, code)]
-    return _frame(*parts)
+        parts.append(paragraph(dimmed(f"the groups of failures cannot be read: {unread}")))
+    parts += [paragraph(dimmed(said) + " " + monospaced(command)) for said, command in _next(result, groups, code)]
+    return framed(*parts)
 
 
 def _next(result: RunResult[Any], groups: Sequence[FailureGroup], code: Sequence[str]) -> list[tuple[str, str]]:
@@ -192,19 +189,21 @@ def _next(result: RunResult[Any], groups: Sequence[FailureGroup], code: Sequence
 def partial_page(result: PartialResult[Any, Any]) -> str:
     """How a function fared over many items: the failures by type and message. Items may be anything, and are not shown."""
     failures = Counter((type(error).__name__, error_text(error)) for _, error in result.failed)
-    rows = [[f"{count:,}", _e(kind), _e(_cut(text))] for (kind, text), count in failures.most_common(_MOST_GROUPS)]
+    rows = [
+        [f"{count:,}", escaped(kind), escaped(cut(text))] for (kind, text), count in failures.most_common(_MOST_GROUPS)
+    ]
     more = len(failures) - len(rows)
-    return _frame(
-        _headline("map", "", result.status, duration(result.elapsed)),
-        _bar(
+    return framed(
+        headline("map", "", result.status, duration(result.elapsed)),
+        bar(
             result.total,
             dead=len(result.failed),
             skipped=len(result.skipped),
             succeeded=len(result.succeeded),
             label=counted(result.total, "item"),
         ),
-        _p(
-            _kinds(
+        paragraph(
+            kinds(
                 [
                     (f"{len(result.succeeded):,} succeeded", "succeeded"),
                     *([(f"{len(result.skipped):,} skipped", "skipped")] if result.skipped else []),
@@ -212,18 +211,18 @@ def partial_page(result: PartialResult[Any, Any]) -> str:
                 ]
             )
         ),
-        _table(["count", "error", "message"], rows, numbers=[0]) if rows else "",
-        _p(_dim(f"and {counted(more, 'other kind')}")) if more > 0 else "",
+        table(["count", "error", "message"], rows, numbers=[0]) if rows else "",
+        paragraph(dimmed(f"and {counted(more, 'other kind')}")) if more > 0 else "",
     )
 
 
 def groups_page(groups: Sequence[FailureGroup], options: Sequence[str] | None = None) -> str:
     """Dead letters by what they have in common; `options` are what a command needs to send the first group again."""
     if not groups:
-        return _frame(_p("no dead letters"))
+        return framed(paragraph("no dead letters"))
     count = sum(group.count for group in groups)
     said = f"{counted(count, 'failure')}, {counted(len(groups), 'problem')}"
-    return _frame(_p(f"<b>{_e(said)}</b>"), groups_table(groups, options))
+    return framed(paragraph(f"<b>{escaped(said)}</b>"), groups_table(groups, options))
 
 
 def groups_table(groups: Sequence[FailureGroup], options: Sequence[str] | None = None) -> str:
@@ -233,24 +232,24 @@ def groups_table(groups: Sequence[FailureGroup], options: Sequence[str] | None =
         [
             f"{group.count:,}",
             percent(group.count, round(group.count / group.share)) if group.share else "",
-            _code(group.id),
-            _e(group.stage),
-            _e(group.error_class),
-            _e(_cut(group.message)),
-            _dim(_cut(group.sample_keys[0], 24) if group.sample_keys else ""),
+            monospaced(group.id),
+            escaped(group.stage),
+            escaped(group.error_class),
+            escaped(cut(group.message)),
+            dimmed(cut(group.sample_keys[0], 24) if group.sample_keys else ""),
         ]
         for group in groups[:_MOST_GROUPS]
     ]
-    table = _table(heads, rows, numbers=[0, 1])
+    shown = table(heads, rows, numbers=[0, 1])
     if len(groups) > _MOST_GROUPS:
-        table += _p(_dim(f"and {counted(len(groups) - _MOST_GROUPS, 'smaller group')}"))
+        shown += paragraph(dimmed(f"and {counted(len(groups) - _MOST_GROUPS, 'smaller group')}"))
     if options is not None:
-        table += _p(
-            _dim("send one again:")
+        shown += paragraph(
+            dimmed("send one again:")
             + " "
-            + _code(shlex.join(["outlast", "dlq", "replay", "--group", groups[0].id, *options]))
+            + monospaced(shlex.join(["outlast", "dlq", "replay", "--group", groups[0].id, *options]))
         )
-    return table
+    return shown
 
 
 # --- a pipeline ---------------------------------------------------------------------------------------------------------
@@ -259,13 +258,13 @@ def groups_table(groups: Sequence[FailureGroup], options: Sequence[str] | None =
 def pipeline_page(name: str, stages: Sequence[Stage[..., Any, Any]], bounds: Mapping[str, str]) -> str:
     """The stages of a pipeline, one after the other, with what protects each."""
     names = [stage.name for stage in stages]
-    notes = {stage.name: _e(_kind(stage)) for stage in stages}
-    rows = [[_e(stage.name), *(_e(text) for text in _protected(stage))] for stage in stages]
-    return _frame(
-        f'<div style="margin:2px 0"><b style="font-size:15px">{_e(name)}</b> {_dim("pipeline")}</div>',
-        _columns([["source"], *([each] for each in names), ["sink"]], {}, notes),
-        _table(["stage", "attempts", "time limit", "behind", "also"], rows),
-        _p(_dim(" · ".join(f"{what} {value}" for what, value in bounds.items()))),
+    notes = {stage.name: escaped(_kind(stage)) for stage in stages}
+    rows = [[escaped(stage.name), *(escaped(text) for text in _protected(stage))] for stage in stages]
+    return framed(
+        f'<div style="margin:2px 0"><b style="font-size:15px">{escaped(name)}</b> {dimmed("pipeline")}</div>',
+        lanes([["source"], *([each] for each in names), ["sink"]], {}, notes),
+        table(["stage", "attempts", "time limit", "behind", "also"], rows),
+        paragraph(dimmed(" · ".join(f"{what} {value}" for what, value in bounds.items()))),
     )
 
 
@@ -314,147 +313,3 @@ def _protected(stage: Any) -> tuple[str, str, str, str]:
         *([f"version {stage.version}"] if stage.version != "1" else []),
     ]
     return schedule(guard.retry), ", ".join(times) or "none", ", ".join(behind) or "", ", ".join(also)
-
-
-# --- pieces -------------------------------------------------------------------------------------------------------------
-
-
-def _e(text: object) -> str:
-    return escape(str(text))
-
-
-def _cut(text: str, most: int = _LONGEST) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _frame(*parts: str) -> str:
-    return f'<div style="{_FRAME}">{"".join(parts)}</div>'
-
-
-def _p(content: str, style: str = "") -> str:
-    return f'<div style="margin:2px 0;{style}">{content}</div>'
-
-
-def _dim(text: str) -> str:
-    return f'<span style="{_DIM}">{_e(text)}</span>'
-
-
-def _code(text: str) -> str:
-    return f'<code style="{_CODE}">{_e(text)}</code>'
-
-
-def _colour(text: str, colour: str) -> str:
-    return f'<span style="color:{colour}">{_e(text)}</span>'
-
-
-def _quiet(count: int) -> str:
-    return f"{count:,}" if count else '<span style="opacity:.35">·</span>'
-
-
-def _headline(name: str, key: str, status: str, took: str = "") -> str:
-    colour = _STATUS.get(status, _UNSURE)
-    pill = (
-        f'<span style="border:1px solid {colour};color:{colour};border-radius:9px;padding:0 8px;font-weight:600">'
-        f"{_e(status.replace('_', ' '))}</span>"
-    )
-    return (
-        '<div style="display:flex;gap:10px;align-items:baseline;margin:2px 0 4px">'
-        f'<b style="font-size:15px">{_e(name)}</b>{_dim(key)}<span style="flex:1"></span>{pill}'
-        f'<span style="{_DIM};font-variant-numeric:tabular-nums;min-width:6em;text-align:right">{_e(took)}</span></div>'
-    )
-
-
-def _bar(whole: int, *, label: str, **kinds: int) -> str:
-    """Shares of a whole; trouble first, and what there is can be seen, however little."""
-    shares = "".join(
-        f'<span title="{_e(f"{amount:,} {kind}")}" style="flex:0 0 auto;width:{100 * amount / max(whole, 1):.3f}%;'
-        f'min-width:3px;background:{_COLOURS[kind]}"></span>'
-        for kind, amount in kinds.items()
-        if amount
-    )
-    return (
-        '<div style="display:flex;gap:10px;align-items:center">'
-        f'<div style="flex:1;display:flex;height:8px;border-radius:4px;overflow:hidden;background:{_FAINT}">{shares}</div>'
-        f'<span style="font-variant-numeric:tabular-nums;white-space:nowrap">{_e(label)}</span></div>'
-    )
-
-
-def _counts_bar(counts: Counts) -> str:
-    return _bar(
-        counts.total,
-        dead=counts.dlq + counts.failed,
-        degraded=counts.degraded,
-        skipped=counts.skipped,
-        succeeded=counts.succeeded - counts.degraded,
-        label=counted(counts.total, "item") + " read" + ("" if counts.source_exhausted else ", more to come"),
-    )
-
-
-def _words(counts: Counts) -> list[tuple[str, str]]:
-    degraded = f" ({counts.degraded:,} degraded)" if counts.degraded else ""
-    said = [(f"{counts.succeeded:,} succeeded{degraded}", "succeeded")]
-    for count, words, kind in (
-        (counts.skipped, f"{counts.skipped:,} skipped", "skipped"),
-        (counts.dlq, counted(counts.dlq, "dead letter"), "dead"),
-        (counts.failed, f"{counts.failed:,} failed", "dead"),
-        (counts.pending, f"{counts.pending:,} pending", ""),
-    ):
-        if count:
-            said.append((words, kind))
-    return said
-
-
-def _kinds(said: Iterable[tuple[str, str]]) -> str:
-    return " · ".join(_colour(words, _COLOURS[kind]) if kind else _e(words) for words, kind in said)
-
-
-def _flow(edges: Sequence[Edge]) -> str:
-    counts = {(edge.start, edge.end): edge.count for edge in edges}
-    return _columns(ranks(counts), counts, {}) if edges else ""
-
-
-def _columns(columns: Sequence[Sequence[str]], counts: Mapping[tuple[str, str], int], notes: Mapping[str, str]) -> str:
-    """A graph from left to right: boxes, and between two columns an arrow with how many have gone it."""
-    cells: list[str] = []
-    for place, names in enumerate(columns):
-        boxes = "".join(
-            f'<div style="border:1px solid {_LINE};border-radius:6px;padding:1px 10px;margin:2px 0;white-space:nowrap">'
-            f"{_e(name)}{f'<div style={chr(34)}{_DIM};font-size:11px{chr(34)}>{notes[name]}</div>' if name in notes else ''}"
-            "</div>"
-            for name in names
-        )
-        cells.append(f'<div style="display:flex;flex-direction:column;justify-content:center">{boxes}</div>')
-        if place + 1 == len(columns):
-            break
-        # An arrow says from where to where only if there is more than one way.
-        leaving = [(pair, count) for pair, count in counts.items() if pair[0] in names]
-        plain = len(leaving) == 1
-        said = "<br>".join(
-            f"{count:,}" if plain else f"{_e(pair[0])} → {_e(pair[1])} {count:,}" for pair, count in leaving
-        )
-        cells.append(
-            f'<div style="text-align:center;min-width:4.5em;padding:0 4px;font-size:11px;line-height:1.1;{_DIM};font-variant-numeric:tabular-nums">'
-            f"{said or '&nbsp;'}<div>───▸</div></div>"
-        )
-    return f'<div style="display:flex;flex-wrap:wrap;align-items:center;gap:2px;margin:8px 0">{"".join(cells)}</div>'
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Iterable[int] = ()) -> str:
-    right = set(numbers)
-    # No heading is shown in a column that is empty everywhere.
-    kept = [
-        place for place in range(len(rows[0]) if rows else 0) if any(row[place] not in {"", _dim("")} for row in rows)
-    ]
-    head = "".join(
-        f'<th style="{_NUMBER if place in right else _CELL};{_DIM};font-weight:500">{_e(heads[place])}</th>'
-        for place in (kept if heads else ())
-    )
-    body = "".join(
-        "<tr style='background:none'>"
-        + "".join(f'<td style="{_NUMBER if place in right else _CELL}">{row[place]}</td>' for place in kept)
-        + "</tr>"
-        for row in rows
-    )
-    first = f"<thead><tr style='background:none'>{head}</tr></thead>" if head else ""
-    return f'<table style="border-collapse:collapse;margin:8px 0;font-size:inherit;border:0">{first}<tbody>{body}</tbody></table>'

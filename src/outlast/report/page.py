@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import base64
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from outlast.display.html import coloured, counts_bar, escaped, framed, headline, named, paragraph
+from outlast.display.html import isolated as text
 from outlast.kernel.wording import amount, counted, duration, per_second, percent, precise
 from outlast.report.html import charts
-from outlast.report.html.charts import escaped
-from outlast.report.html.pieces import legend_of, moment, named, num, numbers, section, share, tabled, text
+from outlast.report.html.pieces import legend_of, moment, num, numbers, section, share, tabled
 from outlast.report.html.style import SHEET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from outlast.report.model import Report, Retries, StageReport
+    from outlast.report.model import ErrorGroup, LetterGroup, Report, Retries, StageReport
 
 _STATUS = {"partial_success": "partial success"}
 _WAITS = {
@@ -312,7 +313,7 @@ def _retries(report: Report) -> str:
             (word, ""),
             num(number),
             (percent(number, total), "num"),
-            (charts.small_bar(number / total if total else 0.0, kind, f"{number:,}"), "bar"),
+            (charts.small_bar([(number / total if total else 0.0, kind)], f"{number:,}"), "bar"),
         ]
         for word, number, kind in (
             ("none", whole.none, "ok"),
@@ -404,7 +405,7 @@ def _errors(report: Report) -> str:
             num(group.saved),
             num(group.dead),
             (
-                charts.two_bars(
+                charts.small_bar(
                     [
                         (max(0, group.count - group.dead) / most, "again"),
                         (min(group.dead, group.count) / most, "dead"),
@@ -439,7 +440,7 @@ def _cost(report: Report) -> str:
             ("\N{EN DASH}" if cost.per_succeeded is None else amount(cost.per_succeeded), "num"),
             (amount(cost.wasted), "num"),
             (share(cost.wasted_share), "num"),
-            (charts.two_bars([(1 - min(1.0, cost.wasted_share), "ok"), (min(1.0, cost.wasted_share), "dead")]), "bar"),
+            (charts.small_bar([(1 - min(1.0, cost.wasted_share), "ok"), (min(1.0, cost.wasted_share), "dead")]), "bar"),
         ]
         for cost in report.cost
     ]
@@ -498,29 +499,17 @@ def _warnings(report: Report) -> str:
 
 def summary_html(report: Report) -> str:
     """The first screen in a few lines, for a notebook: it takes the colours of whatever it stands in."""
-    parts = [part for part in _count_parts(report) if part[1]]
-    colours: dict[str, str] = {
-        "ok": "#3a8bc2",
-        "again": "#d79a14",
-        "skip": "#8d97a3",
-        "dead": "#d2582a",
-        "rest": "#b9b5ab",
-    }
-    bar, x, total = "", 0.0, max(1, report.counts.total)
-    for kind, number, word in parts:
-        width = 100 * number / total
-        hint = f"<title>{number:,} {word}</title>"
-        bar += f'<rect fill="{colours[kind]}" x="{x:.3f}%" width="{max(0.3, width):.3f}%" height="10">{hint}</rect>'
-        x += width
-    told = " · ".join(f"{number:,} {word}" for _, number, word in parts)
-    groups: list[Any] = [*report.letters[:3]] or [group for group in report.errors if group.dead][:3]
-    problems = "".join(
-        f"<li>{(group.count if hasattr(group, 'open') else group.dead):,} \N{MULTIPLICATION SIGN} {named(group.error_type)} at {named(group.stage)}: {text(group.message)}</li>"
-        for group in groups
+    run = report.run
+    groups: list[tuple[int, LetterGroup | ErrorGroup]] = [(group.count, group) for group in report.letters]
+    groups = groups or [(group.dead, group) for group in report.errors if group.dead]
+    problems = (
+        coloured(f"{count:,} \N{MULTIPLICATION SIGN}", "dead")
+        + f" {named(group.error_type)} at {named(group.stage)}: {text(group.message)}"
+        for count, group in groups[:3]
     )
-    return (
-        f'<div style="max-width:60em"><div style="opacity:.75">{text(report.run.pipeline)} · {text(report.run.run_key)} · {escaped(report.run.status)}</div>'
-        f'<div style="font-size:1.15em;font-weight:600;margin:.2em 0 .5em">{text(report.verdict)}</div>'
-        f'<svg role="img" aria-label="{escaped(told)}" width="100%" height="10">{bar}</svg>'
-        f'<div style="opacity:.75;margin-top:.3em">{escaped(told)}</div>{f"<ul>{problems}</ul>" if problems else ""}</div>'
+    return framed(
+        headline(run.pipeline, run.run_key, run.status),
+        paragraph(f'<b style="font-size:15px">{text(report.verdict)}</b>'),
+        counts_bar(report.counts),
+        *map(paragraph, problems),
     )

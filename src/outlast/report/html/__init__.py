@@ -1,3 +1,3 @@
 """
-The parts of a page: small pieces with escaping, charts as SVG, the style sheet.
+The parts of a report's own page: sections and tables, charts as SVG, the style sheet. Escaping and colours are `display.html`'s.
 """

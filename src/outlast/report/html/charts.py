@@ -7,12 +7,11 @@ and nothing in it needs a script: what a mark means shows when it is pointed at.
 
 from __future__ import annotations
 
-import html
 import math
-import re
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from outlast.display.html import escaped
 from outlast.kernel.wording import precise
 
 if TYPE_CHECKING:
@@ -21,18 +20,7 @@ if TYPE_CHECKING:
 
     from outlast.report.model import Bucket, Spread, Throughput
 
-_UNSHOWABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]|[\ud800-\udfff]")
 _LEAST = 0.4  # percent of the width: what is there is seen
-
-
-def escaped(text: object) -> str:
-    r"""
-    Text that is nothing but text on the page.
-
-    >>> escaped('<script>"&\0')
-    '&lt;script&gt;&quot;&amp;�'
-    """
-    return html.escape(_UNSHOWABLE.sub("\ufffd", str(text)), quote=True)
 
 
 def drawing(height: int, title: str, description: str, body: str) -> str:
@@ -66,20 +54,12 @@ def stacked(parts: Sequence[tuple[str, float, str]], *, height: int, title: str,
     return drawing(height, title, "; ".join(hint for _, amount, hint in parts if amount > 0) or "nothing", body)
 
 
-def small_bar(share: float, kind: str = "ok", hint: str = "") -> str:
-    """A share as a bar inside of a table; the number stands beside it, so it says nothing by itself."""
-    body = rect(0, 100, 0, 8, "well", round_=3) + (
-        rect(0, max(_LEAST, 100 * share), 0, 8, kind, hint, 3) if share else ""
-    )
-    return f'<svg height="8" aria-hidden="true">{body}</svg>'
-
-
-def two_bars(parts: Iterable[tuple[float, str]]) -> str:
-    """As `small_bar`, with several parts one after the other, each a share of the whole."""
+def small_bar(parts: Iterable[tuple[float, str]], hint: str = "") -> str:
+    """Shares of a whole, one after the other, as a bar inside of a table; the numbers stand beside it, so it says nothing by itself."""
     x, body = 0.0, rect(0, 100, 0, 8, "well", round_=3)
     for share, kind in parts:
         if share:
-            body += rect(x, max(_LEAST, 100 * share), 0, 8, kind, round_=2)
+            body += rect(x, max(_LEAST, 100 * share), 0, 8, kind, hint, 2)
             x += 100 * share
     return f'<svg height="8" aria-hidden="true">{body}</svg>'
 

@@ -1,29 +1,17 @@
 """
-What the page is made of: texts that cannot hurt it, tables, numbers, legends.
+What the page is made of: sections, tables, numbers, legends.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from outlast.display.html import escaped
 from outlast.kernel.wording import percent
-from outlast.report.html.charts import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
-
-_NAME = 64  # characters
-
-
-def text(value: object) -> str:
-    """Somebody else's text: it may run from right to left, and must not turn the page around."""
-    return f"<bdi>{escaped(value)}</bdi>"
-
-
-def named(value: str) -> str:
-    """A name in a table or a heading: one that would fill the page is cut."""
-    return text(value if len(value) <= _NAME else f"{value[: _NAME - 1]}…")
 
 
 def section(title: str, lead: str, *body: str) -> str:

@@ -4,15 +4,20 @@ How the page looks: one sheet for light and dark, for paper, and for any width. 
 
 from __future__ import annotations
 
-SHEET = """
+from outlast.display.html import PALETTE
+
+
+def _colours(place: int) -> str:
+    return ";".join(f"--{name}:{colours[place]}" for name, colours in PALETTE.items())
+
+
+_SHEET = """
 :root{color-scheme:light dark;
 --bg:#faf9f6;--card:#fff;--ink:#1d2126;--soft:#5a626d;--line:#e4e1da;--well:#f1efe9;
---ok:#2b7bb0;--again:#d79a14;--skip:#8d97a3;--dead:#c5481a;--rest:#d6d2c8;
---limit:#7965b5;--mark:#3c9384;--good:#1c6a3f;--bad:#a8360c}
+LIGHT}
 @media (prefers-color-scheme:dark){:root{
 --bg:#131619;--card:#1a1e22;--ink:#eceae5;--soft:#a5adb8;--line:#2c3238;--well:#22272c;
---ok:#5eb0e0;--again:#e9b84e;--skip:#7f8a96;--dead:#f0875a;--rest:#3c444c;
---limit:#a795e2;--mark:#5fbcab;--good:#7fd0a0;--bad:#f5a07a}}
+DARK}}
 *{box-sizing:border-box}
 html{-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",
@@ -109,9 +114,9 @@ footer{margin-top:56px;padding-top:14px;border-top:1px solid var(--line);color:v
 .flow>li+li::before{content:"\\2193";width:auto;padding:2px 0}
 .card p.tag{min-height:0}section{margin-top:40px}td.bar{display:none}th.bar{display:none}}
 @media print{
-:root{--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#ccc;--well:#f3f3f3;--ok:#2b7bb0;--again:#d79a14;--skip:#8d97a3;--dead:#c5481a;
---rest:#d6d2c8;--limit:#7965b5;--mark:#3c9384;--good:#1c6a3f;--bad:#a8360c;color-scheme:light}
+:root{--bg:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#ccc;--well:#f3f3f3;LIGHT;color-scheme:light}
 body{font-size:11pt;-webkit-print-color-adjust:exact;print-color-adjust:exact}
 main{max-width:none;padding:0}section{margin-top:26px;break-inside:avoid-page}
 details::details-content{display:block;content-visibility:visible}summary{display:none}.card,.problems>li,tr{break-inside:avoid}}
 """
+SHEET = _SHEET.replace("LIGHT", _colours(0)).replace("DARK", _colours(1))
