@@ -82,7 +82,7 @@ def package(tmp_path, monkeypatch):
 
 
 def test_a_sink_of_somebody_else_is_taken_as_it_is(tmp_path):
-    """U-12: a run writes to an object that is a Sink, and every output is there once."""
+    """A run writes to an object that is a Sink, and every output is there once."""
     sink = Pages(tmp_path / "out")
     run = pipeline(tmp_path).run(range(100), sink=sink)
     assert (run.counts.succeeded, written(tmp_path / "out")) == (100, [2 * n for n in range(100)])
@@ -90,7 +90,7 @@ def test_a_sink_of_somebody_else_is_taken_as_it_is(tmp_path):
 
 
 def test_a_source_of_somebody_else_is_read(tmp_path):
-    """U-12: its items in its order, and its count for whoever watches."""
+    """Its items in its order, and its count for whoever watches."""
     assert list(open_source(Countdown(3))) == [3, 2, 1]
     run = pipeline(tmp_path).run(Countdown(5))
     assert sorted(run.outputs()) == [2, 4, 6, 8, 10]
@@ -118,7 +118,7 @@ def test_a_class_in_place_of_an_object_is_refused():
 
 
 def test_a_name_is_a_scheme_and_an_ending(tmp_path, names):
-    """U-12: the whole text is what the component makes something of."""
+    """The whole text is what the component makes something of."""
     asked = []
     register_sink("paged", lambda address: asked.append(address) or Pages(tmp_path / "out"))
     register_source("countdown", lambda address: Countdown(3))
@@ -129,7 +129,7 @@ def test_a_name_is_a_scheme_and_an_ending(tmp_path, names):
 
 
 def test_components_of_an_installed_package(tmp_path, package):
-    """U-12: an entry point is enough; nothing is imported before its name is used."""
+    """An entry point is enough; nothing is imported before its name is used."""
     assert "offered" not in sys.modules
     run = pipeline(tmp_path).run("countdown://4", sink=f"paged://{tmp_path}/out")
     assert (run.counts.succeeded, written(tmp_path / "out")) == (4, [2, 4, 6, 8])
@@ -233,7 +233,7 @@ def test_every_output_is_there_once_whenever_the_process_was_killed(tmp_path):
 
 
 def test_another_sink_under_the_same_key_is_refused(tmp_path):
-    """U-12: what the run has finished is in the first one."""
+    """What the run has finished is in the first one."""
     pipeline(tmp_path).run(range(3), run_key="k", sink=Pages(tmp_path / "out"))
     with pytest.raises(outlast.ConfigurationError, match="to stay the same"):
         pipeline(tmp_path).run(range(5), run_key="k", sink=Pages(tmp_path / "other"))
