@@ -2,7 +2,8 @@
 # The environment lives in .venv and is rebuilt when a lock file or pyproject.toml changes.
 
 PYTHON ?= python3
-JOBS   ?= 2
+# Processes that test, on 2 cores: many tests wait for servers and for other processes.
+JOBS   ?= 3
 SITE   ?= site
 
 VENV := .venv

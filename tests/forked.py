@@ -5,8 +5,9 @@ Python programs that start at once: processes of their own, forked from one that
         out, err = process.communicate()
 
 It is a `subprocess.Popen` for what takes its arguments, its folder, its environment and its streams as any other program does. To load the
-packages takes ten times longer than most programs of the tests do. Where the interpreter itself matters (its options and variables, what
-it loads, its hashes), a test starts a real one.
+packages takes ten times longer than most programs of the tests do, and so does taking them apart: a program that has ended well waits for its
+threads, calls what it has registered for its end, frees what is its own, and is gone. Where the interpreter itself matters (its options and
+variables, what it loads, its hashes, its last moments), a test starts a real one.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ from pathlib import Path
 
 # What the command line, runs over items and stores of both kinds need, with what loads when it is first used.
 LOADED = (
-    "outlast.app outlast.breaker outlast.cli.commands outlast.cli.report outlast.cli.targets outlast.cli.watch outlast.components.arrow "
-    "outlast.components.datasets outlast.components.lines outlast.components.tables outlast.display.snapshot outlast.display.watch "
-    "outlast.pipeline.lifecycle outlast.pipeline.record.writer outlast.breaker.shared outlast.report.gather outlast.report.story outlast.store.postgres "
-    "outlast.store.sqlite outlast.testing asyncio psycopg pydantic.type_adapter rich.console secrets typer"
+    "asyncio importlib.readers importlib.resources.readers outlast.app outlast.breaker outlast.breaker.shared "
+    "outlast.cli.commands outlast.cli.printing outlast.cli.report outlast.cli.targets outlast.cli.watch "
+    "outlast.components.arrow outlast.components.datasets outlast.components.lines outlast.components.tables "
+    "outlast.display.snapshot outlast.display.watch outlast.limits outlast.pipeline.lifecycle "
+    "outlast.pipeline.record.writer outlast.report.gather outlast.report.story outlast.rows "
+    "outlast.settings.blocks outlast.store.postgres outlast.store.sqlite outlast.testing psycopg "
+    "pydantic.plugin._loader pydantic.type_adapter rich.console rich.live rich.markdown rich.syntax rich.traceback "
+    "secrets typer typer._adapters typer._click.decorators"
 )
 NURSERY = """
-import gc, importlib, json, os, runpy, selectors, signal, socket, sys
+import atexit, gc, importlib, json, os, runpy, selectors, signal, socket, sys, threading
 
 def program(given):
     "What the interpreter does between its start and the program's first line."
@@ -100,7 +105,23 @@ def wait_for_work():
             os.environ.update(given["env"])
             return program(given)
 
-wait_for_work()()
+def leave(run):
+    "What the interpreter does after the program's last line, except for taking all modules apart."
+    code = 0
+    try:
+        run()
+    except SystemExit as asked:
+        if asked.code is not None and type(asked.code) is not int:
+            raise
+        code = asked.code or 0
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    gc.collect()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
+
+leave(wait_for_work())
 """
 
 

@@ -179,6 +179,26 @@ def test_every_public_name_has_its_place_in_the_reference():
     assert sum(map(len, wanted.values())) > 250
 
 
+def methods(kind: type, said: str) -> dict[str, set[str]]:
+    """The methods that a text shows with their brackets, and the parameters that callers may call by their names."""
+    shown = set(re.findall(r"([a-z]\w*)\(", " ".join(reference.CODE.findall(said.replace("\n", " ")))))
+    found = {name: getattr(kind, name) for name in shown if inspect.isroutine(getattr(kind, name, None))}
+    return {name: named(inspect.signature(method).parameters.values()) - PLAIN for name, method in found.items()}
+
+
+def test_every_parameter_of_a_documented_method_is_told_in_its_place():
+    """Where a method of a public class is shown as it is called, all that it takes is shown."""
+    missing, seen = [], 0
+    for name in outlast.__all__:
+        if inspect.isclass(kind := getattr(outlast, name)):
+            said = place_of(name)
+            for method, parameters in methods(kind, said).items():
+                seen += len(parameters)
+                missing += [f"{name}.{method} {one}" for one in sorted(parameters - reference.words(said))]
+    assert missing == []
+    assert seen > 80
+
+
 def test_every_exception_has_its_heading_with_what_it_carries():
     """Every exception that Outlast raises of its own."""
     page = reference.page("errors.md")

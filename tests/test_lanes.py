@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ import outlast
 from lanes import on_the_short_way
 from outlast import AttemptTimeoutError, CircuitBreaker, Guard, Limit, Rate, RetryBudget, RetryPolicy
 from outlast.kernel.clock import here
+from outlast.observe import subscribe
 from outlast.testing import virtual_time
 
 
@@ -165,14 +167,21 @@ def test_the_fast_lane_waits(is_async):
 
 
 class Script:
-    """Does what it is told, one step for each attempt: raise, return, take so long."""
+    """Does what it is told, one step for each attempt: raise, return, take so long; it may ask which attempt it is, or for its key."""
 
-    def __init__(self, steps):
+    def __init__(self, steps, *, asks=None):
         self.steps = iter(steps)
+        self.asks = asks
+        self.heard = []
         self.calls = 0
 
     def step(self):
         self.calls += 1
+        if self.asks is not None:
+            current = outlast.current()
+            self.heard.append((current.attempt, type(current.last_error)))
+            if self.asks == "key":
+                self.heard.append(len(current.idempotency_key))
         what, takes = next(self.steps, ("ok", 0.0))
         return what, takes
 
@@ -190,6 +199,8 @@ class Script:
     def end(self, what):
         errors = {
             "reset": ConnectionResetError,
+            "refused": ConnectionRefusedError,
+            "late": TimeoutError,
             "value": ValueError,
             "bug": AttributeError,
             "interrupt": KeyboardInterrupt,
@@ -201,20 +212,26 @@ class Script:
 
 GUARDS = st.fixed_dictionaries(
     {
-        "attempts": st.integers(1, 4),
+        "attempts": st.sampled_from([1, 1, 2, 3, 4]),
         "on_errors": st.sampled_from([("transient",), ("all",), ()]),
         "total_timeout": st.sampled_from([None, None, 2.5, 60]),
         "limit": st.sampled_from([None, "places", "rate"]),
         "breaker": st.sampled_from([None, "row", "rate", "slow"]),
         "on_open": st.sampled_from(["fail", "wait"]),
         "budget": st.sampled_from([None, 0, 2]),
-        "retry_if": st.booleans(),
-        "fallback": st.sampled_from([None, "default", "all"]),
+        # Seldom: a function with one of these takes no short way at all.
+        "retry_if": st.sampled_from([False] * 7 + [True]),
+        "fallback": st.sampled_from([None] * 8 + ["default", "all"]),
         "timeout": st.booleans(),
+        "idempotent": st.sampled_from([True, True, False]),
+        "asks": st.sampled_from([None, "attempt", "key"]),
+        "listens": st.booleans(),
     }
 )
 STEP = st.tuples(
-    st.sampled_from(["ok", "ok", "pending", "reset", "reset", "value", "bug", "interrupt"]),
+    st.sampled_from(
+        ["ok", "ok", "pending", "reset", "reset", "refused", "late", "value", "bug", "interrupt", "interrupt"]
+    ),
     st.sampled_from([0.0, 0.0, 0.7, 2.0]),
 )
 
@@ -243,15 +260,16 @@ def made(options, *, is_async):
         retry_if=(lambda result: result == "pending") if options["retry_if"] else None,
         fallback=None if options["fallback"] is None else lambda: "stale",
         fallback_on=["all"] if options["fallback"] == "all" else None,
+        idempotent=options["idempotent"],
     )
 
 
 def story(options, scripts, *, is_async):
     """Everything that can be seen from outside of a few calls, one after the other."""
-    guard, told = made(options, is_async=is_async), []
-    with virtual_time() as clock:
+    guard, told, events = made(options, is_async=is_async), [], []
+    with virtual_time() as clock, listening(events) if options["listens"] else nullcontext():
         for steps in scripts:
-            script = Script(steps)
+            script = Script(steps, asks=options["asks"])
             try:
                 result = asyncio.run(guard.acall(script.later)) if is_async else guard.call(script)
             except BaseException as error:  # noqa: BLE001 - compared
@@ -266,6 +284,7 @@ def story(options, scripts, *, is_async):
                 (
                     result,
                     script.calls,
+                    script.heard,
                     clock.now,
                     None if breaker is None else (breaker.state, breaker.failure_count, breaker.success_count),
                     None if limit is None else (limit.under_way, limit.waiting, limit.taken),
@@ -273,13 +292,33 @@ def story(options, scripts, *, is_async):
                     outlast.current().attempt,
                 )
             )
-    return told, clock.sleeps
+    return told, clock.sleeps, events
 
 
-@settings(max_examples=150)
+INSTANTS = {"ts", "seq", "next_attempt_at", "opened_at", "retry_at"}
+
+
+@contextmanager
+def listening(events):
+    """Every event, without what differs from one time to the next."""
+
+    def hook(event):
+        fields = event.as_dict()
+        events.append({name: fields[name] for name in fields if name not in INSTANTS})
+
+    forget = subscribe(hook)
+    try:
+        yield
+    finally:
+        forget()
+
+
+@settings(max_examples=500)
 @given(options=GUARDS, scripts=st.lists(st.lists(STEP, max_size=5), min_size=1, max_size=6), is_async=st.booleans())
 def test_the_short_way_does_what_the_flow_does(options, scripts, is_async):
-    """For any guard and any script of outcomes: the same results, calls, waits, histories, circuits, places and budgets."""
+    """For any guard and any script of outcomes: the same results, calls, waits, histories, notes, events, circuits, places and budgets."""
+    if made(options, is_async=is_async).plain:  # a plain one does not time its first attempt
+        scripts = [[(what, 0.0) for what, _ in steps[:1]] + steps[1:] for steps in scripts]
     by_the_flow = story(options, scripts, is_async=is_async)
     with on_the_short_way():
         decorated = story(options, scripts, is_async=is_async)

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections import Counter
 from contextlib import closing, contextmanager
+from dataclasses import FrozenInstanceError
 
 import pytest
 from rich.console import Console
@@ -128,6 +129,24 @@ def test_a_look_at_a_run_that_waits_for_everything(app):
     assert (last.status, last.why, last.finished) == ("completed", result.why, 12)
     assert [(stage.done, stage.retries) for stage in last.stages] == [(11, 0), (11, 2), (11, 2), (11, 0)]
     assert last.costs == (CostLine(name="usd", spent=5.5, an_item=5.5 / 12, limit=100.0),)
+
+
+def test_a_watcher_gets_values(app):
+    """What was seen once stays as it was; the same pass at a later instant is asked for, and nothing of it ends the run."""
+    views = []
+
+    @outlast.stage
+    def same(item):
+        return item
+
+    result = outlast.Pipeline("p", same, app=app).run(range(10), run_key="k", watch=views.append)
+    first, last = views[0], views[-1]
+    assert (first.status, first.counts.finished, first.over) == ("running", 0, False)
+    assert (last.status, last.counts, last.why, last.over) == ("completed", result.counts, result.why, True)
+    assert first.now() == last
+    assert [(stage.name, stage.done, stage.running) for stage in last.stages] == [("same", 10, 0)]
+    with pytest.raises(FrozenInstanceError):
+        first.status = "paused"
 
 
 def test_retries_before_a_checkpoint_are_counted(app):

@@ -65,11 +65,17 @@ def test_compressed_lines_are_read_as_plain_ones_are(app, tmp_path, ending):
     assert count_items(path) == 3000
 
 
+def noises(count, size):
+    """So many pieces of bytes that cannot be packed."""
+    data = np.random.default_rng(7).bytes(count * size)
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
 @pytest.mark.parametrize("ending", [".jsonl.gz", ".jsonl.zst"])
 @pytest.mark.parametrize("harm", ["cut", "changed", "none"])
 def test_a_damaged_file_is_a_source_error_and_what_came_before_it_is_kept(app, tmp_path, ending, harm):
     """A cut or changed file ends the reading with a message; mended, the run goes on and nothing comes twice."""
-    data = lines({"id": n, "noise": np.random.default_rng(n).bytes(20).hex()} for n in range(12_000))
+    data = lines({"id": n, "noise": noise.hex()} for n, noise in enumerate(noises(12_000, 20)))
     pack, half = (gzip.compress if ending.endswith("gz") else zstd.compress), data.index(b"\n", len(data) // 2) + 1
     members = pack(data[:half]), pack(data[half:])
     whole = b"".join(members)
@@ -114,7 +120,7 @@ def test_a_damaged_parquet_file_is_a_source_error(app, tmp_path, harm):
     """The rows of files before it are kept, and it goes on when the file is whole."""
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet")
     path = tmp_path / "b.parquet"
-    table = pa.Table.from_pylist([{"id": n, "noise": np.random.default_rng(n).bytes(50)} for n in range(20_000)])
+    table = pa.Table.from_pylist([{"id": n, "noise": noise} for n, noise in enumerate(noises(20_000, 50))])
     pq.write_table(table, path, row_group_size=5000)
     whole = path.read_bytes()
     middle = len(whole) // 2

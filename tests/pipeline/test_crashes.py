@@ -21,6 +21,7 @@ import forked
 import outlast
 from forked import Forked
 from outlast.store import Store, StoreRefused, StoreUnavailable
+from outlast.store import postgres as database
 from outlast.testing import virtual_time
 from servers.disk import Disk
 from servers.postgres import Postgres
@@ -336,18 +337,24 @@ def test_a_disk_that_gets_room_again_in_time_is_waited_for(disk):
 
 
 @pytest.mark.timeout(120)
-def test_a_database_that_takes_no_writes_for_a_while_is_waited_for(postgres):
+def test_a_database_that_takes_no_writes_for_a_while_is_waited_for(postgres, monkeypatch):
     """A failover: the server is read-only until the other one has taken over; the run waits, says so once, and loses nothing."""
     postgres.execute("create database failover")
     head, _, options = postgres.dsn.partition("?")
     app = outlast.App("failover", store=f"{head.rpartition('/')[0]}/failover?{options}")
-    heard = []
+    heard, refused, fault = [], [], database.Postgres.fault
 
-    class Switch(logging.Handler):
+    def switching(server, error):
+        found = fault(server, error)
+        if "takes no writes" in str(found):
+            refused.append(found)
+            postgres.execute("alter database failover reset default_transaction_read_only")
+        return found
+
+    class Heard(logging.Handler):
         def emit(self, record):
-            if "takes no writes" in record.getMessage():
+            if hasattr(record, "outlast_waits"):
                 heard.append(record.getMessage())
-                postgres.execute("alter database failover reset default_transaction_read_only")
 
     def rows():
         for number in range(3000):
@@ -358,16 +365,18 @@ def test_a_database_that_takes_no_writes_for_a_while_is_waited_for(postgres):
                 )
             yield number
 
-    switch = Switch()
-    logging.getLogger("outlast").addHandler(switch)
+    monkeypatch.setattr(database.Postgres, "fault", switching)
+    handler = Heard()
+    logging.getLogger("outlast").addHandler(handler)
     try:
         result = doubled(app).run(rows(), run_key="k")
     finally:
-        logging.getLogger("outlast").removeHandler(switch)
+        logging.getLogger("outlast").removeHandler(handler)
         app.store.close()
         postgres.execute("drop database failover with (force)")
     assert (result.status, result.counts.succeeded) == ("completed", 3000)
     assert len(heard) == 1
+    assert refused
 
 
 def test_a_lease_does_not_outlive_its_owner_because_the_clock_was_set_back(app):

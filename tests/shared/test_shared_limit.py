@@ -165,6 +165,7 @@ CASES = {
 }
 
 
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     ("store", "case"),
     [("sqlite", case) for case in CASES] + [("postgres", "calls and uneven tokens")],
@@ -173,8 +174,9 @@ CASES = {
 def test_two_processes_stay_within_one_limit_and_use_it(store, case, tmp_path):
     """D-12, semantics 16, 70: over every window at most rate · w + burst in both together; they come to use at least 90 % of it."""
     options = CASES[case]
-    with programs(store, tmp_path, {}, {}, seconds=45, **options) as both:
-        eventually(lambda: used_well(both, options["rates"]), seconds=40, every=0.2)
+    # Seconds on a machine that has nothing else to do; one that has may need its time.
+    with programs(store, tmp_path, {}, {}, seconds=110, **options) as both:
+        eventually(lambda: used_well(both, options["rates"]), seconds=100, every=0.2)
         shares = [program.process.communicate("\n", timeout=15)[0] for program in both]
     assert all("done" in share for share in shares)
     granted = granted_in(both)

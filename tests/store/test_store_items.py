@@ -36,7 +36,6 @@ EVERYTHING = {
         Settled(letter(78).id, "open", AGAIN, seq=2),
         Settled(letter(79).id, "open", None, "its sink is gone", seq=3),
     ],
-    "events": [EventRow("e" * 32, "run_started", START, None, {"total": 5})],
     "read": 10,
     "sink_offset": 1234,
     "source_exhausted": True,
@@ -66,9 +65,6 @@ def test_a_batch_comes_back_as_it_was(store):
     assert store.attempts(run.number) == full.attempts
     assert store.checkpoints_of(run.number, [8, 9]) == {9: full.checkpoints[0]}
     assert store.letter(letter(2).id) == full.dead_letters[0]
-    assert [(event.id, event.name, event.at_us, event.data) for event in store.events()] == [
-        ("e" * 32, "run_started", START, {"total": 5})
-    ]
     resolved, reopened = store.letter(letter(77).id), store.letter(letter(78).id)
     assert (resolved.status, resolved.replays, resolved.error) == ("resolved", 1, letter(77).error)
     assert (reopened.status, reopened.replays, reopened.error) == ("open", 1, "again")
@@ -177,7 +173,7 @@ def test_a_commit_whose_answer_is_lost_can_be_written_again(store, monkeypatch):
     assert contents(store) == committed
 
 
-@pytest.mark.parametrize("part", ["items", "attempts", "checkpoints", "dead_letters", "events"])
+@pytest.mark.parametrize("part", ["items", "attempts", "checkpoints", "dead_letters"])
 def test_one_bad_row_takes_the_whole_batch_with_it(store, part):
     """A row that no database takes: the error is clear, permanent, and quotes nothing of the row (C-14)."""
     _, lease, full = prepared(store)
@@ -188,7 +184,6 @@ def test_one_bad_row_takes_the_whole_batch_with_it(store, part):
         "attempts": lambda row: row._replace(outcome=None),
         "checkpoints": lambda row: row._replace(output=None),
         "dead_letters": lambda row: replace(row, error=None, payload=b"private"),
-        "events": lambda row: replace(row, name=None),
     }[part](rows[-1])
     with pytest.raises(StoreRefused) as caught:
         store.write(lease, replace(full, **{part: [*rows[:-1], bad]}))
@@ -210,14 +205,12 @@ def test_what_is_written_twice_is_there_once(store):
         items=[*full.items, item(20, spent={"usd": 0.25})],
         attempts=[attempt(20), *full.attempts],
         dead_letters=[letter(3), *full.dead_letters],
-        events=[*full.events, EventRow("d" * 32, "run_finished", START)],
     )
     store.write(lease, mixed)
     store.write(lease, mixed)
     assert counts(store, run) == ((3, 1, 1, 1, 1),) * 2
     assert store.run(run.id).spent == {"usd": 0.75}
     assert len(store.attempts(run.number)) == 6
-    assert len(store.events()) == 2
     assert store.letter(letter(78).id).replays == 1
 
 
@@ -228,7 +221,7 @@ def test_a_finished_item_never_changes(store, status):
     store.write(lease, batch(0, 1))
     before = contents(store)
     with pytest.raises(StoreRefused, match=f"item 1 is finished as 'succeeded' and cannot become '{status}'"):
-        store.write(lease, Batch(items=[item(7), item(1, status)], events=[EventRow("e" * 32, "x", START)]))
+        store.write(lease, Batch(items=[item(7), item(1, status)], dead_letters=[letter(9)]))
     assert contents(store) == before
     store.write(lease, Batch(items=[item(1, reason="told otherwise", attempts=9)]))
     assert store.items(run.number)[1] == item(1)
@@ -264,9 +257,9 @@ def test_texts_that_no_database_takes_are_written_as_near_as_they_can_be(store):
             items=[item(0, "failed", key=odd, reason=odd, warnings=(odd,)), item(1, key="")],
             attempts=[attempt(0, outcome="failed", error_class="x", error_type="y", error=odd)],
             dead_letters=[letter(1, item_key=odd, error=odd, metadata={odd: odd})],
-            events=[EventRow("e" * 32, "x", START, None, {"text": odd})],
         ),
     )
+    store.add_events([EventRow("e" * 32, "x", START, None, {"text": odd})])
     safe = "nul \ufffd half ? tab \t back \\ quote ' ü 🎈"
     name = f"\ufffd{odd!a}"  # a key stays different from every other
     assert [row.key for row in store.items(run.number)] == [name, ""]

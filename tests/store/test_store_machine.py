@@ -80,10 +80,12 @@ class Life(RuleBasedStateMachine):
             dead_letters=[
                 letter(self.number * 10_000 + row.seq, run=self.run.id) for row in rows if row.status == "dlq"
             ],
-            events=[EventRow(f"{self.number:016x}{mark:016x}", "batch", mark, self.run.id)],
             read=data.draw(st.integers(0, 40)),
             sink_offset=data.draw(st.none() | st.integers(0, 1000)),
         )
+        event = EventRow(f"{self.number:016x}{mark:016x}", "batch", mark, self.run.id)
+        self.store.add_events([event], self.leases[-1])
+        self.events.add(event.id)
         self.store.write(self.leases[-1], full)
         self.believe(full)
         self.written.append(full)
@@ -96,7 +98,6 @@ class Life(RuleBasedStateMachine):
         self.attempts |= {row[:4] for row in full.attempts}
         self.checkpoints |= {row.seq: row for row in full.checkpoints}
         self.letters |= {row.id for row in full.dead_letters}
-        self.events |= {row.id for row in full.events}
         self.read = max(self.read, full.read)
         known = [offset for offset in (self.offset, full.sink_offset) if offset is not None]
         self.offset = max(known, default=None)
@@ -115,7 +116,9 @@ class Life(RuleBasedStateMachine):
         lease = data.draw(st.sampled_from(self.leases[:-1]))
         before = contents(self.store)
         with pytest.raises(LeaseLost):
-            self.store.write(lease, Batch(items=[item(99)], events=[EventRow("f" * 32, "late", 1)], read=10**6))
+            self.store.write(lease, Batch(items=[item(99)], read=10**6))
+        with pytest.raises(LeaseLost):
+            self.store.add_events([EventRow("f" * 32, "late", 1)], lease)
         with pytest.raises(LeaseLost):
             self.store.beat(lease)
         assert contents(self.store) == before

@@ -99,7 +99,8 @@ def test_two_apps_in_one_database_see_nothing_of_each_other(address):
     with open_store(address, app="shop") as shop, open_store(address, app="mail") as mail:
         run, lease = started(shop)
         event = EventRow("e" * 32, "run_started", START)
-        shop.write(lease, batch(0, dead_letters=[letter(1)], events=[event]))
+        shop.write(lease, batch(0, dead_letters=[letter(1)]))
+        shop.add_events([event], lease)
         shop.save_state("breaker", "openai", {"open": True}, expect=0)
         assert mail.run(run.id) is None
         assert (
@@ -221,7 +222,6 @@ def test_a_paused_owner_that_wakes_up_writes_nothing_on_any_path(store):
         checkpoints=[Checkpoint(3, "key-3", 1, "2", b"{}")],
         dead_letters=[letter(2)],
         resolved=[(letter(1).id, "resolved", None)],
-        events=[EventRow("e" * 32, "item_failed", START)],
         sink_offset=10,
         source_exhausted=True,
     )
@@ -230,6 +230,7 @@ def test_a_paused_owner_that_wakes_up_writes_nothing_on_any_path(store):
         lambda: store.write(old, Batch()),
         lambda: store.write(old, batch(0)),
         lambda: store.beat(old),
+        lambda: store.add_events([EventRow("e" * 32, "item_failed", START)], old),
         lambda: store.set_run(old, run.id, status="completed"),
     ):
         with pytest.raises(LeaseLost, match=r"nothing|Nothing"):

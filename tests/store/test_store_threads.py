@@ -29,10 +29,10 @@ def test_sixteen_threads_read_and_write_one_store(store):
                     items=rows,
                     attempts=[attempt(row.seq) for row in rows],
                     dead_letters=[dead],
-                    events=[event],
                     read=10 * number + 10,
                 ),
             )
+            store.add_events([event], lease)
             lease, _ = store.beat(lease)
         store.drop_lease(lease)
 

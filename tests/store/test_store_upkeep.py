@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outlast.store import StoreUnavailable, open_store
+from outlast.errors import LeaseLost
+from outlast.store import StoreRefused, StoreUnavailable, open_store
+from outlast.store.database import Transaction
 from outlast.store.records import EventRow, from_us
 from stores import START, TABLES, Plan, batch, contents, sql, started
 
@@ -37,6 +40,37 @@ def test_an_event_written_twice_is_there_once(store):
     store.add_events([])
 
 
+def test_events_are_added_all_or_none_and_under_the_newest_lease(store, monkeypatch):
+    """
+    A row that no database takes, a fault at any statement, a lease that was lost: nothing of them is there. Once more they are
+    there once, as they were (C-14, C-22).
+    """
+    run, lease = started(store)
+    rows = [event(1, run=run.id, total=5), event(2)]
+    before = contents(store)
+    with pytest.raises(StoreRefused) as caught:
+        store.add_events([*rows, replace(event(3, text="private"), name=None)], lease)
+    assert ("private" in str(caught.value), caught.value.__cause__) == (False, None)
+    plan, broken = Plan(store, monkeypatch), 0
+    for at in range(1, 20):
+        plan.fail(at)
+        try:
+            store.add_events(rows, lease)
+            break
+        except StoreUnavailable:
+            broken += 1
+        finally:
+            plan.fail(None)
+        assert contents(store) == before
+    assert broken >= 4
+    store.add_events(rows, lease)
+    assert [replace(found, number=0) for found in store.events()] == rows
+    store.drop_lease(lease)
+    with pytest.raises(LeaseLost):
+        store.add_events([event(4)], lease)
+    assert len(store.events()) == 2
+
+
 def test_who_follows_the_events_misses_none(store):
     """Eight threads add while one reads on from where it was: numbers become visible in order."""
     done = threading.Event()
@@ -64,6 +98,55 @@ def test_who_follows_the_events_misses_none(store):
     done.set()
     reader.join()
     assert len({found.id for found in seen}) == len(seen) == 160
+
+
+def test_an_event_never_becomes_visible_before_one_with_a_lower_number(postgres, monkeypatch):
+    """
+    One process has added an event, with its number, and stands still before its commit; another one adds events of its own. Who reads
+    on meanwhile sees none of those, or it would never see the first one. Batches are written all the same: they wait for no events.
+    """
+    inside, go_on, insert = threading.Event(), threading.Event(), Transaction.insert
+    seen, slow, ours = [], [], 10**9  # no other test has events of these ids
+
+    def stopping(tx, table, columns, rows):
+        insert(tx, table, columns, rows)
+        if slow and threading.current_thread() is slow[0]:
+            inside.set()
+            assert go_on.wait(30)
+
+    monkeypatch.setattr(Transaction, "insert", stopping)
+    with open_store(postgres.dsn, app="follow") as first, open_store(postgres.dsn, app="follow") as second:
+
+        def follow():
+            page = second.events(after=seen[-1].number if seen else None)
+            seen.extend(page)
+            return len(page)
+
+        second.add_events([event(ours + 1)])
+        assert follow() == 1
+        slow.append(threading.Thread(target=first.add_events, args=([event(ours + 2)],)))
+        slow[0].start()
+        assert inside.wait(30)
+        others = [threading.Thread(target=second.add_events, args=([event(ours + number)],)) for number in range(3, 7)]
+        for thread in others:
+            thread.start()
+        while _waiting(postgres) < len(others) and follow() == 0:
+            pass  # they are on their way
+        assert [int(found.id, 16) - ours for found in seen] == [1]
+        run, lease = started(second)
+        second.write(lease, batch(0, 1))
+        assert second.run(run.id).counts.succeeded == 2
+        go_on.set()
+        for thread in (*slow, *others):
+            thread.join()
+        assert follow() == 5
+        assert [found.number for found in seen] == sorted(found.number for found in second.events())
+        assert sorted(int(found.id, 16) - ours for found in seen) == [1, 2, 3, 4, 5, 6]
+
+
+def _waiting(postgres):
+    """How many sessions wait for their turn to add events."""
+    return int(postgres.execute("select count(*) from pg_locks where locktype = 'advisory' and not granted"))
 
 
 def test_a_state_changes_only_from_the_version_that_was_seen(store):

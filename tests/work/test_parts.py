@@ -54,28 +54,18 @@ def test_parked_work_goes_on_when_there_is_a_slot():
 
 
 def rung_at(*dues, cancelled=()):
-    """What rings, and when, in virtual time."""
+    """What comes due, and when, in virtual time."""
     story = []
 
     async def run():
         clock = here.get().clock
-        begin, done = clock.monotonic(), asyncio.Event()
-        timers = Timers[str](clock, lambda: False)
-        task = asyncio.create_task(timers.run())
-        await asyncio.sleep(0)
-
-        def ring(what, now):
-            story.append((what, round(now - begin, 3)))
-            if len(story) + len(cancelled) == len(dues):
-                done.set()
-
-        made = {what: timers.add(begin + due, what, ring) for what, due in dues}
+        begin, timers = clock.monotonic(), Timers[str](clock)
+        made = {what: timers.add(begin + due, what) for what, due in dues}
         for what in cancelled:
             made[what].cancel()
         assert sorted(timers.waiting()) == sorted({what for what, _ in dues} - {*cancelled})
-        await done.wait()
-        assert timers.waiting() == []
-        task.cancel()
+        while timers.waiting():
+            story.extend((what, round(clock.monotonic() - begin, 3)) for what in await timers.due(busy=False))
 
     with virtual_time():
         asyncio.run(run())
@@ -92,38 +82,52 @@ def test_a_cancelled_timer_neither_rings_nor_moves_time():
     assert rung_at(("a", 1.0), ("b", 60.0), cancelled=["a"]) == [("b", 60.0)]
 
 
-def test_all_timers_can_be_taken_out():
-    """What waited is answered, and nothing rings later; a timer that stands for no work is left out."""
+def test_a_timer_that_is_added_first_wakes_what_waits():
+    """Something that is due earlier is not late because of what is due later."""
 
     async def run():
-        timers = Timers[str](here.get().clock, lambda: False)
-        timers.add(1.0, "a", lambda *_: None)
-        timers.add(2.0, None, lambda *_: None)
+        clock = here.get().clock
+        begin, timers, story = clock.monotonic(), Timers[str](clock), []
+        timers.add(begin + 100, "b")
+        waiting = asyncio.create_task(timers.due(busy=False))
+        timers.add(begin + 1, "a")
+        while len(story) < 2:
+            story += [(what, clock.monotonic() - begin) for what in await waiting]
+            waiting = asyncio.create_task(timers.due(busy=False))
+        waiting.cancel()
+        return story
+
+    with virtual_time():
+        assert asyncio.run(run()) == [("a", 1.0), ("b", 100.0)]
+
+
+def test_all_timers_can_be_taken_out():
+    """What waited is answered, and nothing comes due later."""
+
+    async def run():
+        timers = Timers[str](here.get().clock)
+        timers.add(1.0, "a")
         return timers.clear(), timers.clear()
 
     assert asyncio.run(run()) == (["a"], [])
 
 
 def test_virtual_time_does_not_overtake_what_is_busy():
-    """Time is looked at again when nothing is busy any more, and not before."""
+    """Time jumps when nothing is busy any more, and not before."""
 
     async def run():
-        clock, busy, rung = here.get().clock, [True], asyncio.Event()
-        begin = clock.monotonic()
-        timers = Timers[str](clock, lambda: bool(busy))
-        task = asyncio.create_task(timers.run())
-        timers.add(begin + 100, "a", lambda *_: rung.set())
+        clock = here.get().clock
+        begin, timers = clock.monotonic(), Timers[str](clock)
+        timers.add(begin + 100, "a")
+        waiting = asyncio.create_task(timers.due(busy=True))
         for _ in range(50):
             await asyncio.sleep(0)
-        before = (clock.monotonic() - begin, rung.is_set())
-        busy.clear()
+        before = clock.monotonic() - begin
         timers.look()
-        await rung.wait()
-        task.cancel()
-        return before, clock.monotonic() - begin
+        return before, await waiting, await timers.due(busy=False), clock.monotonic() - begin
 
     with virtual_time():
-        assert asyncio.run(run()) == ((0.0, False), 100.0)
+        assert asyncio.run(run()) == (0.0, [], ["a"], 100.0)
 
 
 # --- threads ---

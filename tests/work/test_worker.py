@@ -8,10 +8,11 @@ import sys
 from collections import Counter
 from functools import partial
 
-from outlast.kernel.clock import here
+from outlast.kernel.clock import Stop, here
 from outlast.policy import RetryPolicy
 from outlast.testing import virtual_time
 from outlast.work.memory import Memory
+from outlast.work.patience import persist
 from outlast.work.slots import Slots
 from outlast.work.threads import Threads
 from outlast.work.timers import Timers
@@ -35,9 +36,10 @@ class Worker:
     def __init__(self, jobs, work, store, *, slots, policy):
         self.jobs, self.work, self.store, self.policy = iter(jobs), work, store, policy
         self.loop, self.clock = asyncio.get_running_loop(), here.get().clock
+        self.give_up = Stop()
         self.tries, self.in_hand, self.done = Counter(), 0, asyncio.Event()
         self.slots = Slots(slots)
-        self.timers = Timers(self.clock, lambda: self.threads.busy > 0)
+        self.timers = Timers(self.clock)
         self.threads = Threads(
             self.carry,
             back=self.back,
@@ -55,12 +57,13 @@ class Worker:
             loop=self.loop,
             memory=Memory(),
             limits=BatchLimits(entries=4),
+            give_up=self.give_up,
         )
         self.error = None
 
     async def run(self):
         self.endings.start()
-        ringing = asyncio.create_task(self.timers.run())
+        ringing = asyncio.create_task(self.ring())
         self.claim(8)
         await self.done.wait()
         ringing.cancel()
@@ -68,6 +71,11 @@ class Worker:
         self.endings.close()
         if self.error is not None:
             raise self.error
+
+    async def ring(self):
+        while True:
+            for job in await self.timers.due(busy=self.threads.busy > 0):
+                self.threads.put(job)
 
     def claim(self, many):
         for _, job in zip(range(many), self.jobs, strict=False):
@@ -94,8 +102,7 @@ class Worker:
             self.tries[job] += 1
             again = None if how == "ok" else self.policy.decide(what, attempt=self.tries[job])
             if again is not None and again.retry:
-                due = self.clock.monotonic() + again.delay
-                self.timers.add(due, job, lambda job, _: self.threads.put(job))
+                self.timers.add(self.clock.monotonic() + again.delay, job)
             else:
                 self.endings.batch.append((job, "done" if how == "ok" else "dead", self.tries[job]))
                 self.endings.added()
@@ -106,7 +113,7 @@ class Worker:
             self.endings.flush()
 
     def write(self, batch):
-        self.endings.patiently(partial(self.store.extend, [list(batch)]), "the store")
+        persist(partial(self.store.append, list(batch)), "the store", self.give_up)
 
     def check(self):
         if self.in_hand == 0 and self.endings.settled:

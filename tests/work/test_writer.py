@@ -7,7 +7,9 @@ import threading
 
 import pytest
 
+from outlast.kernel.clock import Stop
 from outlast.work.memory import Memory
+from outlast.work.patience import persist
 from outlast.work.writer import BatchLimits, BatchWriter
 
 
@@ -26,7 +28,7 @@ class Desk:
     """A writer with what it has told, and a write that can be held up."""
 
     def __init__(self, *, write=None, memory=None, **limits):
-        self.told, self.on_record = [], []
+        self.told, self.on_record, self.give_up = [], [], Stop()
         self.news = asyncio.Event()
         self.writer = BatchWriter(
             Numbers(),
@@ -36,6 +38,7 @@ class Desk:
             loop=asyncio.get_running_loop(),
             memory=memory or Memory(),
             limits=BatchLimits(**{"latency": 60.0} | limits),
+            give_up=self.give_up,
         )
         self.writer.start()
 
@@ -152,7 +155,7 @@ def test_a_store_that_is_away_is_waited_for_until_there_is_a_hurry():
             tried.set()
             raise ConnectionResetError
 
-        desk.writer._write = lambda _: desk.writer.patiently(away, "the store")
+        desk.writer._write = lambda _: persist(away, "the store", desk.give_up)
         desk.add(1)
         await asyncio.to_thread(tried.wait, 10)
         desk.writer.hurry()

@@ -216,8 +216,6 @@ class Run:
         self.runner = runner = Runner(plan, store, record, lease, books, sink, intake, stop, self._deliver)
         if self._origins is not None:
             self._origins.runner = runner
-        if sink is not None or resends is not None:
-            runner.at_end = lambda: self._finish(runner, sink)
         if self._crowded is not None:
             runner.crowded = self._crowded
         started = _tell_start(record, plan.target)
@@ -227,7 +225,14 @@ class Run:
         watcher = None if plan.watch is None else asyncio.create_task(_watched(runner, plan.watch))
         try:
             with marked():
-                await runner.run(started)
+                try:
+                    if await runner.run(started) and (sink is not None or resends is not None):
+                        await self._finish(runner, sink)
+                except asyncio.CancelledError:
+                    runner.end("interrupted")  # also while its sink is finished: a resume does that
+                    raise
+                finally:
+                    await runner.close()
         except asyncio.CancelledError as interruption:
             cancelled = interruption
         if watcher is not None:

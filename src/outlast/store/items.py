@@ -36,7 +36,6 @@ from outlast.store.records import (
     storable,
     to_us,
 )
-from outlast.store.upkeep import EVENT, event_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -111,9 +110,6 @@ class Items:
             *_advanced(shard, batch),
             *(run, number, lease.token),
         )
-        if batch.events:
-            self._database.lock_events(tx)
-            tx.insert("outlast_events", EVENT, [event_values(self.app, event) for event in batch.events])
 
     def _undo(self, tx: Transaction, run: int, shard: Any, seqs: Sequence[int]) -> Any:
         """Take back successes; the shard's row without them. One that is not there, or is no success, is left alone."""
@@ -286,7 +282,6 @@ class Items:
             )
         }
         letters = self._known(tx, "outlast_dead_letters", (letter.id for letter in batch.dead_letters))
-        events = self._known(tx, "outlast_events", (event.id for event in batch.events))
         # A checkpoint is the one thing that may be made again, by changed code.
         for checkpoint in batch.checkpoints:
             tx.execute(
@@ -308,7 +303,6 @@ class Items:
                 )
                 for home in batch.homes
             ],
-            events=[event for event in batch.events if event.id not in events],
             read=batch.read,
             sink_offset=batch.sink_offset,
             sink_mark=batch.sink_mark,

@@ -519,7 +519,6 @@ class Batch:
     dead_letters: tuple[DeadLetterRow, ...] | list[DeadLetterRow] = ()
     resolved: tuple[Settled, ...] | list[Settled] = ()
     homes: tuple[Homecoming, ...] | list[Homecoming] = ()
-    events: tuple[EventRow, ...] | list[EventRow] = ()
     read: int = 0
     sink_offset: int | None = None
     sink_mark: str | None = None

@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from outlast.kernel.clock import here
+from outlast.store.leases import fenced
 from outlast.store.records import EventRow, SharedState, from_us, storable, to_us
 
 if TYPE_CHECKING:
@@ -18,12 +19,11 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from outlast.store.database import Database
-    from outlast.store.records import Prunable, StateKind
+    from outlast.store.records import Lease, Prunable, StateKind
 
     T = TypeVar("T")
 
 _FIELDS = "id, name, at, run, data"
-EVENT = f"{_FIELDS}, app"
 _CHUNK = 5000  # rows deleted in one transaction: others wait no longer than that takes
 _SHARDS = ("outlast_shards", "outlast_progress")
 _CHILDREN = ("outlast_attempts", "outlast_items", "outlast_checkpoints", "outlast_replays")
@@ -37,17 +37,25 @@ class Upkeep:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def add_events(self, events: Iterable[EventRow]) -> None:
-        """Put events on record; one that is there already is not added again."""
+    def add_events(self, events: Iterable[EventRow], lease: Lease | None = None) -> None:
+        """
+        Put events on record; one that is there already is not added again. With a lease they are written as its
+        batches are: `LeaseLost` if it is not the newest.
+
+        This is a short transaction of its own, because of all that add events one does it at a time: else a number
+        could become visible after a higher one, and be missed by those who read on from there. No batch waits for it.
+        """
         given = {event.id: event for event in events}
-        with self._database.writing() as tx:
+        with self._database.writing(batches=lease is not None) as tx:
+            if lease is not None:
+                fenced(self._database, tx, self.app, lease)
             self._database.lock_events(tx)
             known = tx.rows(
                 f"select id from outlast_events where id {self._database.among}", self._database.passed(given)
             )
             for row in known:
                 given.pop(row[0], None)
-            tx.insert("outlast_events", EVENT, [event_values(self.app, event) for event in given.values()])
+            tx.insert("outlast_events", f"{_FIELDS}, app", [_event(self.app, event) for event in given.values()])
 
     def events(
         self, run: str | None = None, name: str | None = None, after: int | None = None, limit: int = 100
@@ -285,5 +293,5 @@ def _name(key: str) -> str:
     return bytes.fromhex(key[1:]).decode("utf-8", "surrogatepass")
 
 
-def event_values(app: str, event: EventRow) -> tuple[Any, ...]:
+def _event(app: str, event: EventRow) -> tuple[Any, ...]:
     return (event.id, event.name, event.at_us, event.run, storable(json.dumps(dict(event.data))), app)

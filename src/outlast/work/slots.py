@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Slots(Generic[T]):
     """So many slots, and the work that waits for one. Work may keep its slot while it is not under way."""
 
-    __slots__ = ("_kept", "free", "give", "size", "take", "waiting")
+    __slots__ = ("free", "give", "kept", "size", "take", "waiting")
 
     def __init__(self, size: int, waiting: Any = None) -> None:
         """`waiting` takes the place of the plain queue, for work that waits for more than a slot."""
@@ -31,12 +31,12 @@ class Slots(Generic[T]):
         self.take: Callable[[], None] = self.free.pop  # raises IndexError if there is none
         self.give: Callable[[], None] = partial(self.free.append, None)
         self.waiting: Any = deque() if waiting is None else waiting
-        self._kept: set[T] = set()
+        self.kept: set[T] = set()
 
     @property
     def under_way(self) -> int:
         """Slots that are taken by work that is under way."""
-        return self.size - len(self.free) - len(self._kept)
+        return self.size - len(self.free) - len(self.kept)
 
     def park(self, work: T) -> T | None:
         """Have it wait for a slot; answers as `next`."""
@@ -55,16 +55,16 @@ class Slots(Generic[T]):
 
     def keep(self, work: T) -> None:
         """It keeps its slot, and is not under way until `resume`."""
-        self._kept.add(work)
+        self.kept.add(work)
 
     def keeps(self, work: T) -> bool:
         """Whether it has kept a slot."""
-        return work in self._kept
+        return work in self.kept
 
     def resume(self, work: T) -> bool:
         """It is under way again, if it has kept its slot."""
-        if work in self._kept:
-            self._kept.discard(work)
+        if work in self.kept:
+            self.kept.discard(work)
             return True
         return False
 

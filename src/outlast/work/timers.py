@@ -1,5 +1,5 @@
 """
-Timers: what is to go on at a later time, in one task of the event loop. They follow the clock, also a virtual one.
+Timers: what is to go on at a later time. They follow the clock, also a virtual one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from outlast.kernel.clock import Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from outlast.kernel.clock import Clock
 
 T = TypeVar("T")
@@ -20,52 +18,44 @@ _ROUNDING = 1e-9
 
 
 class Timer(Generic[T]):
-    """One of them. `what` waits for it, unless that is None."""
+    """One of them, for `what`."""
 
-    __slots__ = ("_ring", "live", "what")
+    __slots__ = ("live", "what")
 
-    def __init__(self, what: T | None, ring: Callable[[T | None, float], None]) -> None:
+    def __init__(self, what: T) -> None:
         self.what = what
-        self._ring = ring
         self.live = True
 
     def cancel(self) -> None:
-        """It does not ring."""
+        """It does not come due."""
         self.live = False
-
-    def ring(self, now: float) -> None:
-        """Its time has come."""
-        self.live = False
-        self._ring(self.what, now)
 
 
 class Timers(Generic[T]):
     """Belongs to the event loop; `waiting` may be asked from any thread."""
 
-    def __init__(self, clock: Clock, busy: Callable[[], bool]) -> None:
-        """`busy` says whether work goes on that virtual time must not overtake."""
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._busy = busy
         self._heap: list[tuple[float, int, Timer[T]]] = []
         self._order = count()
         self._alarm: Signal | None = None
 
-    def add(self, due: float, what: T | None, ring: Callable[[T | None, float], None]) -> Timer[T]:
-        """Have `ring` called with it and the time then, at this time of the monotonic clock."""
-        timer = Timer(what, ring)
+    def add(self, due: float, what: T) -> Timer[T]:
+        """Have it come due at this time of the monotonic clock."""
+        timer = Timer(what)
         heapq.heappush(self._heap, (due, next(self._order), timer))
         if self._heap[0][2] is timer:
             self.look()
         return timer
 
     def look(self) -> None:
-        """See again how long to wait: another timer is the first, or nothing is busy any more."""
+        """Wake `due`: there may be less to wait for."""
         if self._alarm is not None:
             self._alarm.set()
 
     def waiting(self) -> list[T]:
         """All that waits for its time."""
-        return [timer.what for _, _, timer in tuple(self._heap) if timer.live and timer.what is not None]
+        return [timer.what for _, _, timer in tuple(self._heap) if timer.live]
 
     def clear(self) -> list[T]:
         """Take all out; answers as `waiting`."""
@@ -73,17 +63,20 @@ class Timers(Generic[T]):
         self._heap.clear()
         return waiting
 
-    async def run(self) -> None:
-        """Ring, until cancelled."""
+    async def due(self, *, busy: bool) -> list[T]:
+        """
+        Wait until something is due, or `look`, and take it out. While other work is `busy`, virtual time does not jump.
+        """
         clock, heap = self._clock, self._heap
-        while True:
-            self._alarm = signal = Signal()
-            while heap and not heap[0][2].live:
-                heapq.heappop(heap)
-            seconds = max(0.0, heap[0][0] - clock.monotonic()) if heap else None
-            await clock.wait_signal(signal, seconds, bounds=self._busy())
-            now = clock.monotonic()
-            while heap and heap[0][0] <= now + _ROUNDING:
-                timer = heapq.heappop(heap)[2]
-                if timer.live:
-                    timer.ring(now)
+        self._alarm = signal = Signal()
+        while heap and not heap[0][2].live:
+            heapq.heappop(heap)
+        seconds = max(0.0, heap[0][0] - clock.monotonic()) if heap else None
+        await clock.wait_signal(signal, seconds, bounds=busy)
+        now, due = clock.monotonic() + _ROUNDING, list[T]()
+        while heap and heap[0][0] <= now:
+            timer = heapq.heappop(heap)[2]
+            if timer.live:
+                timer.live = False
+                due.append(timer.what)
+        return due

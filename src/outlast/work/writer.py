@@ -14,15 +14,14 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from outlast.kernel.clock import Stop
 from outlast.work.memory import LARGE
-from outlast.work.patience import persist
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
     from typing import Self
 
+    from outlast.kernel.clock import Stop
     from outlast.work.memory import Memory
 
 
@@ -32,9 +31,11 @@ class Batch(Protocol):
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write."""
+        ...
 
     def following(self) -> Self:
         """The empty batch that is filled after this one."""
+        ...
 
 
 B = TypeVar("B", bound=Batch)
@@ -52,7 +53,7 @@ class BatchLimits:
 
 
 class BatchWriter(Generic[B]):
-    """Belongs to the event loop, except for `patiently` and `in_loop`, which `write` may use in its thread."""
+    """Belongs to the event loop, except for `in_loop`, which `write` may use in its thread."""
 
     def __init__(
         self,
@@ -64,8 +65,12 @@ class BatchWriter(Generic[B]):
         loop: asyncio.AbstractEventLoop,
         memory: Memory,
         limits: BatchLimits,
+        give_up: Stop,
     ) -> None:
-        """`write` is called in the thread; `written` and `broken` say in the loop what came of it."""
+        """
+        `write` is called in the thread; `written` and `broken` say in the loop what came of it. `give_up` is set when
+        `write` should wait no longer for what it writes to.
+        """
         self.batch = first  # the open one
         self.memory = memory
         self.limits = limits
@@ -79,7 +84,7 @@ class BatchWriter(Generic[B]):
         self._under_way = 0
         self._timer: asyncio.TimerHandle | None = None
         self._queue: queue.SimpleQueue[tuple[B, int] | None] = queue.SimpleQueue()
-        self._give_up = Stop()
+        self._give_up = give_up
         self._failed = False
 
     def start(self) -> None:
@@ -149,7 +154,7 @@ class BatchWriter(Generic[B]):
         self._broken(error)
 
     def hurry(self) -> None:
-        """End the waits of `patiently`. What can be written at once is still written."""
+        """Wait no longer for what is written to. What can be written at once is still written."""
         self._give_up.set()
 
     def abandon(self) -> None:
@@ -181,10 +186,6 @@ class BatchWriter(Generic[B]):
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:  # the loop is closed: nothing waits for this
             return
-
-    def patiently(self, do: Callable[[], Any], what: str) -> Any:
-        """Do it, and wait while it cannot be done, until `hurry`."""
-        return persist(do, what, self._give_up)
 
     def in_loop(self, do: Callable[[], R]) -> R:
         """Have the event loop do it, and wait for that."""

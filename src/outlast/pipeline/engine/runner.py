@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from outlast.calls.state import running
 from outlast.components import Unreadable
 from outlast.errors import LeaseLost
-from outlast.kernel.clock import here, stopping
+from outlast.kernel.clock import Stop, here, stopping
+from outlast.kernel.log import warn
 from outlast.observe import emit, listening
 from outlast.pipeline.engine.attempts import scripted
 from outlast.pipeline.engine.item import Phase, RunFacts, RunStage
@@ -25,24 +26,24 @@ from outlast.pipeline.engine.scheduling import LOW, Scheduler
 from outlast.pipeline.errors import FailureBudgetExceeded
 from outlast.pipeline.intake import SourceFailed
 from outlast.pipeline.record.endings import Endings
-from outlast.pipeline.record.writer import ItemWriter, as_row
+from outlast.pipeline.record.writer import ItemWriter, WriteBatch, as_row
 from outlast.pipeline.resources import Resources
 from outlast.store.records import to_us
 from outlast.work.leases import Heartbeat
 from outlast.work.memory import Memory, size_of
+from outlast.work.writer import BatchWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from outlast.components import Sink
-    from outlast.kernel.clock import Stop
     from outlast.observe.events import Event
     from outlast.pipeline.engine.item import Item
     from outlast.pipeline.intake import Intake
     from outlast.pipeline.plan import Plan
     from outlast.pipeline.record.books import Accounting
     from outlast.pipeline.record.endings import Halt
-    from outlast.pipeline.record.writer import OriginPart, WriteBatch
+    from outlast.pipeline.record.writer import OriginPart
     from outlast.pipeline.results import ItemResult, RunResult
     from outlast.store import Store
     from outlast.store.records import Lease, RunRecord
@@ -108,21 +109,21 @@ class Runner:
         self.status: str | None = None  # the final status, if the books do not decide it
         self.ends_on: float | None = None  # when running attempts are given up, once it was asked to end
         self.result: RunResult[Any] | None = None  # once it is over
-        self.at_end: Callable[[], Awaitable[None]] = _nothing  # when all is on record, and the lease still held
         self.crowded: Callable[[], bool] = _never  # whether results are not taken as fast as they come
+        self._background: list[asyncio.Task[None]] = []  # once it has begun
         self._resources = Resources(plan.provided)
         self._opener: asyncio.Task[Any] | None = None  # as long as resources are opened
-        self.batches = ItemWriter(
-            store,
-            lease,
-            sink,
-            self._refused,
+        give_up = Stop()
+        self.batches = BatchWriter(
+            WriteBatch(),
+            ItemWriter(store, lease, sink, self._refused, give_up).write,
             written=self._recorded,
             broken=self._writer_broke,
             loop=self.loop,
             memory=self._memory,
             limits=plan.tuning.batches,
-        ).batches
+            give_up=give_up,
+        )
         self.endings = Endings(plan, facts, self.phase, books, self.batches, sink, deliver)
         base = copy_context()
         base.run(stopping.set, stop)
@@ -144,17 +145,19 @@ class Runner:
 
     # -- from the beginning to the end ----------------------------------------------------------------------------------
 
-    async def run(self, started: Event | None = None) -> None:
-        """Do all that can be done; `started` goes on record first."""
+    async def run(self, started: Event | None = None) -> bool:
+        """
+        Do all that can be done; `started` goes on record first. False if it did not begin. When all is on record, the
+        lease is still held, until `close`.
+        """
         if not await self._opened():
-            await self.intake.close()
-            return
+            return False
         for stage in self.stages:
             stage.kwargs = self._resources.for_stage(stage.declared.resources)
             stage.direct = stage.native = not stage.kwargs and iscoroutinefunction(stage.work)
         soon, scheduler = self.loop.call_soon_threadsafe, self.scheduler
         self.batches.start()
-        self.heartbeat = heartbeat = Heartbeat(
+        self.heartbeat = Heartbeat(
             self.store.beat,
             self.lease,
             self.loop,
@@ -164,35 +167,39 @@ class Runner:
         )
         if started is not None:
             self.batches.batch.events.append(as_row(started))
-        background = [self.loop.create_task(self._feed()), self.loop.create_task(scheduler.timers.run())]
-        for task in background:
+        self._background = [self.loop.create_task(self._feed()), self.loop.create_task(scheduler.ring())]
+        for task in self._background:
             task.add_done_callback(scheduler.left)
         try:
             await self._done
             await self._leave()
             await self._settle()
-            await self.at_end()
         except asyncio.CancelledError:
             self.end("interrupted")
             self.cancel()
             await self._leave()
             await self._settle()
             raise
-        finally:
+        return True
+
+    async def close(self) -> None:
+        """End what works for it, and give back what it holds, except for the lease."""
+        scheduler = self.scheduler
+        if self._background:
             self.phase.cancelling = True
-            heartbeat.close()
+            self.heartbeat.close()
             self.batches.close()
             self._memory.open_for_good()
             scheduler.threads.close()
-            await _dismiss([*background, *scheduler.open_tasks])
+            await _dismiss([*self._background, *scheduler.open_tasks])
             scheduler.threads.abandon()
-            await self.intake.close()
-            try:
-                await self._resources.close()
-            except Exception as error:  # noqa: BLE001 - the work is done and on record
-                from outlast.kernel.log import warn
-
-                warn("a resource could not be closed: %s", type(error).__name__)
+        await self.intake.close()
+        if not self._background:
+            return
+        try:
+            await self._resources.close()
+        except Exception as error:  # noqa: BLE001 - the work is done and on record
+            warn("a resource could not be closed: %s", type(error).__name__)
 
     async def _opened(self) -> bool:
         """Whether what the stages use is open, and they are to begin."""
@@ -448,7 +455,8 @@ class Runner:
             self.abort(error)
 
     def _refused(self, batch: WriteBatch, part: WriteBatch | OriginPart, errors: Mapping[int, Exception]) -> None:
-        self.halt(self.endings.refused(batch, part, errors))
+        """In the writer's thread: have the loop make failures of outputs that a sink does not take."""
+        self.batches.in_loop(lambda: self.halt(self.endings.refused(batch, part, errors)))
 
     def _writer_broke(self, error: BaseException) -> None:
         if isinstance(error, LeaseLost):
@@ -483,10 +491,6 @@ def _what_stays_open(stage: RunStage) -> str:
 
 def _never() -> bool:
     return False
-
-
-async def _nothing() -> None:
-    pass
 
 
 def _unless_closed(soon: Callable[..., Any], *args: Any) -> None:

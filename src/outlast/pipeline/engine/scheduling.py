@@ -20,7 +20,7 @@ from outlast.calls.drivers import same
 from outlast.calls.state import latest, standing
 from outlast.pipeline.engine.attempts import Attempts, as_failure, inside, rest
 from outlast.pipeline.engine.batches import LINGER, Group, GroupQueue
-from outlast.pipeline.engine.item import Next
+from outlast.pipeline.engine.item import Next, RunStage
 from outlast.work.memory import LARGE, size_of
 from outlast.work.threads import Threads
 from outlast.work.timers import Timers
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from outlast.kernel.clock import Clock
     from outlast.pipeline.engine.attempts import Unit
-    from outlast.pipeline.engine.item import Item, Phase, RunFacts, RunStage
+    from outlast.pipeline.engine.item import Item, Phase, RunFacts
     from outlast.pipeline.record.endings import Endings, Halt
     from outlast.pipeline.record.writer import WriteBatch
     from outlast.work.writer import BatchWriter
@@ -125,7 +125,7 @@ class Scheduler:
         self._granted: deque[Unit] = deque()  # have a slot, and wait for a task
         self._lines: dict[asyncio.Task[None], Unit] = {}  # stand in the line of a limit, each in a task
         self._relieving = False
-        self.timers: Timers[Unit] = Timers(clock, lambda: self.threads.busy > 0 or phase.recording > 0)
+        self.timers: Timers[Unit | RunStage] = Timers(clock)  # a stage: its items have waited long enough for others
         blocking = [stage for stage in stages if not stage.is_async]
         self.threads: Threads[Unit, Next] = Threads(
             self._carry_in_thread,
@@ -207,7 +207,8 @@ class Scheduler:
         for stage in self._queued:
             waiting += stage.slots.waiting
             stage.slots.waiting.clear()
-        waiting += self.timers.clear()
+        waiting += self._in_timers()
+        self.timers.clear()
         waiting += self.threads.unstarted()
         for unit in waiting:
             self.give_back(unit)
@@ -238,7 +239,7 @@ class Scheduler:
         """Whether anything waits that was not begun with at its stage."""
         lines = [
             (*self._fresh, *(self._metered or ()), *self._granted, *self._lines.values()),
-            self.timers.waiting(),
+            self._in_timers(),
             self.threads.waiting(),
             *(stage.slots.waiting for stage in self._queued),
         ]
@@ -247,7 +248,7 @@ class Scheduler:
     def places(self) -> list[Places]:
         """Where the items in hand are, by stage. Any thread may ask; what moves meanwhile may be missed."""
         queued = _items_at([*self.threads.inbox(), *tuple(self._granted), *tuple(self._metered or ())])
-        waiting = _items_at(self.timers.waiting())
+        waiting = _items_at(self._in_timers())
         in_line = _items_at(unit for task, unit in tuple(self._lines.items()) if not task.done())
         return [
             Places(
@@ -311,11 +312,7 @@ class Scheduler:
                 slots.take()
                 self._seat(queue.popleft())
         if queue.lingering and queue.timer is None:
-            queue.timer = self.timers.add(self._monotonic() + LINGER, None, lambda *_: self._lingered(stage))
-
-    def _lingered(self, stage: RunStage) -> None:
-        stage.slots.waiting.release()
-        self._gathered(stage)
+            queue.timer = self.timers.add(self._monotonic() + LINGER, stage)
 
     def _seat(self, unit: Unit) -> None:
         """It has a slot: it waits only for a task or a thread that takes it on."""
@@ -527,7 +524,7 @@ class Scheduler:
             self.set_ready(unit)
         elif after is _WAIT:
             unit.since = self._monotonic()
-            self.timers.add(unit.since + unit.wait, unit, self._waited)
+            self.timers.add(unit.since + unit.wait, unit)
         elif after is _HOLD:
             unit.why, unit.since = "checkpoint", self._monotonic()
             if self._endings.checkpoint(unit):
@@ -614,7 +611,7 @@ class Scheduler:
                 threads.wait_for_release(unit)
             stage = stages[unit.at]
             slots = stage.slots
-            if not slots.resume(unit):
+            if not slots.kept or not slots.resume(unit):
                 try:
                     slots.take()
                 except IndexError:
@@ -646,9 +643,22 @@ class Scheduler:
 
     # -- waiting --------------------------------------------------------------------------------------------------------
 
-    def _waited(self, unit: Any, now: float) -> None:
-        unit.waited(now)
-        self.set_ready(unit)
+    async def ring(self) -> None:
+        """Send units on when their wait is over, until cancelled."""
+        timers, phase = self.timers, self._phase
+        while True:
+            due = await timers.due(busy=self.threads.busy > 0 or phase.recording > 0)
+            now = self._monotonic()
+            for unit in due:
+                if isinstance(unit, RunStage):
+                    unit.slots.waiting.release()
+                    self._gathered(unit)
+                else:
+                    unit.waited(now)
+                    self.set_ready(unit)
+
+    def _in_timers(self) -> list[Unit]:
+        return [unit for unit in self.timers.waiting() if not isinstance(unit, RunStage)]
 
     async def _stand_in_line(self, unit: Unit) -> None:
         """Wait for the turn at a limit, with the slot in hand."""

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from outlast.components import Refused
 from outlast.kernel.clock import here
 from outlast.store.records import Batch, EventRow, Homecoming, to_us
-from outlast.work.writer import BatchWriter
+from outlast.work.patience import persist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from outlast.components import Sink
+    from outlast.kernel.clock import Stop
     from outlast.observe.events import Event
     from outlast.pipeline.engine.item import Item
     from outlast.pipeline.replays import Origin
@@ -104,7 +105,7 @@ class OriginPart:
 
 
 class ItemWriter:
-    """Writes the batches of a run. Its methods, except for the first, run in the thread of `batches`."""
+    """Writes the batches of a run, in the thread of a `BatchWriter`."""
 
     def __init__(
         self,
@@ -112,17 +113,17 @@ class ItemWriter:
         lease: Lease,
         sink: Sink | None,
         refused: Callable[[WriteBatch, WriteBatch | OriginPart, Mapping[int, Exception]], None],
-        **options: Any,
+        give_up: Stop,
     ) -> None:
-        """`refused` makes failures, in the loop, of outputs that a sink does not take; the options are those of `BatchWriter`."""
+        """`refused` makes failures of outputs that a sink does not take; `give_up` ends the waits."""
         self._store = store
         self._lease = lease
         self._sink = sink
         self._refused = refused
-        self.batches = BatchWriter(WriteBatch(), self._write, **options)
-        self._patiently = self.batches.patiently
+        self._give_up = give_up
 
-    def _write(self, batch: WriteBatch) -> None:
+    def write(self, batch: WriteBatch) -> None:
+        """Outputs to the sinks, then all of it to the store."""
         offset = None if self._sink is None else self._hand_out(self._sink, batch, batch)
         homes = [self._homecoming(batch, part) for part in batch.homes.values()]
         rows = Batch(
@@ -132,13 +133,14 @@ class ItemWriter:
             dead_letters=batch.letters,
             resolved=batch.resolved,
             homes=homes,
-            events=batch.events,
             read=batch.read,
             sink_offset=offset,
             sink_mark=None if self._sink is None else self._sink.mark,
             source_exhausted=batch.exhausted,
         )
-        self._patiently(lambda: self._store.write(self._lease, rows), "the store")
+        if batch.events:  # before the batch: what began has begun, whatever comes of this
+            persist(lambda: self._store.add_events(batch.events, self._lease), "the store", self._give_up)
+        persist(lambda: self._store.write(self._lease, rows), "the store", self._give_up)
         if self._sink is not None:
             self._settle(self._sink, batch, batch)
         for part in batch.homes.values():
@@ -146,7 +148,7 @@ class ItemWriter:
                 self._settle(part.origin.sink, batch, part)
 
     def _settle(self, sink: Sink, batch: WriteBatch, part: WriteBatch | OriginPart) -> None:
-        late = self._patiently(sink.settle, "the sink")
+        late = persist(sink.settle, "the sink", self._give_up)
         if late:
             self._take_back(batch, part, late)
 
@@ -154,7 +156,7 @@ class ItemWriter:
         """These are on record as successes, and their outputs could not be kept after all."""
         items, letters = [part.sent[place] for place in errors], len(batch.letters)
         undone = {item.seq for item in items}
-        self._fail_items(batch, part, errors)
+        self._refused(batch, part, errors)
         homes = [
             Homecoming(
                 lease=each.origin.lease,
@@ -175,7 +177,7 @@ class ItemWriter:
             read=batch.read,
             source_exhausted=batch.exhausted,
         )
-        self._patiently(lambda: self._store.write(self._lease, rows), "the store")
+        persist(lambda: self._store.write(self._lease, rows), "the store", self._give_up)
 
     def _homecoming(self, batch: WriteBatch, part: OriginPart) -> Homecoming:
         origin = part.origin
@@ -192,17 +194,13 @@ class ItemWriter:
     def _hand_out(self, sink: Sink, batch: WriteBatch, part: WriteBatch | OriginPart) -> int | None:
         while True:
             try:
-                return self._patiently(lambda: sink.write(part.outputs, part.keys), "the sink")  # type: ignore[no-any-return]
+                return persist(lambda: sink.write(part.outputs, part.keys), "the sink", self._give_up)  # type: ignore[no-any-return]
             except Refused as some:
-                self._fail_items(batch, part, some.errors)
+                self._refused(batch, part, some.errors)
             except Exception:
                 # If the lease is lost, that is the error: LeaseLost.
                 self._store.beat(self._lease)
                 raise
-
-    def _fail_items(self, batch: WriteBatch, part: WriteBatch | OriginPart, errors: Mapping[int, Exception]) -> None:
-        """Have the loop make failures of these successes; afterwards the part is without their outputs."""
-        self.batches.in_loop(lambda: self._refused(batch, part, errors))
 
 
 def as_row(event: Event) -> EventRow:
