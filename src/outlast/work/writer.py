@@ -26,14 +26,11 @@ if TYPE_CHECKING:
 
 
 class Batch(Protocol):
-    """What is written together."""
+    """What is written together: whether there is anything, and the empty batch that is filled after it."""
 
     @property
-    def empty(self) -> bool:
-        """Whether there is nothing to write."""
-
-    def following(self) -> Self:
-        """The empty batch that is filled after this one."""
+    def empty(self) -> bool: ...
+    def following(self) -> Self: ...
 
 
 B = TypeVar("B", bound=Batch)
@@ -42,7 +39,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """When a batch goes: with so many entries, so many bytes, or after so many seconds; and how many may be under way."""
+    """When a batch goes: with so many entries or bytes, or after so many seconds; how many may be under way."""
 
     entries: int = 2000
     bytes: int = 8 * 2**20
