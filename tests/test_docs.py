@@ -269,6 +269,16 @@ def test_every_configuration_key_has_its_row():
     }
 
 
+def test_everything_a_component_may_have_is_in_the_reference():
+    """What others subclass and call, with every method and attribute."""
+    components = importlib.import_module("outlast.components")
+    said = reference.words(reference.section(reference.page("runs.md"), "Components"))
+    names = {"Source", "Sink", "register_source", "register_sink", "Refused", "Busy"}
+    names |= {name for kind in (components.Source, components.Sink) for name in vars(kind) if name[0] != "_"}
+    names |= named(inspect.signature(components.Sink.open).parameters.values()) - {"self"}
+    assert sorted(names - said) == []
+
+
 def test_every_way_from_and_to_configuration_has_its_place():
     """What can be made of a block and shown as one, under its own name."""
     makes = "RetryPolicy Guard CircuitBreaker Limit Rate RetryBudget Hedge".split()

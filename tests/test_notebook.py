@@ -272,7 +272,7 @@ def test_what_protects_a_stage_is_in_words():
 def test_a_replay_that_failed_is_not_resumed_by_its_key():
     """S3-28: its letters are open again where they were; only a run of its own goes on with its key."""
     fields = {"id": "1", "run_key": "k", "pipeline": "p", "status": "failed", "outcome": "failure", "reason": None}
-    counts = outlast.pipeline.Counts(total=1, dlq=1)
+    counts = outlast.Counts(total=1, dlq=1)
     assert "go on with" in text_of(result_page(outlast.RunResult(**fields, why="all failed", counts=counts), ()))
     replayed = outlast.RunResult(**fields, why="all failed", counts=counts, _kind="replay")
     assert "go on with" not in text_of(result_page(replayed, ()))

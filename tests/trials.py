@@ -482,7 +482,9 @@ def vanish(trial: Trial, place: Place) -> None:
     lives = True
     while trial.times < trial.wanted and lives:
         with place.start() as process:
-            lives = process.live(0.05 + trial.dice.random() * 0.3)
+            while (lives := process.live(0.01)) and not _under_way(place):
+                pass  # nothing is written yet
+            lives = lives and process.live(trial.dice.random() * 0.1)
         if not lives or not _under_way(place):
             continue
         way = WAYS[trial.times % len(WAYS)]

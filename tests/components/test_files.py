@@ -319,6 +319,28 @@ def test_a_writer_who_was_thought_to_be_dead_damages_nothing(tmp_path, monkeypat
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("kind", [Lines, Rows])
+def test_who_made_the_file_and_comes_late_leaves_what_another_has_written(tmp_path, monkeypatch, kind):
+    """Where locks do not hold: stopped between making the file and its first look at it, it is refused, and the file stays."""
+    import fcntl
+
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    path = tmp_path / {Lines: "o.jsonl", Rows: "o.csv"}[kind]
+    slow, quick, refused = kind(path), kind(path), kind(tmp_path / "none")
+    slow.claim()
+    quick.open(None, run="r", token=2)
+    quick.write([quick.encode({"n": n}) for n in (1, 2)], [])
+    quick.settle()
+    quick.finish()
+    quick.close()
+    with pytest.raises(outlast.ConfigurationError):
+        slow.open(None, run="r", token=1)
+    assert contents(path) == [1, 2]
+    with pytest.raises(outlast.ConfigurationError):  # what nobody has written to does not stay
+        refused.open(10, run="r", token=1)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
 def test_who_finds_the_file_taken_leaves_the_lease_alone(app, tmp_path, monkeypatch, on_terms):
     """One that is only slow goes on: the next one is refused before it has taken anything away."""
     on_terms(ttl=0.0)

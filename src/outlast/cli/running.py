@@ -303,8 +303,9 @@ def _wrong_input(command: dict[str, Any]) -> list[str]:
 def _table(output: str | None) -> Table | None:
     """The table that --output names, as in sqlite:///shop.db#orders or #orders:id,day with its key; None if it is a file."""
     from outlast.components import Table
+    from outlast.components.registry import find
 
-    if output is None or "://" not in output:
+    if output is None or "://" not in output or find("sinks", output) is not None:
         return None
     target, mark, place = output.rpartition("#")
     name, _, key = place.partition(":")
@@ -334,6 +335,7 @@ def _on_record(output: str | None) -> str | None:
 
 def _wrong_output(sink: str | None) -> list[str]:
     from outlast.components import open_sink
+    from outlast.components.registry import is_address
 
     if sink is None:
         return []
@@ -350,7 +352,7 @@ def _wrong_output(sink: str | None) -> list[str]:
         open_sink(sink)
     except ConfigurationError as wrong:
         problems += [f"--output: {problem}" for problem in wrong.problems]
-    if not path.parent.is_dir():
+    if not is_address(sink) and not path.parent.is_dir():
         problems.append(
             f"expected --output to be in a folder that is there, got: {sink!r}. Make it first: mkdir -p {shlex.quote(str(path.parent))}"
         )

@@ -1,10 +1,11 @@
 """
-Where items come from and where outputs go, one file a family. A component never tries again by itself: whoever drives it decides.
+Where items come from and where outputs go, one file a family. A component never tries again by itself: what drives it decides.
 
     files       Files, the files of patterns; lines: JSON Lines, CSV and TSV; csvs: how the latter two are read; packed: the same, compressed
     arrow       pandas, polars, pyarrow, DuckDB: whatever hands out Arrow data; parquet: files; datasets: Hugging Face's
     sql         Query, the rows of a query; tables: Table, a table as a sink
     sinks       what every sink can do; reading: what all sources share; values: users' values on their way out
+    registry    components of others, which come in by a name
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.components import lines, packed
+from outlast.components import arrow, datasets, lines, packed, registry
 from outlast.components.csvs import TABLES
 from outlast.components.files import ENDINGS, PARQUET
 from outlast.components.files import Files as Files
 from outlast.components.reading import Aside
+from outlast.components.reading import Source as Source
 from outlast.components.reading import Unreadable as Unreadable
+from outlast.components.registry import register_sink as register_sink
+from outlast.components.registry import register_source as register_source
 from outlast.components.sinks import Busy as Busy
 from outlast.components.sinks import Handed
 from outlast.components.sinks import Refused as Refused
-from outlast.components.sinks import Sink as Sink  # noqa: TC001 - for those who ask here
+from outlast.components.sinks import Sink as Sink
 from outlast.components.sql import Query as Query
 from outlast.components.tables import Inserted
 from outlast.components.tables import Table as Table
@@ -38,28 +42,39 @@ if TYPE_CHECKING:
 
 def open_source(source: object) -> Iterator[Any] | AsyncIterable[Any]:
     """The items of a source, one after the other. Nothing is read yet; what cannot be a source is said now."""
-    from outlast.components import arrow, datasets
-
-    if isinstance(source, str | Path):
-        source = Files(source)
-    if isinstance(source, Files):
-        return source.items()
-    if isinstance(source, Query):
-        return Aside(source.read)
-    if datasets.is_dataset(source):
-        return datasets.rows(source)
-    if arrow.hands_out(source) and not isinstance(source, type):
-        arrow.library(f"a source of type {type(source).__name__}")
-        return Aside(lambda: arrow.rows(source))
-    if isinstance(source, AsyncIterable):
-        return source
-    if isinstance(source, Iterable) and not isinstance(source, bytes | dict):
-        return iter(source)
+    source = _read_from(source)
+    for kind, items in _SOURCES:
+        if kind(source):
+            found: Iterator[Any] | AsyncIterable[Any] = items(source)
+            return found
     message = (
-        "expected an iterable, an async iterable, the path of files, Files, something with __arrow_c_stream__ such as a DataFrame, a dataset, or a Query, "
-        f"got: {type(source).__name__}."
+        "expected an iterable, an async iterable, the path of files, Files, something with __arrow_c_stream__ such as a DataFrame, a dataset, a Query or another "
+        f"Source, got: {type(source).__name__}."
     )
     raise ConfigurationError(message)
+
+
+def _read_from(source: object) -> Any:
+    """What an address or a path stands for; anything else as it is."""
+    if not isinstance(source, str | Path):
+        return source
+    found = registry.made("sources", source)
+    return Files(source) if found is None else found
+
+
+def _arrow_rows(source: Any) -> Aside:
+    arrow.library(f"a source of type {type(source).__name__}")
+    return Aside(lambda: arrow.rows(source))
+
+
+# What a source may be -> its items. The first that holds.
+_SOURCES: tuple[tuple[Callable[[Any], bool], Callable[[Any], Any]], ...] = (
+    (lambda source: isinstance(source, Source), lambda source: source.items()),
+    (datasets.is_dataset, datasets.rows),
+    (lambda source: arrow.hands_out(source) and not isinstance(source, type), _arrow_rows),
+    (lambda source: isinstance(source, AsyncIterable), lambda source: source),
+    (lambda source: isinstance(source, Iterable) and not isinstance(source, bytes | dict), iter),
+)
 
 
 def count_items(pattern: str | Path) -> int:
@@ -72,15 +87,14 @@ def expected_items(source: object) -> Callable[[], int | None]:
     A question to be asked now and then: how many items a source holds, or None as long as nobody knows. Files are counted beside the run,
     because a display that knows the end can say when it comes.
     """
-    if isinstance(source, str | Path):
-        source = Files(source)
-    if not isinstance(source, Files):
+    source = _read_from(source)
+    if not isinstance(source, Source):
         try:
             known: int | None = len(source)  # type: ignore[arg-type]
         except Exception:  # noqa: BLE001 - a stream has no length, and what a stranger's __len__ raises is none either
             known = None
         return lambda: known
-    counted: list[int] = []
+    counted: list[int | None] = []
 
     def count() -> None:
         with suppress(Exception):  # the run will say so
@@ -97,26 +111,55 @@ def open_sink(sink: object) -> Sink | None:
     """The sink for what a user gave; None keeps the outputs in the store."""
     if sink is None:
         return None
-    if isinstance(sink, str | Path):
-        return _file_sink(Path(sink))
-    if isinstance(sink, Table):
-        return Inserted(sink)
+    for kind, make in _SINKS:
+        if isinstance(sink, kind):
+            return make(sink)
+    if isinstance(sink, type) and issubclass(sink, Sink):
+        raise ConfigurationError(
+            f"expected sink to be a Sink, got: the class {sink.__name__}. Give one of its objects."
+        )
     if callable(sink):
         take: Callable[[Any], object] = sink
         return Handed(take)
-    message = f"expected sink to be a path, a Table, a callable or None, got: a value of type {type(sink).__name__}."
+    message = (
+        f"expected sink to be a path, a Table, a Sink, a callable or None, got: a value of type {type(sink).__name__}."
+    )
     raise ConfigurationError(message)
 
 
-def _file_sink(path: Path) -> Sink:
-    if path.suffix.lower() in PARQUET:
-        from outlast.components.parquet import Parquet
-
-        return Parquet(path)
-    kind = packed.inner(path)
-    if kind in lines.JSON_LINES:
-        return lines.Lines(path)
-    if kind in TABLES:
-        return lines.Rows(path)
+def _addressed(sink: str | Path) -> Sink:
+    path = Path(sink)
+    kind = path.suffix.lower()
+    if kind in packed.PACKED:
+        kind = packed.inner(path)
+        kind = "" if kind in PARQUET else kind
+    if kind in _ENDINGS and not registry.is_address(sink):
+        return _ENDINGS[kind](path)
+    found = registry.made("sinks", sink)
+    if isinstance(found, Sink):
+        return found
+    if found is not None:
+        message = f"expected the component {registry.name_in(sink)!r} to make a Sink, got: a value of type {type(found).__name__}."
+        raise ConfigurationError(message)
     message = f"expected a sink to be {ENDINGS}, got: {path.name}."
     raise ConfigurationError(message)
+
+
+def _parquet(path: Path) -> Sink:
+    from outlast.components.parquet import Parquet
+
+    return Parquet(path)
+
+
+# The ending of a file -> its sink.
+_ENDINGS: dict[str, Callable[[Path], Sink]] = {
+    **dict.fromkeys(PARQUET, _parquet),
+    **dict.fromkeys(lines.JSON_LINES, lines.Lines),
+    **dict.fromkeys(TABLES, lines.Rows),
+}
+# What a sink may be given as -> the sink.
+_SINKS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Sink]], ...] = (
+    (Sink, lambda sink: sink),
+    ((str, Path), _addressed),
+    (Table, Inserted),
+)

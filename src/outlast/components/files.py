@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.components import lines, packed
 from outlast.components.csvs import TABLES
-from outlast.components.reading import Aside
+from outlast.components.reading import Aside, Source
 from outlast.errors import ConfigurationError
 from outlast.kernel.value import put
 from outlast.settings.checks import Check
@@ -28,7 +28,7 @@ _LINES = (*lines.JSON_LINES, ".json", *TABLES)
 
 
 @dataclass(frozen=True, init=False)
-class Files:
+class Files(Source):
     """
     The items of files, as the source of a run: a path or a pattern such as ``in/*.csv``, or several, read in the order in which they are named.
 

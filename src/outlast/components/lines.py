@@ -212,8 +212,9 @@ class Appended(Sink):
 
     def _leave(self) -> None:
         """It cannot be used: what is there stays, and nothing new is left."""
-        if self._made:
-            self._path.resolve().unlink(missing_ok=True)  # a link stays
+        path = self._path.resolve()  # a link stays
+        if self._made and path.exists() and path.stat().st_size == 0:  # else another process has written to it
+            path.unlink(missing_ok=True)
         self.close()
 
     def _hold(self, file: int) -> None:

@@ -5,6 +5,7 @@ What all sources share: an item that could not be read, the words for a source t
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,24 @@ from typing import TYPE_CHECKING, Any
 from outlast.errors import ConfigurationError, PermanentFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import AsyncIterable, Callable, Iterator, Sequence
 
 _FAREWELL = 5.0  # seconds for a reader to close
+
+
+class Source(ABC):
+    """Where items come from: subclass it, and give it to a run, or register it by a name. It never tries again by itself."""
+
+    @abstractmethod
+    def items(self) -> Iterator[Any] | AsyncIterable[Any]:
+        """
+        The items, from the beginning and in the same order each time that it is asked: a run that goes on passes over what is finished. Nothing is read
+        yet; what cannot be a source is said now.
+        """
+
+    def count(self) -> int | None:
+        """How many there are, if that can be known; asked in a thread of its own, for a display."""
+        return None
 
 
 class Unreadable:

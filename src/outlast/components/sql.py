@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import quote
 
-from outlast.components.reading import missing
+from outlast.components.reading import Aside, Source, missing
 from outlast.errors import ConfigurationError, OutlastError, PermanentFailure, TemporaryFailure
 from outlast.kernel.redact import error_text, mask, sanitise
 from outlast.kernel.value import put
@@ -54,7 +54,7 @@ _WHERE = "an address (sqlite:///path or postgresql://...), a Secret with one, or
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Query:
+class Query(Source):
     """
     The rows of a SQL query, each a dict, as the source of a run.
 
@@ -81,6 +81,10 @@ class Query:
 
     def __repr__(self) -> str:
         return f"Query({shown(self.source)!r}, {mask(self.sql)!r}, chunk={self.chunk})"
+
+    def items(self) -> Aside:
+        """The rows, read by a thread of their own."""
+        return Aside(self.read)
 
     def read(self) -> Reading:
         """The rows in lists. What it opens belongs to the thread that first asks for some."""

@@ -9,32 +9,12 @@ from __future__ import annotations
 
 import re
 from html import escape
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from outlast.kernel.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    class Counted(Protocol):
-        """Counts of items: of a result, or of a report."""
-
-        @property
-        def total(self) -> int: ...
-        @property
-        def succeeded(self) -> int: ...
-        @property
-        def skipped(self) -> int: ...
-        @property
-        def dlq(self) -> int: ...
-        @property
-        def failed(self) -> int: ...
-        @property
-        def pending(self) -> int: ...
-        @property
-        def degraded(self) -> int: ...
-        @property
-        def source_exhausted(self) -> bool: ...
 
 
 #: Colours on light, on dark, and halfway, to be read on both. They keep their meaning for eyes that see red and green alike.
@@ -148,8 +128,8 @@ def bar(whole: int, *, label: str, **kinds: int) -> str:
     )
 
 
-def counts_bar(counts: Counted) -> str:
-    """Where the items are, as a bar and in words."""
+def counts_bar(counts: Any) -> str:
+    """Where the items are, as a bar and in words; the counts are those of a result or of a report."""
     drawn = bar(
         counts.total,
         dead=counts.dlq + counts.failed,

@@ -157,32 +157,14 @@ def _next(result: RunResult[Any], groups: Sequence[FailureGroup], code: Sequence
         steps.append(("look at them:", f"outlast runs errors {shlex.quote(result.run_key)}"))
     if groups and result.counts.dlq:
         first = groups[0]
-        canary = 20 if first.count > 20 else None
-        steps.append(("look at one:", f"outlast dlq list --group {first.id} --run {result.id[:12]}"))
-        steps.append(
-            (
-                "once it is mended:",
-                shlex.join(
-                    [
-                        "outlast",
-                        "dlq",
-                        "replay",
-                        "--group",
-                        first.id,
-                        "--run",
-                        result.id[:12],
-                        *(["--canary", str(canary)] if canary else []),
-                        *code,
-                    ]
-                ),
-            )
-        )
-        steps.append(
-            (
-                "or here:",
-                f".reprocess(group={first.id!r}, run={result.id!r}{'' if canary is None else f', canary={canary}'})",
-            ),
-        )
+        chosen = ["--group", first.id, "--run", result.id[:12]]
+        canary = ["--canary", "20"] if first.count > 20 else []
+        here = f".reprocess(group={first.id!r}, run={result.id!r}{', canary=20' if canary else ''})"
+        steps += [
+            ("look at one:", shlex.join(["outlast", "dlq", "list", *chosen])),
+            ("once it is mended:", shlex.join(["outlast", "dlq", "replay", *chosen, *canary, *code])),
+            ("or here:", here),
+        ]
     return steps
 
 

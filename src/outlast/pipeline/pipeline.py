@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Never, Unpack
 
-    from outlast.components import Files, Query, Table
+    from outlast.components import Sink, Source, Table
     from outlast.pipeline.results import ItemResult, RunResult
     from outlast.pipeline.view import RunView
     from outlast.store import Store
@@ -209,12 +209,12 @@ class Pipeline(Generic[In_contra, Out_co]):
 
     def run(
         self,
-        source: Iterable[In_contra] | ArrowStream | Files | Query | str | Path,
+        source: Iterable[In_contra] | ArrowStream | Source | str | Path,
         /,
         *,
         run_key: str | None = None,
         item_key: str | Callable[[In_contra], str] | None = None,
-        sink: str | Path | Table | Callable[[Sequence[Out_co]], None] | None = None,
+        sink: str | Path | Table | Sink | Callable[[Sequence[Out_co]], None] | None = None,
         engine: str = "local",
         ordered: bool = False,
         audit: Literal["all", "failures"] = "all",
@@ -227,7 +227,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         """
         Run every item of the source through the stages. The same `run_key` goes on with the same run: what is finished stays.
 
-        `sink` is a file (.jsonl, .csv, also with .gz or .zst; .parquet) or a `Table`, which hold each output exactly once whatever happens, a
+        `sink` is a file (.jsonl, .csv, also with .gz or .zst; .parquet) or a `Table`, which hold each output exactly once whatever happens, a `Sink` of yours, a
         callable, which gets outputs at least once, or None: then the store keeps them. `audit="failures"` keeps no
         record of attempts that succeeded at once. `progress` shows the run while it runs: in a notebook, in a terminal (if rich is
         installed), else in lines on standard error. `watch` is called with a `RunView` a few times a second instead.
@@ -255,12 +255,12 @@ class Pipeline(Generic[In_contra, Out_co]):
 
     async def arun(
         self,
-        source: Iterable[In_contra] | AsyncIterable[In_contra] | ArrowStream | Files | Query | str | Path,
+        source: Iterable[In_contra] | AsyncIterable[In_contra] | ArrowStream | Source | str | Path,
         /,
         *,
         run_key: str | None = None,
         item_key: str | Callable[[In_contra], str] | None = None,
-        sink: str | Path | Table | Callable[[Sequence[Out_co]], None] | None = None,
+        sink: str | Path | Table | Sink | Callable[[Sequence[Out_co]], None] | None = None,
         ordered: bool = False,
         audit: Literal["all", "failures"] = "all",
         on_item_error: Literal["dlq", "collect", "stop"] = "dlq",
@@ -313,7 +313,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         *,
         canary: int | None = None,
         from_start: bool = False,
-        sink: str | Path | Table | Callable[[Sequence[Out_co]], None] | None = None,
+        sink: str | Path | Table | Sink | Callable[[Sequence[Out_co]], None] | None = None,
         run_key: str | None = None,
         progress: bool = False,
         check: bool = True,

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from outlast.calls import quiet
-from outlast.components import Busy, Table, Unreadable, open_sink
+from outlast.components import Busy, Sink, Table, Unreadable, open_sink, registry
 from outlast.components.files import PARQUET
 from outlast.components.sinks import spool_of
 from outlast.components.sql import steady
@@ -53,7 +53,6 @@ from outlast.work.patience import persist
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from outlast.components import Sink
     from outlast.pipeline.engine.runner import Runner
     from outlast.pipeline.plan import Plan
     from outlast.pipeline.record.books import Bounds
@@ -91,8 +90,12 @@ def address_of(sink: object) -> str | None:
     """How the sink of a run can be opened again, for the record: never with a password. None for the store itself."""
     if sink is None:
         return None
+    if isinstance(sink, str) and registry.is_address(sink):
+        return json.dumps({"address": sink} if tellable(sink) else {"sink": registry.name_in(sink)})
     if isinstance(sink, str | Path):
         return json.dumps({"file": str(Path(sink).absolute())})
+    if isinstance(sink, Sink):
+        return json.dumps({"sink": type(sink).__qualname__})
     if isinstance(sink, Table):
         told: dict[str, Any] = {"table": sink.name, "key": list(sink.key)}
         target = sink.target
@@ -174,7 +177,12 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
     if "callable" in told:
         message = f"the sink of its run is the callable {told['callable']}: replay it from Python, and give it again with sink="
         raise Gone(message)
+    if "sink" in told:
+        message = f"the sink of its run is a {told['sink']}: replay it from Python, and give it again with sink="
+        raise Gone(message)
     name = run.sink or ""
+    if "address" in told:
+        return open_sink(told["address"])
     if "table" in told or name.startswith("table "):
         return open_sink(_table(run, told, given))
     path = Path(told.get("file") or name)

@@ -161,12 +161,8 @@ def _problems(report: Report) -> str:
             left = f"{group.open:,} open" if group.open != group.count else "all open"
             keys = ", ".join(named(key) for key in group.sample_keys)
             commands = f"<code>{escaped(group.look)}</code><code>{escaped(group.replay)}</code>" if group.open else ""
-            rows += (
-                f'<li><div class="n">{group.count:,}<small>{share(group.share)}</small></div><div>'
-                f'<h3>{named(group.error_type)} at {named(group.stage)}</h3><p class="msg">{text(group.message)}</p>'
-                f'<p class="meta">{escaped(group.error_class)} · {left} · from {moment(group.first_seen_at)} to {moment(group.last_seen_at)}'
-                f' · for example {keys}</p><div class="cmds">{commands}</div></div></li>'
-            )
+            shown = share(group.share), f" · {left}", f' · for example {keys}</p><div class="cmds">{commands}</div>'
+            rows += _problem(group, group.count, *shown)
         more = len(report.letters) - 5 + report.left_out["letters"]
         rest = (
             f'<p class="meta quiet">{counted(more, "further group")}: <code>outlast dlq groups --run {escaped(report.run.id[:12])}</code></p>'
@@ -177,12 +173,7 @@ def _problems(report: Report) -> str:
         return section("What went wrong", lead, f'<ol class="problems">{rows}</ol>{rest}{_stopped(report)}')
     if dead:
         ended = [group for group in report.errors if group.dead][:5]
-        rows = "".join(
-            f'<li><div class="n">{group.dead:,}<small>{percent(group.dead, dead)}</small></div><div>'
-            f'<h3>{named(group.error_type)} at {named(group.stage)}</h3><p class="msg">{text(group.message)}</p>'
-            f'<p class="meta">{escaped(group.error_class)} · from {moment(group.first_seen_at)} to {moment(group.last_seen_at)}</p></div></li>'
-            for group in ended
-        )
+        rows = "".join(_problem(group, group.dead, percent(group.dead, dead), "", "</p>") for group in ended)
         kept = (
             "They are not kept as dead letters."
             if not report.counts.dlq
@@ -196,6 +187,14 @@ def _problems(report: Report) -> str:
             f'<ol class="problems">{rows}</ol>{_stopped(report)}',
         )
     return ""
+
+
+def _problem(group: LetterGroup | ErrorGroup, count: int, part: str, left: str, end: str) -> str:
+    return (
+        f'<li><div class="n">{count:,}<small>{part}</small></div><div>'
+        f'<h3>{named(group.error_type)} at {named(group.stage)}</h3><p class="msg">{text(group.message)}</p>'
+        f'<p class="meta">{escaped(group.error_class)}{left} · from {moment(group.first_seen_at)} to {moment(group.last_seen_at)}{end}</div></li>'
+    )
 
 
 def _stopped(report: Report) -> str:

@@ -26,11 +26,16 @@ if TYPE_CHECKING:
 
 
 class Batch(Protocol):
-    """What is written together: whether there is anything, and the empty batch that is filled after it."""
+    """What is written together."""
 
     @property
-    def empty(self) -> bool: ...
-    def following(self) -> Self: ...
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        ...
+
+    def following(self) -> Self:
+        """The empty batch that is filled after this one."""
+        ...
 
 
 B = TypeVar("B", bound=Batch)

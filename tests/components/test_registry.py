@@ -1,0 +1,284 @@
+"""Components of others: a source or a sink that comes in as an object, by a scheme, by an ending, or from an installed package."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import outlast
+import paged
+from outlast.components import Source, expected_items, open_sink, open_source, register_sink, register_source, registry
+from paged import Pages
+
+PAGES = Path(paged.__file__).read_text()
+
+
+@outlast.stage
+def double(n: int) -> int:
+    return 2 * n
+
+
+def pipeline(tmp_path, name="doubles"):
+    return outlast.Pipeline(name, double, app=outlast.App(store=f"sqlite:///{tmp_path}/outlast.db"))
+
+
+def written(folder: Path) -> list[int]:
+    return sorted(json.loads(line) for page in sorted(folder.glob("*.jsonl")) for line in page.read_text().splitlines())
+
+
+def problem(make) -> str:
+    with pytest.raises(outlast.ConfigurationError) as caught:
+        make()
+    return str(caught.value)
+
+
+class Countdown(Source):
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def items(self):
+        return iter(range(self.start, 0, -1))
+
+    def count(self) -> int:
+        return self.start
+
+
+@pytest.fixture
+def names():
+    """What a test registers is gone after it."""
+    before = {group: dict(known) for group, known in registry._made.items()}
+    yield
+    for group, known in before.items():
+        registry._made[group].clear()
+        registry._made[group].update(known)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """An installed package that offers components as entry points."""
+    site = tmp_path / "site"
+    (site / "offered-1.0.dist-info").mkdir(parents=True)
+    (site / "offered-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: offered\nVersion: 1.0\n")
+    (site / "offered-1.0.dist-info" / "entry_points.txt").write_text(
+        "[outlast.sinks]\npaged = offered:sink\nbroken = offered:missing\n[outlast.sources]\ncountdown = offered:countdown\n"
+    )
+    (site / "offered.py").write_text(
+        PAGES + "\n\ndef sink(address):\n    return Pages(address.partition('://')[2])\n"
+        "\n\ndef countdown(address):\n    return range(int(address.partition('://')[2]), 0, -1)\n"
+    )
+    monkeypatch.syspath_prepend(str(site))
+    yield site
+    sys.modules.pop("offered", None)
+
+
+# --- objects ---
+
+
+def test_a_sink_of_somebody_else_is_taken_as_it_is(tmp_path):
+    """A run writes to an object that is a Sink, and every output is there once."""
+    sink = Pages(tmp_path / "out")
+    run = pipeline(tmp_path).run(range(100), sink=sink)
+    assert (run.counts.succeeded, written(tmp_path / "out")) == (100, [2 * n for n in range(100)])
+    assert open_sink(sink) is sink
+
+
+def test_a_source_of_somebody_else_is_read(tmp_path):
+    """Its items in its order, and its count for whoever watches."""
+    assert list(open_source(Countdown(3))) == [3, 2, 1]
+    run = pipeline(tmp_path).run(Countdown(5))
+    assert sorted(run.outputs()) == [2, 4, 6, 8, 10]
+    known = expected_items(Countdown(7))
+    for thread in threading.enumerate():
+        if thread.name == "outlast-count":
+            thread.join()
+    assert known() == 7
+
+
+def test_the_sources_that_outlast_brings_are_sources():
+    """One way in: files and queries are what a source of somebody else is."""
+    assert issubclass(outlast.Files, Source)
+    assert issubclass(outlast.Query, Source)
+
+
+def test_a_class_in_place_of_an_object_is_refused():
+    """D-26: it could be called, and would be handed batches as if it were a function."""
+    assert problem(lambda: open_sink(Pages)) == (
+        "expected sink to be a Sink, got: the class Pages. Give one of its objects."
+    )
+
+
+# --- names ---
+
+
+def test_a_name_is_a_scheme_and_an_ending(tmp_path, names):
+    """The whole text is what the component makes something of."""
+    asked = []
+    register_sink("paged", lambda address: asked.append(address) or Pages(tmp_path / "out"))
+    register_source("countdown", lambda address: Countdown(3))
+    pipeline(tmp_path).run("countdown://three", sink="paged://here")
+    pipeline(tmp_path, "again").run("in/*.countdown", sink=tmp_path / "out.paged")
+    assert asked == ["paged://here", str(tmp_path / "out.paged")]
+    assert written(tmp_path / "out") == [2, 4, 6]
+
+
+def test_components_of_an_installed_package(tmp_path, package):
+    """An entry point is enough; nothing is imported before its name is used."""
+    assert "offered" not in sys.modules
+    run = pipeline(tmp_path).run("countdown://4", sink=f"paged://{tmp_path}/out")
+    assert (run.counts.succeeded, written(tmp_path / "out")) == (4, [2, 4, 6, 8])
+
+
+def test_an_entry_point_that_cannot_be_loaded(package):
+    """C-19: the component is named, with what its module said."""
+    assert problem(lambda: open_sink("broken://x")) == (
+        "the component 'broken' (offered:missing) cannot be loaded: AttributeError: module 'offered' has no attribute 'missing'."
+    )
+
+
+def test_what_nobody_knows_is_refused_as_before(tmp_path):
+    """C-19: an ending without a component."""
+    assert problem(lambda: open_sink("out.avro")).endswith("or in .parquet, got: out.avro.")
+    assert problem(lambda: open_source(str(tmp_path / "in.avro"))).startswith("expected files at ")
+    assert problem(lambda: open_sink("out.parquet.gz")).endswith("got: out.parquet.gz.")
+
+
+def test_a_component_that_makes_something_else(names):
+    """C-19: said when the run begins, not when it has outputs."""
+    register_sink("paged", lambda address: 5)
+    register_source("paged", lambda address: None)
+    assert (
+        problem(lambda: open_sink("paged://x"))
+        == "expected the component 'paged' to make a Sink, got: a value of type int."
+    )
+    assert problem(lambda: open_source("paged://u:hunter2@x")).startswith(
+        "expected the component 'paged' to make something of"
+    )
+    assert "hunter2" not in problem(lambda: open_source("paged://u:hunter2@x"))
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "said"),
+    [
+        ("csv", str, "expected name to be one that Outlast does not have itself, got: 'csv'."),
+        (
+            ".avro",
+            str,
+            "expected name to be a scheme or an ending in small letters, without a dot in front, such as 'avro', got: '.avro'.",
+        ),
+        (
+            5,
+            str,
+            "expected name to be a scheme or an ending in small letters, without a dot in front, such as 'avro', got: 5.",
+        ),
+        ("avro", 5, "expected make to be a function of an address, got: 5."),
+        ("avro", None, "expected make to be a function of an address, got: None."),
+    ],
+)
+def test_a_registration_that_would_never_be_asked(name, make, said):
+    """D-26: a name that is taken, or none at all."""
+    for register in (register_sink, register_source):
+        assert problem(lambda register=register: register(name, make)) == said
+
+
+# --- killed and resumed ---
+
+PROGRAM = """
+import os, signal, sys
+import outlast
+from paged import Pages
+
+deadly = int(sys.argv[2])  # the write after which the process dies
+
+
+class Killed(Pages):
+    writes = 0
+
+    def write(self, outputs, keys):
+        offset = super().write(outputs, keys)
+        self.writes += bool(outputs)
+        if self.writes == deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return offset
+
+
+@outlast.stage
+def double(n: int) -> int:
+    return 2 * n
+
+
+pipeline = outlast.Pipeline("doubles", double, app=outlast.App(store=f"sqlite:///{sys.argv[1]}/outlast.db"))
+run = pipeline.run(range(5000), run_key="k", sink=Killed(sys.argv[1] + "/out"))
+print(run.counts.succeeded)
+"""
+
+
+def test_every_output_is_there_once_whenever_the_process_was_killed(tmp_path):
+    """S3-02, C-28: a page that was written and not committed is taken away when the run goes on, and written again."""
+    (tmp_path / "paged.py").write_text(PAGES)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    ends = []
+    for deadly in (1, 2, 1, 3, 0):
+        program = [sys.executable, str(tmp_path / "program.py"), str(tmp_path), str(deadly)]
+        ends.append(subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ}))
+    assert [end.returncode for end in ends] == [-signal.SIGKILL] * 4 + [0], ends[-1].stderr
+    assert ends[-1].stdout.strip() == "5000"
+    assert written(tmp_path / "out") == [2 * n for n in range(5000)]
+
+
+def test_another_sink_under_the_same_key_is_refused(tmp_path):
+    """What the run has finished is in the first one."""
+    pipeline(tmp_path).run(range(3), run_key="k", sink=Pages(tmp_path / "out"))
+    with pytest.raises(outlast.ConfigurationError, match="to stay the same"):
+        pipeline(tmp_path).run(range(5), run_key="k", sink=Pages(tmp_path / "other"))
+
+
+# --- replays ---
+
+
+def test_a_replay_comes_home_to_an_address(tmp_path, names):
+    """S3-24: what is on record is the address, and the component opens it again."""
+    register_sink("paged", lambda address: Pages(address.partition("://")[2]))
+    broken = {3}
+
+    @outlast.stage(retry=None)
+    def fragile(n: int) -> int:
+        if n in broken:
+            raise ValueError(n)
+        return 2 * n
+
+    app = outlast.App(store=f"sqlite:///{tmp_path}/outlast.db")
+    flaky = outlast.Pipeline("fragile", fragile, app=app, failure_budget=1.0)
+    flaky.run(range(5), sink=f"paged://{tmp_path}/out", check=False)
+    assert written(tmp_path / "out") == [0, 2, 4, 8]
+    broken.clear()
+    flaky.reprocess()
+    assert written(tmp_path / "out") == [0, 2, 4, 6, 8]
+
+
+def test_a_replay_of_an_object_says_what_it_needs(tmp_path):
+    """S3-24: an object cannot be on record: it is given again."""
+    broken = {3}
+
+    @outlast.stage(retry=None)
+    def fragile(n: int) -> int:
+        if n in broken:
+            raise ValueError(n)
+        return 2 * n
+
+    app = outlast.App(store=f"sqlite:///{tmp_path}/outlast.db")
+    flaky = outlast.Pipeline("fragile", fragile, app=app, failure_budget=1.0)
+    flaky.run(range(5), sink=Pages(tmp_path / "out"), check=False)
+    broken.clear()
+    run = flaky.reprocess(check=False)
+    assert (
+        "is a Pages: replay it from Python, and give it again with sink=" in str([*app.dead_letters.find()]) + run.why
+    )
+    flaky.reprocess(sink=Pages(tmp_path / "more"))
+    assert written(tmp_path / "more") == [6]
