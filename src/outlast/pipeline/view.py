@@ -1,5 +1,5 @@
 """
-A run at one instant, as a value: what whoever watches it is given.
+A run at one instant, as a value: what a watcher is given.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageView:
     """
-    The items at one stage. `running` are attempted, `queued` wait for a slot, `waiting` for another attempt or a circuit,
-    `in_line` for a limit. `done` are through it, `refused` of these were taken back because the sink does not want them.
-    `entered` began at it: behind a checkpoint, or as a dead letter. `retries`, `skipped` and `dead` are of items that
-    have ended.
+    The items at one stage. `running` are attempted, `queued` wait for a slot, `waiting` for another attempt or a
+    circuit, `in_line` for a limit. `done` are through it; `refused` were, until the sink did not take them. `entered`
+    began at it: behind a checkpoint, or as a dead letter. `retries`, `skipped` and `dead` are of items that have ended.
     """
 
     name: str

@@ -20,10 +20,10 @@ _SOME = 16  # parts of a value that are looked at
 
 class Memory:
     """
-    A bound on the bytes of values that are finished and not written. A value that is larger than the bound passes alone.
+    A bound on the bytes of values that are finished and not written. A value that is larger than it passes alone.
 
     While it is shut, no work begins; what is under way ends and is written. The event loop counts the bytes, opens and
-    shuts. A thread that sees many results which are not counted yet may shut it too; the loop must look at it afterwards.
+    shuts. A thread that sees many results which are not counted yet may shut it too; the loop must look at it then.
     """
 
     __slots__ = ("_always", "_free", "held", "is_open", "most", "typical", "wait")

@@ -1,9 +1,9 @@
 """
 Slots: how much of one kind of work is under way at a time. The event loop and threads take and give them.
 
-A slot is a token in a deque, so taking one and giving it back is one step each and needs no lock. Work that finds no slot
-is parked, and who gives a slot back looks for parked work. Each side does its own step before it looks for the other's,
-so no parked work is forgotten.
+A slot is a token in a deque, so taking one and giving it back is one step each and needs no lock. Work that finds no
+slot is parked, and after a slot was given back, parked work is looked for. Each side does its own step before it looks
+for the other's, so no parked work is forgotten.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Threads for work that blocks. It goes in one by one and comes back to the event loop in bursts.
 
-What a thread does with a piece of work is the user's part. It may park the work at `Slots` and answer None; whoever finds
-a slot for it later sends it on with `again`.
+What a thread does with a piece of work is the user's part. It may park the work at `Slots` and answer None; when there
+is a slot for it later, `again` sends it on.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """When a batch goes: with so many entries, so many bytes, or after so many seconds; and how many may be under way."""
+    """When a batch goes: with so many entries or bytes, or after so many seconds; how many may be under way."""
 
     entries: int = 2000
     bytes: int = 8 * 2**20

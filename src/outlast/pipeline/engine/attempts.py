@@ -99,14 +99,14 @@ class Attempts:
         return await asyncio.get_running_loop().run_in_executor(None, partial(context.run, tell, *what))
 
     def thrown(self, item: Unit, stage: RunStage, thrown: BaseException, began: float) -> Next:
-        """What is no Exception came out of an async stage: that concerns this item only, unless it is we who end the attempt."""
+        """What is no Exception came out of an async stage: a failure of this item, unless the run ends the attempt."""
         if self._phase.cancelling and isinstance(thrown, asyncio.CancelledError):
             item.cut_short(stage, began)
             raise thrown
         return self._base.copy().run(item.failed, stage, self._its_own(thrown, stage), began)
 
     def _its_own(self, thrown: BaseException, stage: RunStage) -> Exception:
-        """The same as a failure of one item; raised again if it is not the stage's: a signal, or the end of the task itself."""
+        """The same as a failure of one item. A signal, or the end of the task itself, is raised again."""
         if isinstance(thrown, Exception):
             return thrown
         task = asyncio.current_task()
@@ -117,7 +117,7 @@ class Attempts:
         ):
             raise thrown
         if isinstance(thrown, asyncio.CancelledError) and task is not None:
-            while task.cancelling():  # by the stage itself: nobody else may
+            while task.cancelling():  # by the stage itself
                 task.uncancel()
         return as_failure(thrown, stage)
 
@@ -126,7 +126,7 @@ class Attempts:
         if begun is not _WAIT or breaker is None or (item.call is not None and item.call.asking):
             return begun
         rounds = breaker.memory.circuit.rounds
-        # It may have failed for days, for other processes or in an earlier run of this one: what counts is what this run has waited for.
+        # It may have failed for days, elsewhere or in an earlier run. Only what this run has waited for counts.
         stage.rounds = rounds if stage.rounds is None else min(stage.rounds, rounds)
         if rounds - stage.rounds >= _PROBE_ROUNDS:  # tried in vain so often
             item.reason = "breaker_open"
@@ -169,7 +169,7 @@ class Attempts:
             if result.__class__ not in PLAIN and awaitable(result):
                 _refuse_awaitable(result, stage)
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):  # whoever raises that wants to end the program
+            if isinstance(error, KeyboardInterrupt):  # it is to end the program
                 raise
             self._hold(item)
             return context.run(item.failed, stage, as_failure(error, stage), began)
@@ -184,7 +184,7 @@ def _lent(stage: RunStage) -> dict[str, Any]:
 
 
 def as_failure(thrown: BaseException, stage: RunStage) -> Exception:
-    """What came out of a stage, as a failure of one item: whatever it is, it must end neither the others nor the program."""
+    """What came out of a stage, as a failure of one item: it must end neither the others nor the program."""
     return thrown if isinstance(thrown, Exception) else failure_of(f"the stage {stage.name}", thrown, stage.guard)
 
 
@@ -219,7 +219,7 @@ def scripted(work: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 @coroutine
 def inside(variables: Variables, work: Any) -> Generator[Any, Any, Any]:
-    """Await with every step run in other context variables: what an attempt sets there is nobody else's."""
+    """Await with every step run in other context variables, which are those of one attempt."""
     steps = work if hasattr(work, "send") else work.__await__()
     try:
         wanted = variables.run(steps.send, None)

@@ -6,9 +6,9 @@ together. To a driver it looks like an item: it begins, succeeds or fails, and t
 (`outcome`). Limit, breaker, budget and timeouts are asked once for all of them; what a failure means is decided by each
 item's own policy, so that an item that failed alone is tried again on its own account.
 
-A call that failed as a whole, with nothing left to wait for, is made again in halves until the bad items stand alone: at
-once, and without a charge. One bad item among n costs about 2 log2(n) calls, and however many are bad, n items cost at
-most max_attempts + 2n - 2 calls.
+A call that failed as a whole, with nothing left to wait for, is made again in halves until the bad items stand alone:
+at once, and without a charge. One bad item among n costs about 2 log2(n) calls, and however many are bad, n items cost
+at most max_attempts + 2n - 2 calls.
 """
 
 from __future__ import annotations
@@ -390,7 +390,7 @@ class Group:
         return member
 
     def roll(self, call: GroupCall) -> Callable[[], float]:
-        """One roll for all items of a call, that of the first: those that failed alike wait alike, and come back together."""
+        """One roll for all items of a call, that of the first: what failed together waits alike and comes back together."""
         first, tries = self.items[0], call.tries
         return cache(partial(roll_for, self.stage.run.run_id, self.stage.name, first.key, tries + first.numbered))
 
@@ -476,7 +476,7 @@ class MemberCall(StageCall):
         return self.rolled()
 
     def may_divide(self, error: Exception, verdict: Verdict) -> bool:
-        """Whether nothing is left to wait for, and one of the others may be the cause; if so, the attempt is not charged."""
+        """Whether nothing is left to wait for, and another item may be the cause; if so, the attempt is not charged."""
         if isinstance(error, Skip | Snooze) or verdict.fatal or not self.world.retries:
             return False
         if refusal(error, verdict) is not None or not (self.guard.idempotent or surely_undone(error, verdict)):
@@ -535,7 +535,7 @@ def _mismatch(stage: RunStage, result: Any, count: int) -> Exception | None:
     return PermanentFailure(message, error_class="code_error")
 
 
-# -- what was spent, in parts ---------------------------------------------------------------------------------------------------------
+# -- what was spent, in parts ----------------------------------------------------------------------------------------
 
 
 def portions(amount: float, count: int) -> list[float]:

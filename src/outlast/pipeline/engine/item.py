@@ -51,8 +51,8 @@ UNFINISHED = frozenset(reason for reason, means in REASONS.items() if means.unfi
 
 def shorten(error: BaseException) -> None:
     """
-    Take our own frames off the front of a traceback. They hold the item, which holds the error: what a failed body held would be freed by the
-    garbage collector only.
+    Take our own frames off the front of a traceback. They hold the item, which holds the error: only the garbage
+    collector would free what a failed body held.
     """
     reached = raised.frames(error)
     while reached is not None and reached.tb_frame.f_code.co_filename.startswith(_OURS):
@@ -206,7 +206,7 @@ class Item:
         standing.set(self)
 
     def context(self) -> Context:
-        """What `current` says during a first attempt that nobody has prepared."""
+        """What `current` says during a first attempt that has no call yet."""
         from outlast.calls.records import Context
 
         return Context(
@@ -306,7 +306,7 @@ class Item:
         return self.ended(stage, result)
 
     def passed(self, stage: RunStage, result: Any, began: float) -> Next:
-        """As `succeeded`, for a first attempt that needed no call and said nothing: nearly all of them, so in one piece."""
+        """As `succeeded`, in one piece, for a first attempt that needed no call and said nothing: nearly all of them."""
         if self.notes is not None or result.__class__ is Degraded or self.repaired or self.waits is not None:
             return self.succeeded(stage, result, began)
         run = stage.run
@@ -370,7 +370,7 @@ class Item:
         call = self.call
         stop = stopping.get()
         if stop is not None and stop.is_set():
-            # It may have failed because of that: what ended early in it says nothing about the item. That it was made stays on record.
+            # It may have failed because of that, which says nothing about the item. That it was made stays on record.
             self._kept_only(stage, error, began, now)
             self.reason = "shutdown"
             return Next.BACK
@@ -449,7 +449,7 @@ class Item:
         return Next.END
 
     def fell_back(self, stage: RunStage, result: Any = None, error: Exception | None = None) -> Next:
-        """The fallback has answered, or failed too; it is no attempt, and what it spends is booked with the last one."""
+        """The fallback has answered, or failed too. It is no attempt; what it spends is booked with the last one."""
         self.falling = False
         if self.notes is not None:
             self._keep(self.notes)
@@ -480,7 +480,7 @@ class Item:
         self.stop_reason = stop_reason
         self.error = error
         self.failed_at = stage
-        # Neither says anything about the item: the service was asked too often, or a circuit inside of the stage was open.
+        # The service was asked too often, or a circuit inside of the stage was open: neither is the item's fault.
         self.throttled = (
             refusal(error, self.verdict) is not None
             or getattr(self.call, "reason", None) in _BLAMELESS
@@ -490,7 +490,7 @@ class Item:
         self.status = "failed"
 
     def forget(self) -> None:
-        """Its failure is on record. An error leads to frames, which lead to the item again: in a circle nothing would be freed at once."""
+        """Its failure is on record. An error leads to frames and those to the item: a circle is not freed at once."""
         self.call = self.notes = None
         self.__dict__.pop("error", None)
 
@@ -515,7 +515,10 @@ class Item:
         if self.snoozed is None or self.snoozed[0] != stage.index:
             self.snoozed = (stage.index, now)
         if now + snooze.delay - self.snoozed[1] > LONGEST_SNOOZE:
-            message = f"expected what {stage.name} waits for to come within 7 days of its first Snooze, got: a Snooze of another {snooze.delay:g} s"
+            message = (
+                f"expected what {stage.name} waits for to come within 7 days of its first Snooze, "
+                f"got: a Snooze of another {snooze.delay:g} s"
+            )
             error = PermanentFailure(message)
             self.attempts += 1
             self._failure(stage, error, classify(error), number, began, now, None, self._said())
@@ -622,7 +625,7 @@ class Item:
             self.unplaced, waits = added(self.unplaced, waits), None
             if not spent:
                 return
-            # What was spent is needed in case the item is not finished in this pass; the endings leaves the row out otherwise.
+            # What was spent is needed if the item is not finished in this pass; `Endings` leaves the row out otherwise.
         self.rows.append(
             AttemptRow(
                 self.seq,

@@ -26,15 +26,15 @@ _DEFERRED = 1.0  # seconds; how soon an empty budget is asked again, at least
 
 def _floor(count: int, roll: float, asked: float) -> float:
     """
-    The least wait after so many uncharged refusals of an item, ±25 %, in seconds. A policy of milliseconds suits failures, which are counted;
-    refusals are not, and without it a service that says no would be asked thousands of times.
+    The least wait after so many uncharged refusals of an item, ±25 %, in seconds. A policy of milliseconds suits
+    failures, which are counted; refusals are not, and a service that says no would be asked thousands of times.
     """
     nominal = 0.0 if asked else min(_FIRST_STEP * 2.0 ** min(count - 1, 32), _LAST_STEP)
     return nominal * (0.75 + 0.5 * roll)
 
 
 class _Underway:
-    """Stands for the call in the context of a first attempt that nobody has prepared."""
+    """Stands for the call in the context of a first attempt that has none."""
 
     deadline = None
 
@@ -61,7 +61,7 @@ class StageCall(Call):
         return self.number + self.uncharged
 
     def roll(self) -> float:
-        """A run is reproducible from its id: how long an item waits follows from who it is, where, and how often it has tried."""
+        """A run is reproducible from its id: the wait follows from item, stage and attempt."""
         item = self.item
         return roll_for(item.stage.run.run_id, item.stage.name, item.key, self.tries + item.numbered)
 

@@ -2,8 +2,8 @@
 The driver for items: it reads, makes attempts, waits and records, for one shard of a run in one event loop.
 
 It is put together from parts: the scheduler moves items (through slots, timers and threads), the endings make rows of
-those that have ended, the writer takes these to the store in batches. The runner reads, and decides when to stop. What is
-read and not finished is bounded by a window, what is finished and not on record by memory.
+those that have ended, the writer takes these to the store in batches. The runner reads, and decides when to stop. What
+is read and not finished is bounded by a window, what is finished and not on record by memory.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Runner:
         )
         self.heartbeat: Heartbeat[Any]
 
-    # -- from the beginning to the end ----------------------------------------------------------------------------------
+    # -- from the beginning to the end -------------------------------------------------------------------------------
 
     async def run(self, started: Event | None = None) -> bool:
         """
@@ -243,7 +243,7 @@ class Runner:
         if self.phase.cancelling and self.scheduler.tasks:
             await asyncio.wait([*self.scheduler.tasks], timeout=_FAREWELL)
 
-    # -- stopping -------------------------------------------------------------------------------------------------------
+    # -- stopping ----------------------------------------------------------------------------------------------------
 
     def stop(self, reason: str, error: BaseException | None = None, *, drop: bool = False, begin: bool = False) -> None:
         """
@@ -369,7 +369,7 @@ class Runner:
             return True
         return self.reason is None and self.phase.in_hand > 0 and self.scheduler.any_untouched()
 
-    # -- reading --------------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------------
 
     async def _feed(self) -> None:
         phase = self.phase
@@ -380,7 +380,7 @@ class Runner:
                     self._hungry = self.loop.create_future()
                     await self._hungry
                     continue
-                # Without a name of its own: it would keep these items, and what becomes of them, until the next are read.
+                # Without a name, which would keep these items and what becomes of them until the next are read.
                 self._take_in(await self.intake.chunk(min(room, self.plan.tuning.chunk)))
                 if self.intake.exhausted:
                     self.books.source_exhausted = self.batches.batch.exhausted = True
@@ -440,7 +440,7 @@ class Runner:
             self.feed_more()
             self.scheduler.relieve()
 
-    # -- the record -----------------------------------------------------------------------------------------------------
+    # -- the record --------------------------------------------------------------------------------------------------
 
     def _recorded(self, batch: WriteBatch) -> None:
         """All of this batch is on record."""

@@ -1,10 +1,10 @@
 """
 How items move: from stage to stage, in tasks and threads, through slots, and through waits.
 
-Async stages run in long-lived tasks, blocking ones in `Threads`. Each takes the most advanced item whose stage has a free
-slot and carries it on as long as slots are free. An item that waits (for another attempt, a circuit, the record of its
-checkpoint) holds no slot. Only in the line of a limit it keeps its slot: all others at its stage would have to stand
-there too, and once its turn comes it must not wait again.
+Async stages run in long-lived tasks, blocking ones in `Threads`. Each takes the most advanced item whose stage has a
+free slot and carries it on as long as slots are free. An item that waits (for another attempt, a circuit, the record of
+its checkpoint) holds no slot. Only in the line of a limit it keeps its slot: all others at its stage would have to
+stand there too, and once its turn comes it must not wait again.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ class Decides(Protocol):
     def review(self) -> None:
         """There may be room for more values."""
 
-    def wary(self) -> bool:
-        """Whether the end of any item in hand may stop the run."""
+    def wary(self) -> bool: ...  # whether the end of any item in hand may stop the run
 
 
 class Places(NamedTuple):
@@ -136,7 +135,7 @@ class Scheduler:
             slots=[stage.slots for stage in blocking if stage.alone],
             most=min(threads, sum(stage.declared.concurrency for stage in blocking)),
         )
-        self._careful = False  # whoever ends in a thread, well or not, holds up the others until the loop has seen it
+        self._careful = False  # work that ends in a thread holds up the others until the loop has seen it
         self._tasted = 0
         self.attempts = Attempts(facts, phase, base, self.threads.hold, virtual=clock.virtual)
 
@@ -146,12 +145,12 @@ class Scheduler:
         def call(*arguments: Any) -> None:
             try:
                 callback(*arguments)
-            except Exception as error:  # noqa: BLE001 - a defect of ours, or of somebody's hook
+            except Exception as error:  # noqa: BLE001 - a defect of ours, or of a hook
                 self._decides.abort(error)
 
         return call
 
-    # -- from the runner ------------------------------------------------------------------------------------------------
+    # -- from the runner ---------------------------------------------------------------------------------------------
 
     @property
     def unbegun(self) -> int:
@@ -216,7 +215,7 @@ class Scheduler:
             task.cancel()
 
     def _unbegun(self) -> list[Unit]:
-        """Take out what waits for a slot, a thread or others of its batch, and for which nothing was done in this pass."""
+        """Take out what waits for a slot, a thread or others of its batch, and was not begun in this pass."""
         unbegun: list[Unit] = [*self._fresh, *(self._metered or ())]
         self._fresh.clear()
         if self._metered is not None:
@@ -284,7 +283,7 @@ class Scheduler:
         self._endings.given_back(unit)
         self._decides.check_done()
 
-    # -- slots and tasks ------------------------------------------------------------------------------------------------
+    # -- slots and tasks ---------------------------------------------------------------------------------------------
 
     def set_ready(self, unit: Unit) -> None:
         """It can go on at its stage, as soon as there is a slot."""
@@ -419,7 +418,7 @@ class Scheduler:
                     self._not_by_a_stage()
 
     def _not_by_a_stage(self) -> None:
-        """Go on if a stage has cancelled this task and ended before it felt that; called where a cancellation is caught."""
+        """Go on if a stage has cancelled this task and ended before it felt that. Called in an `except`."""
         task = asyncio.current_task()
         if self._phase.cancelling or task is None:
             raise  # noqa: PLE0704 - the cancellation
@@ -549,7 +548,7 @@ class Scheduler:
             self._decides.check_done()
 
     def _ruined(self, unit: Any, stage: RunStage, thrown: BaseException) -> Next:
-        """What is no Exception came out of code that decides about an attempt (a repair, a predicate): items have failed."""
+        """What is no Exception came out of code that decides about an attempt, as a repair: items have failed."""
         if unit.call is not None:
             unit.call.interrupted(GeneratorExit())
         error = as_failure(thrown, stage)
@@ -559,7 +558,7 @@ class Scheduler:
         unit.give_up(stage.name, error)
         return _END
 
-    # -- threads --------------------------------------------------------------------------------------------------------
+    # -- threads -----------------------------------------------------------------------------------------------------
 
     def _meter(self) -> None:
         metered = self._metered
@@ -641,7 +640,7 @@ class Scheduler:
                         self._memory.weigh(size)
                 return after
 
-    # -- waiting --------------------------------------------------------------------------------------------------------
+    # -- waiting -----------------------------------------------------------------------------------------------------
 
     async def ring(self) -> None:
         """Send units on when their wait is over, until cancelled."""

@@ -605,7 +605,7 @@ def _looks(value: Any) -> str:
     """What a person would see of it."""
     try:
         return as_json(value)[:100_000]
-    except Exception:  # noqa: BLE001 - somebody else's class
+    except Exception:  # noqa: BLE001 - a class of the user's
         return f"<a value of type {type(value).__name__}>"
 
 
