@@ -935,3 +935,20 @@ def test_a_table_that_is_away_for_a_moment_is_waited_for_when_a_run_begins(app, 
     with virtual_time() as time:
         Mill(app).fail(range(3), bad=[], sink=outlast.Table(cut, "made"))
     assert (cuts, numbers_in(tmp_path / "data.db"), 0 < time.now < 10) == ([], [0, 1, 2], True)
+
+
+@pytest.mark.parametrize("question", ["claimants", "held_sinks", "letter_owners"])
+def test_a_store_that_is_away_while_letters_are_chosen_is_waited_for(app, monkeypatch, question):
+    """C-22, D-25: a connection that is cut before the replay has its run costs it nothing."""
+    mill, asked, cuts = Mill(app), getattr(Store, question), [StoreUnavailable("the server is restarting")] * 3
+    mill.fail(range(4), bad=[1])
+
+    def unsteady(store, *given, **how):
+        if cuts:
+            raise cuts.pop()
+        return asked(store, *given, **how)
+
+    monkeypatch.setattr(Store, question, unsteady)
+    with virtual_time() as time:
+        assert app.dead_letters.replay(pipeline="mill").counts.succeeded == 1
+    assert (cuts, 0 < time.now < 10) == ([], True)

@@ -24,6 +24,7 @@ from outlast.store.faults import StoreError
 from outlast.store.filters import FIELDS, checked, chooses, spelled_out
 from outlast.store.letters import earlier_failures
 from outlast.store.records import from_us
+from outlast.work.patience import persist
 
 if TYPE_CHECKING:
     import os
@@ -234,14 +235,20 @@ class DeadLetters:
         `RunView` a few times a second.
         """
         store = self._store()
-        before = None if run_key is None else self._before(store, run_key, where.get("pipeline"))
-        wanted = checked(where, without=("status",)) if before is not None else _some(ids, where)
         if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):
             message = f"expected canary to be an integer of at least 1, got: {canary!r}."
             raise ConfigurationError(message)
-        self.release(but=None if before is None else before.id)
-        self._make_good(sink)
-        chosen, owner = self._chosen(store, ids, wanted) if before is None else self._left(store, before, ids, wanted)
+
+        def choose() -> tuple[list[tuple[str, str | None]], str]:
+            before = None if run_key is None else self._before(store, run_key, where.get("pipeline"))
+            wanted = checked(where, without=("status",)) if before is not None else _some(ids, where)
+            self.release(but=None if before is None else before.id)
+            self._make_good(sink)
+            if before is None:
+                return self._chosen(store, ids, wanted)
+            return self._left(store, before, ids, wanted)
+
+        chosen, owner = persist(choose, "the store", unclear=False)
         first = _spread(len(chosen), canary or 0)
         order = [chosen[place] for place in first]
         # What comes home to one run comes together.
