@@ -77,7 +77,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each public name lives. Nothing is loaded before it is asked for: `from outlast import retry` costs milliseconds.
+# Where each public name lives. Nothing is loaded before it is asked for: `from outlast import retry` costs
+# milliseconds.
 _ROOMS = {
     "app": "App Secret",
     "breaker": "CircuitBreaker CircuitState",

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class Secret:
-    """A secret that is named in code and found at run time; it never shows itself, and its value is removed from all that goes out."""
+    """
+    A secret that is named in code and found at run time; it never shows itself, and its value is removed from all that
+    goes out.
+    """
 
     __slots__ = ("_name",)
 
@@ -60,13 +63,14 @@ class Secret:
 
 class App(Home):
     """
-    One application. Its store is the argument, else the environment variable ``OUTLAST_STORE``, else SQLite under ``.outlast/``; it is opened
-    when it is first needed.
+    One application. Its store is the argument, else the environment variable ``OUTLAST_STORE``, else SQLite under
+    ``.outlast/``; it is opened when it is first needed.
 
-    The values of its `secrets` are removed from every log line, event and record, from the moment it is made. A `codec` with ``encode`` and
-    ``decode``, both from bytes to bytes, changes what is stored of items, for example encrypts it. `retention_days` says how long what is
-    over is kept: ``runs``, ``dead_letters`` (90 days, if nothing else is said), ``events``; and after how many days ``open_dead_letters`` are put
-    away. None is for ever. It is applied when the store is opened and when a run has ended. When more dead letters are open at the end of a run than
+    The values of its `secrets` are removed from every log line, event and record, from the moment it is made. A `codec`
+    with ``encode`` and ``decode``, both from bytes to bytes, changes what is stored of items, for example encrypts it.
+    `retention_days` says how long what is over is kept: ``runs``, ``dead_letters`` (90 days, if nothing else is said),
+    ``events``; and after how many days ``open_dead_letters`` are put away. None is for ever. It is applied when the
+    store is opened and when a run has ended. When more dead letters are open at the end of a run than
     `dead_letter_threshold`, an event tells it.
     """
 

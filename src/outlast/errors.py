@@ -64,9 +64,10 @@ class Problem(Value):
     """
     One mistake in somebody's settings, as a value; ``str`` makes the sentence.
 
-    `path` is where it stands, as in ``("stages", 2, "retry", "max_attempts")``; `expected` and `got` are in words, and never hold a payload;
-    `way_out` is a sentence of its own, or nothing. `place` is file, line and column, where settings come from a file. `kind` is the form of the
-    sentence: of a value, of a key or an argument that nothing knows, or a text that is a sentence already (`expected`).
+    `path` is where it stands, as in ``("stages", 2, "retry", "max_attempts")``; `expected` and `got` are in words, and
+    never hold a payload; `way_out` is a sentence of its own, or nothing. `place` is file, line and column, where
+    settings come from a file. `kind` is the form of the sentence: of a value, of a key or an argument that nothing
+    knows, or a text that is a sentence already (`expected`).
     """
 
     __slots__ = ("expected", "got", "kind", "path", "place", "way_out")
@@ -124,7 +125,8 @@ class Item(str):
 
 class ConfigurationError(OutlastError, ValueError):
     """
-    A setting is wrong. `problems` has one full sentence for each mistake: where, what was expected, what came. `details` has the same as values.
+    A setting is wrong. `problems` has one full sentence for each mistake: where, what was expected, what came.
+    `details` has the same as values.
     """
 
     problems: Sequence[str]
@@ -173,7 +175,10 @@ class AttemptTimeoutError(OutlastError, TimeoutError):
 
 
 class TotalTimeoutError(OutlastError, TimeoutError):
-    """`total_timeout` ran out while an attempt was running. Between attempts the last attempt's own error is raised instead."""
+    """
+    `total_timeout` ran out while an attempt was running. Between attempts the last attempt's own error is raised
+    instead.
+    """
 
 
 class CircuitBreakerOpenError(OutlastError):
@@ -193,7 +198,10 @@ class CircuitBreakerOpenError(OutlastError):
 
 
 class LimitExceededError(OutlastError):
-    """A limit had no place in time, so nothing was called. `retry_after` is when there may be one, if that is known, in seconds."""
+    """
+    A limit had no place in time, so nothing was called. `retry_after` is when there may be one, if that is known, in
+    seconds.
+    """
 
     name: str
     retry_after: float | None

@@ -1,12 +1,12 @@
 """
 A policy decides; it never does.
 
-`RetryPolicy.decide` is a pure function: given an error, the number of the attempt that failed, the time spent and a roll of the
-dice, it answers *try again after d seconds* or *stop, because r*. What a policy says is one fact of the decision that
-every retry asks for, `outlast.deciding`. Everything that waits, calls or writes stands elsewhere.
+`RetryPolicy.decide` is a pure function: given an error, the number of the attempt that failed, the time spent and a
+roll of the dice, it answers *try again after d seconds* or *stop, because r*. What a policy says is one fact of the
+decision that every retry asks for, `outlast.deciding`. Everything that waits, calls or writes stands elsewhere.
 
-The delay after attempt n: a nominal delay (exponential, linear, fixed or a schedule), a band around it (jitter and cap), and a
-point in that band chosen by the roll. With n nominal, M the cap and j the jitter ratio,
+The delay after attempt n: a nominal delay (exponential, linear, fixed or a schedule), a band around it (jitter and
+cap), and a point in that band chosen by the roll. With n nominal, M the cap and j the jitter ratio,
 
     after_jitter    [min(n, M)·(1 - j), min(n·(1 + j), M)]      M is never exceeded, and delays at the cap still differ
     before_jitter   [min(n, M)·(1 - j), min(n, M)·(1 + j)]
@@ -104,11 +104,12 @@ class RetryPolicy(Value):
     """
     When to try again, how often, and after which wait. Frozen, hashable, picklable; all mistakes are reported at once.
 
-    `max_attempts` counts every execution, the first included. None means 3, or one more than `delays` has entries, or one more than the
-    largest of `retry_limits`. `on_errors` says what is retried: categories (``transient``, ``unclear``, ``permanent``, ``all``), error
-    classes or their parents, tiers, statuses, ranges (``5xx``), dotted names, exception classes, predicates. `skip_on_errors` wins.
-    `retry_limits` bounds the retries of each tier; a tier that is not listed then has none. `retry_exhausted` says whether an error
-    that an inner retry has already given up on is tried again here; None leaves it to the driver (calls: no).
+    `max_attempts` counts every execution, the first included. None means 3, or one more than `delays` has entries, or
+    one more than the largest of `retry_limits`. `on_errors` says what is retried: categories (``transient``,
+    ``unclear``, ``permanent``, ``all``), error classes or their parents, tiers, statuses, ranges (``5xx``), dotted
+    names, exception classes, predicates. `skip_on_errors` wins. `retry_limits` bounds the retries of each tier; a tier
+    that is not listed then has none. `retry_exhausted` says whether an error that an inner retry has already given up
+    on is tried again here; None leaves it to the driver (calls: no).
 
     >>> [(d.attempt, d.min, d.max) for d in RetryPolicy(jitter=0.1).schedule()]
     [(2, 0.9, 1.1), (3, 1.8, 2.2)]
@@ -201,7 +202,10 @@ class RetryPolicy(Value):
         put(self, "_derived", max_attempts is None)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with these fields changed; everything is checked again, and `max_attempts` follows `delays` if it did before."""
+        """
+        A copy with these fields changed; everything is checked again, and `max_attempts` follows `delays` if it did
+        before.
+        """
         if self._derived and "max_attempts" not in changes:
             changes["max_attempts"] = None
         return super().replace(**changes)
@@ -230,9 +234,9 @@ class RetryPolicy(Value):
         """
         What to do after attempt number `attempt` failed with this error.
 
-        `elapsed` is the time since the first attempt began and matters only with a `total_timeout`: a wait that does not fit is not begun.
-        `roll` in [0, 1) picks the delay within its band; without one it is the middle. Pass a random one where many callers
-        decide at once. `previous_delay` matters to decorrelated jitter only.
+        `elapsed` is the time since the first attempt began and matters only with a `total_timeout`: a wait that does
+        not fit is not begun. `roll` in [0, 1) picks the delay within its band; without one it is the middle. Pass a
+        random one where many callers decide at once. `previous_delay` matters to decorrelated jitter only.
         """
         from outlast.deciding import after_failure
         from outlast.verdicts import classify
@@ -251,7 +255,10 @@ class RetryPolicy(Value):
         return Decision(retry=True, delay=answer, reason=None, verdict=verdict)
 
     def refuses(self, error: Exception, verdict: Verdict, attempt: int, *, circuits: bool = False) -> StopReason | None:
-        """Why this error, failing this attempt, is not tried again; None if it is. With `circuits` an open one is as transient as anything."""
+        """
+        Why this error, failing this attempt, is not tried again; None if it is. With `circuits` an open one is as
+        transient as anything.
+        """
         if (
             verdict.category in self._easy
             and verdict.error_class != "circuit_open"
@@ -300,8 +307,8 @@ class RetryPolicy(Value):
 
     def asked(self, verdict: Verdict) -> float:
         """
-        The seconds that were asked for, beside our own backoff: what a service wants, up to `max_retry_after`; what an open circuit needs in
-        full, for that is no wish, and before it nothing can come of an attempt.
+        The seconds that were asked for, beside our own backoff: what a service wants, up to `max_retry_after`; what an
+        open circuit needs in full, for that is no wish, and before it nothing can come of an attempt.
         """
         wanted = verdict.retry_after
         if wanted is None:
@@ -382,7 +389,8 @@ class RetryPolicy(Value):
 
     def to_config(self) -> dict[str, Any]:
         """
-        The configuration block that makes this policy: what differs from the defaults, as plain data. A predicate cannot be in it, and is refused.
+        The configuration block that makes this policy: what differs from the defaults, as plain data. A predicate
+        cannot be in it, and is refused.
 
         >>> RetryPolicy(max_attempts=5, max_delay=None, on_errors=["timeout", ConnectionError]).to_config()
         {'max_attempts': 5, 'max_delay_s': None, 'on_errors': ['timeout', 'ConnectionError']}
@@ -472,7 +480,8 @@ class _Matcher:
         )
 
     def matches(self, error: Exception, verdict: Verdict, circuits: bool = False) -> bool:  # noqa: FBT001, FBT002 - as below
-        # An open circuit is transient, but trying again is the breaker's decision: only its own name lists it, unless `circuits` says so.
+        # An open circuit is transient, but trying again is the breaker's decision: only its own name lists it, unless
+        # `circuits` says so.
         if verdict.category in self.categories and (circuits or verdict.error_class != "circuit_open"):
             return True
         return self.everything or self._listed(error, verdict)
@@ -493,7 +502,10 @@ class _Matcher:
         )
 
     def covers(self, error: Exception, verdict: Verdict) -> bool:
-        """As `matches`, where nothing is tried again: an open circuit is as transient as anything, and a group is what all its leaves are."""
+        """
+        As `matches`, where nothing is tried again: an open circuit is as transient as anything, and a group is what all
+        its leaves are.
+        """
         if isinstance(error, ExceptionGroup) and not self.names_it(error):
             from outlast.verdicts import classify
 
@@ -502,7 +514,9 @@ class _Matcher:
 
 
 class Coverage:
-    """Which errors a fallback answers for: those that are listed; if nothing is said, everything but bugs in the code."""
+    """
+    Which errors a fallback answers for: those that are listed; if nothing is said, everything but bugs in the code.
+    """
 
     __slots__ = ("_listed",)
 

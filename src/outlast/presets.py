@@ -1,5 +1,6 @@
 """
-Ready-made policies. Five carry the numbers of the documents Outlast grew from, exactly; three are our own recommendation.
+Ready-made policies. Five carry the numbers of the documents Outlast grew from, exactly; three are our own
+recommendation.
 """
 
 from __future__ import annotations

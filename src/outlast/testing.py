@@ -1,8 +1,9 @@
 """
-Tests without waiting and without luck: virtual time, scripted faults, captured events, and a switch that turns protection off.
+Tests without waiting and without luck: virtual time, scripted faults, captured events, and a switch that turns
+protection off.
 
-Every scope belongs to the context that opened it, and to the threads and tasks started inside of it; scopes nest, and leaving one restores
-exactly what was before, so that tests may run side by side.
+Every scope belongs to the context that opened it, and to the threads and tasks started inside of it; scopes nest, and
+leaving one restores exactly what was before, so that tests may run side by side.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class Time:
     """
     Virtual time: Outlast's own waits, deadlines and windows. Your own ``time.sleep`` stays real.
 
-    `now` begins at 0.0; `sleeps` has every wait between attempts in order, zeros included. Waits jump by themselves: in an event loop to
-    the nearest wake-up once no task can go on without it. A timeout strikes in the same way, after 50 ms of real time in which nothing moved;
-    one of a child process after 200 ms.
+    `now` begins at 0.0; `sleeps` has every wait between attempts in order, zeros included. Waits jump by themselves: in
+    an event loop to the nearest wake-up once no task can go on without it. A timeout strikes in the same way, after 50
+    ms of real time in which nothing moved; one of a child process after 200 ms.
     """
 
     def __init__(self) -> None:
@@ -121,7 +122,8 @@ class _Idle:
     """
     Watches an event loop until nothing in it can go on, then jumps to the next alarm.
 
-    One watcher for each loop, whatever the number of scopes: two would take each other for work that is still to be done.
+    One watcher for each loop, whatever the number of scopes: two would take each other for work that is still to be
+    done.
     """
 
     _watchers: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Idle]] = weakref.WeakKeyDictionary()
@@ -280,7 +282,10 @@ def disabled() -> Iterator[None]:
 
 
 class Faults:
-    """What happens to the attempts of the call (or stage) of that name, in order: an exception is raised, None lets it run."""
+    """
+    What happens to the attempts of the call (or stage) of that name, in order: an exception is raised, None lets it
+    run.
+    """
 
     def __init__(self, stage: str, *errors: Exception | None) -> None:
         for error in errors:
@@ -340,11 +345,13 @@ def run(
     seed: int | None = None,
 ) -> RunResult[_Out]:
     """
-    A run in virtual time and in a store of its own, which is gone when the result is. It never raises for how the run ends.
+    A run in virtual time and in a store of its own, which is gone when the result is. It never raises for how the run
+    ends.
 
-    `faults` are those of the stages, in the order of their attempts; `provide` has what stages would `use`, by the function that would open
-    it. A name in either that the pipeline does not know is a ConfigurationError: the test would pass for nothing, or reach the real service.
-    `run_key`, `item_key` and `sink` are those of `Pipeline.run`; with a `seed` jitter and ids are the same every time.
+    `faults` are those of the stages, in the order of their attempts; `provide` has what stages would `use`, by the
+    function that would open it. A name in either that the pipeline does not know is a ConfigurationError: the test
+    would pass for nothing, or reach the real service. `run_key`, `item_key` and `sink` are those of `Pipeline.run`;
+    with a `seed` jitter and ids are the same every time.
 
     >>> import outlast
     >>> @outlast.stage
@@ -407,7 +414,8 @@ def _count(change: int) -> None:
     with _guarding:
         _open += change
         guard.scoped(change)
-        # Python 3.11 gives a new thread an empty context; while a scope is open, threads started inside of it get theirs.
+        # Python 3.11 gives a new thread an empty context; while a scope is open, threads started inside of it get
+        # theirs.
         threading.Thread.start = _start_inside if _open else _start  # type: ignore[method-assign,assignment]
 
 
@@ -418,7 +426,10 @@ def _start_inside(thread: threading.Thread) -> None:
 
 
 class _Inside:
-    """A thread's run in the context of who started it; gone from the thread once it runs, so that nothing goes round in a circle."""
+    """
+    A thread's run in the context of who started it; gone from the thread once it runs, so that nothing goes round in a
+    circle.
+    """
 
     def __init__(self, context: Context, thread: threading.Thread) -> None:
         self._context = context

@@ -1,5 +1,6 @@
 """
-A circuit breaker: after repeated failures stop calling for a while, then let a few probes find out whether it works again.
+A circuit breaker: after repeated failures stop calling for a while, then let a few probes find out whether it works
+again.
 
              failures reach the threshold, or the rate
     CLOSED ───────────────────────────────────────────► OPEN ◄──────────────┐
@@ -92,16 +93,19 @@ class CircuitBreaker(Named):
     """
     Protects a dependency, and whoever waits for it, from calls that cannot succeed.
 
-    It opens after `failure_threshold` failures in a row or, if `failure_rate` is given, instead when that share of the last `window` calls
-    failed, once there were `min_calls`. A call that takes longer than `slow_call` counts as a failure. With ``count="faults"`` only
-    transient and unclear errors count; others neither count nor reset. After `reset_timeout` seconds (varied by `open_jitter`, grown by
-    `open_growth` with each failed round) at most `half_open_requests` probes run at a time; `success_threshold` successes (as many as
-    probes, if not given) close it, one failure opens it again. ``mode="shadow"`` tells what it would do and rejects nothing.
+    It opens after `failure_threshold` failures in a row or, if `failure_rate` is given, instead when that share of the
+    last `window` calls failed, once there were `min_calls`. A call that takes longer than `slow_call` counts as a
+    failure. With ``count="faults"`` only transient and unclear errors count; others neither count nor reset. After
+    `reset_timeout` seconds (varied by `open_jitter`, grown by `open_growth` with each failed round) at most
+    `half_open_requests` probes run at a time; `success_threshold` successes (as many as probes, if not given) close it,
+    one failure opens it again. ``mode="shadow"`` tells what it would do and rejects nothing.
 
-    With ``shared=True`` all processes that use the app's store have one circuit of this name: they open and close it together, and its probes
-    are counted over all of them. Failures are still counted by each process. Without the store each process decides alone.
+    With ``shared=True`` all processes that use the app's store have one circuit of this name: they open and close it
+    together, and its probes are counted over all of them. Failures are still counted by each process. Without the store
+    each process decides alone.
 
-    One object serves sync and async code, threads and event loops: as a decorator, by `call` and `acall`, or in ``with``.
+    One object serves sync and async code, threads and event loops: as a decorator, by `call` and `acall`, or in
+    ``with``.
     """
 
     _kind = "breaker"
@@ -165,13 +169,16 @@ class CircuitBreaker(Named):
         self.memory = LocalMemory() if self.bond is None else SharedMemory(self.bond)
         self.counts = _Counts(self.window)
         self._inside: list[Ticket] = []  # of `with` blocks under way
-        # In a closed circuit that only counts failures in a row, a success has nothing to record, and a call nothing to time.
+        # In a closed circuit that only counts failures in a row, a success has nothing to record, and a call nothing to
+        # time.
         self.free = self.failure_rate is None and self.slow_call is None
         stands(self)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], /, *, name: str | None = None) -> Self:
-        """A breaker from a configuration block. `name` is for a block that has none. Every mistake is reported, at once."""
+        """
+        A breaker from a configuration block. `name` is for a block that has none. Every mistake is reported, at once.
+        """
         from outlast.settings.keys import named
 
         return named(cls, "circuit_breaker", config, name)
@@ -238,7 +245,9 @@ class CircuitBreaker(Named):
             emit(CallRejected(by="breaker", which=self.name))
 
     def ask(self) -> Ticket | None:
-        """As `admit`; None if the answer is on its way: then it is asked again in a moment. Never waits in an event loop."""
+        """
+        As `admit`; None if the answer is on its way: then it is asked again in a moment. Never waits in an event loop.
+        """
         world = here.get()
         if not world.retries:
             return Ticket(-1, None, world.clock.monotonic())  # of no era: what becomes of it counts nowhere
@@ -320,7 +329,8 @@ class CircuitBreaker(Named):
 
     def replace(self, **changes: Any) -> CircuitBreaker:
         """
-        The same circuit under changed settings: state, counts and window go on; calls under way end with the old settings.
+        The same circuit under changed settings: state, counts and window go on; calls under way end with the old
+        settings.
 
         A window of another size starts empty.
         """
@@ -450,7 +460,8 @@ class CircuitBreaker(Named):
     def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call fn if the circuit admits it."""
         circuit = self.memory.circuit
-        # A closed circuit lets everything pass: nothing to change before the call, and nothing to time unless slow calls count.
+        # A closed circuit lets everything pass: nothing to change before the call, and nothing to time unless slow
+        # calls count.
         if circuit.passing and self.slow_call is None:
             ticket: Ticket | int = circuit.era
             free = self.free
@@ -521,7 +532,8 @@ class CircuitBreaker(Named):
         return self
 
     def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        # The newest that this context has entered; a block may also end in another context than it began in (a fixture does).
+        # The newest that this context has entered; a block may also end in another context than it began in (a fixture
+        # does).
         mine = [ticket for ticket in _entered.get() if ticket in self._inside]
         ticket = mine[-1] if mine else self._inside[-1]
         self._inside.remove(ticket)

@@ -1,12 +1,13 @@
 """
 Circuits: what a breaker knows about its dependency, how that changes, and where it lives.
 
-`Circuit` is a frozen value: the state, its era, its probes. Every change of state begins a new *era*, and an outcome counts only in the era its
-call was admitted in, so a late answer from before the opening cannot close or re-open anything. A `Tally` is what its
-closed state counts. The functions that change either are pure: time and dice are their inputs, and the clock is
-whichever the memory has.
+`Circuit` is a frozen value: the state, its era, its probes. Every change of state begins a new *era*, and an outcome
+counts only in the era its call was admitted in, so a late answer from before the opening cannot close or re-open
+anything. A `Tally` is what its closed state counts. The functions that change either are pure: time and dice are their
+inputs, and the clock is whichever the memory has.
 
-A circuit changes in one piece, in its memory. `LocalMemory` is a field of this process; `outlast.breaker.shared` has one that processes share.
+A circuit changes in one piece, in its memory. `LocalMemory` is a field of this process; `outlast.breaker.shared` has
+one that processes share.
 """
 
 from __future__ import annotations
@@ -332,7 +333,10 @@ class LocalMemory:
         self.change(decide, then)
 
     def renew(self) -> None:
-        """In a forked child: the lock may have been held by a thread that is not here, and probes under way are the parent's."""
+        """
+        In a forked child: the lock may have been held by a thread that is not here, and probes under way are the
+        parent's.
+        """
         self.lock = allocate_lock()
         if self.circuit.probes or self.circuit.late:
             self.circuit = replace(self.circuit, probes=(), late=())

@@ -67,7 +67,8 @@ def written(circuit: Circuit) -> dict[str, Any]:
 
 def read(document: Mapping[str, Any] | None, now: float) -> Circuit:
     """
-    The circuit in a document. What a clock that was set back makes impossible is over: an opening in the future, a lease longer than any.
+    The circuit in a document. What a clock that was set back makes impossible is over: an opening in the future, a
+    lease longer than any.
     """
     try:
         return Circuit() if document is None else _read(document, now)
@@ -123,17 +124,19 @@ class SharedMemory(LocalMemory, Attended):
     """
     A circuit that processes share: a document in a store, and what is known of it here.
 
-    Whatever changes the circuit changes the document, in one transaction and by the store's clock. `circuit` is the document as it was last seen,
-    on this process's clock and in eras of its own, which only grow. A closed circuit is `passing`: its calls ask nobody. What others do with
-    it is learnt in the background, a few times a second while it is in use. It is not `passing` before anybody has looked, and again
-    after a while without use ("asleep"): then the next call looks first.
+    Whatever changes the circuit changes the document, in one transaction and by the store's clock. `circuit` is the
+    document as it was last seen, on this process's clock and in eras of its own, which only grow. A closed circuit is
+    `passing`: its calls ask nobody. What others do with it is learnt in the background, a few times a second while it
+    is in use. It is not `passing` before anybody has looked, and again after a while without use ("asleep"): then the
+    next call looks first.
 
-    A call that an open circuit may admit as a probe asks for it. In a thread it waits for the answer; in an event loop it is told to come
-    back. A probe that was granted meanwhile is there for whoever comes first. Its lease is short and renewed while its call is under way: a
-    process that is killed gives its place back with that.
+    A call that an open circuit may admit as a probe asks for it. In a thread it waits for the answer; in an event loop
+    it is told to come back. A probe that was granted meanwhile is there for whoever comes first. Its lease is short and
+    renewed while its call is under way: a process that is killed gives its place back with that.
 
-    While the store is lost, the circuit is decided about here alone ("astray"). When it is back, what stands there counts, except that an opening
-    here is published if nobody has changed anything since, and what was done by hand in any case.
+    While the store is lost, the circuit is decided about here alone ("astray"). When it is back, what stands there
+    counts, except that an opening here is published if nobody has changed anything since, and what was done by hand in
+    any case.
     """
 
     def __init__(self, bond: Bond) -> None:
@@ -217,7 +220,10 @@ class SharedMemory(LocalMemory, Attended):
         return None
 
     def _ask(self, contact: Contact, terms: Terms, now: float, *, probing: bool) -> Answer:
-        """Look at the document, or ask for a probe; one call of this process at a time does, the others wait for what comes of it."""
+        """
+        Look at the document, or ask for a probe; one call of this process at a time does, the others wait for what
+        comes of it.
+        """
         with self.lock:
             since = self._asking
             if since is None:
@@ -260,7 +266,9 @@ class SharedMemory(LocalMemory, Attended):
         return Answer.AGAIN
 
     def change(self, decide: Decide[T], then: Callable[[Circuit, Circuit, T], object]) -> None:
-        """Let the circuit become what is decided, in the store if that can be asked; in an event loop nobody waits for it."""
+        """
+        Let the circuit become what is decided, in the store if that can be asked; in an event loop nobody waits for it.
+        """
         contact = self._contact()
         if contact is None:
             self._change_here(decide, then)
@@ -330,7 +338,10 @@ class SharedMemory(LocalMemory, Attended):
         super().leave(ticket, decide, then)
 
     def known(self) -> Circuit:
-        """The circuit, for somebody who wants to see it: after a look, if nobody has looked lately and nobody would be held up by it."""
+        """
+        The circuit, for somebody who wants to see it: after a look, if nobody has looked lately and nobody would be
+        held up by it.
+        """
         if not self._attended and not on_loop():
             contact = self.bond.contact()
             if contact is not None:

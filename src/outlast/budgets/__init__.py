@@ -1,9 +1,10 @@
 """
 Retry budgets: how many of all calls may be retries.
 
-A budget of one process is a number that deposits raise and retries lower. One that processes share stands in a store. Each process gathers its
-deposits and hands them in now and then; and it borrows a few retries at a time, which are the store's no more from that moment on. So over all
-processes there are never more retries than were there, whatever happens to any of them: what a process had borrowed when it was killed is lost.
+A budget of one process is a number that deposits raise and retries lower. One that processes share stands in a store.
+Each process gathers its deposits and hands them in now and then; and it borrows a few retries at a time, which are the
+store's no more from that moment on. So over all processes there are never more retries than were there, whatever
+happens to any of them: what a process had borrowed when it was killed is lost.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class RetryBudget(Named):
     """
     Retries as a share of the traffic, for all calls that share the budget.
 
-    Each call that succeeds at its first attempt deposits `ratio`; the decision to retry withdraws 1. `reserve` is there from the start.
-    When a dependency fails for good the deposits dry up, and so do the retries that would keep it down. Empty: the call ends with its own
-    error, reason ``retry_budget``. With ``shared=True`` all processes that use the app's store have one budget of this name; without the store
-    each of them has one of its own.
+    Each call that succeeds at its first attempt deposits `ratio`; the decision to retry withdraws 1. `reserve` is there
+    from the start. When a dependency fails for good the deposits dry up, and so do the retries that would keep it down.
+    Empty: the call ends with its own error, reason ``retry_budget``. With ``shared=True`` all processes that use the
+    app's store have one budget of this name; without the store each of them has one of its own.
     """
 
     _kind = "budget"
@@ -65,7 +66,9 @@ class RetryBudget(Named):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], /, *, name: str | None = None) -> Self:
-        """A budget from a configuration block. `name` is for a block that has none. Every mistake is reported, at once."""
+        """
+        A budget from a configuration block. `name` is for a block that has none. Every mistake is reported, at once.
+        """
         from outlast.settings.keys import named
 
         return named(cls, "retry_budget", config, name)

@@ -4,8 +4,8 @@ The drivers of a protected call: `run` (sync), `arun` (async), and `Attempts` (a
 Each asks the `Call` (`outlast.calls.state`) what to do next, does it, and tells how it went. Two rules shape the code:
 
 - Attempts run outside of ``except`` blocks, otherwise Python would chain attempt 1's error into attempt 2's.
-- No frame that an exception's traceback can reach keeps a reference to that exception. Then what a failed body held is freed by
-  reference counting alone.
+- No frame that an exception's traceback can reach keeps a reference to that exception. Then what a failed body held is
+  freed by reference counting alone.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ __all__ = [
 def run(
     call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], delay: float | None = None
 ) -> Any:
-    """Attempt until the call is over; `delay` is the wait before the next attempt of a call that has begun elsewhere."""
+    """
+    Attempt until the call is over; `delay` is the wait before the next attempt of a call that has begun elsewhere.
+    """
     token = running.set(call)
     quick, clock = call.quick, call.world.clock
     isolation = call.guard.isolation
@@ -105,7 +107,10 @@ def run(
 
 
 def goes_on(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], first: Any) -> Any:
-    """The rest of a call whose attempt has returned something to await. If nobody ever awaits it, what the call holds goes back all the same."""
+    """
+    The rest of a call whose attempt has returned something to await. If nobody ever awaits it, what the call holds goes
+    back all the same.
+    """
     rest_of_it = arun(call, fn, args, kwargs, copy_context(), first=first, begun=True)
     call.unawaited = ref(rest_of_it, lambda _: call.over())
     return rest_of_it
@@ -236,10 +241,14 @@ async def arun(
     begun: bool = False,
     delay: float | None = None,
 ) -> Any:
-    """As `run`; `before` is the caller's context, `first` an awaitable that already is an attempt (that has `begun`, or not yet)."""
+    """
+    As `run`; `before` is the caller's context, `first` an awaitable that already is an attempt (that has `begun`, or
+    not yet).
+    """
     unchanged = same(copy_context(), before)
     token = running.set(call)
-    # What an attempt must find: the caller's context, and the call in it. None if an earlier attempt has changed it for good.
+    # What an attempt must find: the caller's context, and the call in it. None if an earlier attempt has changed it for
+    # good.
     clean = copy_context() if unchanged else None
     plain, quick, clock = call.guard.plain, call.quick, call.world.clock
     if begun:
@@ -478,7 +487,10 @@ _ROUNDS = 3  # of the loop, for what has come meanwhile
 
 
 class Deadline:
-    """Ends what runs inside of it after so many seconds, by cancelling the task, and turns that cancellation, and no other, into a timeout."""
+    """
+    Ends what runs inside of it after so many seconds, by cancelling the task, and turns that cancellation, and no
+    other, into a timeout.
+    """
 
     __slots__ = (
         "_cancelling",

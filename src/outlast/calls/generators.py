@@ -1,9 +1,10 @@
 """
 Protected generators: tried again only as long as no item has been handed out.
 
-Once the first item is out, the consumer has acted on it, and starting anew would hand it out twice. A failure after that goes up as it is,
-with the stop reason ``generator_started``. Until then everything is as in a call: attempts, waits, breaker, budget, time limits up to the
-first item. Sending, throwing and closing reach the inner generator at once.
+Once the first item is out, the consumer has acted on it, and starting anew would hand it out twice. A failure after
+that goes up as it is, with the stop reason ``generator_started``. Until then everything is as in a call: attempts,
+waits, breaker, budget, time limits up to the first item. Sending, throwing and closing reach the inner generator at
+once.
 """
 
 from __future__ import annotations
@@ -89,8 +90,9 @@ def _later(call: Call, step: Callable[..., Any], value: Any) -> tuple[Any, Any]:
 
 def astreamed(begin: Callable[[], tuple[Call, Callable[..., Any]]], idle_timeout: float | None) -> Callable[..., Any]:
     """
-    An async generator function around the one that `begin` gives with the call; no item may take longer than `idle_timeout`. It is one itself,
-    and no function that returns a generator: `inspect`, and whoever asks it, goes by that.
+    An async generator function around the one that `begin` gives with the call; no item may take longer than
+    `idle_timeout`. It is one itself, and no function that returns a generator: `inspect`, and whoever asks it, goes by
+    that.
     """
 
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:

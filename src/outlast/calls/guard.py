@@ -1,7 +1,8 @@
 """
 The door to protected calls: ``@retry``, `Guard`, and what a decorated function does.
 
-A plain ``@retry`` takes the short way: its first attempt is a bare try/except, and the call (with all that it loads) begins only when that has failed. A guard with anything else begins there at once.
+A plain ``@retry`` takes the short way: its first attempt is a bare try/except, and the call (with all that it loads)
+begins only when that has failed. A guard with anything else begins there at once.
 """
 
 from __future__ import annotations
@@ -64,17 +65,19 @@ def _load_rooms() -> Any:
 
 class Guard:
     """
-    Everything that protects one kind of call, declared once: a decorator, or `call`, `acall`, `outcome`, `aoutcome`, `attempts`.
+    Everything that protects one kind of call, declared once: a decorator, or `call`, `acall`, `outcome`, `aoutcome`,
+    `attempts`.
 
-    From the outside in: `fallback` (called with the call's own arguments when all else has failed, unless with an error that `fallback_on` leaves
-    out: a bug in the code, if nothing is said), `total_timeout` (everything, waits
-    included), `retry` with its `retry_budget`, `limit` (each attempt takes a place and frees it; `cost` estimates what it takes of the limit's
-    rates, from the call's arguments), `breaker`, `timeout` (one attempt; sync code needs `isolation` for it: ``"thread"``, which the caller
-    leaves, or ``"process"``, which is killed), the function. ``retry=None`` means one attempt. ``on_open="wait"`` waits for an open breaker
-    if that fits the total timeout. `retry_if` looks at results: what it accepts is tried again; when no attempt is left, the last result is
-    returned as it is. Generators and async generators are tried again until their first item; `idle_timeout` bounds the wait for each item
-    of an async one. `hedge` starts a slow async attempt once more beside itself. ``idempotent=False`` says that the work must not be done
-    twice: what may have been done although it failed is not tried again, unless the code has asked for
+    From the outside in: `fallback` (called with the call's own arguments when all else has failed, unless with an error
+    that `fallback_on` leaves out: a bug in the code, if nothing is said), `total_timeout` (everything, waits included),
+    `retry` with its `retry_budget`, `limit` (each attempt takes a place and frees it; `cost` estimates what it takes of
+    the limit's rates, from the call's arguments), `breaker`, `timeout` (one attempt; sync code needs `isolation` for
+    it: ``"thread"``, which the caller leaves, or ``"process"``, which is killed), the function. ``retry=None`` means
+    one attempt. ``on_open="wait"`` waits for an open breaker if that fits the total timeout. `retry_if` looks at
+    results: what it accepts is tried again; when no attempt is left, the last result is returned as it is. Generators
+    and async generators are tried again until their first item; `idle_timeout` bounds the wait for each item of an
+    async one. `hedge` starts a slow async attempt once more beside itself. ``idempotent=False`` says that the work must
+    not be done twice: what may have been done although it failed is not tried again, unless the code has asked for
     ``outlast.current().idempotency_key`` to send it along.
     """
 
@@ -200,10 +203,11 @@ class Guard:
     @classmethod
     def from_config(cls, config: Mapping[str, Any], /, *, name: str | None = None, imports: Sequence[str] = ()) -> Self:
         """
-        A guard from a configuration block with the blocks ``retry``, ``circuit_breaker``, ``limit`` and so on inside. Every mistake is reported, at once.
+        A guard from a configuration block with the blocks ``retry``, ``circuit_breaker``, ``limit`` and so on inside.
+        Every mistake is reported, at once.
 
-        `name` is for a block that has none. Functions (``fallback: "shop.guards:cheap"``) are imported from the modules and packages in `imports`,
-        and from no others.
+        `name` is for a block that has none. Functions (``fallback: "shop.guards:cheap"``) are imported from the modules
+        and packages in `imports`, and from no others.
 
         >>> Guard.from_config({"preset": "llm", "retry": {"max_attempts": 2}, "total_timeout": "5m"}).total_timeout
         300.0
@@ -214,8 +218,8 @@ class Guard:
 
     def to_config(self) -> dict[str, Any]:
         """
-        The configuration block that makes such a guard, as plain data: what differs from the defaults. A function is named as ``module:name``; one that
-        its name does not lead to is refused.
+        The configuration block that makes such a guard, as plain data: what differs from the defaults. A function is
+        named as ``module:name``; one that its name does not lead to is refused.
 
         >>> Guard(retry=None, timeout=30).to_config()
         {'retry': None, 'timeout_s': 30.0}
@@ -245,8 +249,8 @@ class Guard:
 
     def _check(self, fn: Callable[..., Any], given: Shape | None = None) -> bool:
         """
-        Whether fn is async; ConfigurationError if this guard cannot do for it what it promises. `given` is what it is called with, if that is not
-        up to its caller.
+        Whether fn is async; ConfigurationError if this guard cannot do for it what it promises. `given` is what it is
+        called with, if that is not up to its caller.
         """
         if self.idle_timeout is not None:
             message = (
@@ -310,7 +314,10 @@ class Guard:
             raise ConfigurationError(message)
 
     def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call fn under this guard. For a coroutine function, as calling that does, it gives something to await; `acall` awaits it."""
+        """
+        Call fn under this guard. For a coroutine function, as calling that does, it gives something to await; `acall`
+        awaits it.
+        """
         return _drive(_new_call(self, fn), fn, args, kwargs, is_async=self._check(fn))  # type: ignore[no-any-return]
 
     if TYPE_CHECKING:
@@ -322,7 +329,8 @@ class Guard:
 
     async def acall(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """
-        Await fn under this guard. Blocking code is taken with `isolation`: it runs there, and the event loop goes on meanwhile.
+        Await fn under this guard. Blocking code is taken with `isolation`: it runs there, and the event loop goes on
+        meanwhile.
         """
         try:
             return await _adrive(_new_call(self, fn), self._awaited(fn), args, kwargs)
@@ -330,7 +338,10 @@ class Guard:
             raise ConfigurationError(str(wrong)) from None
 
     def _awaited(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """What `acall` calls: fn, if it is a coroutine function or is isolated; anything else must give something to await."""
+        """
+        What `acall` calls: fn, if it is a coroutine function or is isolated; anything else must give something to
+        await.
+        """
         self._check_shapes(fn)
         if is_async(fn):
             self._check_async(fn)
@@ -550,7 +561,8 @@ def _full_sync(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...,
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if _scopes:
             return fn(*args, **kwargs) if _off() else guard.call(fn, *args, **kwargs)
-        # As the driver would, for a first attempt that nothing holds up and that succeeds: then nobody ever asks for the call itself.
+        # As the driver would, for a first attempt that nothing holds up and that succeeds: then nobody ever asks for
+        # the call itself.
         entry = -1 if limit is None else limit.take()
         circuit = None if breaker is None else circuits.circuit
         if (entry < 0 and limit is not None) or (circuit is not None and (timed or not circuit.passing)):
@@ -667,7 +679,9 @@ def _full_async(guard: Guard, fn: Callable[..., Any], name: str) -> Callable[...
 
 
 def _circuit(breaker: CircuitBreaker | None) -> Any:
-    """What the short way needs: where circuit and counts are, whether a success records nothing, whether it is timed."""
+    """
+    What the short way needs: where circuit and counts are, whether a success records nothing, whether it is timed.
+    """
     if breaker is None:
         return None, None, True, False, None
     timed = breaker.slow_call is not None

@@ -1,9 +1,10 @@
 """
 Hedging: when an attempt is slow, start the same once more beside it, and take whichever comes back first.
 
-The executions of one attempt race: the first result wins, the others are cancelled and awaited, and what they raise is nobody's concern.
-An execution that fails leaves the field to the others; the attempt has failed when none is left. A hedge must not add load to a service that
-suffers: it needs a retry from the budget, a free place at the limit and a closed circuit, and without any of them it is not started.
+The executions of one attempt race: the first result wins, the others are cancelled and awaited, and what they raise is
+nobody's concern. An execution that fails leaves the field to the others; the attempt has failed when none is left. A
+hedge must not add load to a service that suffers: it needs a retry from the budget, a free place at the limit and a
+closed circuit, and without any of them it is not started.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 
 
 class Hedge(Value):
-    """Start an attempt once more beside itself when it has not come back `after` so many seconds, at most `max_hedges` times."""
+    """
+    Start an attempt once more beside itself when it has not come back `after` so many seconds, at most `max_hedges`
+    times.
+    """
 
     __slots__ = ("after", "max_hedges")
     after: float
@@ -71,8 +75,8 @@ class _Race:
 
     async def hedge(self) -> None:
         """
-        One execution more, if it is permitted. What it needs is taken here, in its own task: one that is cancelled before it has run at all
-        has taken nothing, and nobody would give it back.
+        One execution more, if it is permitted. What it needs is taken here, in its own task: one that is cancelled
+        before it has run at all has taken nothing, and nobody would give it back.
         """
         leave = None if self._over or self._decided() else permission(self._call)
         if leave is not None:

@@ -24,9 +24,9 @@ class AttemptRecord:
     """
     One attempt: a value without the exception object, so that keeping it keeps nothing else alive.
 
-    `error` is sanitised and None for a success; `delay` is the wait that followed, None after the last attempt. A plain ``@retry`` does
-    not look at the clock before its first attempt, so there `duration` is 0.0 and `started_at` is when it failed. `spent` and `warnings`
-    are what the code said through ``outlast.current()``.
+    `error` is sanitised and None for a success; `delay` is the wait that followed, None after the last attempt. A plain
+    ``@retry`` does not look at the clock before its first attempt, so there `duration` is 0.0 and `started_at` is when
+    it failed. `spent` and `warnings` are what the code said through ``outlast.current()``.
     """
 
     number: int
@@ -52,7 +52,10 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Outcome(Generic[T]):
-    """How a call ended, returned instead of raised. `value` is meaningful when `ok`; `reason` says why it stopped when not."""
+    """
+    How a call ended, returned instead of raised. `value` is meaningful when `ok`; `reason` says why it stopped when
+    not.
+    """
 
     ok: bool
     value: T
@@ -89,8 +92,8 @@ class Context:
     """
     Where the running code stands; `outlast.current()` hands it out.
 
-    Known in guards with a timeout, a limit, a breaker or a budget; a plain ``@retry`` fills it from the second attempt on. Before that, and
-    outside of any call: attempt 1, nothing else known.
+    Known in guards with a timeout, a limit, a breaker or a budget; a plain ``@retry`` fills it from the second attempt
+    on. Before that, and outside of any call: attempt 1, nothing else known.
     """
 
     __slots__ = (
@@ -158,8 +161,8 @@ class Context:
 
     def spend(self, **amounts: float) -> None:
         """
-        Say what this attempt has used: tokens, money, bytes. It is added up in the attempt's record and settles what was
-        estimated for a limit's rates of the same names. Outside of any protected call it goes nowhere.
+        Say what this attempt has used: tokens, money, bytes. It is added up in the attempt's record and settles what
+        was estimated for a limit's rates of the same names. Outside of any protected call it goes nowhere.
         """
         checked = {name: amount(name, value) for name, value in amounts.items()}
         if self._notes is not None:
@@ -168,7 +171,10 @@ class Context:
                 spent[name] = spent.get(name, 0.0) + value
 
     def warn(self, message: str, /) -> None:
-        """Say something about this attempt that a person should read although it did not fail; it lands in the attempt's record."""
+        """
+        Say something about this attempt that a person should read although it did not fail; it lands in the attempt's
+        record.
+        """
         if self._notes is not None:
             from outlast.kernel.redact import sanitise
 

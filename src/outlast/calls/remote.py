@@ -1,6 +1,6 @@
 """
-A call as another process knows it. What an attempt says there (what it spent, its warnings, that it asked for the idempotency key) travels
-back with its result or on its error, and counts here.
+A call as another process knows it. What an attempt says there (what it spent, its warnings, that it asked for the
+idempotency key) travels back with its result or on its error, and counts here.
 """
 
 from __future__ import annotations

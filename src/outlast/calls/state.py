@@ -1,8 +1,8 @@
 """
 One protected call, from its first attempt to its end: a state machine that neither waits nor calls.
 
-A `Call` knows what has happened so far and answers what to do next; it never waits and never calls. The drivers (`outlast.calls.drivers`) are
-thin loops around it. What happens in a call, from the outside in:
+A `Call` knows what has happened so far and answers what to do next; it never waits and never calls. The drivers
+(`outlast.calls.drivers`) are thin loops around it. What happens in a call, from the outside in:
 
     fallback → total timeout → retry (and its budget) → limit → breaker → attempt timeout → the function
 
@@ -132,8 +132,8 @@ def current() -> Context:
 
 def made(begun: Running) -> Begun | None:
     """
-    The call that is running. Most calls succeed at once, and nobody ever asks for them, so they begin as a mere list and are made when
-    somebody does: [guard, name, when it began, what was running around it, the call once it is made].
+    The call that is running. Most calls succeed at once, and nobody ever asks for them, so they begin as a mere list
+    and are made when somebody does: [guard, name, when it began, what was running around it, the call once it is made].
     """
     if not isinstance(begun, list):
         return begun
@@ -151,7 +151,9 @@ def history(error: BaseException, /) -> tuple[AttemptRecord, ...]:
 
 
 def stop_reason(error: BaseException, /) -> StopReason | None:
-    """Why the protected call that raised this exception made no further attempt; None if no protected call raised it."""
+    """
+    Why the protected call that raised this exception made no further attempt; None if no protected call raised it.
+    """
     mark = _mark_of(error)
     return mark.reason if mark is not None else None
 
@@ -178,11 +180,12 @@ class Call:
     """
     One protected call.
 
-    A driver asks `begin` before each attempt and tells `failed` or `succeeded` after it; both of those answer with the seconds to wait
-    before the next attempt, or None when the call is over.
+    A driver asks `begin` before each attempt and tells `failed` or `succeeded` after it; both of those answer with the
+    seconds to wait before the next attempt, or None when the call is over.
     """
 
-    # What a call that succeeds at once never changes stands here, on the class: most calls do, and making one must cost little.
+    # What a call that succeeds at once never changes stands here, on the class: most calls do, and making one must cost
+    # little.
     number = 0
     previous: float | None = None
     last_error: Exception | None = None
@@ -223,8 +226,8 @@ class Call:
         outer: Running = None,
     ) -> None:
         """
-        `plain_since` says that the first attempt, a plain one, has already failed: what `latest` was when it began. A call that is `made`
-        later began before, and had another one around it.
+        `plain_since` says that the first attempt, a plain one, has already failed: what `latest` was when it began. A
+        call that is `made` later began before, and had another one around it.
         """
         self.guard = guard
         self.name = name
@@ -283,7 +286,10 @@ class Call:
     # -- before an attempt
 
     def begun(self, circuit: Circuit | None, entry: int, seen: int) -> None:
-        """The first attempt has begun elsewhere, without asking: the closed circuit it found, its place, and what `latest` was."""
+        """
+        The first attempt has begun elsewhere, without asking: the closed circuit it found, its place, and what `latest`
+        was.
+        """
         self.number = 1
         self.ticket = None if circuit is None else circuit.era
         self.entry = entry
@@ -291,7 +297,8 @@ class Call:
 
     def begin(self) -> float | None:
         """
-        None: attempt now. Seconds: wait so long, then ask again; if there is a `turn`, wait for that. Raises if the call cannot go on.
+        None: attempt now. Seconds: wait so long, then ask again; if there is a `turn`, wait for that. Raises if the
+        call cannot go on.
         """
         guard = self.guard
         if not guard.plain:
@@ -321,8 +328,9 @@ class Call:
 
     def estimate(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], fn: Callable[..., Any] | None = None) -> None:
         """
-        What an attempt will probably use of the limit's rates: the same for all of them, for they have the same arguments. Raises what
-        `cost` raises: a call whose price is not known would pass a limit that is there to bound it.
+        What an attempt will probably use of the limit's rates: the same for all of them, for they have the same
+        arguments. Raises what `cost` raises: a call whose price is not known would pass a limit that is there to bound
+        it.
         """
         guard = self.guard
         cost, shape, limit = guard.cost, guard.cost_shape, guard.limit
@@ -518,8 +526,8 @@ class Call:
     def failed(self, error: Exception) -> float | None:
         """An attempt raised: the seconds until the next one, or None, and then the error is to be raised as it is."""
         if self.quick:
-            # The fast lane: an error whose type says all, and a policy that asks for its category only. The same as below, in
-            # one piece, because a retry should cost little more than its attempts.
+            # The fast lane: an error whose type says all, and a policy that asks for its category only. The same as
+            # below, in one piece, because a retry should cost little more than its attempts.
             plan, policy, number = plans.get(type(error)), self.guard.retry, self.number
             if (
                 plan is not None
@@ -665,7 +673,10 @@ class Call:
             return False
 
     def _another(self, result: object) -> float | None:
-        """A result that `retry_if` does not want: the delay until another attempt, or None, and then it is returned as it is."""
+        """
+        A result that `retry_if` does not want: the delay until another attempt, or None, and then it is returned as it
+        is.
+        """
         now = self.world.clock.monotonic()
         answer = self._follows(self.guard.retry.answer_result(self.number, self.roll(), self.previous), now)
         again, self.reason = (None, answer) if isinstance(answer, str) else (answer, None)
@@ -678,8 +689,9 @@ class Call:
 
     def interrupted(self, error: BaseException) -> None:
         """
-        An attempt was ended from outside (cancellation, Ctrl-C), or will not be made: neither success nor failure. Whatever the call holds
-        goes back: its leave from the breaker, its place at the limit, its turn in the line, granted or not.
+        An attempt was ended from outside (cancellation, Ctrl-C), or will not be made: neither success nor failure.
+        Whatever the call holds goes back: its leave from the breaker, its place at the limit, its turn in the line,
+        granted or not.
         """
         if self.ticket is not None:
             self._settle(error)
@@ -759,7 +771,9 @@ class Call:
     # -- the end
 
     def _end_with_last(self, reason: StopReason) -> NoReturn:
-        """End as the last attempt ended, whatever kept the next one from starting: with its error, or with its result."""
+        """
+        End as the last attempt ended, whatever kept the next one from starting: with its error, or with its result.
+        """
         error, self.last_error = self.last_error, None
         if error is None:
             self.reason = reason

@@ -9,7 +9,10 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C while it is still loading is no error of the program: no traceback, and the exit code of every Ctrl-C."""
+    """
+    Run the command line. Ctrl-C while it is still loading is no error of the program: no traceback, and the exit code
+    of every Ctrl-C.
+    """
     try:
         _main()
     except KeyboardInterrupt:

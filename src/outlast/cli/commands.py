@@ -1,7 +1,8 @@
 """
 The commands. Each prints a table for people and, with ``--json``, one JSON document for programs.
 
-Exit codes: 0 completed, 1 failed, 2 invalid input, 3 partial, 4 failure budget exceeded, 130 interrupted, 143 ended by SIGTERM.
+Exit codes: 0 completed, 1 failed, 2 invalid input, 3 partial, 4 failure budget exceeded, 130 interrupted, 143 ended by
+SIGTERM.
 """
 
 from __future__ import annotations

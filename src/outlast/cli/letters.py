@@ -117,7 +117,9 @@ def filtered(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]]
 
 
 def _named(views: Views, where: LetterFilter, status: str | None = None) -> LetterFilter:
-    """The filter, with the id of a run that was named as a person does, and of this status if a command asks for one."""
+    """
+    The filter, with the id of a run that was named as a person does, and of this status if a command asks for one.
+    """
     named: LetterFilter = {**where}
     run = where.get("run")
     if run is not None:
@@ -307,8 +309,8 @@ def replay_letters(
     as_json: AsJson = False,
 ) -> None:
     """
-    Do the work of dead letters again, from the stage that failed; outputs go to the sink of the run they come from, unless --output names
-    another. Nothing is lost if it fails again or is interrupted.
+    Do the work of dead letters again, from the stage that failed; outputs go to the sink of the run they come from,
+    unless --output names another. Nothing is lost if it fails again or is interrupted.
     """
     from outlast.cli.running import none_replayed, replay
 
@@ -387,7 +389,9 @@ def archive_letters(
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters away: they stay on record, and are no more counted or replayed. Options narrow it down together."""
+    """
+    Put dead letters away: they stay on record, and are no more counted or replayed. Options narrow it down together.
+    """
     _meant(ids, where)
     if reason is None and not undo:
         refuse("expected --reason: why they are put away; it stays on record.")

@@ -129,8 +129,8 @@ def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[Any]], *, fold: str = "", drop: Sequence[str] = ()
 ) -> None:
     """
-    A table; numbers to the right. Where the terminal is narrow, the columns of `drop` go in this order, until `fold` has room to be read; what
-    does not fit into that is cut.
+    A table; numbers to the right. Where the terminal is narrow, the columns of `drop` go in this order, until `fold`
+    has room to be read; what does not fit into that is cut.
     """
     out = console()
     rows = list(rows)

@@ -32,7 +32,10 @@ def group_row(group: FailureGroup) -> tuple[Any, ...]:
 
 
 def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "", expected: int | None = None) -> None:
-    """A run as it stands in the store. `expected` is how many items its source has, if that is known though not all were read."""
+    """
+    A run as it stands in the store. `expected` is how many items its source has, if that is known though not all were
+    read.
+    """
     out = console()
     counts = run.counts
     ended = run.finished_at
@@ -88,8 +91,8 @@ def next_steps(
     stored: Sequence[str] = (),
 ) -> Iterator[str]:
     """
-    What a person may want to do now, as commands; `code` is what those need to find the pipeline's. `resume` goes on with this run, if a command
-    can; `anew` replays once more what a replay has tried; `stored` says where the store is.
+    What a person may want to do now, as commands; `code` is what those need to find the pipeline's. `resume` goes on
+    with this run, if a command can; `anew` replays once more what a replay has tried; `stored` says where the store is.
     """
     # Where everything was read and has ended, a resume has nothing to do but to finish a sink that could not be.
     over = not unfinished(run) and run.reason != "store_error"

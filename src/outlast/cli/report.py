@@ -1,5 +1,6 @@
 """
-``outlast runs report``: what a run came to and why, for the terminal, as JSON, or as a page; and one item's way through it.
+``outlast runs report``: what a run came to and why, for the terminal, as JSON, or as a page; and one item's way through
+it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ def report_run(
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a run came to and why: retries, errors, stages, time, cost; or one item's way with the reason for every wait."""
+    """
+    Say what a run came to and why: retries, errors, stages, time, cost; or one item's way with the reason for every
+    wait.
+    """
     if html is not None and (as_json or item is not None):
         refuse(f"expected --html alone, got it with {'--json' if as_json else '--item'}: a page has the whole report.")
     with opened(store, app) as views:

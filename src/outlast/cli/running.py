@@ -228,8 +228,8 @@ def replay(
     **which: Any,
 ) -> None:
     """
-    Replay dead letters with the pipeline's own code; the same key goes on with the same replay. A `run` is one of the pipeline's own app,
-    named as a person does.
+    Replay dead letters with the pipeline's own code; the same key goes on with the same replay. A `run` is one of the
+    pipeline's own app, named as a person does.
     """
     from outlast.cli.watch import watching, way_to_show
     from outlast.deadletters import NothingToReplay
@@ -301,7 +301,9 @@ def _wrong_input(command: dict[str, Any]) -> list[str]:
 
 
 def _table(output: str | None) -> Table | None:
-    """The table that --output names, as in sqlite:///shop.db#orders or #orders:id,day with its key; None if it is a file."""
+    """
+    The table that --output names, as in sqlite:///shop.db#orders or #orders:id,day with its key; None if it is a file.
+    """
     from outlast.components import Table
     from outlast.components.registry import find
 
@@ -316,7 +318,10 @@ def _table(output: str | None) -> Table | None:
 
 
 def _sink(output: str | None, pipeline: Pipeline[Any, Any], run_key: str | None = None) -> str | Table | None:
-    """What --output names. A table whose key is not said has the one that is on record: of this run, or of the runs that a replay comes home to."""
+    """
+    What --output names. A table whose key is not said has the one that is on record: of this run, or of the runs that a
+    replay comes home to.
+    """
     from outlast.pipeline.replays import as_recorded
 
     table = _table(output)
@@ -382,7 +387,10 @@ def _new_key() -> str:
 
 
 def ways_on(views: Views, record: RunRecord, store: str | None) -> tuple[str | None, str | None]:
-    """The command that goes on with a run, None if there is none that can; and the one that does the letters of a replay in another."""
+    """
+    The command that goes on with a run, None if there is none that can; and the one that does the letters of a replay
+    in another.
+    """
     command = views.command(record)
     where = stored_at(views, store)
     replays = record.kind == "replay"
@@ -524,7 +532,10 @@ def _tell(
 
 
 def exit_code(result: RunResult[Any], *, strict: bool = False) -> Code:
-    """What a script is told: 0 completed, 1 failed, 3 partial, 4 budget exceeded, 130 interrupted; what SIGTERM has ended is 143."""
+    """
+    What a script is told: 0 completed, 1 failed, 3 partial, 4 budget exceeded, 130 interrupted; what SIGTERM has ended
+    is 143.
+    """
     if result.status == "completed":
         return Code.PARTIAL if strict and result.counts.dlq + result.counts.failed else Code.COMPLETED
     if result.status == "partial_success":

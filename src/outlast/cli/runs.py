@@ -238,7 +238,9 @@ def print_outputs(
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what the items of a run became, as JSON lines (with --json as one list); only of a run without an output file."""
+    """
+    Print what the items of a run became, as JSON lines (with --json as one list); only of a run without an output file.
+    """
     with opened(store, app) as views:
         record = views.run(run, pipeline)
         if record.sink is not None:
@@ -301,7 +303,10 @@ def _asked(run: RunRecord, asked: bool, owner: str | None, wish: str, *, as_json
 
 @breaker.command("list")
 def list_breakers(*, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
-    """List the circuits that processes share, and the breakers of runs that `outlast run` has started, as they were last seen."""
+    """
+    List the circuits that processes share, and the breakers of runs that `outlast run` has started, as they were last
+    seen.
+    """
     with opened(store, app) as views:
         found = views.breakers()
     print_found(

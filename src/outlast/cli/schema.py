@@ -23,8 +23,8 @@ def migrate(
     """
     Bring the store's tables up to date.
 
-    Every program does it by itself when it opens a store. This is for where programs may not change tables: run it once as the user who owns
-    them, before the new programs start. Programs that have the store open go on.
+    Every program does it by itself when it opens a store. This is for where programs may not change tables: run it once
+    as the user who owns them, before the new programs start. Programs that have the store open go on.
     """
     address = Address.wanted(store or None)
     present(address)

@@ -25,8 +25,8 @@ def opened(url: str | None, app: str | None = None, *, make: bool = False) -> It
     """
     The store at this address. Looking into one that is not there makes none, unless told to.
 
-    Without a name, the app is the only one that has anything there. One that has nothing there is a mistake: what is found under it
-    would look as if nothing had happened.
+    Without a name, the app is the only one that has anything there. One that has nothing there is a mistake: what is
+    found under it would look as if nothing had happened.
     """
     address = Address.wanted(url or None)
     if not make:
@@ -44,7 +44,8 @@ def opened(url: str | None, app: str | None = None, *, make: bool = False) -> It
         except ConfigurationError:
             raise
         except (ValueError, TypeError, OverflowError, KeyError, IndexError) as broken:
-            # A row that no program of ours writes: what is asked of the store here is what it was asked for a thousand times.
+            # A row that no program of ours writes: what is asked of the store here is what it was asked for a thousand
+            # times.
             message = f"the store at {address} holds what cannot be read ({type(broken).__name__}): it is damaged. Restore it from a backup."
             raise StoreError(message) from None
 

@@ -1,5 +1,6 @@
 """
-Watching a run from a command: it is shown, the state of its breakers is kept on record, and what `outlast breaker` asks for is done.
+Watching a run from a command: it is shown, the state of its breakers is kept on record, and what `outlast breaker` asks
+for is done.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-Names that older code knows, each with the meaning it had there. Thin: everything is done by the policy, the guard and the breaker.
+Names that older code knows, each with the meaning it had there. Thin: everything is done by the policy, the guard and
+the breaker.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ async def retry_with_backoff(
     retryable_exceptions: tuple[type[Exception], ...] = (TimeoutError, ConnectionError, TemporaryFailure),
     **kwargs: Any,
 ) -> T:
-    """Await func, at most `max_attempts` times: waits of base, 2·base, 4·base, ... up to `max_delay`, plus up to a second of jitter."""
+    """
+    Await func, at most `max_attempts` times: waits of base, 2·base, 4·base, ... up to `max_delay`, plus up to a second
+    of jitter.
+    """
     settings = policy.RetryPolicy(
         max_attempts=max_attempts,
         initial_delay=min(base_delay, max_delay),
@@ -142,7 +146,9 @@ def RetryPolicy(  # noqa: N802 - the name it had
     max_delay_ms: float = 60_000,
     retriable_errors: Any = "all",
 ) -> policy.RetryPolicy:
-    """A policy in the words of stage policies: jittered_exponential, fixed or linear; milliseconds; all, none or a list."""
+    """
+    A policy in the words of stage policies: jittered_exponential, fixed or linear; milliseconds; all, none or a list.
+    """
     config: dict[str, Any] = {
         "max_attempts": max_attempts,
         "backoff": backoff,
@@ -164,7 +170,8 @@ def retriable(error: Exception, policy: policy.RetryPolicy) -> bool:
 
 class CircuitBreaker:
     """
-    A breaker for coroutine functions that counts every exception: consecutive failures open it, consecutive successes close it.
+    A breaker for coroutine functions that counts every exception: consecutive failures open it, consecutive successes
+    close it.
 
     `name` is what events and metrics call it; without one each breaker gets a name of its own.
     """

@@ -32,9 +32,9 @@ class DeadLetterQueue:
     """
     Failed work as a folder of JSON files, one for each entry.
 
-    `execute` is what does the work again: an async function that takes `task`, `repos` and `adapter_name` and returns a dict or a
-    `PartialResult`. An entry is removed once its replay has come back with the status success, and not before: whatever interrupts a replay,
-    the entry is still there.
+    `execute` is what does the work again: an async function that takes `task`, `repos` and `adapter_name` and returns a
+    dict or a `PartialResult`. An entry is removed once its replay has come back with the status success, and not
+    before: whatever interrupts a replay, the entry is still there.
     """
 
     def __init__(
@@ -95,8 +95,9 @@ class DeadLetterQueue:
         """
         Do the entry's work again; what it returns.
 
-        The entry goes when that went well. After a partial success it stays, for the repositories that failed again; after anything else it
-        stays as it is. While it is being replayed, here or in another process, nobody else can replay it.
+        The entry goes when that went well. After a partial success it stays, for the repositories that failed again;
+        after anything else it stays as it is. While it is being replayed, here or in another process, nobody else can
+        replay it.
         """
         with self._directory.claim(entry_id) as entry:
             if entry is None:
@@ -172,7 +173,8 @@ def move_to_dlq(
     pipeline: Pipeline[Any, Any], sample: Any, stage: str, error: Exception, *, sample_id: str | None = None
 ) -> str:
     """
-    Keep a sample as a dead letter of this stage; the letter's id. Runs do that by themselves: this is for work that was done elsewhere.
+    Keep a sample as a dead letter of this stage; the letter's id. Runs do that by themselves: this is for work that was
+    done elsewhere.
     """
     names = [known.name for known in pipeline.stages]
     if stage not in names:

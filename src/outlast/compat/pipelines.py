@@ -1,8 +1,9 @@
 """
-Pipelines of row steps under their older names: a `PipelineConfig`, and a `Pipeline` that executes rows or a table of pandas.
+Pipelines of row steps under their older names: a `PipelineConfig`, and a `Pipeline` that executes rows or a table of
+pandas.
 
-Each step is a stage of its own, with the retries of the configuration; what failed, what was warned about and every attempt are on record
-as in any run.
+Each step is a stage of its own, with the retries of the configuration; what failed, what was warned about and every
+attempt are on record as in any run.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ _STEP_KEYS = ("name", "import_path", "options", "requires")
 
 class PipelineConfig:
     """
-    What a pipeline of row steps does, and how often it tries again: `retry_limits` has the retries of each tier (one that is not listed has
-    none), `retryable_exceptions` and `retryable_http_status_codes` say what is tried again at all, waits are `retry_backoff_base` seconds,
-    twice that, four times, without ceiling or jitter. A step is a RowTransformStep, a function of a row, or
-    ``{"name": ..., "import_path": "module:Step", "options": {...}}``.
+    What a pipeline of row steps does, and how often it tries again: `retry_limits` has the retries of each tier (one
+    that is not listed has none), `retryable_exceptions` and `retryable_http_status_codes` say what is tried again at
+    all, waits are `retry_backoff_base` seconds, twice that, four times, without ceiling or jitter. A step is a
+    RowTransformStep, a function of a row, or ``{"name": ..., "import_path": "module:Step", "options": {...}}``.
     """
 
     def __init__(
@@ -137,8 +138,9 @@ def _declared(given: Mapping[str, Any], where: str, before: Mapping[str, Any], c
 @dataclasses.dataclass(frozen=True, slots=True)
 class PipelineResult:
     """
-    What an execution came to: `success` if every row came through. `output_data` has the rows that did, as a DataFrame if one was given;
-    `error_rows` the others, each with ``row_index``, ``row_data`` as it was given, ``error`` and ``step_name``. `run` is the run on record.
+    What an execution came to: `success` if every row came through. `output_data` has the rows that did, as a DataFrame
+    if one was given; `error_rows` the others, each with ``row_index``, ``row_data`` as it was given, ``error`` and
+    ``step_name``. `run` is the run on record.
     """
 
     success: bool
@@ -151,7 +153,10 @@ class PipelineResult:
 
 
 class Pipeline:
-    """Executes a `PipelineConfig`. Rows pass the steps one at a time; what a step raises is tried again as the configuration says."""
+    """
+    Executes a `PipelineConfig`. Rows pass the steps one at a time; what a step raises is tried again as the
+    configuration says.
+    """
 
     def __init__(self, config: PipelineConfig, *, app: Any = None) -> None:
         if not isinstance(config, PipelineConfig):
@@ -167,14 +172,15 @@ class Pipeline:
 
     def execute(self, data: Any) -> PipelineResult:
         """
-        Run the rows (mappings, or a DataFrame) through the steps. With ``stop_on_error`` the first row that fails ends it: RunFailed, caused by the
-        row's own error. Otherwise the others go on, and it is among the `error_rows`.
+        Run the rows (mappings, or a DataFrame) through the steps. With ``stop_on_error`` the first row that fails ends
+        it: RunFailed, caused by the row's own error. Otherwise the others go on, and it is among the `error_rows`.
         """
         rows = _rows(data)
         out: list[dict[str, Any]] = []
         clock = here.get().clock
         began = clock.monotonic()
-        # A row is begun when the one before it has ended, retries and all: with `stop_on_error` the first that fails is the last one.
+        # A row is begun when the one before it has ended, retries and all: with `stop_on_error` the first that fails is
+        # the last one.
         with as_loud():
             run: RunResult[Any] = self._pipeline.run_in_turn(
                 rows,

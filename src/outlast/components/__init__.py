@@ -1,5 +1,6 @@
 """
-Where items come from and where outputs go, one file a family. A component never tries again by itself: what drives it decides.
+Where items come from and where outputs go, one file a family. A component never tries again by itself: what drives it
+decides.
 
     files       Files, the files of patterns; lines: JSON Lines, CSV and TSV; csvs: how the latter two are read; packed: the same, compressed
     arrow       pandas, polars, pyarrow, DuckDB: whatever hands out Arrow data; parquet: files; datasets: Hugging Face's
@@ -84,8 +85,8 @@ def count_items(pattern: str | Path) -> int:
 
 def expected_items(source: object) -> Callable[[], int | None]:
     """
-    A question to be asked now and then: how many items a source holds, or None as long as nobody knows. Files are counted beside the run,
-    because a display that knows the end can say when it comes.
+    A question to be asked now and then: how many items a source holds, or None as long as nobody knows. Files are
+    counted beside the run, because a display that knows the end can say when it comes.
     """
     source = _read_from(source)
     if not isinstance(source, Source):

@@ -1,9 +1,11 @@
 """
-Tables in memory, and whatever else hands out Arrow data: pandas, polars, pyarrow, DuckDB. Each row is an item, a dict of Python values.
+Tables in memory, and whatever else hands out Arrow data: pandas, polars, pyarrow, DuckDB. Each row is an item, a dict
+of Python values.
 
-A table is turned into Python values slice by slice, so that memory does not grow with it. What Arrow calls null is None; NaN stays NaN where Arrow
-knows the difference (pandas does not: its missing values are None). Instants keep their zone. Nanoseconds are cut to microseconds, which is all that
-Python's own types can hold, with or without pandas at hand.
+A table is turned into Python values slice by slice, so that memory does not grow with it. What Arrow calls null is
+None; NaN stays NaN where Arrow knows the difference (pandas does not: its missing values are None). Instants keep their
+zone. Nanoseconds are cut to microseconds, which is all that Python's own types can hold, with or without pandas at
+hand.
 """
 
 from __future__ import annotations
@@ -158,8 +160,8 @@ def _is_of(source: object, package: str) -> bool:
 
 def _pandas(source: Any) -> Iterator[list[Any]]:
     """
-    The rows of a frame, or the values of a series. Columns of objects may hold anything, and are not for Arrow, which would make one type of
-    them or give up: each value comes as it is.
+    The rows of a frame, or the values of a series. Columns of objects may hold anything, and are not for Arrow, which
+    would make one type of them or give up: each value comes as it is.
     """
     for start in range(0, len(source), _PART):
         part = source.iloc[start : start + _PART]
@@ -217,7 +219,10 @@ def _own_values(column: Any) -> list[Any] | None:
 
 
 def _own(value: Any) -> Any:
-    """A value in a column of objects, as Python has it: what pandas calls missing is None, and what only numpy and pandas have is Python's."""
+    """
+    A value in a column of objects, as Python has it: what pandas calls missing is None, and what only numpy and pandas
+    have is Python's.
+    """
     kind = type(value)
     if kind is str or kind is int:
         return value

@@ -1,9 +1,11 @@
 """
-Which type a column has so that every value that was taken fits into it exactly. Decided before a row is taken: whatever is taken can be written.
+Which type a column has so that every value that was taken fits into it exactly. Decided before a row is taken: whatever
+is taken can be written.
 
-A shape says what values are like: None (nothing is known), a name, a `Number`, ``("list", shape)`` or ``("struct", ((name, shape), ...))``. Shapes are
-joined as rows come. Whole numbers and fractions go together as long as no whole number is one that a fraction cannot hold; whole numbers and exact ones
-go together; exact ones and fractions never do. What cannot be joined is refused, and the column stays as it was.
+A shape says what values are like: None (nothing is known), a name, a `Number`, ``("list", shape)`` or ``("struct",
+((name, shape), ...))``. Shapes are joined as rows come. Whole numbers and fractions go together as long as no whole
+number is one that a fraction cannot hold; whole numbers and exact ones go together; exact ones and fractions never do.
+What cannot be joined is refused, and the column stays as it was.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ NATIVE = frozenset({dt.datetime, dt.date, dt.time, dt.timedelta, bytes, Decimal}
 
 
 class Number(NamedTuple):
-    """A column of numbers: which kinds of them it has, and the digits before and behind the point that exact ones need."""
+    """
+    A column of numbers: which kinds of them it has, and the digits before and behind the point that exact ones need.
+    """
 
     whole: bool = False
     wide: bool = False  # a whole number that no fraction holds
@@ -203,7 +207,9 @@ def arrow_type(pa: Any, shape: Any) -> Any:
 
 
 def shape_in(pa: Any, kind: Any) -> Any:
-    """The shape of what a column of this type may hold; the other way round, for files that do not say it themselves."""
+    """
+    The shape of what a column of this type may hold; the other way round, for files that do not say it themselves.
+    """
     types = pa.types
     if types.is_struct(kind):
         return ("struct", tuple((field.name, shape_in(pa, field.type)) for field in kind))

@@ -1,10 +1,12 @@
 """
-Files of rows with commas, tabs or the like between their cells, read record by record: nothing is guessed, and nothing is lost in silence.
+Files of rows with commas, tabs or the like between their cells, read record by record: nothing is guessed, and nothing
+is lost in silence.
 
-A record that cannot be read is a broken item, and reading goes on at the next line. The hard case is a quote that is never closed: whatever follows
-looks like one long text. It is looked ahead for the end of that text; if there is none, or what looks like it begins another cell, or all lines up to
-there look like rows, then the line with the quote is broken, and the lines behind it are read as if it had not been there, strictly: of these, a quote
-in the middle of a cell is broken too, because it may be the end of a real text. Else all of it is one broken record.
+A record that cannot be read is a broken item, and reading goes on at the next line. The hard case is a quote that is
+never closed: whatever follows looks like one long text. It is looked ahead for the end of that text; if there is none,
+or what looks like it begins another cell, or all lines up to there look like rows, then the line with the quote is
+broken, and the lines behind it are read as if it had not been there, strictly: of these, a quote in the middle of a
+cell is broken too, because it may be the end of a real text. Else all of it is one broken record.
 """
 
 from __future__ import annotations
@@ -99,7 +101,9 @@ def columns(path: Path, delimiter: str) -> list[str] | None:
 
 
 class _Records:
-    """The records of a text, each a list of cells or a broken item. `number` is the line on which the last one began."""
+    """
+    The records of a text, each a list of cells or a broken item. `number` is the line on which the last one began.
+    """
 
     def __init__(self, name: str, lines: Iterator[str], delimiter: str, encoding: str) -> None:
         self._name = name
@@ -223,7 +227,9 @@ class _Records:
         return self._wrong(taken[:1], "a quote that is not closed", back=taken[1:])
 
     def _junk(self, taken: list[str]) -> Unreadable:
-        """A closing quote with something behind it: either that is wrong, or the quote that was open since a line before."""
+        """
+        A closing quote with something behind it: either that is wrong, or the quote that was open since a line before.
+        """
         between, mark = taken[1:-1], self._delimiter
         if len(taken) > 1 and (
             _is_strict(taken[-1], mark)  # what looks like an end is the beginning of a cell

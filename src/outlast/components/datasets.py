@@ -1,5 +1,6 @@
 """
-Datasets of Hugging Face: each row is an item, as the dataset hands it out, with its features decoded. Nothing of theirs is imported here.
+Datasets of Hugging Face: each row is an item, as the dataset hands it out, with its features decoded. Nothing of theirs
+is imported here.
 """
 
 from __future__ import annotations

@@ -30,10 +30,12 @@ _LINES = (*lines.JSON_LINES, ".json", *TABLES)
 @dataclass(frozen=True, init=False)
 class Files(Source):
     """
-    The items of files, as the source of a run: a path or a pattern such as ``in/*.csv``, or several, read in the order in which they are named.
+    The items of files, as the source of a run: a path or a pattern such as ``in/*.csv``, or several, read in the order
+    in which they are named.
 
-    `delimiter` is what stands between the cells of CSV files (a comma; in ``.tsv`` files a tab), `encoding` how they are encoded (UTF-8, or
-    whatever a byte order mark at their beginning says). Both are about CSV and TSV only: the other kinds leave nothing to say.
+    `delimiter` is what stands between the cells of CSV files (a comma; in ``.tsv`` files a tab), `encoding` how they
+    are encoded (UTF-8, or whatever a byte order mark at their beginning says). Both are about CSV and TSV only: the
+    other kinds leave nothing to say.
     """
 
     patterns: tuple[str, ...]
@@ -56,7 +58,10 @@ class Files(Source):
         put(self, "encoding", encoding)
 
     def found(self) -> list[Path]:
-        """The files, in the order in which they are read. All of them are of a kind that is known, and none is there twice."""
+        """
+        The files, in the order in which they are read. All of them are of a kind that is known, and none is there
+        twice.
+        """
         paths = [path for pattern in self.patterns for path in _found(pattern)]
         known: set[Path] = set()
         for path in paths:

@@ -1,9 +1,10 @@
 """
 Files of lines, read and written: JSON Lines, and comma- or tab-separated values, also compressed.
 
-A line that cannot be read is an item too, a broken one: it ends as a dead letter and stops nobody else. A file that is written has a number of
-bytes that count; whatever stands behind them when a run goes on was never committed, and is cut off. The last of the bytes that count are on
-record as a digest, so that another file of the same size is not taken for this one.
+A line that cannot be read is an item too, a broken one: it ends as a dead letter and stops nobody else. A file that is
+written has a number of bytes that count; whatever stands behind them when a run goes on was never committed, and is cut
+off. The last of the bytes that count are on record as a digest, so that another file of the same size is not taken for
+this one.
 """
 
 from __future__ import annotations
@@ -110,7 +111,10 @@ def count(path: Path) -> int:
 
 
 class Mark(NamedTuple):
-    """By what a file is known again whose first bytes count: how many these are, a digest of the last of them, and of what kind the mark is."""
+    """
+    By what a file is known again whose first bytes count: how many these are, a digest of the last of them, and of what
+    kind the mark is.
+    """
 
     offset: int
     digest: str = ""
@@ -118,7 +122,9 @@ class Mark(NamedTuple):
 
     @classmethod
     def of(cls, text: str | None, offset: int | None) -> Mark:
-        """The mark as on record. One for another offset says nothing: a version that knows no marks has written since."""
+        """
+        The mark as on record. One for another offset says nothing: a version that knows no marks has written since.
+        """
         place, *rest = text.split() if text else ("",)
         return cls(offset, *rest) if offset is not None and place == str(offset) else cls(offset or 0)
 
@@ -130,7 +136,9 @@ _held: set[Appended] = set()  # sinks with an open file
 
 
 def _let_go_in_child() -> None:
-    """A lock is held as long as any process has the file open. A child of this one must not keep it when this one is dead."""
+    """
+    A lock is held as long as any process has the file open. A child of this one must not keep it when this one is dead.
+    """
     for sink in [*_held]:
         sink.close()
 
@@ -201,7 +209,9 @@ class Appended(Sink):
             raise
 
     def _spare(self, kept: int, size: int, begins: int = 0) -> None:
-        """Complain if what is there is another run's, by what that has on record, and would be cut off or written over."""
+        """
+        Complain if what is there is another run's, by what that has on record, and would be cut off or written over.
+        """
         for other in self.others:
             known, end = Mark.of(other.mark, other.offset), self._begins + other.offset - begins
             spared = other.offset < kept or (other.offset == kept and not other.newer)
@@ -234,8 +244,9 @@ class Appended(Sink):
 
     def _renew(self, size: int, token: int) -> int:
         """
-        Go on in another file of the same name, with the first bytes of this one. Not every file system has locks that hold: whoever had this
-        one and still writes, now or in an hour, writes to what nobody reads any more, and notices it.
+        Go on in another file of the same name, with the first bytes of this one. Not every file system has locks that
+        hold: whoever had this one and still writes, now or in an hour, writes to what nobody reads any more, and
+        notices it.
         """
         path = self._path.resolve()
         other = path.with_name(f"{path.name}.{token}.taken")

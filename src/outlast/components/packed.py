@@ -1,8 +1,8 @@
 """
 Compressed files: ``.gz`` and ``.zst``, read as a stream, and written in pieces that each stand alone.
 
-A batch is packed by itself and appended: many members of one gzip file, many frames of one zstd file. Every tool reads them as one, and the file
-can be cut off behind any of them.
+A batch is packed by itself and appended: many members of one gzip file, many frames of one zstd file. Every tool reads
+them as one, and the file can be cut off behind any of them.
 """
 
 from __future__ import annotations

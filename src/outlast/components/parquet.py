@@ -1,16 +1,18 @@
 """
 Parquet files, read and written.
 
-A Parquet file cannot be appended to, and is of no use before its last byte is written. So the rows of each committed batch are appended to a spool
-beside it, as files of lines are, and when the run is over the spool becomes one Parquet file:
+A Parquet file cannot be appended to, and is of no use before its last byte is written. So the rows of each committed
+batch are appended to a spool beside it, as files of lines are, and when the run is over the spool becomes one Parquet
+file:
 
     out.parquet.spool   "OUTLAST1", where it begins (8 bytes), then for each batch its length (8 bytes) and an Arrow IPC stream
     out.parquet         written under another name, flushed, renamed; its metadata say how far it covers what was committed
 
-Offsets count all bytes of batches that were ever appended. A file that covers offset C and a spool that begins at B ≤ C together hold every committed
-row once, whenever the process died: the rows are those of the file, and those of the spool from C on. A run that goes on after its end begins a new
-spool at C, and at its next end the file is written anew from both. Both are known again: the file by its footer, the spool by its last bytes and
-by the file that it goes on from.
+Offsets count all bytes of batches that were ever appended. A file that covers offset C and a spool that begins at B ≤ C
+together hold every committed row once, whenever the process died: the rows are those of the file, and those of the
+spool from C on. A run that goes on after its end begins a new spool at C, and at its next end the file is written anew
+from both. Both are known again: the file by its footer, the spool by its last bytes and by the file that it goes on
+from.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ def _opened(path: Path) -> Any:
 
 
 def _footer(path: Path) -> bytes:
-    """The end of a file, which says where everything in it is and between which values: of another file it is another one."""
+    """
+    The end of a file, which says where everything in it is and between which values: of another file it is another one.
+    """
     with path.open("rb") as file:
         file.seek(-8, os.SEEK_END)
         length = int.from_bytes(file.read(4), "little")
@@ -173,7 +177,10 @@ class Parquet(Appended):
         self._learn(there=there)
 
     def _compare(self, known: Mark, offset: int, *, in_file: bool) -> None:
-        """What is there is what the mark says. Who died after making the file had no time to mark it: then the file's own word must do."""
+        """
+        What is there is what the mark says. Who died after making the file had no time to mark it: then the file's own
+        word must do.
+        """
         if not known.digest or not offset or in_file != (known.kind == _FILE):
             return
         if known.digest != self._digest(b"" if in_file else self._tail_at(_HEAD + offset - self._begin)):

@@ -1,5 +1,6 @@
 """
-What all sources share: an item that could not be read, the words for a source that fails, and a thread for reading that takes its time.
+What all sources share: an item that could not be read, the words for a source that fails, and a thread for reading that
+takes its time.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ _FAREWELL = 5.0  # seconds for a reader to close
 
 
 class Source(ABC):
-    """Where items come from: subclass it, and give it to a run, or register it by a name. It never tries again by itself."""
+    """
+    Where items come from: subclass it, and give it to a run, or register it by a name. It never tries again by itself.
+    """
 
     @abstractmethod
     def items(self) -> Iterator[Any] | AsyncIterable[Any]:
         """
-        The items, from the beginning and in the same order each time that it is asked: a run that goes on passes over what is finished. Nothing is read
-        yet; what cannot be a source is said now.
+        The items, from the beginning and in the same order each time that it is asked: a run that goes on passes over
+        what is finished. Nothing is read yet; what cannot be a source is said now.
         """
 
     def count(self) -> int | None:
@@ -62,8 +65,8 @@ class Aside:
     """
     The items of batches that a thread of their own reads: the event loop does not stand still while a database thinks.
 
-    All of the reading is one thread's, from beginning to end, as some drivers demand. `at_hand` says how many items can be had without waiting. A
-    reader with an ``interrupt`` is told when nobody wants the rest any more.
+    All of the reading is one thread's, from beginning to end, as some drivers demand. `at_hand` says how many items can
+    be had without waiting. A reader with an ``interrupt`` is told when nobody wants the rest any more.
     """
 
     def __init__(self, begin: Callable[[], Iterator[Sequence[Any]]]) -> None:

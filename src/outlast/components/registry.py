@@ -1,8 +1,9 @@
 """
 Components of others: sources and sinks that come in by a name.
 
-A name is the scheme of an address (``pages://out``) and the ending of a file (``out.avro``). It belongs to what was registered in this process, or to
-an entry point of an installed package in the group ``outlast.sources`` or ``outlast.sinks``. What Outlast brings itself comes first.
+A name is the scheme of an address (``pages://out``) and the ending of a file (``out.avro``). It belongs to what was
+registered in this process, or to an entry point of an installed package in the group ``outlast.sources`` or
+``outlast.sinks``. What Outlast brings itself comes first.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ OWN = frozenset("jsonl ndjson json csv tsv parquet pq gz zst sqlite postgresql p
 
 def register_source(name: str, make: Callable[[str], object]) -> None:
     """
-    Have ``run("name://...")`` and ``run("in/*.name")`` read what `make` gives for that text: a `Source`, or anything else that a run can read.
+    Have ``run("name://...")`` and ``run("in/*.name")`` read what `make` gives for that text: a `Source`, or anything
+    else that a run can read.
     """
     _register("sources", name, make)
 

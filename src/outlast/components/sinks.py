@@ -1,8 +1,9 @@
 """
 What every sink can do, and the two that are no family of files: a callable, and nothing at all.
 
-A sink that keeps what it is given writes a batch before it is committed, in a way that does not count yet; the commit records an offset; what was
-written and is not covered by it when a run goes on was never committed, and is taken away. So the outputs are exact whenever the process dies.
+A sink that keeps what it is given writes a batch before it is committed, in a way that does not count yet; the commit
+records an offset; what was written and is not covered by it when a run goes on was never committed, and is taken away.
+So the outputs are exact whenever the process dies.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Claimed(Protocol):
 
 
 class Refused(PermanentFailure):
-    """Some outputs of a batch can never be written: their places in it, each with what is wrong. Nothing was written."""
+    """
+    Some outputs of a batch can never be written: their places in it, each with what is wrong. Nothing was written.
+    """
 
     def __init__(self, errors: Mapping[int, Exception]) -> None:
         super().__init__(f"{len(errors)} outputs cannot be written", error_class="validation_error")
@@ -45,7 +48,10 @@ class Busy(ConfigurationError):
 
 
 class Sink(ABC):
-    """Takes the outputs of one batch at a time, in the writer's thread, before the batch is committed. It never tries again by itself."""
+    """
+    Takes the outputs of one batch at a time, in the writer's thread, before the batch is committed. It never tries
+    again by itself.
+    """
 
     name: str | None = None  # where outputs go, for the record; None if that cannot be compared
     refuses = False  # whether `write` may raise Refused
@@ -60,7 +66,10 @@ class Sink(ABC):
         """Raise if nothing is there although an earlier pass has committed so much; nothing is made."""
 
     def claim(self) -> None:  # noqa: B027 - not every sink has something to do here
-        """Have what only one can have, or raise `Busy`: before the lease is taken, so that nobody loses it to one who cannot write. `close` lets it go."""
+        """
+        Have what only one can have, or raise `Busy`: before the lease is taken, so that nobody loses it to one who
+        cannot write. `close` lets it go.
+        """
 
     def open(  # noqa: B027 - as above
         self,
@@ -73,15 +82,19 @@ class Sink(ABC):
         mark: str | None = None,
     ) -> None:
         """
-        Get ready; `offset` is what an earlier pass of this run has committed, `token` the number of this one's lease. Not `alone`: who had the run
-        before has not given it back and may live, so what it writes from now on must do no harm. `settled`: everything that the run has written
-        is committed, so whatever else is there belongs to somebody else; None if only the mark can tell. `mark` is what was on record beside the offset: what does not look like
-        it is another one, and refused before anything is changed.
+        Get ready; `offset` is what an earlier pass of this run has committed, `token` the number of this one's lease.
+        Not `alone`: who had the run before has not given it back and may live, so what it writes from now on must do no
+        harm. `settled`: everything that the run has written is committed, so whatever else is there belongs to somebody
+        else; None if only the mark can tell. `mark` is what was on record beside the offset: what does not look like it
+        is another one, and refused before anything is changed.
         """
 
     @property
     def mark(self) -> str | None:
-        """By what it is known again at the offset that the last `write` gave; the commit is to record it. It begins with that offset."""
+        """
+        By what it is known again at the offset that the last `write` gave; the commit is to record it. It begins with
+        that offset.
+        """
         return None
 
     def left(self) -> str | None:
@@ -90,12 +103,15 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, outputs: Sequence[Any], keys: Sequence[str]) -> int | None:
-        """Write what `encode` made; the offset that the commit is to record. Writing the same batch once more changes nothing."""
+        """
+        Write what `encode` made; the offset that the commit is to record. Writing the same batch once more changes
+        nothing.
+        """
 
     def settle(self) -> Mapping[int, Exception] | None:
         """
-        The batch is committed. Saying it twice changes nothing. What it could not keep after all, by place in the batch: their items have failed,
-        and are in `returned` if nobody hears of it.
+        The batch is committed. Saying it twice changes nothing. What it could not keep after all, by place in the
+        batch: their items have failed, and are in `returned` if nobody hears of it.
         """
         return None
 
@@ -119,13 +135,19 @@ def spool_of(path: Path) -> Path:
 
 
 class Batched(list[Any]):
-    """The outputs that a callable sink is handed; `keys` are those of their items, to tell what came before from what is new."""
+    """
+    The outputs that a callable sink is handed; `keys` are those of their items, to tell what came before from what is
+    new.
+    """
 
     keys: tuple[str, ...] = ()
 
 
 class Handed(Sink):
-    """A callable: it is handed each batch before that is committed, so after a crash it may see outputs again, with the same keys."""
+    """
+    A callable: it is handed each batch before that is committed, so after a crash it may see outputs again, with the
+    same keys.
+    """
 
     def __init__(self, take: Callable[[Any], object]) -> None:
         self._take = take

@@ -4,8 +4,9 @@ Databases: how they are reached, and the rows of a query as items.
     Query("postgresql://reader@db/shop", "select * from reviews where day = %s order by id", day)
     Query(lambda: pymysql.connect(host="db", database="shop"), "select * from reviews order by id")
 
-Rows come in chunks, in a thread of its own, from one snapshot: a read-only transaction with repeatable read on PostgreSQL and a read transaction on
-SQLite. A resumed run asks again, and passes over what is on record, by key; with a stable order that costs next to nothing.
+Rows come in chunks, in a thread of its own, from one snapshot: a read-only transaction with repeatable read on
+PostgreSQL and a read transaction on SQLite. A resumed run asks again, and passes over what is on record, by key; with a
+stable order that costs next to nothing.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ class Query(Source):
     """
     The rows of a SQL query, each a dict, as the source of a run.
 
-    `source` is ``sqlite:///path``, ``postgresql://...``, a `Secret` that holds one of these, or a function that returns a new DB-API connection
-    (any database: ``lambda: pymysql.connect(...)``). `params` are passed to the driver, in its own style; a single mapping has the named ones.
-    `chunk` rows are fetched at a time.
+    `source` is ``sqlite:///path``, ``postgresql://...``, a `Secret` that holds one of these, or a function that returns
+    a new DB-API connection (any database: ``lambda: pymysql.connect(...)``). `params` are passed to the driver, in its
+    own style; a single mapping has the named ones. `chunk` rows are fetched at a time.
     """
 
     source: str | Hidden | Callable[[], Any]

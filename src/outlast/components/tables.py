@@ -1,16 +1,17 @@
 """
 A table of a database as a sink, exact across crashes.
 
-Two databases cannot commit together. So the rows of a batch are first staged in the target's own database, in a table of ours, where they do not count;
-then the store's commit says which batch counts; then one transaction moves the rows into the table and clears the stage. On opening, the staged batch
-that was committed is moved, and every other one is thrown away.
+Two databases cannot commit together. So the rows of a batch are first staged in the target's own database, in a table
+of ours, where they do not count; then the store's commit says which batch counts; then one transaction moves the rows
+into the table and clears the stage. On opening, the staged batch that was committed is moved, and every other one is
+thrown away.
 
     write    transaction: try the rows on the table and undo that; stage them; commit          who dies here has staged what does not count
     commit   the store records the number of the batch                                         from here on it counts
     settle   transaction: unstage; insert into the table; commit                               who dies before is made good when the run goes on
 
-A row that the table refuses is found by halving the batch, before anything is staged. Numbers of batches begin with the number of the lease: nobody
-who has lost it can use one that counts.
+A row that the table refuses is found by halving the batch, before anything is staged. Numbers of batches begin with the
+number of the lease: nobody who has lost it can use one that counts.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Table:
     """
     A table as the sink of a run: each output becomes a row of it, exactly once, whatever happens.
 
-    `target` is as in `Query`; the drivers of SQLite, PostgreSQL (psycopg) and MySQL or MariaDB are known. The table must be there. `key` names
-    the column or columns that identify a row: one that is there already is updated instead.
+    `target` is as in `Query`; the drivers of SQLite, PostgreSQL (psycopg) and MySQL or MariaDB are known. The table
+    must be there. `key` names the column or columns that identify a row: one that is there already is updated instead.
     """
 
     target: str | Hidden | Callable[[], Any]
@@ -167,7 +168,8 @@ class Inserted(Sink):
         if lacking:
             message = f"expected the table {table.name} to have its key, got: no column {', '.join(lacking)}."
             raise ConfigurationError(message)
-        # MySQL counts a row twice that is updated, and not at all if that changes nothing; it has no trigger that passes a row over.
+        # MySQL counts a row twice that is updated, and not at all if that changes nothing; it has no trigger that
+        # passes a row over.
         self._counts = dialect == "postgres" or (dialect == "sqlite" and not self._is_view(cursor))
         if dialect == "mysql":
             self._look_at_mysql(cursor)
@@ -232,10 +234,14 @@ class Inserted(Sink):
         return True
 
     def _make_good(self, cursor: Any, offset: int | None) -> None:
-        """Move the batch that was committed and not moved; throw away all others. Rows that the table refuses by now go back to their items."""
+        """
+        Move the batch that was committed and not moved; throw away all others. Rows that the table refuses by now go
+        back to their items.
+        """
         self.returned = ()
         if offset is not None:
-            # Whoever had the run before may be moving these rows at this moment: it is waited for, and what it has moved is not here any more.
+            # Whoever had the run before may be moving these rows at this moment: it is waited for, and what it has
+            # moved is not here any more.
             staged = self._found(cursor, offset, alone=True)
             told = [entry for piece, entries in staged if piece == _REFUSED for entry in entries]
             rows = [entry for piece, entries in staged if piece != _REFUSED for entry in entries]
@@ -253,7 +259,10 @@ class Inserted(Sink):
             self._clear(cursor)
 
     def _found(self, cursor: Any, number: int, *, alone: bool = False) -> list[tuple[int, Any]]:
-        """What is staged of a batch: numbers of pieces, and what is in them. `alone`: nobody else has it until the transaction ends."""
+        """
+        What is staged of a batch: numbers of pieces, and what is in them. `alone`: nobody else has it until the
+        transaction ends.
+        """
         mark = self._mark
         lock = " for update" if alone and self._dialect != "sqlite" else ""  # a transaction of SQLite is alone anyway
         cursor.execute(
@@ -455,7 +464,9 @@ class _PassedOver(ValueError):
 
 
 class _Unheard(logging.Filter):
-    """psycopg warns of each statement that fails among several; those that are meant to be tried are told as dead letters."""
+    """
+    psycopg warns of each statement that fails among several; those that are meant to be tried are told as dead letters.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,9 @@
 """
-Values of users on their way out, told the same way by every sink: to JSON, to the cells of a row, to the columns of a Parquet file or a table.
+Values of users on their way out, told the same way by every sink: to JSON, to the cells of a row, to the columns of a
+Parquet file or a table.
 
-What a format has no place for is refused, with a sentence, and becomes the dead letter of its item: nothing is written as something else in silence.
+What a format has no place for is refused, with a sentence, and becomes the dead letter of its item: nothing is written
+as something else in silence.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ def json_text(value: Any) -> str:
 
 def tell(value: Any, native: Container[type] = NOTHING) -> Any:
     """
-    The value in terms of None, bool, int, float, str, list and dict with names that are text. Whatever is of a type in `native` stays what it is.
-    TypeError or ValueError if there is no good way.
+    The value in terms of None, bool, int, float, str, list and dict with names that are text. Whatever is of a type in
+    `native` stays what it is. TypeError or ValueError if there is no good way.
     """
     kind = type(value)
     if kind in _PLAIN:
@@ -180,7 +182,10 @@ def row_of(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def fields_of(value: Any) -> Any:
-    """The fields of a dataclass, a model or a named tuple, which may be no dict for a model of something else; None for anything else."""
+    """
+    The fields of a dataclass, a model or a named tuple, which may be no dict for a model of something else; None for
+    anything else.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         return {name: getattr(value, name) for name in value.__dataclass_fields__}
     if isinstance(value, type):
@@ -240,8 +245,9 @@ def unfit(where: str, why: str) -> PermanentFailure:
 
 def plain(value: Any) -> Any:
     """
-    A value that JSON does not know, as one that it does; for ``json.dumps(default=plain)``. TypeError if there is no good way. Keys of items are
-    hashes of what this says, so it must not change: a run that goes on would do everything once more.
+    A value that JSON does not know, as one that it does; for ``json.dumps(default=plain)``. TypeError if there is no
+    good way. Keys of items are hashes of what this says, so it must not change: a run that goes on would do everything
+    once more.
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {name: getattr(value, name) for name in value.__dataclass_fields__}

@@ -7,8 +7,9 @@ Dead letters: what could not be saved, kept until somebody has read it, mended i
      ▼
     archived
 
-A letter is never deleted to be replayed: it is claimed (open → replaying) inside of a run that holds a lease, and resolved in the transaction
-that finishes its item. When that run is no more, its claims are worth nothing and the letters are open again.
+A letter is never deleted to be replayed: it is claimed (open → replaying) inside of a run that holds a lease, and
+resolved in the transaction that finishes its item. When that run is no more, its claims are worth nothing and the
+letters are open again.
 
     queue         DeadLetters, the door: find, mend, send again, put away
     letters       what people see of them; fingerprints: which of them are one problem

@@ -1,10 +1,10 @@
 """
 What is kept of an item that failed, and where a replay of it begins.
 
-A replay works on the item or not at all. The letter holds the input of the stage that failed, as the stage last had it: a repair may have made
-it. Where that cannot be stored, it holds the nearest earlier one that can: what the last checkpoint has, else what the source gave. Where nothing
-can, it says so, and is not replayed. Objects come back by annotation, and that is decided when the replay begins: whoever adds the annotation
-afterwards has the letter replayed.
+A replay works on the item or not at all. The letter holds the input of the stage that failed, as the stage last had it:
+a repair may have made it. Where that cannot be stored, it holds the nearest earlier one that can: what the last
+checkpoint has, else what the source gave. Where nothing can, it says so, and is not replayed. Objects come back by
+annotation, and that is decided when the replay begins: whoever adds the annotation afterwards has the letter replayed.
 
     payload                 the input of the stage ``begins``, which is the letter's own stage if that is not said
     metadata  begins        another stage than the letter's, by name; None: there is no payload
@@ -52,7 +52,9 @@ class Beginning:
 
 
 class Inputs(NamedTuple):
-    """What a new letter keeps; `lacks` has the classes that no annotation names, `unstored` why the input is not there."""
+    """
+    What a new letter keeps; `lacks` has the classes that no annotation names, `unstored` why the input is not there.
+    """
 
     payload: bytes
     metadata: dict[str, Any]
@@ -72,8 +74,8 @@ def inputs(
     mended: bool = False,
 ) -> Inputs:
     """
-    What is kept of an item that failed at the stage `at` with this input; `saved` is its last checkpoint: of which stage's input. `mended`: a
-    repair has made this input of the one that the stage had first.
+    What is kept of an item that failed at the stage `at` with this input; `saved` is its last checkpoint: of which
+    stage's input. `mended`: a repair has made this input of the one that the stage had first.
     """
     metadata: dict[str, Any] = {}
     kept, why = stored(codec, value)
@@ -118,8 +120,8 @@ def beginning(
     from_start: bool = False,
 ) -> Beginning:
     """
-    Where a replay of the letter begins in a pipeline with these stages; `Unreplayable` if nowhere. A letter of a stage that is no more, or of
-    none, begins at the start.
+    Where a replay of the letter begins in a pipeline with these stages; `Unreplayable` if nowhere. A letter of a stage
+    that is no more, or of none, begins at the start.
     """
     problems: list[str] = []
     try:
@@ -160,7 +162,9 @@ def beginning(
 
 
 def _candidates(letter: DeadLetterRow, *, from_start: bool) -> Iterator[tuple[str, str | None, bytes | str]]:
-    """What it is, the stage whose input it is (None: the first), and the bytes or why there are none; the nearest first."""
+    """
+    What it is, the stage whose input it is (None: the first), and the bytes or why there are none; the nearest first.
+    """
     metadata, edited = letter.metadata, letter.original is not None
     begins = metadata.get("begins", letter.stage)
     own = None if letter.stage == SOURCE else letter.stage

@@ -11,8 +11,8 @@ from hashlib import blake2b
 
 _READ = 1_000  # characters of a message that tell problems apart
 
-# The first alternative that fits a place wins. Nothing here can be made slow: every alternative either begins where no other match
-# of its own can reach back to, or its repetitions never give back what they took.
+# The first alternative that fits a place wins. Nothing here can be made slow: every alternative either begins where no
+# other match of its own can reach back to, or its repetitions never give back what they took.
 _VARIES = re.compile(
     r"""
       (?P<name>  (?<!\w)(?:[Cc]onstraint|[Cc]olumn|for\ key)\ (?P<quote>["'`])[A-Za-z_][\w.$]{0,62}+(?P=quote) )
@@ -40,8 +40,8 @@ _KEY = re.compile(r"'[A-Za-z_]{1,40}'")
 
 def normalised(message: str) -> str:
     """
-    The message without what differs from item to item: numbers and ids, instants, paths, addresses and quoted text. The name of a
-    constraint or a column stays: it says which rule was broken.
+    The message without what differs from item to item: numbers and ids, instants, paths, addresses and quoted text. The
+    name of a constraint or a column stays: it says which rule was broken.
 
     >>> normalised("user 'ann' (id 4711) not found in /var/db/users.csv at 2026-11-15T09:30:00Z")
     'user <text> (id <n>) not found in <path> at <time>'

@@ -68,8 +68,8 @@ class Directory:
     """
     One JSON file per entry, named after its id. Only ids that are UUIDs ever become file names.
 
-    A file is there as a whole or not at all: written beside its place, flushed to the disk, then moved. It is readable by its owner only,
-    because it holds the payload as it was.
+    A file is there as a whole or not at all: written beside its place, flushed to the disk, then moved. It is readable
+    by its owner only, because it holds the payload as it was.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -117,8 +117,8 @@ class Directory:
         """
         The entry with this id, for nobody else until the block ends; None if there is none, or somebody else has it.
 
-        Between processes a lock on a file beside the entry decides. It goes with its process, however that ends, and a forked child does not
-        have it.
+        Between processes a lock on a file beside the entry decides. It goes with its process, however that ends, and a
+        forked child does not have it.
         """
         path = self.path(entry_id)
         if path is None:
@@ -267,8 +267,8 @@ _OURS = frozenset({_FOREIGN, "repos", "edits", "begins", EARLIER})
 
 def as_entry(row: DeadLetterRow, decode: Callable[[bytes], Any], unreadable: str | None = None) -> DeadLetterEntry:
     """
-    The letter as other programs read it, with what only this one knows in its metadata. One that another program wrote is its entry again.
-    A payload that is `unreadable`, for this reason, is written as it is stored.
+    The letter as other programs read it, with what only this one knows in its metadata. One that another program wrote
+    is its entry again. A payload that is `unreadable`, for this reason, is written as it is stored.
     """
     # A replay may have given it a stage at which it failed; what it keeps is still the input of none.
     foreign = row.kind == "job" and not row.metadata.get("begins", row.stage)
@@ -365,7 +365,10 @@ def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLe
 
 
 def _check_own(entry: DeadLetterEntry, own: dict[str, Any]) -> None:
-    """What this program wrote, and somebody may have changed since: numbers that no letter can have break whoever reads it."""
+    """
+    What this program wrote, and somebody may have changed since: numbers that no letter can have break whoever reads
+    it.
+    """
     wrong = [
         f"{name} to be {wanted}, got: {sanitise(repr(own[name]), 60)}"
         for names, wanted, fits in (
@@ -393,7 +396,10 @@ _LAST_US = to_us(datetime(9999, 12, 31, tzinfo=UTC))
 
 
 def is_json(data: bytes, *, strictly: bool = False) -> bool:
-    """Whether it is text that JSON can read; a codec may have made something else of it. `strictly`: NaN and Infinity are none."""
+    """
+    Whether it is text that JSON can read; a codec may have made something else of it. `strictly`: NaN and Infinity are
+    none.
+    """
     try:
         json.loads(data, parse_constant=_refused if strictly else None)
     except (ValueError, RecursionError):

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class NothingToReplay(ConfigurationError):
-    """None of the letters that are open is meant. That is no mistake to a command, and an answer that no result can give."""
+    """
+    None of the letters that are open is meant. That is no mistake to a command, and an answer that no result can give.
+    """
 
     def __init__(self) -> None:
         super().__init__("there is nothing to replay: none of the dead letters that are open fits.")
@@ -29,11 +31,12 @@ class DeadLetter:
     """
     One piece of work that failed for good, with the input of the stage that failed.
 
-    It tells its newest failure; ``metadata["earlier_failures"]`` has those before. `group` is its fingerprint; `error` is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`; `reason` says why
-    its status was changed last. `begins_at` is the stage whose input the payload is and where a replay begins: an earlier one than `stage`
-    if that one's input could not be stored, for the reason in `unstored`; None if nothing could, and there is no payload. `unreadable` says why the
-    payload is on record and cannot be read: then `payload` is None. `stop_reason` is why there was no further attempt; None for letters from
-    before that was on record, and of other programs.
+    It tells its newest failure; ``metadata["earlier_failures"]`` has those before. `group` is its fingerprint; `error`
+    is sanitised; `payload` is the user's data as it was, and so it is left out of `repr`; `reason` says why its status
+    was changed last. `begins_at` is the stage whose input the payload is and where a replay begins: an earlier one than
+    `stage` if that one's input could not be stored, for the reason in `unstored`; None if nothing could, and there is
+    no payload. `unreadable` says why the payload is on record and cannot be read: then `payload` is None. `stop_reason`
+    is why there was no further attempt; None for letters from before that was on record, and of other programs.
     """
 
     id: str
@@ -65,7 +68,10 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureGroup:
-    """Failures with one fingerprint: the same stage, error class, exception type and message, apart from numbers and names in it."""
+    """
+    Failures with one fingerprint: the same stage, error class, exception type and message, apart from numbers and names
+    in it.
+    """
 
     id: str
     stage: str
@@ -82,8 +88,8 @@ class FailureGroup:
 
 class FailureGroups(tuple[FailureGroup, ...]):  # noqa: SLOT001 - a tuple can have none but empty ones
     """
-    Groups of failures, the largest first; a notebook shows them as a table. `options` are what a command needs beside ``--group`` to send the
-    first one again; None if there are no dead letters that it could send.
+    Groups of failures, the largest first; a notebook shows them as a table. `options` are what a command needs beside
+    ``--group`` to send the first one again; None if there are no dead letters that it could send.
     """
 
     options: Sequence[str] | None = None

@@ -51,8 +51,8 @@ class Replay(Protocol):
     """
     What does the work of dead letters again, in a run that holds a lease: pipelines, which this room does not know.
 
-    It claims the letters of `ids`, the first `canary` of them before the others, and settles each in the transaction that finishes its item. The
-    same `run_key` goes on with the same replay.
+    It claims the letters of `ids`, the first `canary` of them before the others, and settles each in the transaction
+    that finishes its item. The same `run_key` goes on with the same replay.
     """
 
     def __call__(
@@ -83,8 +83,8 @@ class DeadLetters:
         make_good: Callable[[object], None] = lambda _: None,
     ) -> None:
         """
-        `gone` may know that the owner of a lease is dead before the lease has ended. `make_good` brings sinks up to date that a dead replay has
-        left; it is told which sink is given now.
+        `gone` may know that the owner of a lease is dead before the lease has ended. `make_good` brings sinks up to
+        date that a dead replay has left; it is told which sink is given now.
         """
         self._store = store
         self._codec = codec
@@ -104,8 +104,8 @@ class DeadLetters:
     @spelled_out(status="open")
     def find(self, **where: Unpack[LetterFilter]) -> Iterator[DeadLetter]:
         """
-        The newest change first, read as they are asked for; `text` is looked for in errors and item keys. Open ones, unless `status` says
-        otherwise; ``status=None``: whatever it is.
+        The newest change first, read as they are asked for; `text` is looked for in errors and item keys. Open ones,
+        unless `status` says otherwise; ``status=None``: whatever it is.
         """
         wanted, abandoned = checked({"status": "open"} | where), self._abandoned()
         rows = _pages(self._store(), abandoned=abandoned, **wanted)
@@ -150,7 +150,8 @@ class DeadLetters:
 
     def edit(self, id: str, payload: object, *, reason: str) -> DeadLetter:  # noqa: A002 - what it is called everywhere
         """
-        Replace what will be replayed. Only an open letter can be edited; the first payload stays on record, with when and why.
+        Replace what will be replayed. Only an open letter can be edited; the first payload stays on record, with when
+        and why.
         """
         self.release()
         letter = self._row(id)
@@ -169,8 +170,8 @@ class DeadLetters:
     @spelled_out(without=("status",))
     def archive(self, *, ids: Sequence[str] | None = None, reason: str, **where: Unpack[LetterFilter]) -> int:
         """
-        Put open letters away: they stay on record, and are no more counted or replayed. How many were. Those of `ids` and of the filter, where
-        both are given.
+        Put open letters away: they stay on record, and are no more counted or replayed. How many were. Those of `ids`
+        and of the filter, where both are given.
         """
         return self._moved(ids, where, "open", "archived", _reason(reason))
 
@@ -191,8 +192,8 @@ class DeadLetters:
 
     def auto_archive(self, *, older_than_days: float | None = None) -> int:
         """
-        Put open letters away to which nothing has happened for so many days (else those of ``retention_days["open_dead_letters"]``); how many
-        were. What the app's retention says happens by itself.
+        Put open letters away to which nothing has happened for so many days (else those of
+        ``retention_days["open_dead_letters"]``); how many were. What the app's retention says happens by itself.
         """
         days = self._retention_days.get("open_dead_letters") if older_than_days is None else older_than_days
         if days is None:
@@ -228,11 +229,11 @@ class DeadLetters:
         """
         Do the work of open letters again, from the stage that failed with its stored input; what the run came to.
 
-        With a `canary`, so many of them go first, picked evenly from all; the others follow only if every one of those succeeds. Letters that
-        are edited, archived or replayed by somebody else meanwhile are left out. The set is what is open now: it does not grow.
-        Outputs go to the sink of the run that a letter comes from, and its counts change with them; `sink` sends all of them elsewhere. The same
-        `run_key` goes on with the same replay. With `check`, what `RunResult.raise_for_status` raises is raised. `watch` is called with a
-        `RunView` a few times a second.
+        With a `canary`, so many of them go first, picked evenly from all; the others follow only if every one of those
+        succeeds. Letters that are edited, archived or replayed by somebody else meanwhile are left out. The set is what
+        is open now: it does not grow. Outputs go to the sink of the run that a letter comes from, and its counts change
+        with them; `sink` sends all of them elsewhere. The same `run_key` goes on with the same replay. With `check`,
+        what `RunResult.raise_for_status` raises is raised. `watch` is called with a `RunView` a few times a second.
         """
         store = self._store()
         if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):
@@ -278,7 +279,10 @@ class DeadLetters:
     def _left(
         self, store: Store, before: RunRecord, ids: Sequence[str] | None, where: LetterFilter
     ) -> tuple[list[tuple[str, str | None]], str]:
-        """What was meant when the replay began and it has not claimed: open now, and made before that. What is on its list it knows itself."""
+        """
+        What was meant when the replay began and it has not claimed: open now, and made before that. What is on its list
+        it knows itself.
+        """
         if ids is None and not chooses(where):
             return [], before.pipeline
         open_now = store.letter_owners(
@@ -290,7 +294,9 @@ class DeadLetters:
     def _chosen(
         self, store: Store, ids: Sequence[str] | None, where: LetterFilter
     ) -> tuple[list[tuple[str, str | None]], str]:
-        """The letters that are meant with the runs they come from, oldest first, and the one pipeline they belong to."""
+        """
+        The letters that are meant with the runs they come from, oldest first, and the one pipeline they belong to.
+        """
         fitting = store.letter_owners(**(where | {"status": "open"})) if chooses(where) or ids is None else None
         if ids is not None:
             rows = [self._row(id_) for id_ in dict.fromkeys(ids)]
@@ -313,8 +319,8 @@ class DeadLetters:
 
     def release(self, *, but: str | None = None) -> int:
         """
-        Open the letters again whose replay is no more: its process has died, or its lease has ended. If it comes back all the same, it can
-        write nothing more. How many. The letters of the replay `but` stay as they are.
+        Open the letters again whose replay is no more: its process has died, or its lease has ended. If it comes back
+        all the same, it can write nothing more. How many. The letters of the replay `but` stay as they are.
         """
         store = self._store()
         return sum(
@@ -328,8 +334,9 @@ class DeadLetters:
     @spelled_out(status="open")
     def export(self, folder: str | os.PathLike[str], **where: Unpack[LetterFilter]) -> int:
         """
-        Write each letter as a JSON file of nine fields into a folder, which only its owner can read; how many. Payloads are written as they are.
-        One that cannot be read stops no other: it is written as it is stored, and ``metadata["outlast"]["unreadable"]`` says why.
+        Write each letter as a JSON file of nine fields into a folder, which only its owner can read; how many. Payloads
+        are written as they are. One that cannot be read stops no other: it is written as it is stored, and
+        ``metadata["outlast"]["unreadable"]`` says why.
         """
         count, unreadable = self.exported(folder, **where)
         if unreadable:
@@ -354,8 +361,8 @@ class DeadLetters:
 
     def import_(self, folder: str | os.PathLike[str]) -> tuple[int, int]:
         """
-        Take in a folder of entries: how many were new, and how many were there already. A file that is no entry stops it before anything
-        is taken, with every such file named.
+        Take in a folder of entries: how many were new, and how many were there already. A file that is no entry stops
+        it before anything is taken, with every such file named.
         """
         if not Path(folder).is_dir():
             message = f"expected {folder} to be a folder with one JSON file for each dead letter."
@@ -446,7 +453,10 @@ _AFTER = {
 def _pages(
     store: Store, *, order: Order = "updated", abandoned: Sequence[str] = (), **where: Unpack[LetterFilter]
 ) -> Iterator[DeadLetterRow]:
-    """All letters that fit, newest first, a page at a time. In the order of their creation none is missed that is changed meanwhile."""
+    """
+    All letters that fit, newest first, a page at a time. In the order of their creation none is missed that is changed
+    meanwhile.
+    """
     after = None
     while rows := store.letters(after=after, limit=_PAGE, order=order, abandoned=abandoned, **where):
         yield from rows
@@ -481,7 +491,9 @@ def _reason(reason: str) -> str:
 
 
 def _some(ids: Sequence[str] | None, where: Mapping[str, Any]) -> LetterFilter:
-    """The filter, if it or `ids` says which: everything at once must be asked for by name, a forgotten option is no wish."""
+    """
+    The filter, if it or `ids` says which: everything at once must be asked for by name, a forgotten option is no wish.
+    """
     if isinstance(ids, str):
         message = "expected ids to be a list of ids, got: one text. Use ids=[...]."
         raise ConfigurationError(message)
@@ -495,7 +507,8 @@ def _some(ids: Sequence[str] | None, where: Mapping[str, Any]) -> LetterFilter:
 
 def _like(old: bytes, new: bytes) -> bytes:
     """
-    The new payload with the types of the old one: who edits a `Review` writes its fields, not its class. What is no JSON stays as it is.
+    The new payload with the types of the old one: who edits a `Review` writes its fields, not its class. What is no
+    JSON stays as it is.
 
     >>> _like(b'{"v":1,"d":{"$type":"app:Review","d":{"text":"a"}}}', b'{"v":1,"d":{"text":"b"}}')
     b'{"v":1,"d":{"$type":"app:Review","d":{"text":"b"}}}'

@@ -49,7 +49,8 @@ def ranks(edges: Iterable[tuple[str, str]]) -> list[list[str]]:
 
 def gutter(edges: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """
-    A line for each node, from the first to the last: what stands before its name, and the name. Lanes are edges on their way down.
+    A line for each node, from the first to the last: what stands before its name, and the name. Lanes are edges on
+    their way down.
 
     >>> for lines, name in gutter([("in", "a"), ("in", "b"), ("a", "out"), ("b", "out")]): print(lines, name)
     ┌─╮ in

@@ -1,8 +1,8 @@
 """
 What every page of HTML is made of, a notebook's and a report's: one way to escape, one palette, one bar.
 
-Pieces for notebooks have their styles inline and take the colours of the page around them, light or dark. A report is a page of its own: its
-sheet takes its colours from the same palette, and `report.html` has its charts and its tables.
+Pieces for notebooks have their styles inline and take the colours of the page around them, light or dark. A report is a
+page of its own: its sheet takes its colours from the same palette, and `report.html` has its charts and its tables.
 """
 
 from __future__ import annotations

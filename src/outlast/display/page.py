@@ -1,7 +1,7 @@
 """
-HTML for notebooks: a run while it runs, what a run came to, dead letters, a pipeline. Each piece stands alone: styles are inline, nothing is
-loaded, no script runs, and the colours are those of the page around it, light or dark. Everything that comes from outside is escaped, and no
-payload is shown.
+HTML for notebooks: a run while it runs, what a run came to, dead letters, a pipeline. Each piece stands alone: styles
+are inline, nothing is loaded, no script runs, and the colours are those of the page around it, light or dark.
+Everything that comes from outside is escaped, and no payload is shown.
 """
 
 from __future__ import annotations
@@ -169,7 +169,9 @@ def _next(result: RunResult[Any], groups: Sequence[FailureGroup], code: Sequence
 
 
 def partial_page(result: PartialResult[Any, Any]) -> str:
-    """How a function fared over many items: the failures by type and message. Items may be anything, and are not shown."""
+    """
+    How a function fared over many items: the failures by type and message. Items may be anything, and are not shown.
+    """
     failures = Counter((type(error).__name__, error_text(error)) for _, error in result.failed)
     rows = [
         [f"{count:,}", escaped(kind), escaped(cut(text))] for (kind, text), count in failures.most_common(_MOST_GROUPS)

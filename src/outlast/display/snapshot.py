@@ -28,8 +28,8 @@ _PROBLEMS = 2.0  # seconds between two looks at what has failed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLine:
     """
-    Where one stage stands. `done` counts items that are through it, `waiting` those that wait for another attempt or for a circuit,
-    `throttled` those in line at a limit. `behind` names what protects it.
+    Where one stage stands. `done` counts items that are through it, `waiting` those that wait for another attempt or
+    for a circuit, `throttled` those in line at a limit. `behind` names what protects it.
     """
 
     name: str
@@ -54,7 +54,9 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How much of a rate is used: `used` per `per` seconds of the `amount` that is allowed; None as long as nobody knows."""
+    """
+    How much of a rate is used: `used` per `per` seconds of the `amount` that is allowed; None as long as nobody knows.
+    """
 
     name: str
     amount: float
@@ -64,7 +66,9 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitLine:
-    """Where a limit stands. `width` is how many may be under way now, `paused` for how many seconds its gate is closed."""
+    """
+    Where a limit stands. `width` is how many may be under way now, `paused` for how many seconds its gate is closed.
+    """
 
     name: str
     under_way: int = 0
@@ -83,7 +87,10 @@ class LimitLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerLine:
-    """Where a breaker stands: for how long it has not been closed, in how many seconds it probes, and why it was isolated by hand."""
+    """
+    Where a breaker stands: for how long it has not been closed, in how many seconds it probes, and why it was isolated
+    by hand.
+    """
 
     name: str
     state: str = "closed"
@@ -112,7 +119,10 @@ class BudgetLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostLine:
-    """What was spent of something; `an_item` on average, `at_the_end` if all goes on like this, and the `limit` that stops the run."""
+    """
+    What was spent of something; `an_item` on average, `at_the_end` if all goes on like this, and the `limit` that stops
+    the run.
+    """
 
     name: str
     spent: float
@@ -129,8 +139,8 @@ class CostLine:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """
-    A run at one instant. `expected` is how many items there are, if that is known; `elapsed` is in seconds; `before` counts the items that
-    were finished when this pass began.
+    A run at one instant. `expected` is how many items there are, if that is known; `elapsed` is in seconds; `before`
+    counts the items that were finished when this pass began.
     """
 
     pipeline: str
@@ -195,7 +205,8 @@ class Snapshot:
 
 class Pace:
     """
-    How fast something goes: so much per second over the last `window` seconds, so that a pause shows and a burst does not last.
+    How fast something goes: so much per second over the last `window` seconds, so that a pause shows and a burst does
+    not last.
 
     >>> pace = Pace()
     >>> [pace.at(second, items) for second, items in [(0.0, 0), (1.0, 100), (2.0, 300)]]

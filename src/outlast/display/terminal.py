@@ -1,8 +1,8 @@
 """
 The picture of a run in a terminal. It is a pure function of a `Snapshot` and the size of the terminal.
 
-What does not change stands at the top, what grows at the bottom, and every line keeps its place while it can. Colour only repeats what the
-words say.
+What does not change stands at the top, what grows at the bottom, and every line keeps its place while it can. Colour
+only repeats what the words say.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ _WIDE = 120  # from here on there is room to say what protects a stage
 
 
 class Screen(Console):
-    """A terminal to which nothing is sent that it would obey, whoever wrote it; but for colours, and the cursor of our own pictures."""
+    """
+    A terminal to which nothing is sent that it would obey, whoever wrote it; but for colours, and the cursor of our own
+    pictures.
+    """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The only way of a text to the terminal."""
@@ -130,8 +133,8 @@ def _bar(now: Snapshot, width: int) -> Text:
 
 def bar(room: int, whole: int, **kinds: int) -> Text:
     """
-    Shares of a whole, one after the other. Trouble is to come first, so that a full bar cannot push it out; and what there is must be seen,
-    however little: one dead letter in a million items is one cell.
+    Shares of a whole, one after the other. Trouble is to come first, so that a full bar cannot push it out; and what
+    there is must be seen, however little: one dead letter in a million items is one cell.
     """
     drawn, counted_in = Text(no_wrap=True), 0
     for kind, amount in kinds.items():
@@ -215,7 +218,9 @@ def _quiet(number: int, colour: str) -> tuple[str, str]:
 def _protections(
     lines: list[tuple[str, str, list[str], bool]], width: int, among: list[tuple[str, str, list[str], bool]]
 ) -> list[Text]:
-    """A line each; as wide as all of those `among` which they are need it, so that none moves when others come and go."""
+    """
+    A line each; as wide as all of those `among` which they are need it, so that none moves when others come and go.
+    """
     kinds = max((len(kind) for kind, *_ in among), default=0)
     names = min(max((cell_len(plain(name)) for _, name, *_ in among), default=0), max(8, width // 4))
     drawn: list[Text] = []

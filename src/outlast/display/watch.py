@@ -70,7 +70,10 @@ class Watch:
         self._last = dict[str, float]()
 
     def __call__(self, view: RunView) -> None:
-        """Called by the run's loop again and again, at once when it begins: only the first look of each pass is taken here."""
+        """
+        Called by the run's loop again and again, at once when it begins: only the first look of each pass is taken
+        here.
+        """
         if self._view is not None and (self._view.run.id, self._view.run.pass_number) == (view.id, view.pass_number):
             return
         if self._started is not None:
@@ -184,8 +187,8 @@ class _Whole:
 
 def _lead(streams: list[tuple[Any, Any]]) -> None:
     """
-    Lead log handlers from one stream to another. A handler keeps the stream it was made with: what it writes would land in the midst of the picture,
-    and be drawn over.
+    Lead log handlers from one stream to another. A handler keeps the stream it was made with: what it writes would land
+    in the midst of the picture, and be drawn over.
     """
     logging = sys.modules.get("logging")  # who has not loaded it has no handlers
     if logging is None:

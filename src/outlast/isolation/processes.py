@@ -1,9 +1,10 @@
 """
 Running blocking code in a process of its own, which can be killed.
 
-What is promised: the caller returns on time, and by then nothing of the attempt runs any more, neither its process nor any that it has started,
-however it tried to get away. A process that dies is told at once as ``worker_lost``. Children are kept warm for the next attempt; one
-that was killed, or that left children behind, is not used again. The supervisor (`outlast.isolation.supervisor`) starts and ends them.
+What is promised: the caller returns on time, and by then nothing of the attempt runs any more, neither its process nor
+any that it has started, however it tried to get away. A process that dies is told at once as ``worker_lost``. Children
+are kept warm for the next attempt; one that was killed, or that left children behind, is not used again. The supervisor
+(`outlast.isolation.supervisor`) starts and ends them.
 """
 
 from __future__ import annotations
@@ -120,7 +121,9 @@ def _here() -> Place:
 
 
 class _Child:
-    """A child process, seen from the program: where to talk to it, and the line on which the supervisor tells of its end."""
+    """
+    A child process, seen from the program: where to talk to it, and the line on which the supervisor tells of its end.
+    """
 
     def __init__(self, talk: socket.socket, line: socket.socket) -> None:
         self.talk = talk
@@ -292,7 +295,9 @@ class _Pool:
             self._stop_supervisor()
 
     def hold(self) -> None:
-        """A fork is due: none may happen in the middle of a change. Not for ever, if it comes out of such a change itself."""
+        """
+        A fork is due: none may happen in the middle of a change. Not for ever, if it comes out of such a change itself.
+        """
         self._held = self._lock.acquire(timeout=1)
 
     def go_on(self) -> None:
@@ -317,7 +322,9 @@ os.register_at_fork(before=_pool.hold, after_in_parent=_pool.go_on, after_in_chi
 
 
 class _Answer:
-    """What a child says next; waited for like an event, which is set when all of it has arrived or the child is gone."""
+    """
+    What a child says next; waited for like an event, which is set when all of it has arrived or the child is gone.
+    """
 
     grace = 0.2  # real seconds for a virtual timeout to strike: two processes must get their turn
 
@@ -381,8 +388,9 @@ class ProcessAttempt:
     """
     One call in a child process.
 
-    `inside` is called in the child with the function, its arguments and its keywords, and must call it; it travels by pickle. It returns a
-    pair: what the function returned, and whatever shall travel along; that pair is the result then.
+    `inside` is called in the child with the function, its arguments and its keywords, and must call it; it travels by
+    pickle. It returns a pair: what the function returned, and whatever shall travel along; that pair is the result
+    then.
     """
 
     def __init__(
@@ -419,7 +427,10 @@ class ProcessAttempt:
 
     @property
     def running(self) -> bool:
-        """Whether something of it still runs. Not after a result, an error or a timeout, unless the system could not kill it."""
+        """
+        Whether something of it still runs. Not after a result, an error or a timeout, unless the system could not kill
+        it.
+        """
         return self._child is not None and not self._child.ended()
 
     def abandon(self) -> None:
@@ -439,7 +450,8 @@ class ProcessAttempt:
             moved = place != child.place
             if self._reference in child.known and not moved:
                 return True
-            # A few bytes, which any child that lives takes at once: however short the time is, it is the answer that is late.
+            # A few bytes, which any child that lives takes at once: however short the time is, it is the answer that is
+            # late.
             self._send(PREPARE, pickle.dumps((self._reference, place if moved else None)), max(within, 1.0))
             answer = _Answer(child)
             if answer.wait(until - monotonic()):
@@ -460,7 +472,10 @@ class ProcessAttempt:
         raise TemporaryFailure(message, error_class="worker_lost")
 
     def result(self, clock: Clock, seconds: float | None) -> Any:
-        """What the call returned or raised; TimeoutError if it has not come back in time, and then all of it has been killed."""
+        """
+        What the call returned or raised; TimeoutError if it has not come back in time, and then all of it has been
+        killed.
+        """
         if self._child is None and not self.start():
             raise TimeoutError
         child = self._child

@@ -4,8 +4,8 @@ The other side of process isolation: the supervisor, and the children that it st
 The supervisor is a small process with one thread, so that it can fork at any time. It starts a child on demand. When a
 child ends, nothing of it may be left. A process that loses its parent is inherited by the supervisor. Each inherited
 process that the supervisor has not started itself is a leftover: it is killed, and so is what it leaves behind in turn.
-Every signal goes to a process that the supervisor has not waited for yet. Its number can therefore not belong to another
-process.
+Every signal goes to a process that the supervisor has not waited for yet. Its number can therefore not belong to
+another process.
 
 A child runs one call after the other. What it is told and what it answers are frames: a letter, a length, a pickle.
 """
@@ -383,7 +383,10 @@ def find(reference: Reference) -> Callable[..., Any]:
 
 
 def module_of(name: str) -> Any:
-    """The module of that name; a program's main module is loaded once, under the name that keeps it from starting its work."""
+    """
+    The module of that name; a program's main module is loaded once, under the name that keeps it from starting its
+    work.
+    """
     if name not in {"__main__", "__mp_main__"}:
         return importlib.import_module(name)
     return sys.modules.get("__mp_main__") or _load_main()
@@ -505,7 +508,9 @@ def _frames(error: BaseException) -> str:
 
 
 def unpack_error(pickled: memoryview) -> BaseException:
-    """The exception that a child packed; a PermanentFailure in its place, if it could not be packed or cannot be restored."""
+    """
+    The exception that a child packed; a PermanentFailure in its place, if it could not be packed or cannot be restored.
+    """
     links: list[_Link] = pickle.loads(pickled)  # noqa: S301 - from our own child
     errors: list[BaseException | None] = []
     for link in links:

@@ -1,8 +1,9 @@
 """
 Running blocking code so that its caller can go on without it.
 
-A thread cannot be killed. What is promised instead: the caller returns on time, the late result is discarded, the abandoned
-thread is counted and never keeps the process alive, and nobody starts the same work again while it still runs.
+A thread cannot be killed. What is promised instead: the caller returns on time, the late result is discarded, the
+abandoned thread is counted and never keeps the process alive, and nobody starts the same work again while it still
+runs.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ class ThreadAttempt:
         self.given_up = True
 
     def result(self, clock: Clock, seconds: float | None) -> Any:
-        """What the call returned or raised; TimeoutError if it has not come back in time, and then its outcome is discarded."""
+        """
+        What the call returned or raised; TimeoutError if it has not come back in time, and then its outcome is
+        discarded.
+        """
         try:
             in_time = clock.wait_event(self._done, seconds)
         except BaseException:  # interrupted: nobody waits for it any more

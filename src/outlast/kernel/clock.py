@@ -1,9 +1,9 @@
 """
 The only doors for time, chance and identity.
 
-Whatever decides takes instants, rolls and ids as inputs; whatever waits does it through the `World` it stands in. The real
-world is the default; `outlast.testing.virtual_time` puts another one in its place for one context. Inside a process only a
-monotonic clock decides; wall-clock instants (aware, UTC) are for people and for records.
+Whatever decides takes instants, rolls and ids as inputs; whatever waits does it through the `World` it stands in. The
+real world is the default; `outlast.testing.virtual_time` puts another one in its place for one context. Inside a
+process only a monotonic clock decides; wall-clock instants (aware, UTC) are for people and for records.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Clock:
         """Run the callback in the running event loop after so many seconds, unless cancelled before."""
         import asyncio
 
-        # In a context of its own: a cancelled timer stays with the loop until its time, and would keep the caller's variables alive.
+        # In a context of its own: a cancelled timer stays with the loop until its time, and would keep the caller's
+        # variables alive.
         return asyncio.get_running_loop().call_later(seconds, callback, context=Context())
 
     def wait_event(self, event: Event, seconds: float | None, *, bounds: bool = True) -> bool:  # noqa: ARG002 - for virtual time
@@ -182,7 +183,9 @@ class Signal:
         return True
 
     def ring(self) -> bool:
-        """As `set`, and quicker in the loop's own thread; but a loop that sleeps would not notice a signal handler's."""
+        """
+        As `set`, and quicker in the loop's own thread; but a loop that sleeps would not notice a signal handler's.
+        """
         if self.trio is not None or self._thread != get_ident() or self.loop.is_closed():
             return self.set()
         self._resolve(True)  # noqa: FBT003 - the future's value
@@ -232,7 +235,10 @@ class Ids:
 
 
 class World:
-    """Where a call stands: its clock, its dice, its ids. Without `retries` every call runs once; `faults` are scripted failures."""
+    """
+    Where a call stands: its clock, its dice, its ids. Without `retries` every call runs once; `faults` are scripted
+    failures.
+    """
 
     __slots__ = ("clock", "dice", "faults", "ids", "retries")
 
@@ -261,12 +267,12 @@ class Stop:
     """
     A request to wind down that ends waits.
 
-    Calls made inside ``with stop:`` listen to it. Once `set` (from any thread), a call that waits between attempts raises its last
-    error at once, with the stop reason ``shutdown``, and no further attempt starts.
+    Calls made inside ``with stop:`` listen to it. Once `set` (from any thread), a call that waits between attempts
+    raises its last error at once, with the stop reason ``shutdown``, and no further attempt starts.
     """
 
-    # No lock: `set` may be called by a signal handler, which interrupts the very thread that would hold it. Each step below is one
-    # operation on a dict, and whoever takes a listener out of it is the one to call it.
+    # No lock: `set` may be called by a signal handler, which interrupts the very thread that would hold it. Each step
+    # below is one operation on a dict, and whoever takes a listener out of it is the one to call it.
 
     def __init__(self) -> None:
         self._asked = False

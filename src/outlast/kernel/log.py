@@ -30,7 +30,10 @@ def logger() -> logging.Logger:
 
 
 def _harmless(record: logging.LogRecord) -> bool:
-    """The only way of a record to its handlers: names and keys in it may hold what a terminal obeys, or what begins a line of its own."""
+    """
+    The only way of a record to its handlers: names and keys in it may hold what a terminal obeys, or what begins a line
+    of its own.
+    """
     from outlast.kernel.redact import harmless
 
     if isinstance(record.args, tuple):
@@ -53,13 +56,17 @@ def _say(level: str, message: str, *args: object, **more: Any) -> None:
 
 
 def heard() -> bool:
-    """Whether a record would reach any handler. Nobody can listen before `logging` is imported, so it is not imported to ask."""
+    """
+    Whether a record would reach any handler. Nobody can listen before `logging` is imported, so it is not imported to
+    ask.
+    """
     log = _logger
     if log is None:
         if "logging" not in sys.modules:
             return False
         log = logger()
-    # Asked once in every call that fails: the usual two loggers, ours and the root, are looked at without a further call.
+    # Asked once in every call that fails: the usual two loggers, ours and the root, are looked at without a further
+    # call.
     while True:
         for handler in log.handlers:
             if handler.__class__ is not _silent:

@@ -1,8 +1,9 @@
 """
 Every touch of an exception that is somebody else's: what it carries, and what is put on it.
 
-Its class may be a frozen dataclass, have a ``__setattr__`` or a ``__getattribute__`` of its own, or properties in the place of ``args``, ``__dict__``
-and ``__cause__``. None of that is asked: these go to the places that every exception has.
+Its class may be a frozen dataclass, have a ``__setattr__`` or a ``__getattribute__`` of its own, or properties in the
+place of ``args``, ``__dict__`` and ``__cause__``. None of that is asked: these go to the places that every exception
+has.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ PLACES = ("__cause__", "__context__", "__dict__", "args")
 
 
 def ordinary(kind: type[BaseException]) -> bool:
-    """Whether exceptions of this class may be asked in the ordinary way: it has its own idea of none of these places."""
+    """
+    Whether exceptions of this class may be asked in the ordinary way: it has its own idea of none of these places.
+    """
     if kind.__getattribute__ not in _USUAL:
         return False
     return not any(name in vars(base) for base in kind.__mro__ for name in PLACES if base.__module__ != "builtins")

@@ -1,9 +1,11 @@
 """
-No secret gets out, and nothing that a terminal would obey: every text that leaves Outlast (events, logs, records, complaints) passes through here.
+No secret gets out, and nothing that a terminal would obey: every text that leaves Outlast (events, logs, records,
+complaints) passes through here.
 
-Known secret values are removed however they are written. Beyond that, what looks like a credential is: a password in a URL, the value after a
-telling word (``password=``, ``"apiKey":``, ``Authorization:``), the published shapes of common keys, long random strings. When in doubt it
-masks. Every step reads the text once: a hostile message must not stall the call that failed with it.
+Known secret values are removed however they are written. Beyond that, what looks like a credential is: a password in a
+URL, the value after a telling word (``password=``, ``"apiKey":``, ``Authorization:``), the published shapes of common
+keys, long random strings. When in doubt it masks. Every step reads the text once: a hostile message must not stall the
+call that failed with it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ _longest = 0
 
 
 def remember_secret(value: str) -> None:
-    """Remove this value from whatever goes out from now on. Values under 4 characters would mask half of every text and are ignored."""
+    """
+    Remove this value from whatever goes out from now on. Values under 4 characters would mask half of every text and
+    are ignored.
+    """
     global _longest  # noqa: PLW0603 - grows with what is remembered
     import json
     from urllib.parse import quote, quote_plus
@@ -58,7 +63,8 @@ def sanitise(text: str, limit: int = LIMIT) -> str:
     """
     text = _cut(text)
     if not text.isprintable():
-        # Before secrets are looked for: what cannot be seen must not hide them. After known ones: they may hold anything.
+        # Before secrets are looked for: what cannot be seen must not hide them. After known ones: they may hold
+        # anything.
         text = harmless(_UNSEEN.sub("", _BREAKS.sub(" ", _SEQUENCES.sub("", _mask_known(text)))))
     line = " ".join(mask(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
@@ -76,8 +82,8 @@ def error_text(error: BaseException) -> str:
 
 # -- what a terminal obeys -----------------------------------------------------------------------------------------------
 
-# What a terminal takes for a command: a control sequence (colour, cursor, screen), a string for it (title, link, clipboard), other escapes. A
-# string without an end is none: it must not take the rest of a message along.
+# What a terminal takes for a command: a control sequence (colour, cursor, screen), a string for it (title, link,
+# clipboard), other escapes. A string without an end is none: it must not take the rest of a message along.
 _SEQUENCES = re.compile(
     "(?:\x1b\\[|\x9b)[0-?]{0,64}+[ -/]{0,8}+[@-~]"
     "|(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,2048}+(?:\x07|\x1b\\\\|\x9c)"
@@ -91,14 +97,15 @@ _UNSEEN = re.compile(
 _KEPT = frozenset(
     "\u200c\u200d\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 )
-# Control characters, and halves of a surrogate pair: those cannot be written anywhere, not to a log file, not to a database.
+# Control characters, and halves of a surrogate pair: those cannot be written anywhere, not to a log file, not to a
+# database.
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def plain(text: str) -> str:
     r"""
-    A name or a key from outside for one line of a terminal: nothing in it moves the cursor, colours, rings, is unseen or turns the direction of
-    writing.
+    A name or a key from outside for one line of a terminal: nothing in it moves the cursor, colours, rings, is unseen
+    or turns the direction of writing.
 
     >>> plain("two\nlines"), plain("\x1b[2Jgone"), plain("日本")
     ('two lines', '\ufffd[2Jgone', '日本')
@@ -130,7 +137,8 @@ def in_json(text: str) -> str:
 
 def to_json(value: Any, *, indent: int | None = None, default: Any = str) -> str:
     """
-    A value as a JSON document that every reader takes and no terminal obeys. JSON knows no NaN and no Infinity: they are told as texts.
+    A value as a JSON document that every reader takes and no terminal obeys. JSON knows no NaN and no Infinity: they
+    are told as texts.
 
     >>> to_json({"rate": float("nan"), "left": [float("-inf"), 1.5]})
     '{"rate": "NaN", "left": ["-Infinity", 1.5]}'
@@ -337,7 +345,8 @@ _ENDINGS = (
     "accountkey",
     "pwd",
 )
-# The last part that makes a word harmless (`token_count`, `auth_error`), and the part before `key` that does (`primary_key`).
+# The last part that makes a word harmless (`token_count`, `auth_error`), and the part before `key` that does
+# (`primary_key`).
 _HARMLESS_LAST = frozenset(
     "error errors exception warning name names count limit length size type url uri path file expired expires expiry missing invalid "
     "required policy field hint tokens budget class".split()
@@ -426,8 +435,8 @@ def _value_end(text: str, start: int, *, whole_line: bool, encoded: bool) -> int
 
 
 def _quoted_end(text: str, quote: re.Match[str]) -> int:
-    # Text in text in text: a string whose quotes are written with k backslashes (0, 1, 3, ...) is closed by a quote after k of them,
-    # give or take pairs that stand for backslashes of its own.
+    # Text in text in text: a string whose quotes are written with k backslashes (0, 1, 3, ...) is closed by a quote
+    # after k of them, give or take pairs that stand for backslashes of its own.
     k, character = len(quote.group(1)), quote.group(2)
     at = quote.end()
     while (at := text.find(character, at)) >= 0:

@@ -1,8 +1,9 @@
 """
 Frozen values for the rooms that load with ``@retry``.
 
-`dataclasses` costs more to import than the whole of a protected call is allowed to (it pulls in `inspect` and `re`), so the
-few values that exist before anything has failed are built on this base instead. Rooms that load later use dataclasses.
+`dataclasses` costs more to import than the whole of a protected call is allowed to (it pulls in `inspect` and `re`), so
+the few values that exist before anything has failed are built on this base instead. Rooms that load later use
+dataclasses.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ put = object.__setattr__  # how an __init__ fills a frozen value
 
 
 class Value:
-    """A frozen, comparable, hashable, picklable value. A subclass lists its fields in ``__slots__`` and puts them in ``__init__``."""
+    """
+    A frozen, comparable, hashable, picklable value. A subclass lists its fields in ``__slots__`` and puts them in
+    ``__init__``.
+    """
 
     __slots__ = ()
     # What repr, equality and replace look at; slots that start with "_" are derived from the others.

@@ -1,9 +1,9 @@
 """
 What bounds the traffic of many calls at once: `Limit`, how many at a time, how much per second.
 
-A limit has one line for all who wait, threads and tasks of any event loop alike, first come, first served. It decides under its lock
-and never waits there; whoever waits does so in a loop of its own (`wait`, `await_turn`) and looks again when rung for. Only the head of
-the line needs a timer: everybody else can go no earlier.
+A limit has one line for all who wait, threads and tasks of any event loop alike, first come, first served. It decides
+under its lock and never waits there; whoever waits does so in a loop of its own (`wait`, `await_turn`) and looks again
+when rung for. Only the head of the line needs a timer: everybody else can go no earlier.
 
     throttle    what to make of a service that says "too many", pure
     stretches   the arithmetic of a rate that processes share, pure
@@ -127,8 +127,9 @@ def _of(cost: Mapping[str, float] | None, name: str) -> float:
 
 class _Bucket:
     """
-    Holds at most `burst` and fills with `speed`. What is taken may leave it in debt, so that a cost beyond the burst passes too: over any
-    time t no more is taken than speed · t plus the burst or, if that is more, plus the largest single cost.
+    Holds at most `burst` and fills with `speed`. What is taken may leave it in debt, so that a cost beyond the burst
+    passes too: over any time t no more is taken than speed · t plus the burst or, if that is more, plus the largest
+    single cost.
     """
 
     __slots__ = ("at", "burst", "level", "speed")
@@ -171,12 +172,13 @@ class Turn:
 
 class Limit(Heed, Named):
     """
-    How many calls may be under way at a time (`concurrency`), and how much may be spent over time (`rates`), for all who share it.
+    How many calls may be under way at a time (`concurrency`), and how much may be spent over time (`rates`), for all
+    who share it.
 
-    ``calls`` in `rates` counts calls; other names (``tokens``) count what a guard's `cost` estimates and ``outlast.current().spend``
-    settles. Who must wait waits in line, at most `max_wait` seconds, and then gets LimitExceededError. `adaptive` heeds a service that
-    answers "too many requests": everybody who shares the limit pauses as long as it asks or, if it asks for less than a second, fewer calls are
-    under way until it works again.
+    ``calls`` in `rates` counts calls; other names (``tokens``) count what a guard's `cost` estimates and
+    ``outlast.current().spend`` settles. Who must wait waits in line, at most `max_wait` seconds, and then gets
+    LimitExceededError. `adaptive` heeds a service that answers "too many requests": everybody who shares the limit
+    pauses as long as it asks or, if it asks for less than a second, fewer calls are under way until it works again.
 
     Give it to guards, or use it by itself: ``with limit:``, ``async with limit:``, or `acquire_nowait` and `release`.
     """
@@ -217,7 +219,8 @@ class Limit(Heed, Named):
             check.add("concurrency", "given, or rates, or adaptive", Shown("none of them"), "It would limit nothing.")
         self.shared = bool(check.maybe_bool("shared", shared))
         check.raise_if_any()
-        # Reentrant: a collection of garbage may end a forgotten waiter or stream, which then leaves, in the middle of what this thread does.
+        # Reentrant: a collection of garbage may end a forgotten waiter or stream, which then leaves, in the middle of
+        # what this thread does.
         self._lock = threading.RLock()
         self._start(0)
         self._known()
@@ -229,7 +232,8 @@ class Limit(Heed, Named):
         self._line: OrderedDict[Turn, None] = OrderedDict()
         self._buckets = {name: _Bucket(rate) for name, rate in self.rates.items()}
         self.taken = dict.fromkeys(self.rates, 0.0)  # of each rate, so far
-        # Places are tokens, made when they are first needed. Taking one out and putting it back is a single step each, without a lock.
+        # Places are tokens, made when they are first needed. Taking one out and putting it back is a single step each,
+        # without a lock.
         self._room: float = inf if self.concurrency is None else self.concurrency  # how many there may be
         self._places = 0  # how many there are; more than the room until those that are under way come back
         self._free: deque[None] = deque()
@@ -247,7 +251,9 @@ class Limit(Heed, Named):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], /, *, name: str | None = None) -> Self:
-        """A limit from a configuration block. `name` is for a block that has none. Every mistake is reported, at once."""
+        """
+        A limit from a configuration block. `name` is for a block that has none. Every mistake is reported, at once.
+        """
         from outlast.settings.keys import named
 
         return named(cls, "limit", config, name, {"rates": _configured})
@@ -274,7 +280,9 @@ class Limit(Heed, Named):
 
     @property
     def width(self) -> int | None:
-        """How many calls may be under way now: `concurrency`, or fewer after the service refused some; None if any number."""
+        """
+        How many calls may be under way now: `concurrency`, or fewer after the service refused some; None if any number.
+        """
         return None if self._room == inf else int(self._room)
 
     @property
@@ -295,7 +303,8 @@ class Limit(Heed, Named):
 
     def take(self, cost: Mapping[str, float] | None = None) -> int:
         """
-        Take a place now: a number to give back to `leave` or `done`, or -1 if there is none, or somebody is in line already.
+        Take a place now: a number to give back to `leave` or `done`, or -1 if there is none, or somebody is in line
+        already.
         """
         if self._calm:
             try:
@@ -339,8 +348,8 @@ class Limit(Heed, Named):
         undone: bool = False,
     ) -> None:
         """
-        Give a place back. `worked`: the service took the call; `refused`: it said "too many", and to come back after so many
-        seconds; `undone`: it was never asked, so nothing was used up.
+        Give a place back. `worked`: the service took the call; `refused`: it said "too many", and to come back after so
+        many seconds; `undone`: it was never asked, so nothing was used up.
         """
         told: Event | None = None
         with self._lock:
@@ -451,7 +460,10 @@ class Limit(Heed, Named):
         return why
 
     def _look(self, turn: Turn, until: float) -> tuple[float, float]:
-        """(The seconds until the turn comes, infinite if only others can bring it; -1 if it has come. The patience that is left.)"""
+        """
+        (The seconds until the turn comes, infinite if only others can bring it; -1 if it has come. The patience that is
+        left.)
+        """
         clock = here.get().clock
         with self._lock:
             now = clock.monotonic()  # under the lock: buckets must see instants in their order
@@ -512,7 +524,10 @@ class Limit(Heed, Named):
         _ring(rung)
 
     def _serve(self, now: float | None = None) -> list[Turn]:
-        """Grant what can be granted, from the head of the line; those to ring for: the granted, and a head that must watch the time."""
+        """
+        Grant what can be granted, from the head of the line; those to ring for: the granted, and a head that must watch
+        the time.
+        """
         rung: list[Turn] = []
         if not self._line:
             return rung
@@ -552,7 +567,10 @@ class Limit(Heed, Named):
     # -- by itself ----------------------------------------------------------------------------------------------------------------
 
     def acquire_nowait(self, **cost: float) -> bool:
-        """Take a place, and one call and this much of the rates, if that is possible at once; `release` gives the place back."""
+        """
+        Take a place, and one call and this much of the rates, if that is possible at once; `release` gives the place
+        back.
+        """
         for name, amount in cost.items():
             if name not in self.rates:
                 check = Check()

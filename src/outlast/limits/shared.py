@@ -2,9 +2,9 @@
 A limit that processes share, and the agent of this process that asks the store for it.
 
 Callers never wait for the store: they stand in the limit's line as always, and are rung for. What they take is at hand:
-stretches of each rate's track and leased places (see `stretches`). When something is lacking, or will be soon, they ring
-for the agent, which the contact with the store looks after while the limit is in use. It asks for all callers at once, a
-few times a second, and tells the store what the service said to them.
+stretches of each rate's track and leased places (see `stretches`). When something is lacking, or will be soon, they
+ring for the agent, which the contact with the store looks after while the limit is in use. It asks for all callers at
+once, a few times a second, and tells the store what the service said to them.
 
 While the store cannot be asked, each process goes on alone, with an equal part of the limit as far as it knows how many
 they are. In virtual time nothing is shared.
@@ -247,10 +247,12 @@ class SharedLimit(Limit):
 
     def _expected(self, now: float) -> tuple[tuple[float, ...], ...]:
         """
-        What the calls that wait, and those that are to be expected, take of the tracks; nothing if there is enough at hand.
+        What the calls that wait, and those that are to be expected, take of the tracks; nothing if there is enough at
+        hand.
 
-        A process that has the limit for itself asks before it must. Otherwise the track is somebody else's while this one has nothing, so
-        that nothing is lost; and who asks when all in line lack a stretch knows best how long it must be.
+        A process that has the limit for itself asks before it must. Otherwise the track is somebody else's while this
+        one has nothing, so that nothing is lost; and who asks when all in line lack a stretch knows best how long it
+        must be.
         """
         tracks: list[tuple[str, Stretches]] = list(self._buckets.items())
         missed, when = self._missed

@@ -1,22 +1,27 @@
 """
 What processes share of a limit, as plain values and pure functions: tracks of time, places, and what the service said.
 
-**Rates: stretches of a track.** To a rate belongs a *track*, which is time itself. A call of cost c takes c / speed seconds of the track, behind
-all that was taken before and never in the past: it *begins* at b ≥ s, where s is the instant at which it starts, and it may start as soon as
-its *end* e ≤ s + max(burst, c) / speed. No two calls have the same part of the track. So the calls that start within any time w have parts that
-lie between the begin of that time and max(burst, c) / speed after its end, one beside the other; hence over any time w no more is taken than
-speed · w plus the burst or, if that is more, plus the largest single cost. That is all there is to a bucket, and it does not matter who takes
-which part: a process is given a *stretch* of the track, and inside of it accounts for its calls alone, without asking anybody.
+**Rates: stretches of a track.** To a rate belongs a *track*, which is time itself. A call of cost c takes c / speed
+seconds of the track, behind all that was taken before and never in the past: it *begins* at b ≥ s, where s is the
+instant at which it starts, and it may start as soon as its *end* e ≤ s + max(burst, c) / speed. No two calls have the
+same part of the track. So the calls that start within any time w have parts that lie between the begin of that time and
+max(burst, c) / speed after its end, one beside the other; hence over any time w no more is taken than speed · w plus
+the burst or, if that is more, plus the largest single cost. That is all there is to a bucket, and it does not matter
+who takes which part: a process is given a *stretch* of the track, and inside of it accounts for its calls alone,
+without asking anybody.
 
-A stretch is never lent for free use, and never needs to be given back: as a part begins in no past, a stretch is worth nothing once time has
-passed its end. A process that is killed loses at most what it was given ahead, and one that was stopped finds its stretch gone.
+A stretch is never lent for free use, and never needs to be given back: as a part begins in no past, a stretch is worth
+nothing once time has passed its end. A process that is killed loses at most what it was given ahead, and one that was
+stopped finds its stretch gone.
 
-**Clocks.** The track lies in the store's time; a process has only its own. It knows that the store's clock, when its own shows m, shows between
-m + o and m + o + u. It reckons with m + o, and leaves the last u of each stretch unused. For if its clock really is x ≤ u ahead of that, then all
-its parts really lie x further on the track: still inside of the stretch, one beside the other, and each still within the bounds above.
+**Clocks.** The track lies in the store's time; a process has only its own. It knows that the store's clock, when its
+own shows m, shows between m + o and m + o + u. It reckons with m + o, and leaves the last u of each stretch unused. For
+if its clock really is x ≤ u ahead of that, then all its parts really lie x further on the track: still inside of the
+stretch, one beside the other, and each still within the bounds above.
 
-**Places** are leased: a process has some, says how many it keeps and how many it wants, and gets what is free of a fair share. Whoever does not
-renew its lease has none; it must see that by its own clock, which started to run before the store's did.
+**Places** are leased: a process has some, says how many it keeps and how many it wants, and gets what is free of a fair
+share. Whoever does not renew its lease has none; it must see that by its own clock, which started to run before the
+store's did.
 
 **What the service said**, a gate and a width, is as in one process, for all of them together.
 """
@@ -207,7 +212,10 @@ def _enrolled(had: Shared | None, now: float, ask: Ask, places: float) -> Shared
 
 
 def _moved(found: Shared | None, now: float) -> Shared:
-    """What is shared, with every instant moved back if the store's clock was set back: nobody waits for a time that was never real."""
+    """
+    What is shared, with every instant moved back if the store's clock was set back: nobody waits for a time that was
+    never real.
+    """
     if not found:
         return {"tracks": {}, "queue": [], "heed": None, "members": {}}
     back = found["at"] - now
@@ -245,7 +253,8 @@ def _reserve(
     """
     Who waits for stretches afterwards; the stretches that are given, and if there are none, when to ask again.
 
-    All tracks together, and one process after the other: whoever has a stretch of one track needs the others at the same time.
+    All tracks together, and one process after the other: whoever has a stretch of one track needs the others at the
+    same time.
     """
     queue = [
         one
@@ -312,7 +321,8 @@ class Stretches:
         self.burst = burst
         self.parts: deque[list[float]] = deque()  # begin and end
         self.settled = 0.0  # seconds of the track, to be told
-        self.late = 0.0  # seconds of the track that passed unused within a quantum because callers woke up late; a moving average
+        # seconds of the track that passed unused within a quantum because callers woke up late; a moving average
+        self.late = 0.0
         self.latest = 0.0  # seconds of the track that the latest call took
         self._recent = self._counted = self._lost = self._at = 0.0
         self._since = -inf
@@ -395,7 +405,9 @@ class Stretches:
 
 
 def _allot(most: float, others: Mapping[str, Mapping[str, Any]], ask: Ask, now: float) -> tuple[float, float, float]:
-    """How many places the process has now, how many of them it may use for further calls, and what its fair share is."""
+    """
+    How many places the process has now, how many of them it may use for further calls, and what its fair share is.
+    """
     if most == inf or ask.leaves:
         return (inf, inf, inf) if most == inf else (0, 0, 0)
     wants = {id: one["wants"] for id, one in others.items()} | {ask.member: max(ask.wants, ask.under_way)}  # noqa: A001
@@ -410,7 +422,8 @@ def _allot(most: float, others: Mapping[str, Mapping[str, Any]], ask: Ask, now: 
 
 def _shares(places: int, wants: Mapping[str, int], turn: int) -> dict[str, int]:
     """
-    What each gets: what it wants or, if that is too much for all, the same as the others; what cannot be divided goes round.
+    What each gets: what it wants or, if that is too much for all, the same as the others; what cannot be divided goes
+    round.
 
     >>> _shares(10, {"a": 2, "b": 20, "c": 20}, turn=0)
     {'a': 2, 'b': 4, 'c': 4}
@@ -439,7 +452,10 @@ _APART = _DRIFT * 2 * _OLD
 
 
 class Offset:
-    """How the store's clock stands to that of this process: when this one shows m, that one shows from m + `low` to m + `low` + `unsure`."""
+    """
+    How the store's clock stands to that of this process: when this one shows m, that one shows from m + `low` to m +
+    `low` + `unsure`.
+    """
 
     __slots__ = ("_at", "_tries", "low", "unsure")
 
@@ -455,8 +471,8 @@ class Offset:
 
     def measure(self, asked: float, store: float, answered: float) -> tuple[float, float]:
         """
-        The store's clock showed `store` between these two instants here. The reckoning for what was answered then: the one that was known when
-        it was asked for, unless it was wrong.
+        The store's clock showed `store` between these two instants here. The reckoning for what was answered then: the
+        one that was known when it was asked for, unless it was wrong.
         """
         self._tries -= 1
         low, unsure = store - answered - _APART, answered - asked + _GRAIN + 2 * _APART

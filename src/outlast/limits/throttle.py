@@ -1,7 +1,8 @@
 """
-What to make of a service that says "too many". That concerns everybody who shares the limit. A hint of a second or more closes a *gate* for all
-until then. Otherwise the *width*, a ceiling on what is under way, is cut, and grows back with every success. Calls that were already under way
-when it was cut say nothing new: their refusals belong to the same burst, and only tell how much too wide it was.
+What to make of a service that says "too many". That concerns everybody who shares the limit. A hint of a second or more
+closes a *gate* for all until then. Otherwise the *width*, a ceiling on what is under way, is cut, and grows back with
+every success. Calls that were already under way when it was cut say nothing new: their refusals belong to the same
+burst, and only tell how much too wide it was.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from math import inf
 
 _ROUNDING = 1e-9
-GATE_FROM = 1.0  # seconds; a shorter hint comes from a limiter that refills all the time, where a gate would only let all in at once
-GATE_ALWAYS = 2.0  # a shorter one may be a fraction of a second, rounded up as headers often are: then it is no gate that is needed
+# seconds; a shorter hint comes from a limiter that refills all the time, where a gate would only let all in at once
+GATE_FROM = 1.0
+# a shorter one may be a fraction of a second, rounded up as headers often are: then it is no gate that is needed
+GATE_ALWAYS = 2.0
 LONGEST_GATE = 120.0
 MANY = 10_000  # successes after which a service that refused calls is trusted as before
 _CUT = 0.85  # of the width, for the first refusal of a burst
@@ -19,7 +22,9 @@ _LEAST_GROWTH = 0.5  # of a place
 
 
 class Heed:
-    """What refusals ask for: a *gate* that is closed until an instant, and a *width*, the ceiling on what is under way."""
+    """
+    What refusals ask for: a *gate* that is closed until an instant, and a *width*, the ceiling on what is under way.
+    """
 
     concurrency: int | None
 
@@ -36,8 +41,9 @@ class Heed:
     def _heed(self, hint: float, entry: int, used: int, now: float) -> tuple[bool, float]:
         """A call that started after `entry` cuts was refused; whether that began a burst, and how long all pause."""
         if now >= self._gate:
-            # A gate suits a service that admits many calls and then none for a while. If it refuses some before twice as many have
-            # succeeded as were under way, the width is wrong: all would come back at the same instant, and be refused again.
+            # A gate suits a service that admits many calls and then none for a while. If it refuses some before twice
+            # as many have succeeded as were under way, the width is wrong: all would come back at the same instant, and
+            # be refused again.
             self._narrow = self._worked < 2 * used
             self._worked = 0
         gated = hint >= (GATE_FROM if self._width == inf and not self._narrow else GATE_ALWAYS)

@@ -1,9 +1,9 @@
 """
 One bus for everything that is worth telling.
 
-Events are made only if somebody listens. They go to the hooks given to `subscribe`, to the captures of a test, and to the
-standard log; redaction happens where an event's text is made, which is the only way out. A hook that fails never breaks the
-call it watches: it is reported once and called again next time.
+Events are made only if somebody listens. They go to the hooks given to `subscribe`, to the captures of a test, and to
+the standard log; redaction happens where an event's text is made, which is the only way out. A hook that fails never
+breaks the call it watches: it is reported once and called again next time.
 """
 
 from __future__ import annotations
@@ -91,7 +91,10 @@ def _show(watcher: Callable[[Any], None], thing: Standing) -> None:
 
 
 def watch(watcher: Callable[[Any], None]) -> Callable[[], None]:
-    """Show the watcher everything that has a state, what is there now and what is made later, until what is returned is called."""
+    """
+    Show the watcher everything that has a state, what is there now and what is made later, until what is returned is
+    called.
+    """
     global _watchers  # noqa: PLW0603 - replaced, never changed
     with _changing:
         _watchers = (*_watchers, watcher)
@@ -147,7 +150,9 @@ def _broke(hook: Hook, broken: BaseException, told: tuple[Hook, ...]) -> None:
 
 
 def _log(event: Event) -> None:
-    """The event as a standard log record: one sentence, and every field in ``extra=``. Call arguments are never in it."""
+    """
+    The event as a standard log record: one sentence, and every field in ``extra=``. Call arguments are never in it.
+    """
     if not heard():
         return
     import logging
@@ -166,7 +171,9 @@ def _log(event: Event) -> None:
 
 
 def _alike(event: Event) -> tuple[object, ...] | None:
-    """What a warning that one cause may bring hundreds of times has in common with the others; None if it is always said."""
+    """
+    What a warning that one cause may bring hundreds of times has in common with the others; None if it is always said.
+    """
     if event.name == "throttled":  # a service that refuses calls for minutes: by the limit, and by what it asks for
         return (event.name, event.run_id, getattr(event, "limit", ""), bool(getattr(event, "pause", 0.0)))
     if event.pipeline is not None and hasattr(event, "item_id"):  # items of a run; each has its row in the store
@@ -177,8 +184,8 @@ def _alike(event: Event) -> tuple[object, ...] | None:
 
 def rarely(like: tuple[object, ...], sentence: str = "") -> int | None:
     """
-    Whether to say what may come hundreds of times: None if the same was said a moment ago, else how often it was not said since. `like` is what makes
-    it the same; its second part is the run.
+    Whether to say what may come hundreds of times: None if the same was said a moment ago, else how often it was not
+    said since. `like` is what makes it the same; its second part is the run.
     """
     now = here.get().clock.monotonic()
     with _changing:

@@ -1,7 +1,9 @@
 """
-What is worth telling, as frozen values. The list of events is the observability API: logs, the store, metrics and traces are fed from it.
+What is worth telling, as frozen values. The list of events is the observability API: logs, the store, metrics and
+traces are fed from it.
 
-An event is named after its class: `StepRetryAttempt` is ``step_retry_attempt``. Instants are aware UTC; `seq` grows within a process.
+An event is named after its class: `StepRetryAttempt` is ``step_retry_attempt``. Instants are aware UTC; `seq` grows
+within a process.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _numbers = itertools.count(1)
-# Set by the older names: every failure is told as loudly as its class says, also where an error reaches its caller anyway.
+# Set by the older names: every failure is told as loudly as its class says, also where an error reaches its caller
+# anyway.
 loud: ContextVar[bool] = ContextVar("outlast_loud", default=False)
 
 
@@ -220,8 +223,8 @@ class StepHedge(StepEvent):
 @dataclass(frozen=True, kw_only=True)
 class FallbackUsed(StepEvent):
     """
-    A fallback has answered in place of a call that failed, once for each answer; `reason` says why no further attempt was made. `attempt` is 0 if
-    nothing was called.
+    A fallback has answered in place of a call that failed, once for each answer; `reason` says why no further attempt
+    was made. `attempt` is 0 if nothing was called.
     """
 
     error_class: str
@@ -236,8 +239,8 @@ class FallbackUsed(StepEvent):
 @dataclass(frozen=True, kw_only=True)
 class CallRejected(Event):
     """
-    Nothing was called, because a breaker or a limit turned the call away, once for each such call: `by` is ``breaker`` or ``limit``, `which` its
-    name. `step_id` is None where no guard was asked.
+    Nothing was called, because a breaker or a limit turned the call away, once for each such call: `by` is ``breaker``
+    or ``limit``, `which` its name. `step_id` is None where no guard was asked.
     """
 
     level: ClassVar[str] = "debug"
@@ -254,7 +257,9 @@ class CallRejected(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class HookFailed(Event):
-    """A hook that watches events has failed with an error of this type; what it watched went on. Told to the other hooks."""
+    """
+    A hook that watches events has failed with an error of this type; what it watched went on. Told to the other hooks.
+    """
 
     level: ClassVar[str] = "debug"
 
@@ -269,8 +274,8 @@ class HookFailed(Event):
 @dataclass(frozen=True, kw_only=True)
 class Throttled(Event):
     """
-    The service behind a limit said "too many": told once for a burst. All who share the limit pause for `pause` seconds, or at most `width`
-    calls are under way from now on (None: any number).
+    The service behind a limit said "too many": told once for a burst. All who share the limit pause for `pause`
+    seconds, or at most `width` calls are under way from now on (None: any number).
     """
 
     level: ClassVar[str] = "warning"
@@ -366,7 +371,10 @@ class RunEvent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(RunEvent):
-    """A run began, or goes on: then `finished` items were finished before. `target` is where its code is, as `outlast` takes it, if known."""
+    """
+    A run began, or goes on: then `finished` items were finished before. `target` is where its code is, as `outlast`
+    takes it, if known.
+    """
 
     finished: int = 0
     target: str | None = None
@@ -415,7 +423,9 @@ class RunPaused(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class FailureBudgetExceeded(RunEvent):
-    """A larger share of the items failed than is allowed; with input left the run stops, `stopped` says whether it did."""
+    """
+    A larger share of the items failed than is allowed; with input left the run stops, `stopped` says whether it did.
+    """
 
     level: ClassVar[str] = "error"
 
@@ -520,7 +530,10 @@ class DeadLetterReplay(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLettersOverThreshold(Event):
-    """More dead letters are open than somebody wants to be told of: `count` of them, the oldest since `oldest_at`. None is refused."""
+    """
+    More dead letters are open than somebody wants to be told of: `count` of them, the oldest since `oldest_at`. None is
+    refused.
+    """
 
     level: ClassVar[str] = "warning"
 

@@ -1,8 +1,10 @@
 """
-What is counted, whoever keeps the numbers: the metrics as a table, what an event adds to them, and labels that stay few.
+What is counted, whoever keeps the numbers: the metrics as a table, what an event adds to them, and labels that stay
+few.
 
-A label is a name that somebody chose (a step, a tier, a breaker), never a message, an attempt number or an argument. Names can be
-made up without end too, so each label of each metric takes `MOST` different values; what comes later is counted as ``other``.
+A label is a name that somebody chose (a step, a tier, a breaker), never a message, an attempt number or an argument.
+Names can be made up without end too, so each label of each metric takes `MOST` different values; what comes later is
+counted as ``other``.
 """
 
 from __future__ import annotations
@@ -253,7 +255,10 @@ class Samples:
         return states if states[0].labels["breaker"] != OTHER else []  # many breakers together are in no state
 
     def asked(self) -> Iterator[Sample]:
-        """What is asked for now: open dead letters. One that had some keeps its 0; a store that cannot be asked says nothing."""
+        """
+        What is asked for now: open dead letters. One that had some keeps its 0; a store that cannot be asked says
+        nothing.
+        """
         with _changing:
             places = list(_letters)
         found: dict[tuple[str, str], int] = {}
@@ -307,7 +312,10 @@ _installed: dict[Hashable, _Installed] = {}
 def keeping(
     samples: Samples, keep: Callable[[Iterable[Sample]], None], clean: Callable[[], None]
 ) -> tuple[Hook, Callable[[], None]]:
-    """A hook that keeps what events add, and its clean-up. What has a state is kept from now on, not from its first change."""
+    """
+    A hook that keeps what events add, and its clean-up. What has a state is kept from now on, not from its first
+    change.
+    """
     unwatch = watch(lambda breaker: keep(samples.state(breaker.name, breaker.seems())))
 
     def count(event: Event) -> None:
@@ -322,8 +330,8 @@ def keeping(
 
 def install_once(key: Hashable, make: Callable[[], tuple[Hook, Callable[[], None]]]) -> Callable[[], None]:
     """
-    Subscribe the hook that `make` gives with its clean-up, unless one is there under this key: nothing is counted twice.
-    It goes when everybody who asked for it has called what is returned.
+    Subscribe the hook that `make` gives with its clean-up, unless one is there under this key: nothing is counted
+    twice. It goes when everybody who asked for it has called what is returned.
     """
     with _changing:
         there = _installed.get(key)

@@ -1,7 +1,8 @@
 """
 OpenTelemetry, through its API alone: events on the current span, and the metrics. Needs the extra ``otel``.
 
-No span is made for an attempt: the client libraries make one for each request already, and the events say which of them failed and why.
+No span is made for an attempt: the client libraries make one for each request already, and the events say which of them
+failed and why.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ def install(
     tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
 ) -> Callable[[], None]:
     """
-    Tell the current span and the meters of this provider, or of the global one, what happens from now on.
-    With a `tracer_provider`, an event outside any span becomes a span of its own, without length; otherwise it is only counted.
-    Call what is returned to stop. Installing twice tells and counts once.
+    Tell the current span and the meters of this provider, or of the global one, what happens from now on. With a
+    `tracer_provider`, an event outside any span becomes a span of its own, without length; otherwise it is only
+    counted. Call what is returned to stop. Installing twice tells and counts once.
     """
     meters = None if meter_provider is metrics.get_meter_provider() else meter_provider
     parts = [

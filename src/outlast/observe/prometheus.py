@@ -34,8 +34,8 @@ __all__ = ["install"]
 
 def install(registry: CollectorRegistry | None = None) -> Callable[[], None]:
     """
-    Count what happens from now on, in the client's own registry or in this one. Call what is returned to take the metrics out again.
-    Installing twice in one registry counts once; the metrics stay until both are taken out.
+    Count what happens from now on, in the client's own registry or in this one. Call what is returned to take the
+    metrics out again. Installing twice in one registry counts once; the metrics stay until both are taken out.
     """
     target = prometheus_client.REGISTRY if registry is None else registry
     return install_once(("prometheus", target), lambda: _make(target))

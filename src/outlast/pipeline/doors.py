@@ -1,9 +1,9 @@
 """
 How code that is not async works on a run: until it ends, or result by result, and what signals do meanwhile.
 
-Ctrl-C and SIGTERM wind a run down; a second one does not wait for running attempts. Once the run has ended, the signal does what it would have
-done without a run: KeyboardInterrupt, the end of the program (SystemExit with 128 + its number, so that everything is closed on the way), or the
-handler of the program's own. What the program ignores stays ignored.
+Ctrl-C and SIGTERM wind a run down; a second one does not wait for running attempts. Once the run has ended, the signal
+does what it would have done without a run: KeyboardInterrupt, the end of the program (SystemExit with 128 + its number,
+so that everything is closed on the way), or the handler of the program's own. What the program ignores stays ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _HEARD = (signal.SIGINT, signal.SIGTERM)
 
 
 def blocking(run: Run) -> RunResult[Any]:
-    """Work on a run until it ends, in this thread, or in another one if an event loop is running here, as in a notebook."""
+    """
+    Work on a run until it ends, in this thread, or in another one if an event loop is running here, as in a notebook.
+    """
     result: RunResult[Any] | None = None
     problem: BaseException | None = None
     with Signals(lambda: run.ask_soon("interrupted"), run.waiting_here) as signals:
@@ -104,7 +106,10 @@ class Signals:
         return callable(self._before[number]) and self._before[number] is not signal.default_int_handler
 
     def pass_on(self, result: RunResult[Any] | None, problem: BaseException | None, *, quiet: bool) -> None:
-        """Do what the signals that came would have done. Returns if there were none, or if all were for handlers of the program's own."""
+        """
+        Do what the signals that came would have done. Returns if there were none, or if all were for handlers of the
+        program's own.
+        """
         if not self.caught:
             return
         if result is not None and not quiet:  # who watches tells it in its own way
@@ -170,11 +175,13 @@ def _driven_to_its_end(
         try:
             result = loop.run_until_complete(task)
         except SystemExit:
-            # Of a task that a stage has made, and that ends the loop: whoever awaits that task gets it, too, and it is that item's failure.
+            # Of a task that a stage has made, and that ends the loop: whoever awaits that task gets it, too, and it is
+            # that item's failure.
             if task.done():
                 raise
         except KeyboardInterrupt as interruption:
-            # Of one of several stages, or of a handler of the program's own: the first of them is raised when all has wound down.
+            # Of one of several stages, or of a handler of the program's own: the first of them is raised when all has
+            # wound down.
             if task.done():
                 raise
             interrupted = interrupted or interruption
@@ -200,7 +207,8 @@ def _elsewhere(run: Run) -> RunResult[Any]:
         finally:
             over.set()
 
-    # An event, and not the thread itself: one whose `join` was interrupted is taken for dead, and the run would go on unseen.
+    # An event, and not the thread itself: one whose `join` was interrupted is taken for dead, and the run would go on
+    # unseen.
     over = threading.Event()
     threading.Thread(target=copy_context().run, args=(work,), name="outlast-run").start()
     interrupted: BaseException | None = None

@@ -42,7 +42,10 @@ class FailureBudgetExceeded(RunFailed):
 
 
 class RunInterrupted(RunFailed):
-    """A run over items was interrupted, paused or cancelled before its end. Unless it was cancelled, the same run key goes on with it."""
+    """
+    A run over items was interrupted, paused or cancelled before its end. Unless it was cancelled, the same run key goes
+    on with it.
+    """
 
 
 def mark_with_result(error: BaseException, result: RunResult[Any]) -> None:
@@ -53,7 +56,10 @@ def mark_with_result(error: BaseException, result: RunResult[Any]) -> None:
 
 
 def result_of(error: BaseException, /) -> RunResult[Any] | None:
-    """What the run came to that ended with this exception: RunFailed, or what a signal or a cancellation became; None if it was no run."""
+    """
+    What the run came to that ended with this exception: RunFailed, or what a signal or a cancellation became; None if
+    it was no run.
+    """
     each: BaseException | None = error
     for _ in range(_DEEPEST):  # `asyncio.timeout` and others raise an exception of their own from it
         if each is None:

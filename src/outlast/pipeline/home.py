@@ -1,5 +1,6 @@
 """
-Where pipelines keep their runs: a store, a codec, dead letters. Every app is one; pipelines without an app share the default one.
+Where pipelines keep their runs: a store, a codec, dead letters. Every app is one; pipelines without an app share the
+default one.
 """
 
 from __future__ import annotations
@@ -97,15 +98,18 @@ class Home:
         return store
 
     def _address(self) -> str:
-        """Where the store is, from whichever folder: a relative address is meant from the one where it is first used."""
+        """
+        Where the store is, from whichever folder: a relative address is meant from the one where it is first used.
+        """
         if self._settled is None:
             self._settled = Address(self.store_url).settled
         return self._settled
 
     def tidy(self, store: Store, began: datetime) -> None:
         """
-        What is done by itself when a run has ended, as of when that began, so that nothing of its own goes: retention, and telling that there are
-        too many open dead letters. Never in the way of a run: whatever fails here is done the next time.
+        What is done by itself when a run has ended, as of when that began, so that nothing of its own goes: retention,
+        and telling that there are too many open dead letters. Never in the way of a run: whatever fails here is done
+        the next time.
         """
         self._apply_retention(store, began)
         if self.dead_letter_threshold is not None:

@@ -1,7 +1,9 @@
 """
-What makes a run itself: where its outputs go, what its items are known by, and its stages; and what of it is another one at a resume. Pure.
+What makes a run itself: where its outputs go, what its items are known by, and its stages; and what of it is another
+one at a resume. Pure.
 
-Retries, guards, timeouts, concurrency and budgets are no part of it. That a function's body has changed is only told: `version` decides.
+Retries, guards, timeouts, concurrency and budgets are no part of it. That a function's body has changed is only told:
+`version` decides.
 """
 
 from __future__ import annotations
@@ -62,7 +64,10 @@ def refusal(before: Mapping[str, Any] | None, now: Mapping[str, Any], run_key: s
 
 
 def in_doubt(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:
-    """Whether only the keys themselves can tell if items are known by the same: a function is another one now, or takes the place of a field."""
+    """
+    Whether only the keys themselves can tell if items are known by the same: a function is another one now, or takes
+    the place of a field.
+    """
     return before is not None and before["key"] != now["key"] and _FUNCTION in (before["key"][0], now["key"][0])
 
 
@@ -91,8 +96,8 @@ def _in_words(key: Any) -> str:
 
 def body_of(fn: Any) -> str | None:
     """
-    A hash of what the function does, as far as it is written in it: not its decorators, comments and layout, but what it has enclosed. None if
-    there is nothing to look at.
+    A hash of what the function does, as far as it is written in it: not its decorators, comments and layout, but what
+    it has enclosed. None if there is nothing to look at.
     """
     enclosed: list[object] = []
     for _ in range(20):

@@ -43,7 +43,9 @@ class Woken(KeyboardInterrupt):
 
 
 class SourceFailed(Exception):
-    """Nothing more can be read. `error` may be anything, a cancellation too, which must not be taken for the reader's own."""
+    """
+    Nothing more can be read. `error` may be anything, a cancellation too, which must not be taken for the reader's own.
+    """
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -51,7 +53,9 @@ class SourceFailed(Exception):
 
 
 def beside(stop: Stop) -> Callable[[Callable[[], Any]], Awaitable[Any]]:
-    """A way to ask the store without holding up the event loop. An error that may pass is waited out, until the stop."""
+    """
+    A way to ask the store without holding up the event loop. An error that may pass is waited out, until the stop.
+    """
     loop = asyncio.get_running_loop()
 
     async def aside(ask: Callable[[], Any]) -> Any:
@@ -63,8 +67,8 @@ def beside(stop: Stop) -> Callable[[Callable[[], Any]], Awaitable[Any]]:
 
 class Intake:
     """
-    Reads a source. After a resume the items of earlier passes are compared with what is on record, page by page; if the source has
-    another order than before, every key is looked up.
+    Reads a source. After a resume the items of earlier passes are compared with what is on record, page by page; if the
+    source has another order than before, every key is looked up.
     """
 
     def __init__(
@@ -106,7 +110,8 @@ class Intake:
         self._closing = False
         self.reading: tuple[int, float] | None = None  # by which thread, since when, in the user's own code
         self.exhausted = False
-        # Of an async source: its reader, what that has read, whether it has come to an end, and how the two sides wake each other.
+        # Of an async source: its reader, what that has read, whether it has come to an end, and how the two sides wake
+        # each other.
         self._pump: asyncio.Task[None] | None = None
         self._here: list[Any] = []
         self._ended = False
@@ -313,7 +318,10 @@ class Intake:
                     waiting.setdefault(found.stage, []).append(item)
 
     def _begun_behind(self, item: Item, found: Checkpoint) -> bool:
-        """Whether the item goes on with what this checkpoint has; if that is not its own, or would not be what it was, it begins earlier."""
+        """
+        Whether the item goes on with what this checkpoint has; if that is not its own, or would not be what it was, it
+        begins earlier.
+        """
         if found.key != item.key or not self._valid(found):
             return False
         try:

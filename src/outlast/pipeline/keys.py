@@ -1,5 +1,6 @@
 """
-What an item is known by: a key of the user's own, or the hash of its content; the second of two equal ones gets a number.
+What an item is known by: a key of the user's own, or the hash of its content; the second of two equal ones gets a
+number.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class Seen:
 
 
 class NoKey(ConfigurationError):
-    """The first item has no key of the kind that was asked for: the name of the field, or the function, is the wrong one."""
+    """
+    The first item has no key of the kind that was asked for: the name of the field, or the function, is the wrong one.
+    """
 
 
 class Ahead(Iterator[Any]):
@@ -120,7 +123,10 @@ class Ahead(Iterator[Any]):
 
 
 def checked(source: Any, item_key: str | Callable[[Any], str] | None) -> Any:
-    """The same items, if the first of them has a key; `NoKey` before anything is on record. What has to be waited for is asked later."""
+    """
+    The same items, if the first of them has a key; `NoKey` before anything is on record. What has to be waited for is
+    asked later.
+    """
     if item_key is None or not isinstance(source, Iterator):
         return source
     return Ahead(source).checked(item_key)

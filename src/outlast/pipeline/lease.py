@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def take(store: Store, run: RunRecord, *, counted: bool = True) -> Lease:
-    """The lease on a run, or `LeaseLost` if it is worked on. It counts as another pass of the run unless told otherwise."""
+    """
+    The lease on a run, or `LeaseLost` if it is worked on. It counts as another pass of the run unless told otherwise.
+    """
     return leases.take(
         lambda owner, ttl: store.take_run(run.number, 0, owner, ttl, counted=counted),
         lambda: store.run_lease(run.number, 0),

@@ -1,5 +1,6 @@
 """
-A run from its first line in the store to its last: found or begun, leased, worked on by a `Runner`, and given its name at the end.
+A run from its first line in the store to its last: found or begun, leased, worked on by a `Runner`, and given its name
+at the end.
 """
 
 from __future__ import annotations
@@ -90,7 +91,10 @@ class Run:
         self.runner: Runner | None = None
 
     def ask(self, wish: str) -> None:
-        """Wind down (pause, cancel or interrupted); when asked twice, without waiting for running attempts. In the run's own loop only."""
+        """
+        Wind down (pause, cancel or interrupted); when asked twice, without waiting for running attempts. In the run's
+        own loop only.
+        """
         again, self._asked = self._asked is not None, self._asked or wish
         if self.runner is None:
             self._stop.set()
@@ -111,7 +115,10 @@ class Run:
             self.ask(self._wishes.popleft())
 
     def waiting_here(self) -> bool:
-        """Whether this very thread stands in the source, and has for a while: nobody hears what it is asked meanwhile. For a signal handler."""
+        """
+        Whether this very thread stands in the source, and has for a while: nobody hears what it is asked meanwhile. For
+        a signal handler.
+        """
         began = self._looking if self.runner is None else self.runner.intake.reading
         return began is not None and began[0] == get_ident() and perf_counter() - began[1] > _BLOCKED
 
@@ -259,8 +266,8 @@ class Run:
 
     async def _finish(self, runner: Runner, sink: Sink | None) -> None:
         """
-        Tell the sink that the run is over, unless it is to go on, or it is not ours any more, or has failed itself; and the sinks that
-        something has come home to, in any case.
+        Tell the sink that the run is over, unless it is to go on, or it is not ours any more, or has failed itself; and
+        the sinks that something has come home to, in any case.
         """
         status, reason = self._called(runner)
         if reason in {"store_error", "lease_lost"}:
@@ -324,8 +331,9 @@ class Run:
 
 async def _aside(do: Callable[[], Any], waits: Stop | None = None) -> Any:
     """
-    Do it in a thread, and do not leave it there: who is cancelled meanwhile hears of it when it is done, and what it waits for by `waits`
-    ends. What is written at the end of a run must not be half written, and its lease must be given back.
+    Do it in a thread, and do not leave it there: who is cancelled meanwhile hears of it when it is done, and what it
+    waits for by `waits` ends. What is written at the end of a run must not be half written, and its lease must be given
+    back.
     """
     work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, do)
     cancelled: asyncio.CancelledError | None = None
@@ -413,7 +421,10 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
 
 
 def _is_bound(record: RunRecord) -> bool:
-    """Whether what makes the run itself must stay: something was read. Until then nothing is finished, and nothing is in its sink."""
+    """
+    Whether what makes the run itself must stay: something was read. Until then nothing is finished, and nothing is in
+    its sink.
+    """
     return record.passes > 0 and record.counts.total > 0
 
 
@@ -467,7 +478,9 @@ def _marks(plan: Plan) -> list[tuple[str, str, bool]]:
 
 
 def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
-    """Whether an item may go on behind a checkpoint: not if that stage or one before it has changed and is to be redone."""
+    """
+    Whether an item may go on behind a checkpoint: not if that stage or one before it has changed and is to be redone.
+    """
     now = [mark[:2] for mark in _marks(plan)]
     before = [mark[:2] for mark in _plain(record)]
 

@@ -35,7 +35,9 @@ B = TypeVar("B")
 def map(  # noqa: A001 - outlast.map
     fn: Callable[[A], B], items: Iterable[A], /, *, concurrency: int = 16, guard: Guard | None = None
 ) -> PartialResult[A, B]:
-    """Call fn with every item, in threads, and go on when one fails. Each call is protected by the guard, if there is one."""
+    """
+    Call fn with every item, in threads, and go on when one fails. Each call is protected by the guard, if there is one.
+    """
     name, concurrency = _checked(fn, concurrency, wanted=False)
     work = _protected(fn, guard, name, wanted=False)
     clock = here.get().clock

@@ -25,7 +25,8 @@ from outlast.settings.checks import Check
 from outlast.store import open_store
 from outlast.store.filters import checked, spelled_out
 
-# The default of min_partial_rate, known by its identity: who says nothing about it means "and no more than min_success_rate".
+# The default of min_partial_rate, known by its identity: who says nothing about it means "and no more than
+# min_success_rate".
 _FOLLOWS = float("0.5")
 
 if TYPE_CHECKING:
@@ -73,8 +74,9 @@ class Pipeline(Generic[In_contra, Out_co]):
     Stages, one after the other, for many items. One that fails does not stop the others: it becomes a dead letter.
 
     A run stops reading when more than `failure_budget` of the finished items have failed (looked at after every
-    `failure_check_interval` of them), when 50 in a row fail in the same way, at an error that no item can survive, and when more than
-    `spend_limit` was spent. It is called completed from `min_success_rate` on, a partial success from `min_partial_rate` on, else failed.
+    `failure_check_interval` of them), when 50 in a row fail in the same way, at an error that no item can survive, and
+    when more than `spend_limit` was spent. It is called completed from `min_success_rate` on, a partial success from
+    `min_partial_rate` on, else failed.
     """
 
     name: str
@@ -225,16 +227,19 @@ class Pipeline(Generic[In_contra, Out_co]):
         watch: Callable[[RunView], None] | None = None,
     ) -> RunResult[Out_co]:
         """
-        Run every item of the source through the stages. The same `run_key` goes on with the same run: what is finished stays.
+        Run every item of the source through the stages. The same `run_key` goes on with the same run: what is finished
+        stays.
 
-        `sink` is a file (.jsonl, .csv, also with .gz or .zst; .parquet) or a `Table`, which hold each output exactly once whatever happens, a `Sink` of yours, a
-        callable, which gets outputs at least once, or None: then the store keeps them. `audit="failures"` keeps no
-        record of attempts that succeeded at once. `progress` shows the run while it runs: in a notebook, in a terminal (if rich is
-        installed), else in lines on standard error. `watch` is called with a `RunView` a few times a second instead.
+        `sink` is a file (.jsonl, .csv, also with .gz or .zst; .parquet) or a `Table`, which hold each output exactly
+        once whatever happens, a `Sink` of yours, a callable, which gets outputs at least once, or None: then the store
+        keeps them. `audit="failures"` keeps no record of attempts that succeeded at once. `progress` shows the run
+        while it runs: in a notebook, in a terminal (if rich is installed), else in lines on standard error. `watch` is
+        called with a `RunView` a few times a second instead.
 
-        Only a good end returns (completed, partial_success). With `check`, RunFailed is raised if the run failed, and RunInterrupted if it was
-        paused, cancelled or interrupted. Ctrl-C and SIGTERM let running attempts end, for 25 s at most, and then do what they always do:
-        KeyboardInterrupt, SystemExit(143), or the program's own handler, which is called at the end; also with ``check=False``.
+        Only a good end returns (completed, partial_success). With `check`, RunFailed is raised if the run failed, and
+        RunInterrupted if it was paused, cancelled or interrupted. Ctrl-C and SIGTERM let running attempts end, for 25 s
+        at most, and then do what they always do: KeyboardInterrupt, SystemExit(143), or the program's own handler,
+        which is called at the end; also with ``check=False``.
         """
         if engine != "local":
             message = f"expected engine to be 'local', got: {engine!r}. Other engines are not in this version."
@@ -268,7 +273,10 @@ class Pipeline(Generic[In_contra, Out_co]):
         check: bool = True,
         watch: Callable[[RunView], None] | None = None,
     ) -> RunResult[Out_co]:
-        """As `run`, in the running event loop, whose signals are left alone. A cancelled run is interrupted, and can be resumed."""
+        """
+        As `run`, in the running event loop, whose signals are left alone. A cancelled run is interrupted, and can be
+        resumed.
+        """
         plan = self._plan(
             run_key=run_key,
             item_key=item_key,
@@ -285,7 +293,10 @@ class Pipeline(Generic[In_contra, Out_co]):
     async def astream(
         self, source: Iterable[In_contra] | AsyncIterable[In_contra], /, *, check: bool = True
     ) -> AsyncIterator[ItemResult[Out_co]]:
-        """The items as they end, each when its end is on record. At the end it raises as `arun` does. To leave it earlier interrupts the run."""
+        """
+        The items as they end, each when its end is on record. At the end it raises as `arun` does. To leave it earlier
+        interrupts the run.
+        """
         results: Any = Stream[Any](self._plan(keep_outputs=False), source, check=check).results()
         try:
             async for result in results:
@@ -294,11 +305,16 @@ class Pipeline(Generic[In_contra, Out_co]):
             await results.aclose()
 
     def stream(self, source: Iterable[In_contra], /, *, check: bool = True) -> Iterator[ItemResult[Out_co]]:
-        """As `astream`, for code that is not async; signals do what they do to `run`. Work goes on while the next result is asked for."""
+        """
+        As `astream`, for code that is not async; signals do what they do to `run`. Work goes on while the next result
+        is asked for.
+        """
         return stepped(Stream(self._plan(keep_outputs=False), source, check=check))
 
     def _check_stage(self, stage: str | None) -> None:
-        """Refuse the name of a stage that nothing can have failed at: nothing found would look as if nothing had failed."""
+        """
+        Refuse the name of a stage that nothing can have failed at: nothing found would look as if nothing had failed.
+        """
         if stage is None or stage in {*(known.name for known in self.stages), "source"}:
             return
         # One that was renamed since has letters all the same.
@@ -320,11 +336,12 @@ class Pipeline(Generic[In_contra, Out_co]):
         **where: Unpack[LetterFilter],
     ) -> RunResult[Out_co]:
         """
-        Run the open dead letters of this pipeline again, from the stage that failed with its stored input; with a `canary`, so many of
-        them first, and the others only if all of those succeed.
+        Run the open dead letters of this pipeline again, from the stage that failed with its stored input; with a
+        `canary`, so many of them first, and the others only if all of those succeed.
 
-        Outputs go to the sink of the run that a letter comes from, exactly once, and its counts and its status change with them; `sink`, a
-        new one, gets all of them instead. The same `run_key` goes on with the same replay. `progress` and `check` are those of `run`.
+        Outputs go to the sink of the run that a letter comes from, exactly once, and its counts and its status change
+        with them; `sink`, a new one, gets all of them instead. The same `run_key` goes on with the same replay.
+        `progress` and `check` are those of `run`.
         """
         checked(where, without=("pipeline", "status"))
         self._check_stage(where.get("stage"))
@@ -352,9 +369,9 @@ class Pipeline(Generic[In_contra, Out_co]):
         watch: Callable[[RunView], None] | None = None,
     ) -> RunResult[Out_co]:
         """
-        Run the dead letters of these ids that are open, as a run of its own, each from the stage that failed with its stored input. A letter is
-        settled (resolved, or open again) in the transaction that finishes its item; nothing is deleted. The same `run_key` goes on with what
-        that replay has claimed, and with its sink.
+        Run the dead letters of these ids that are open, as a run of its own, each from the stage that failed with its
+        stored input. A letter is settled (resolved, or open again) in the transaction that finishes its item; nothing
+        is deleted. The same `run_key` goes on with what that replay has claimed, and with its sink.
         """
         plan = self._plan(
             run_key=run_key,
@@ -390,7 +407,10 @@ class Pipeline(Generic[In_contra, Out_co]):
         return Plan(name=self.name, stages=self.stages, bounds=self._bounds, run_key=run_key, **options)
 
     def _target(self) -> str | None:
-        """Where the command line would find this pipeline: ``file.py:name`` or ``module:name``; None if it could not, as in a notebook."""
+        """
+        Where the command line would find this pipeline: ``file.py:name`` or ``module:name``; None if it could not, as
+        in a notebook.
+        """
         module = sys.modules.get(self._module or "")
         name = next((name for name, value in list(vars(module).items()) if value is self), None) if module else None
         file = getattr(module, "__file__", None)

@@ -1,16 +1,19 @@
 """
-Replays of dead letters: a run over letters that it has claimed, whose outputs come home to the runs that the letters come from.
+Replays of dead letters: a run over letters that it has claimed, whose outputs come home to the runs that the letters
+come from.
 
-A replay holds its own lease, and one on every run that something of it comes home to: an `Origin`. Outputs go to the sink of that run in the way
-of every sink: written where they do not count yet, then one transaction of the store says for all of it that it counts (the item in the replay, the
-item, the counts and the offset of the sink in its own run, the letter), then they are settled. Whoever has lost one of these leases writes nothing.
+A replay holds its own lease, and one on every run that something of it comes home to: an `Origin`. Outputs go to the
+sink of that run in the way of every sink: written where they do not count yet, then one transaction of the store says
+for all of it that it counts (the item in the replay, the item, the counts and the offset of the sink in its own run,
+the letter), then they are settled. Whoever has lost one of these leases writes nothing.
 
     list     the letters that were open are claimed and put on record in their order; the place is the number of the item
     admit    the letter's run is opened, unless it is: lease, sink; what cannot come home stays open, with the reason
     finish   as in any run; `Homecoming` says what it means for the letter's run
     end      sinks are finished, leases given back, letters that were claimed and not settled are open again
 
-Who dies leaves a mark on every run whose sink it has opened (`replayed_by`). The next replay of the pipeline makes that good first.
+Who dies leaves a mark on every run whose sink it has opened (`replayed_by`). The next replay of the pipeline makes that
+good first.
 """
 
 from __future__ import annotations
@@ -82,7 +85,8 @@ class Chosen:
 
 # -- sinks that are opened again ------------------------------------------------------------------------------------------------------
 
-# Tables that this process was given, for addresses that do not belong on record: by the id of the run, and by name if that names one database.
+# Tables that this process was given, for addresses that do not belong on record: by the id of the run, and by name if
+# that names one database.
 _tables: dict[str, Table] = {}
 
 
@@ -119,8 +123,9 @@ def remember(run: str, sink: object) -> None:
 
 def _names_one(table: Table) -> bool:
     """
-    Whether two tables of this name are surely in one database: of the address of a server only the password is hidden. A function that connects
-    may connect anywhere, and so may a secret of which nobody knows where it comes from; a path depends on the folder.
+    Whether two tables of this name are surely in one database: of the address of a server only the password is hidden.
+    A function that connects may connect anywhere, and so may a secret of which nobody knows where it comes from; a path
+    depends on the folder.
     """
     target = table.target
     if isinstance(target, str):
@@ -170,7 +175,10 @@ class Gone(PermanentFailure):
 
 
 def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Sink | None:
-    """The sink of a run, from what is on record or was given to this process; None if the store keeps its outputs. `Gone` if there is no way."""
+    """
+    The sink of a run, from what is on record or was given to this process; None if the store keeps its outputs. `Gone`
+    if there is no way.
+    """
     if run.sink is None and run.sink_at is None:
         return None
     told: dict[str, Any] = json.loads(run.sink_at) if run.sink_at else {}
@@ -194,7 +202,8 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
         raise Gone(message)
     ended = run.status in ENDED
     if not told and there and path.suffix not in {".parquet", ".pq"} and ended and path.stat().st_size != (offset or 0):
-        # Only its name is on record, from before there was more: what is not just as that run has left it may be another file.
+        # Only its name is on record, from before there was more: what is not just as that run has left it may be
+        # another file.
         message = f"the sink of its run, {path}, is not as the run has left it: give another one with sink= (--output in a shell)"
         raise Gone(message)
     return open_sink(path)
@@ -211,7 +220,10 @@ def waiting_in(run: RunRecord) -> Path | None:
 
 
 def _table(run: RunRecord, told: dict[str, Any], given: object) -> Table:
-    """The table of a run, and never one that may be another run's. What is on record is the same from every folder, so it comes first."""
+    """
+    The table of a run, and never one that may be another run's. What is on record is the same from every folder, so it
+    comes first.
+    """
     name = run.sink or ""
     if "target" in told:
         return Table(told["target"], told["table"], key=told["key"])
@@ -231,7 +243,10 @@ def _table(run: RunRecord, told: dict[str, Any], given: object) -> Table:
 
 
 def as_recorded(store: Store, pipeline: str, table: Table, run_key: str | None = None) -> Table:
-    """The table with the key that the run of this name has on record for it; without a name, the newest run of the pipeline that has one."""
+    """
+    The table with the key that the run of this name has on record for it; without a name, the newest run of the
+    pipeline that has one.
+    """
     found = store.runs(pipeline, limit=LOOKED_THROUGH) if run_key is None else [store.find_run(pipeline, run_key)]
     target = steady(table.target) if isinstance(table.target, str) else None
     for run in found:
@@ -275,9 +290,9 @@ def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
 
 def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, before: RunRecord) -> RunRecord:
     """
-    Open the sink of a run where that has come to: what was written and never committed goes. The run's record, which is another one if something
-    on it is not in the sink. `before` is the run as it was found: one that has come to a good end, and that nobody has touched since, has left
-    nothing behind what is committed.
+    Open the sink of a run where that has come to: what was written and never committed goes. The run's record, which is
+    another one if something on it is not in the sink. `before` is the run as it was found: one that has come to a good
+    end, and that nobody has touched since, has left nothing behind what is committed.
     """
     state = persist(lambda: store.shard_state(record.number, 0), "the store")
     alone = not lease.before or certainly_dead(lease.before)
@@ -291,7 +306,8 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     open_it = partial(sink.open, at, run=record.id, token=lease.token, alone=alone, settled=settled, mark=mark)
     persist(open_it, "the sink", patience=lease.ttl / 2, unclear=False)  # nobody beats for the lease yet
     if sink.name is not None and (state.sink_offset is None or sink.mark != state.sink_mark):
-        # From now on what stands in the file is ours, and can be told from what is on record; and more may follow that is not.
+        # From now on what stands in the file is ours, and can be told from what is on record; and more may follow that
+        # is not.
         news = Batch(sink_offset=state.sink_offset or 0, sink_mark=sink.mark, read=state.read)
         persist(lambda: store.write(lease, news), "the store")
     if not sink.returned:
@@ -335,8 +351,8 @@ class Origin:
 
     def judge(self, said: Standing, before: RunCounts, after: RunCounts, exhausted: bool) -> Standing:  # noqa: FBT001 - as on record
         """
-        What is said of the run now. One that has read everything and finished all of it is called by its counts; of any other only the
-        numbers change.
+        What is said of the run now. One that has read everything and finished all of it is called by its counts; of any
+        other only the numbers change.
         """
         then, now = (
             Counts.of(counts, degraded=counts.degraded, source_exhausted=exhausted) for counts in (before, after)
@@ -358,8 +374,8 @@ class Origin:
 
 class Origins:
     """
-    The runs that a replay brings something home to. Not safe in threads: one asks at a time. With `elsewhere` outputs go to the replay's own
-    sink, and these runs get the counts alone.
+    The runs that a replay brings something home to. Not safe in threads: one asks at a time. With `elsewhere` outputs
+    go to the replay's own sink, and these runs get the counts alone.
     """
 
     def __init__(self, store: Store, replay: RunRecord, lease: Lease, bounds: Bounds, *, elsewhere: bool) -> None:
@@ -403,7 +419,8 @@ class Origins:
         record: RunRecord | None = persist(lambda: self._store.run(run), "the store")
         if record is None or record.id == self._replay.id:
             return None
-        # A replay that was stopped past its lease may find the run free, because whoever took over has finished with it.
+        # A replay that was stopped past its lease may find the run free, because whoever took over has finished with
+        # it.
         held = _held(
             self._store,
             record,
@@ -428,7 +445,9 @@ class Origins:
             self._finish(run)
 
     def finish(self) -> None:
-        """Nothing more comes home: sinks are finished, leases given back. The first error is raised when all was tried."""
+        """
+        Nothing more comes home: sinks are finished, leases given back. The first error is raised when all was tried.
+        """
         errors: list[Exception] = []
         for run in [*self._open]:
             try:
@@ -469,8 +488,9 @@ def hold(
     only_if: Callable[[], object] = lambda: None,
 ) -> tuple[RunRecord, Lease, Sink | None]:
     """
-    A run for a replay: its sink, unless outputs go elsewhere, and its lease, with a mark on the run until the sink is finished with. Once the
-    lease is there and before anything is done with it, `only_if` may raise: the lease is given back.
+    A run for a replay: its sink, unless outputs go elsewhere, and its lease, with a mark on the run until the sink is
+    finished with. Once the lease is there and before anything is done with it, `only_if` may raise: the lease is given
+    back.
     """
     state = persist(lambda: store.shard_state(record.number, 0), "the store")
     sink = None if elsewhere else opened_again(record, state.sink_offset, given)
@@ -494,7 +514,10 @@ def hold(
 
 
 def _held(store: Store, record: RunRecord, replay: str | None, **how: Any) -> tuple[RunRecord, Lease, Sink | None]:
-    """As `hold`, which is done again while the error is one that passes, such as a connection that was cut; `Gone` if it does not."""
+    """
+    As `hold`, which is done again while the error is one that passes, such as a connection that was cut; `Gone` if it
+    does not.
+    """
 
     def once() -> tuple[RunRecord, Lease, Sink | None]:
         try:
@@ -520,7 +543,8 @@ def _held(store: Store, record: RunRecord, replay: str | None, **how: Any) -> tu
 def _marked(store: Store, record: RunRecord, lease: Lease, sink: Sink, replay: str | None) -> RunRecord:
     persist(lambda: store.hold_sink(lease, replay), "the store")
     try:
-        # A replay that is under way waits for a sink as it does when it writes to it: its letters need not be sent again for a moment's loss.
+        # A replay that is under way waits for a sink as it does when it writes to it: its letters need not be sent
+        # again for a moment's loss.
         now: RunRecord = persist(lambda: make_ready(sink, store, record, lease, before=record), "the sink")
     except BaseException:
         with suppress(Exception):  # whose mark was there still has to be made good
@@ -549,8 +573,8 @@ def mark_left(store: Store, lease: Lease, sink: Sink) -> None:
 
 def make_good(store: Store, given: object = None) -> None:
     """
-    Make good what dead replays have left: rows that were committed and not moved, tails that were never committed, Parquet files
-    that were not built.
+    Make good what dead replays have left: rows that were committed and not moved, tails that were never committed,
+    Parquet files that were not built.
     """
     for record in persist(store.held_sinks, "the store"):
         holder = persist(partial(store.run, record.replayed_by or ""), "the store")
@@ -584,7 +608,9 @@ def _make_good(store: Store, record: RunRecord, given: object) -> None:
 
 
 class Resends(Intake):
-    """The items of a replay: letters from its list, each claimed, from the stage that failed with the input it had there."""
+    """
+    The items of a replay: letters from its list, each claimed, from the stage that failed with the input it had there.
+    """
 
     def __init__(self, chosen: Chosen, plan: Plan, lease: Lease, origins: Origins, **options: Any) -> None:
         super().__init__(iter(()), None, stages=plan.stages, **options)

@@ -32,8 +32,8 @@ class Use:
 
 def use(factory: Callable[[], AsyncManager[T] | Manager[T]], /) -> T:
     """
-    As the default of a stage's parameter: what the factory's context manager gives. It is opened once per worker process and event loop,
-    before the first item, and closed after the last one.
+    As the default of a stage's parameter: what the factory's context manager gives. It is opened once per worker
+    process and event loop, before the first item, and closed after the last one.
     """
     if not callable(factory):
         message = f"expected use() to get a function that gives a context manager, got: a value of type {type(factory).__name__}."

@@ -36,8 +36,8 @@ RunOutcome: TypeAlias = Literal["success", "partial", "failure"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts(Tally):
     """
-    Where the items of a run are. `total` (items read) is always succeeded + skipped + dlq + failed + pending; `degraded` ones are part of
-    the succeeded. `source_exhausted` says whether everything was read.
+    Where the items of a run are. `total` (items read) is always succeeded + skipped + dlq + failed + pending;
+    `degraded` ones are part of the succeeded. `source_exhausted` says whether everything was read.
     """
 
     total: int = 0
@@ -66,7 +66,10 @@ class Counts(Tally):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemResult(Generic[Out_co]):
-    """How one item ended. `value` is the output of an item that succeeded, `error` the sanitised text of a failure or the reason of a skip."""
+    """
+    How one item ended. `value` is the output of an item that succeeded, `error` the sanitised text of a failure or the
+    reason of a skip.
+    """
 
     key: str
     status: ItemStatus
@@ -169,15 +172,16 @@ class RunResult(Generic[Out_co]):
 
     def write_errors(self, path: str | Path, *, reveal: bool = False) -> int:
         """
-        Add every error of this run to a CSV file that opens in a spreadsheet; how many lines that were. Lines that are there already are
-        not written again, so this may be said after every resume. Without `reveal`, what looks like a credential is masked.
+        Add every error of this run to a CSV file that opens in a spreadsheet; how many lines that were. Lines that are
+        there already are not written again, so this may be said after every resume. Without `reveal`, what looks like a
+        credential is masked.
         """
         return append_errors(path, self.errors(), reveal=reveal)
 
     def raise_for_status(self) -> Self:
         """
-        Itself if the run came to a good end (completed, partial_success); else RunFailed (or FailureBudgetExceeded), and RunInterrupted if it
-        was interrupted, paused or cancelled.
+        Itself if the run came to a good end (completed, partial_success); else RunFailed (or FailureBudgetExceeded),
+        and RunInterrupted if it was interrupted, paused or cancelled.
         """
         if self.status in {"completed", "partial_success"}:
             return self
@@ -223,8 +227,8 @@ def _restored(fields: dict[str, Any]) -> RunResult[Any]:
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PartialResult(Generic[A, B]):
     """
-    How a function fared over many items: what succeeded with its result, what failed with its error, what it skipped and why, each in the order
-    it came. `degraded` has those of the succeeded ones that could have been better, and why.
+    How a function fared over many items: what succeeded with its result, what failed with its error, what it skipped
+    and why, each in the order it came. `degraded` has those of the succeeded ones that could have been better, and why.
     """
 
     status: RunOutcome

@@ -45,7 +45,10 @@ class Skip(Exception):
 
 
 class Snooze(Exception):
-    """Raise it in a stage to say: not yet, come back after so many seconds. It costs no attempt, and ends 7 days after the first one."""
+    """
+    Raise it in a stage to say: not yet, come back after so many seconds. It costs no attempt, and ends 7 days after the
+    first one.
+    """
 
     def __init__(self, delay: Seconds) -> None:
         self.delay = as_seconds(delay)
@@ -56,7 +59,10 @@ class Snooze(Exception):
 
 
 class Degraded(Generic[Out_co]):
-    """Return it from a stage: an output that is not as good as it should be, and why. The item succeeds and counts as degraded."""
+    """
+    Return it from a stage: an output that is not as good as it should be, and why. The item succeeds and counts as
+    degraded.
+    """
 
     __slots__ = ("value", "why")
 
@@ -70,7 +76,8 @@ class Degraded(Generic[Out_co]):
 
 class Stage(Generic[P, In_contra, Out_co]):
     """
-    One step of a pipeline, made by `stage`. Calling it calls the function as it is, without any protection, as a test would.
+    One step of a pipeline, made by `stage`. Calling it calls the function as it is, without any protection, as a test
+    would.
 
     `batch` is how many items the function gets at a time, in a list; None for one item.
     """
@@ -233,15 +240,18 @@ def stage(
     **unknown: Never,
 ) -> Any:
     """
-    Make a function one stage of a pipeline: it gets an item and returns what becomes of it. Sync functions run in threads.
+    Make a function one stage of a pipeline: it gets an item and returns what becomes of it. Sync functions run in
+    threads.
 
-    Without a `guard` its attempts follow the preset ``stage``; `retry` and `timeout` win over those of the guard. `concurrency` is how many
-    items may be in it at a time. ``checkpoint=True`` stores its output, so that neither resume nor replay pays for it again. `repairs` change
-    the input of an item that failed with an error that is not retried, one after the other, at most two. `version` says that the code has
-    changed; what that means for a run that is resumed, its ``on_change`` decides.
+    Without a `guard` its attempts follow the preset ``stage``; `retry` and `timeout` win over those of the guard.
+    `concurrency` is how many items may be in it at a time. ``checkpoint=True`` stores its output, so that neither
+    resume nor replay pays for it again. `repairs` change the input of an item that failed with an error that is not
+    retried, one after the other, at most two. `version` says that the code has changed; what that means for a run that
+    is resumed, its ``on_change`` decides.
 
-    With `batch` the function gets a list of up to so many items and returns a list of the same length, in the same order. In it an exception
-    says that this item has failed, a `Skip` or a `Snooze` says that of this item, and a `Degraded` is an output. `concurrency` counts calls.
+    With `batch` the function gets a list of up to so many items and returns a list of the same length, in the same
+    order. In it an exception says that this item has failed, a `Skip` or a `Snooze` says that of this item, and a
+    `Degraded` is an output. `concurrency` counts calls.
     """
     options: dict[str, Any] = {
         "guard": guard,
@@ -332,7 +342,10 @@ def _made(
 def _stage_guard(
     fn: Callable[..., Any], given: Guard | None, retry: Any, timeout: Any, isolation: Any, *, is_async: bool
 ) -> Guard:
-    """What protects the attempts of a stage: a stage always waits for an open circuit, and leaves a blocking call in its thread."""
+    """
+    What protects the attempts of a stage: a stage always waits for an open circuit, and leaves a blocking call in its
+    thread.
+    """
     base = given or Guard(retry=presets.stage)
     bound = base.timeout if timeout is None else timeout
     isolation = base.isolation if isolation is None else isolation

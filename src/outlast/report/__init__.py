@@ -1,5 +1,6 @@
 """
-Understanding a run: what it came to, what went wrong, where the time and the money went, and why one item took the way it took.
+Understanding a run: what it came to, what went wrong, where the time and the money went, and why one item took the way
+it took.
 
     outlast.report.of(pipeline.run(rows)).save("report.html")
     outlast.report.read(app, "2026-11-15").errors

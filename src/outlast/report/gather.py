@@ -250,7 +250,8 @@ def _stages(run: RunRecord, sums: Sums, *, complete: bool) -> tuple[StageReport,
     for place, mark in enumerate(run.stages):
         figures = by_stage[place]
         here = [figure for figure in sums.items if figure.stage == place and not figure.unread]
-        # Every unit has one first attempt, in whichever pass. Without those that succeeded: every item that ended here or further on has been here.
+        # Every unit has one first attempt, in whichever pass. Without those that succeeded: every item that ended here
+        # or further on has been here.
         entered = sum(figure.number for figure in figures if not figure.again)
         if not complete:
             entered = sum(figure.number for figure in sums.items if figure.stage >= place and not figure.unread)

@@ -1,5 +1,6 @@
 """
-A report as values. Every field has the same name in Python and in JSON; durations are seconds, instants aware and in UTC.
+A report as values. Every field has the same name in Python and in JSON; durations are seconds, instants aware and in
+UTC.
 
 All texts in it have been sanitised, and there are no payloads.
 """
@@ -34,8 +35,8 @@ def plain(value: object) -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """
-    Which run. `took` is from its first beginning to its end, or to its last finished item, with the pauses between its passes; `worked` is what
-    its passes took without them, None if the end of one is not on record.
+    Which run. `took` is from its first beginning to its end, or to its last finished item, with the pauses between its
+    passes; `worked` is what its passes took without them, None if the end of one is not on record.
     """
 
     id: str
@@ -53,7 +54,10 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountFacts:
-    """Where the items are; `total` is succeeded + skipped + dlq + failed + pending, and degraded ones are part of succeeded."""
+    """
+    Where the items are; `total` is succeeded + skipped + dlq + failed + pending, and degraded ones are part of
+    succeeded.
+    """
 
     total: int
     succeeded: int
@@ -68,7 +72,10 @@ class CountFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How many units needed no retry, one, two, and three or more. A unit is an item at a stage; for a whole run it is an item."""
+    """
+    How many units needed no retry, one, two, and three or more. A unit is an item at a stage; for a whole run it is an
+    item.
+    """
 
     none: int = 0
     one: int = 0
@@ -90,10 +97,11 @@ class Spread:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReport:
     """
-    One stage. `entered` units came to it; `first_try` and `after_retry` of them came through, for `fell_back` a fallback answered, `dead` and
-    `skipped` ended there, `mended` ended there too until a replay did their work, and `unfinished` are still to be done: these seven add up to
-    `entered`. `first_try_rate` is a share of those that were not skipped, `retried_rate` of all. With ``audit="failures"`` what succeeded is not
-    on record: `attempts`, `took`, `first_try`, `after_retry` and `fell_back` are None.
+    One stage. `entered` units came to it; `first_try` and `after_retry` of them came through, for `fell_back` a
+    fallback answered, `dead` and `skipped` ended there, `mended` ended there too until a replay did their work, and
+    `unfinished` are still to be done: these seven add up to `entered`. `first_try_rate` is a share of those that were
+    not skipped, `retried_rate` of all. With ``audit="failures"`` what succeeded is not on record: `attempts`, `took`,
+    `first_try`, `after_retry` and `fell_back` are None.
     """
 
     name: str
@@ -118,7 +126,9 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """What items waited for, all in all. `kind` and `name` are the two parts of the reason; `text` says it to a person."""
+    """
+    What items waited for, all in all. `kind` and `name` are the two parts of the reason; `text` says it to a person.
+    """
 
     kind: str
     name: str | None
@@ -131,7 +141,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeReport:
-    """Where the time of all finished items went: attempts, waits, and slots (and whatever else lies between attempts)."""
+    """
+    Where the time of all finished items went: attempts, waits, and slots (and whatever else lies between attempts).
+    """
 
     total: float
     work: float
@@ -154,8 +166,8 @@ class Amplification:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorGroup:
     """
-    Failed attempts with one fingerprint, and their share of all failed attempts. Of the units whose last error it was, `saved` came
-    through after it and `dead` did not.
+    Failed attempts with one fingerprint, and their share of all failed attempts. Of the units whose last error it was,
+    `saved` came through after it and `dead` did not.
     """
 
     group: str
@@ -174,8 +186,8 @@ class ErrorGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterGroup:
     """
-    Dead letters of this run with one fingerprint that no replay has mended. `open` ones wait for somebody; the commands look at them and
-    replay them.
+    Dead letters of this run with one fingerprint that no replay has mended. `open` ones wait for somebody; the commands
+    look at them and replay them.
     """
 
     group: str
@@ -196,8 +208,8 @@ class LetterGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """
-    What was spent under one name. `wasted` is what failed attempts of items that came through and everything of items that did not have
-    cost; the two parts named before overlap.
+    What was spent under one name. `wasted` is what failed attempts of items that came through and everything of items
+    that did not have cost; the two parts named before overlap.
     """
 
     name: str
@@ -264,8 +276,8 @@ class Warned:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """
-    What a run came to, and why. `unknown` says in sentences what is not on record; `stop_reasons` counts failed items by why they were not
-    tried again; `left_out` counts groups beyond those listed.
+    What a run came to, and why. `unknown` says in sentences what is not on record; `stop_reasons` counts failed items
+    by why they were not tried again; `left_out` counts groups beyond those listed.
     """
 
     format: int

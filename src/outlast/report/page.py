@@ -1,5 +1,6 @@
 """
-A report as one page that needs nothing else: no network, no script, no font. What matters the morning after stands first.
+A report as one page that needs nothing else: no network, no script, no font. What matters the morning after stands
+first.
 """
 
 from __future__ import annotations

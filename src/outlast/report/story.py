@@ -35,8 +35,9 @@ class Moment:
     """
     One thing that happened to an item, and a sentence that says it. `at` is None where that is not on record.
 
-    `seconds` is how long an attempt or a wait took; `why` is a wait's reason; `stage`, `attempt`, `outcome` (``success``, ``retrying``,
-    ``failed``, and at the end the item's status), `error_class`, `error` and `stop_reason` are an attempt's or the end's.
+    `seconds` is how long an attempt or a wait took; `why` is a wait's reason; `stage`, `attempt`, `outcome`
+    (``success``, ``retrying``, ``failed``, and at the end the item's status), `error_class`, `error` and `stop_reason`
+    are an attempt's or the end's.
     """
 
     kind: Kind
@@ -61,8 +62,9 @@ class Moment:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
     """
-    All that is on record of one item. `status` is None for one that is not finished. `took` is how long it was in hand, attempts and waits, in
-    all passes and replays together, without the pauses between them; `worked` is the part of it that attempts took.
+    All that is on record of one item. `status` is None for one that is not finished. `took` is how long it was in hand,
+    attempts and waits, in all passes and replays together, without the pauses between them; `worked` is the part of it
+    that attempts took.
     """
 
     run_id: str
@@ -150,7 +152,10 @@ class _Trial:
 
     @property
     def took_us(self) -> int:
-        """How long the item was in hand: what its row says of the pass that finished it, and the spans of attempts in passes before that."""
+        """
+        How long the item was in hand: what its row says of the pass that finished it, and the spans of attempts in
+        passes before that.
+        """
         spans: dict[int, tuple[int, int]] = {}
         for each in self.attempts:
             if self.row is None or each.started_us < self.row.started_us:

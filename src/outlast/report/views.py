@@ -1,5 +1,6 @@
 """
-What a store has on record, as the command line and a desk ask for it: values, and the documents that programs get of them.
+What a store has on record, as the command line and a desk ask for it: values, and the documents that programs get of
+them.
 
     Views          runs and what is in them, dead letters, events, breakers; and wishes to what is running
     run_document   and its like: a value as a document for programs
@@ -39,7 +40,10 @@ _RUN = "id pipeline run_key kind status reason why passes wanted sink started_at
 
 
 class Plain(Codec):
-    """Payloads as a shell can take them: without the classes that the pipeline's own code would give them, and without numpy's."""
+    """
+    Payloads as a shell can take them: without the classes that the pipeline's own code would give them, and without
+    numpy's.
+    """
 
     _plainly = True
 
@@ -55,7 +59,10 @@ class Shell(Plain):
 
 
 class LetterView(NamedTuple):
-    """A dead letter with every attempt at it, each with the run that made it, and how it had failed before it was replayed."""
+    """
+    A dead letter with every attempt at it, each with the run that made it, and how it had failed before it was
+    replayed.
+    """
 
     letter: DeadLetter
     tried: Sequence[tuple[RunRecord, AttemptRow]]
@@ -99,7 +106,10 @@ class Views:
         return found
 
     def runs(self, pipeline: str | None = None, status: RunStatus | None = None, *, limit: int = 50) -> list[RunRecord]:
-        """The newest runs, as people are told of them: one that is on record as running and that nobody runs is among the interrupted."""
+        """
+        The newest runs, as people are told of them: one that is on record as running and that nobody runs is among the
+        interrupted.
+        """
         store = self._store
         if status not in {"running", "interrupted"}:
             return [as_told(store, run) for run in store.runs(pipeline, status, limit=limit)]
@@ -116,7 +126,10 @@ class Views:
         return next(iter(self._store.find_replays(run_key, pipeline)), None)
 
     def worker(self, run: RunRecord) -> str | None:
-        """Which process is running it now, for a person's eye; None if none is, or if that was one of this machine that is gone."""
+        """
+        Which process is running it now, for a person's eye; None if none is, or if that was one of this machine that is
+        gone.
+        """
         lease = self._store.run_lease(run.number, 0)
         if lease is None or certainly_dead(lease.owner):
             return None
@@ -182,7 +195,9 @@ class Views:
         return self._store.want(run.id, "pause")
 
     def cancel(self, run: RunRecord) -> tuple[bool, str | None]:
-        """End a run for good: whether there was something to end, and which process was asked to, if one is running it."""
+        """
+        End a run for good: whether there was something to end, and which process was asked to, if one is running it.
+        """
         worker = self.worker(run)
         if worker is not None:
             return self._store.want(run.id, "cancel"), worker
@@ -194,7 +209,9 @@ class Views:
     # -- breakers ------------------------------------------------------------------------------------------------------
 
     def breakers(self) -> list[dict[str, Any]]:
-        """The circuits that processes share, and the breakers of runs that a command has started, as they were last seen."""
+        """
+        The circuits that processes share, and the breakers of runs that a command has started, as they were last seen.
+        """
         watched = self._store.states("watched_breaker")
         return [_circuit(state) for state in self._store.states("breaker")] + [
             {"name": state.name, "shared": False, "changed_at": state.changed_at} | dict(state.data)
@@ -202,7 +219,10 @@ class Views:
         ]
 
     def steer(self, name: str, wish: str, reason: str) -> tuple[bool, bool]:
-        """Isolate or reset a breaker: whether it is shared, which acts at once, and whether it is one of runs, which are asked to."""
+        """
+        Isolate or reset a breaker: whether it is shared, which acts at once, and whether it is one of runs, which are
+        asked to.
+        """
         from outlast.breaker.shared import by_hand
 
         shared, watched = self._store.state("breaker", name), self._store.state("watched_breaker", name)
@@ -218,7 +238,10 @@ class Views:
         return shared is not None, asked
 
     def look_after(self, breakers: Mapping[str, CircuitBreaker]) -> None:
-        """Do what was asked of a run's breakers, and put their state on record where it has changed. A shared one is on record by itself."""
+        """
+        Do what was asked of a run's breakers, and put their state on record where it has changed. A shared one is on
+        record by itself.
+        """
         for name, breaker in breakers.items():
             if breaker.shared:
                 continue
@@ -248,14 +271,20 @@ class Views:
     def events(
         self, run: str | None = None, name: str | None = None, *, after: int | None = None, limit: int = 100
     ) -> list[EventRow]:
-        """A page of the events on record, the oldest first; those of a run as `run` finds it, or of one name, older names too."""
+        """
+        A page of the events on record, the oldest first; those of a run as `run` finds it, or of one name, older names
+        too.
+        """
         run_id = None if run is None else self.run(run).id
         return self._store.events(run_id, None if name is None else canonical(name), after=after, limit=limit)
 
     # -- dead letters --------------------------------------------------------------------------------------------------
 
     def letters(self, codec: Codec | None = None) -> DeadLetters:
-        """The dead letters, without the code that could replay them; as a shell can show them, unless another codec is named."""
+        """
+        The dead letters, without the code that could replay them; as a shell can show them, unless another codec is
+        named.
+        """
 
         def replay(pipeline: str, *_: object, **__: object) -> Any:
             message = f"expected the code of {pipeline}: name it with --target app.py:{pipeline}."
@@ -308,7 +337,9 @@ def as_told(store: Store, run: RunRecord) -> RunRecord:
 
 
 def unfinished(run: RunRecord) -> bool:
-    """Whether there is something left to go on with: items that have not ended, or a source that was not read to its end."""
+    """
+    Whether there is something left to go on with: items that have not ended, or a source that was not read to its end.
+    """
     return not run.source_exhausted or run.counts.pending > 0
 
 

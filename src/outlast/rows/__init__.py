@@ -6,7 +6,8 @@ Rows that people typed: steps that cleanse and check them, and words in which th
     dates     year_month: what people write for a month, as YYYYMM
     models    from_model: a pydantic model as a step, its complaints in plain sentences
 
-The errors themselves, and the file they go to, are those of every run (`outlast.pipeline.record.rowerrors`, `outlast.pipeline.record.errorfile`).
+The errors themselves, and the file they go to, are those of every run (`outlast.pipeline.record.rowerrors`,
+`outlast.pipeline.record.errorfile`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Months as people write them, read as YYYYMM. What could mean two things is refused: nobody is there to ask.
 
-As it is: 202501 as text or number. Put into order: what begins with the year, with a day or without, and dates of Python, pandas and
-numpy. Converted: the Chinese way of writing, digits of full width, Chinese numerals.
+As it is: 202501 as text or number. Put into order: what begins with the year, with a day or without, and dates of
+Python, pandas and numpy. Converted: the Chinese way of writing, digits of full width, Chinese numerals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from outlast.rows.fields import cleanse
 if TYPE_CHECKING:
     from outlast.rows.steps import RowTransformStep
 
-# Six digits of another meaning (day, month and a short year) must not pass for a year far away. 9999 stands for "no end" in many tables.
+# Six digits of another meaning (day, month and a short year) must not pass for a year far away. 9999 stands for "no
+# end" in many tables.
 _YEARS = range(1900, 2200)
 _NO_END = 9999
 _LONGEST = 100  # characters of what may be a date
@@ -85,7 +86,10 @@ def _in_order(text: str) -> str:
 
 
 def chinese(value: Any) -> str:
-    """2025年01月, with a day or without, in digits of any width or in Chinese numerals; and full-width spellings of the others."""
+    """
+    2025年01月, with a day or without, in digits of any width or in Chinese numerals; and full-width spellings of the
+    others.
+    """
     if len(value) > _LONGEST:
         raise ValueError
     text = unicodedata.normalize("NFKC", value).strip()
@@ -110,9 +114,9 @@ def _numeral(text: str) -> int:
 
 def year_month(field: str, *, optional: bool = False) -> RowTransformStep:
     """
-    A step that makes YYYYMM of what people write for a month: "202501" stays; "2025-01-15", "2025/1" or a date is put into order (warning "Date
-    format cleansed"); "2025年1月" or "二〇二五年一月" is converted (warning "Chinese date converted"). "01/02/2025" is refused: it may be
-    January or February.
+    A step that makes YYYYMM of what people write for a month: "202501" stays; "2025-01-15", "2025/1" or a date is put
+    into order (warning "Date format cleansed"); "2025年1月" or "二〇二五年一月" is converted (warning "Chinese date converted").
+    "01/02/2025" is refused: it may be January or February.
     """
     return cleanse(
         field,

@@ -1,7 +1,8 @@
 """
 Steps that look at one field each: they check it, and put into order what can be put into order without guessing.
 
-Every message says which field, what is wrong, what is expected, and gives an example; none needs a programmer to be understood.
+Every message says which field, what is wrong, what is expected, and gives an example; none needs a programmer to be
+understood.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     Parser: TypeAlias = Callable[[Any], Any]
 
 MOST_FALLBACKS = 2
-# What a parser may raise to say that a value is not what it reads; a lookup that failed is none of these, and is tried again.
+# What a parser may raise to say that a value is not what it reads; a lookup that failed is none of these, and is tried
+# again.
 UNREADABLE = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError)
 _MOST_CHOICES = 12  # named in a message
 
@@ -43,7 +45,10 @@ def is_empty(value: Any) -> bool:
 
 
 class FieldStep(RowTransformStep):
-    """A step that looks at one field. Many of them may be wrong at the same time, so it runs although others have complained."""
+    """
+    A step that looks at one field. Many of them may be wrong at the same time, so it runs although others have
+    complained.
+    """
 
     despite_errors = True
 
@@ -72,7 +77,10 @@ class FieldStep(RowTransformStep):
 
 
 def missing_column(field: str, row: Mapping[str, Any], name: str | None = None) -> RowError:
-    """A column is not there; perhaps it is, under a name that was misspelt. `name` is the field's own, if it is inside of another."""
+    """
+    A column is not there; perhaps it is, under a name that was misspelt. `name` is the field's own, if it is inside of
+    another.
+    """
     near = nearest(name or field, [str(other) for other in row])
     return RowError(f"Field '{field}': The column is missing.{near.replace('Did you mean', 'Is it')}", field, "missing")
 
@@ -120,9 +128,10 @@ def cleanse(
     optional: bool = False,
 ) -> RowTransformStep:
     """
-    A step that reads a field with `parse`, and if that cannot, with at most two `fallbacks`, in order and at once: this is no retry. A parser
-    returns the value as it should be, or raises ValueError (or another error that says so) for what it does not read. A fallback comes
-    with the warning that the item gets when it was the one that could. If none can, the row is wrong.
+    A step that reads a field with `parse`, and if that cannot, with at most two `fallbacks`, in order and at once: this
+    is no retry. A parser returns the value as it should be, or raises ValueError (or another error that says so) for
+    what it does not read. A fallback comes with the warning that the item gets when it was the one that could. If none
+    can, the row is wrong.
     """
     check = Check()
     if len(fallbacks) > MOST_FALLBACKS:
@@ -215,7 +224,10 @@ def _finite(value: Any) -> Any:
 
 
 def _tidied_number(value: Any) -> Any:
-    """Digits of full width, space around, and commas between thousands; not "1.234,5", which means something else elsewhere."""
+    """
+    Digits of full width, space around, and commas between thousands; not "1.234,5", which means something else
+    elsewhere.
+    """
     if not isinstance(value, str) or len(value) > 300:
         raise TypeError
     text = unicodedata.normalize("NFKC", value).strip().replace("\u2212", "-")
@@ -227,7 +239,10 @@ def _tidied_number(value: Any) -> Any:
 def number(
     field: str, *, low: float | None = None, high: float | None = None, whole: bool = False, optional: bool = False
 ) -> RowTransformStep:
-    """A step that wants a number, from `low` to `high` if these are given. Text becomes a number; "1,234" does so with a warning."""
+    """
+    A step that wants a number, from `low` to `high` if these are given. Text becomes a number; "1,234" does so with a
+    warning.
+    """
     check = Check()
     if low is not None:
         low = check.number("low", low, low=-1e300, default=0)
@@ -285,7 +300,10 @@ class _Matching(FieldStep):
 
 
 def matching(field: str, pattern: str, *, expected: str, example: str, optional: bool = False) -> RowTransformStep:
-    """A step that wants text of a form: the whole of it must fit the regular expression; `expected` and `example` say the form in words."""
+    """
+    A step that wants text of a form: the whole of it must fit the regular expression; `expected` and `example` say the
+    form in words.
+    """
     check = Check()
     expected, example = check.name("expected", expected), check.name("example", example)
     compiled = re.compile("")
@@ -326,7 +344,10 @@ def unexpected_column(name: str, known: Sequence[str]) -> RowError:
 
 
 def columns(*names: str, extra: bool = False) -> RowTransformStep:
-    """A step that wants these columns, and no others unless `extra`; each that is missing or too many is named, with the nearest right name."""
+    """
+    A step that wants these columns, and no others unless `extra`; each that is missing or too many is named, with the
+    nearest right name.
+    """
     check = Check()
     for place, name in enumerate(names, 1):
         check.name(f"column {place}", name)

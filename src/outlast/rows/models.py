@@ -1,5 +1,6 @@
 """
-A pydantic model as a row step. pydantic speaks to programmers; what it complains about is said again for those who own the data.
+A pydantic model as a row step. pydantic speaks to programmers; what it complains about is said again for those who own
+the data.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ class _Model(RowTransformStep):
         return StepResult(made.model_dump(), warnings=self._unused(row, made.model_fields_set))
 
     def _unused(self, row: Mapping[str, Any], used: set[str]) -> list[str]:
-        """A column that the model passes over is as it should be, unless it looks like one that is wanted and was not found."""
+        """
+        A column that the model passes over is as it should be, unless it looks like one that is wanted and was not
+        found.
+        """
         open_names = [field.alias or name for name, field in self._fields.items() if name not in used]
         strange = [str(name) for name in row if name not in self._names and name not in self._fields]
         pairs = [(name, nearest(name, open_names)) for name in strange]
@@ -151,8 +155,8 @@ def _lengths(about: Mapping[str, Any]) -> str:
 
 def from_model(model: Any, /) -> RowTransformStep:
     """
-    A step that checks a row with a pydantic model. The row becomes what the model makes of it, by the names of its fields. An example in an
-    error comes from ``Field(examples=[...])`` if there is one.
+    A step that checks a row with a pydantic model. The row becomes what the model makes of it, by the names of its
+    fields. An example in an error comes from ``Field(examples=[...])`` if there is one.
     """
     if not isinstance(model, type) or not hasattr(model, "model_validate") or not hasattr(model, "model_fields"):
         message = f"expected a pydantic model (a class), of pydantic 2 or newer, got: {show(model)}."

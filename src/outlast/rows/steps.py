@@ -1,8 +1,9 @@
 """
 Row steps, and the stage that runs them one after the other on a copy of each row.
 
-A step *says* what is wrong; it does not raise it. What it raises is treated as in any stage: a lookup that timed out is tried again by the
-stage's policy, with the row as it came in. Warnings are told once, by the attempt that came to an end.
+A step *says* what is wrong; it does not raise it. What it raises is treated as in any stage: a lookup that timed out is
+tried again by the stage's policy, with the row as it came in. Warnings are told once, by the attempt that came to an
+end.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ _UNSET: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step made of a row: the row, what a person should know about it, and what is wrong with it (sentences, or `RowError` values)."""
+    """
+    What a step made of a row: the row, what a person should know about it, and what is wrong with it (sentences, or
+    `RowError` values).
+    """
 
     row: Mapping[str, Any] | None = None
     warnings: Sequence[str] = field(default_factory=list)
@@ -48,15 +52,19 @@ class StepResult:
 
 
 class StepSkipped(Exception):
-    """Raise it in a step that cannot do its work and need not: the row goes on as it was before the step, with a warning that says why."""
+    """
+    Raise it in a step that cannot do its work and need not: the row goes on as it was before the step, with a warning
+    that says why.
+    """
 
 
 class RowTransformStep(ABC):
     """
-    One thing to do with a row; write `apply`, also as a coroutine function. The row is a copy: what happens to it is nobody else's.
+    One thing to do with a row; write `apply`, also as a coroutine function. The row is a copy: what happens to it is
+    nobody else's.
 
-    A step does not see a row in which steps before it found errors, unless it says ``despite_errors = True``: then whoever mends the row
-    reads everything that is wrong with it at once.
+    A step does not see a row in which steps before it found errors, unless it says ``despite_errors = True``: then
+    whoever mends the row reads everything that is wrong with it at once.
     """
 
     name: str = "step"  # in messages and records; that of its class unless given
@@ -127,9 +135,9 @@ def row_stage(
     version: str = "1",
 ) -> Stage[..., Mapping[str, Any], dict[str, Any]]:
     """
-    A stage that runs these steps on each row. Warnings land on the item; errors of all steps together make it fail once and for all, with the
-    error class ``validation_error``. What a step raises follows the stage's policy; `guard`, `retry`, `timeout`, `concurrency`,
-    `checkpoint` and `version` are those of `outlast.stage`.
+    A stage that runs these steps on each row. Warnings land on the item; errors of all steps together make it fail once
+    and for all, with the error class ``validation_error``. What a step raises follows the stage's policy; `guard`,
+    `retry`, `timeout`, `concurrency`, `checkpoint` and `version` are those of `outlast.stage`.
     """
     check = Check()
     name = check.name("name", name)

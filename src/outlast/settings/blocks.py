@@ -1,8 +1,9 @@
 """
-Retry blocks, in every spelling that is accepted, read into the arguments of a `RetryPolicy`; and a policy as such a block.
+Retry blocks, in every spelling that is accepted, read into the arguments of a `RetryPolicy`; and a policy as such a
+block.
 
-Canonical keys carry their unit (``_ms``, ``_s``). A block in an older spelling brings the defaults that went with it there. Unknown keys
-are errors: a retry block that is silently ignored is worse than none.
+Canonical keys carry their unit (``_ms``, ``_s``). A block in an older spelling brings the defaults that went with it
+there. Unknown keys are errors: a retry block that is silently ignored is worse than none.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """
-What kind of callable is this, and is that result something to await? Asked once at decoration, so that calls need not ask.
+What kind of callable is this, and is that result something to await? Asked once at decoration, so that calls need not
+ask.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def _innermost(fn: Any) -> Any:
 
 def _marked(fn: Any) -> bool:
     """
-    Whether fn is marked as a coroutine function, by `inspect.markcoroutinefunction` or as the mock of one. The marks themselves are compared:
-    what answers every attribute has none.
+    Whether fn is marked as a coroutine function, by `inspect.markcoroutinefunction` or as the mock of one. The marks
+    themselves are compared: what answers every attribute has none.
     """
     fn = _innermost(fn)
     for module, mark, attribute in _MARKS:  # nobody can have put a mark of a module that is not loaded
@@ -128,7 +129,9 @@ class Shape:
         return self.required <= count and (self.more or count <= len(self.positional)) and not self.needed
 
     def follows(self, other: Shape) -> bool:
-        """Whether it can be called along with the other one: it takes what every call there has, and needs nothing else."""
+        """
+        Whether it can be called along with the other one: it takes what every call there has, and needs nothing else.
+        """
         if not self.more and len(self.positional) < other.required:
             return False
         if not other.more and not other.needed.issuperset(self.positional[other.required : self.required]):
@@ -144,7 +147,9 @@ class Shape:
     def fitting(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Shape | None = None
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Of the arguments of a call, those that it takes; `given` is the shape of what is called, where names may differ."""
+        """
+        Of the arguments of a call, those that it takes; `given` is the shape of what is called, where names may differ.
+        """
         if kwargs and given is not None and not self.named.issuperset(kwargs):
             left = dict(kwargs)
             for name in given.positional[len(args) :]:

@@ -1,5 +1,6 @@
 """
-Checking what people write: every mistake gathered as a `Problem`, a value that says where, what was expected and what came.
+Checking what people write: every mistake gathered as a `Problem`, a value that says where, what was expected and what
+came.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def show(value: object) -> str:
 
 
 class Check:
-    """Gathers what is wrong with somebody's settings. Each check returns a usable value, so that all of them can run."""
+    """
+    Gathers what is wrong with somebody's settings. Each check returns a usable value, so that all of them can run.
+    """
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -343,7 +346,9 @@ def errno_symbols(words: Sequence[str]) -> frozenset[str]:
 
 
 def errno_type(symbol: str) -> type[OSError] | tuple[()]:
-    """The builtin exception that stands for this errno alone, if there is one: ECONNREFUSED is ConnectionRefusedError."""
+    """
+    The builtin exception that stands for this errno alone, if there is one: ECONNREFUSED is ConnectionRefusedError.
+    """
     import errno
 
     kind = type(OSError(getattr(errno, symbol.upper()), ""))

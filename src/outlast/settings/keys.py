@@ -1,8 +1,10 @@
 """
-The configuration blocks of a guard and its parts, as tables; how a block is read against its table, and how a thing is shown as one.
+The configuration blocks of a guard and its parts, as tables; how a block is read against its table, and how a thing is
+shown as one.
 
-A duration may be written as ``timeout``, ``timeout_s`` or ``timeout_ms``, and without a unit in its key also as ``"30s"`` or ``"500ms"``.
-Numbers and truths may be text, as they are in environment variables. The retry block has more spellings, and a module of its own: `blocks`.
+A duration may be written as ``timeout``, ``timeout_s`` or ``timeout_ms``, and without a unit in its key also as
+``"30s"`` or ``"500ms"``. Numbers and truths may be text, as they are in environment variables. The retry block has more
+spellings, and a module of its own: `blocks`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ T = TypeVar("T")
 
 
 class Key(NamedTuple):
-    """One key of a block: what kind of value it has, what it means, and the option that it sets if that has another name."""
+    """
+    One key of a block: what kind of value it has, what it means, and the option that it sets if that has another name.
+    """
 
     kind: str
     meaning: str
@@ -37,8 +41,8 @@ class Key(NamedTuple):
 _NAME = Key("text", "its name; if left out, that of the guard")
 _SHARED = Key("truth", "whether all processes that use the store have it together")
 
-# Block -> its keys. Kinds: text, integer, number, truth, list; wait (seconds of at least 0) and time (seconds greater than 0), each in three
-# spellings; function (module:name); block (another block, or several).
+# Block -> its keys. Kinds: text, integer, number, truth, list; wait (seconds of at least 0) and time (seconds greater
+# than 0), each in three spellings; function (module:name); block (another block, or several).
 BLOCKS: dict[str, dict[str, Key]] = {
     "guard": {
         "name": Key("text", "its name, also for the parts that have none of their own"),
@@ -165,8 +169,8 @@ def time_of(check: Check, where: tuple[str | int, ...], key: str, value: Any, *,
 
 class Block:
     """
-    A block as it was written: the `settings` that it makes, and in `check` what is wrong with it. `parts` makes the blocks inside of it, `named`
-    the functions.
+    A block as it was written: the `settings` that it makes, and in `check` what is wrong with it. `parts` makes the
+    blocks inside of it, `named` the functions.
     """
 
     def __init__(

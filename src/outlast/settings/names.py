@@ -1,7 +1,8 @@
 """
 From a text to the thing it names: ``shop.steps:label``, ``shop.steps.label`` or ``app.py:label``.
 
-What is wrong with the text is raised as Python has it: ValueError, ImportError, AttributeError, or what the module itself raises.
+What is wrong with the text is raised as Python has it: ValueError, ImportError, AttributeError, or what the module
+itself raises.
 """
 
 from __future__ import annotations

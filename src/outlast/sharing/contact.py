@@ -1,8 +1,9 @@
 """
 This process's contact with what is shared: one thread for each store.
 
-No event loop and no caller waits longer for the store than it wants to. The thread looks after what is in use a few times
-a second, and knows whether the store can be asked at all. While it cannot, each process decides alone, and no call waits.
+No event loop and no caller waits longer for the store than it wants to. The thread looks after what is in use a few
+times a second, and knows whether the store can be asked at all. While it cannot, each process decides alone, and no
+call waits.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Commons(Protocol):
     """Where processes share things. Blocking, and safe in threads; two that compare equal are the same place."""
 
     def change(self, kind: str, name: str, decide: Change[T]) -> T:
-        """Decide in one transaction, with nobody else in between; the answer. `Unreachable` if that could not be done."""
+        """
+        Decide in one transaction, with nobody else in between; the answer. `Unreachable` if that could not be done.
+        """
         ...
 
     def look(self, kind: str, name: str) -> tuple[Mapping[str, Any] | None, float]:
@@ -57,7 +60,9 @@ class Attended:
     """What a contact looks after while it is in use. These are called in the contact's thread."""
 
     def attend(self, contact: Contact) -> float | None:
-        """Look what is new: seconds until the next look, None when it is not in use. `Unreachable` without the store."""
+        """
+        Look what is new: seconds until the next look, None when it is not in use. `Unreachable` without the store.
+        """
         raise NotImplementedError
 
     def left_alone(self, why: str) -> None:
@@ -94,8 +99,8 @@ class Contact:
     """
     This process's contact with one commons.
 
-    `ask` waits for the answer, `post` does not. Both go through one thread, one after the other, which is there only while there is something
-    to do. While the commons is `lost`, only that thread goes on trying.
+    `ask` waits for the answer, `post` does not. Both go through one thread, one after the other, which is there only
+    while there is something to do. While the commons is `lost`, only that thread goes on trying.
     """
 
     def __init__(self, commons: Commons) -> None:
@@ -144,7 +149,10 @@ class Contact:
         then: Callable[[T], object] | None = None,
         otherwise: Callable[[], object] | None = None,
     ) -> None:
-        """Ask without waiting: `then` is given the answer, `otherwise` is called if there is none; both with the caller's context variables."""
+        """
+        Ask without waiting: `then` is given the answer, `otherwise` is called if there is none; both with the caller's
+        context variables.
+        """
         if self.lost:
             if otherwise is not None:
                 otherwise()

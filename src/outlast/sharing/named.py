@@ -1,10 +1,10 @@
 """
 What is known by a name: breakers, limits and retry budgets, of this process or shared by many.
 
-A copy is the same object. A pickle goes by name: in a process that has one of that kind and name it is that one, with the
-state that it has there; otherwise one is made with the same settings. With ``shared=True`` it belongs to one commons for
-good, which its `Bond` knows: that of the first pipeline which runs with it, of the app that was told to `share` it, or,
-when it is used before either, that of the default app.
+A copy is the same object. A pickle goes by name: in a process that has one of that kind and name it is that one, with
+the state that it has there; otherwise one is made with the same settings. With ``shared=True`` it belongs to one
+commons for good, which its `Bond` knows: that of the first pipeline which runs with it, of the app that was told to
+`share` it, or, when it is used before either, that of the default app.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def bind(things: Iterable[Any], commons: Commons) -> None:
 
 def _default() -> Commons:
     """The default app's commons."""
-    # The one place where the core looks up: imports go down only, and the store lies above. By then somebody has asked for a thing that is
-    # shared, so loading it is what is wanted.
+    # The one place where the core looks up: imports go down only, and the store lies above. By then somebody has asked
+    # for a thing that is shared, so loading it is what is wanted.
     from outlast.pipeline.home import DEFAULT
 
     return DEFAULT.commons

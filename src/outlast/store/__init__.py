@@ -6,8 +6,9 @@ The store: runs, items, attempts, dead letters, events and shared states, on SQL
         lease = store.take_run(run.number, 0, owner="host:1", ttl=20)
         store.write(lease, Batch(items=..., attempts=..., read=2000))
 
-One class speaks one SQL; what differs between the two databases is in `sqlite` and `postgres`. All of it is blocking, and safe in threads.
-What fails raises a `StoreError`, which says whether another attempt is worth it; a write whose lease is not the newest raises `LeaseLost`.
+One class speaks one SQL; what differs between the two databases is in `sqlite` and `postgres`. All of it is blocking,
+and safe in threads. What fails raises a `StoreError`, which says whether another attempt is worth it; a write whose
+lease is not the newest raises `LeaseLost`.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ def open_store(
     """
     The store at an address, made or brought up to date if need be.
 
-    ``sqlite:///path`` or a plain path; ``postgresql://user@host/name`` (with the extra `postgres`). Without one: the environment variable
-    ``OUTLAST_STORE``, else SQLite under ``.outlast/``. `patience` is how many seconds a busy or silent database is waited for.
+    ``sqlite:///path`` or a plain path; ``postgresql://user@host/name`` (with the extra `postgres`). Without one: the
+    environment variable ``OUTLAST_STORE``, else SQLite under ``.outlast/``. `patience` is how many seconds a busy or
+    silent database is waited for.
     """
     return Store(_database(Address.wanted(url), patience), app=app)
 

@@ -1,11 +1,12 @@
 """
 How values become bytes and come back: JSON in an envelope that carries its version, never pickle.
 
-JSON alone would bring back other values than it was given: a tuple as a list, the key 1 as "1", a datetime not at all. What it cannot say is
-marked with ``$type``. Classes are named, and made again only if the reader asks for them by name: a stored byte never chooses what is run.
+JSON alone would bring back other values than it was given: a tuple as a list, the key 1 as "1", a datetime not at all.
+What it cannot say is marked with ``$type``. Classes are named, and made again only if the reader asks for them by name:
+a stored byte never chooses what is run.
 
-There are two ways to read. `decode` is for people and other programs: an object of a class that the reader does not name comes back as its
-fields. `bring_back` is for code that goes on with the value: it is as it was, or `Lost`.
+There are two ways to read. `decode` is for people and other programs: an object of a class that the reader does not
+name comes back as its fields. `bring_back` is for code that goes on with the value: it is as it was, or `Lost`.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ class Codec:
         return self._sealed(value if _is_plain(value) else _Writer().of(value))
 
     def keep(self, value: object) -> Kept:
-        """The value as bytes for `bring_back`, with what that depends on; `Unstorable` for one that cannot be stored."""
+        """
+        The value as bytes for `bring_back`, with what that depends on; `Unstorable` for one that cannot be stored.
+        """
         if _is_plain(value):
             return Kept(self._sealed(value))
         writer = _Writer(whole=True)
@@ -341,7 +344,10 @@ _TO: dict[type, Callable[[Any], dict[str, object]]] = {
 
 
 class _Reader:
-    """From what JSON said to values. `strict`: as they were or `Lost`. `plainly`: for people, so that JSON can say all of it again."""
+    """
+    From what JSON said to values. `strict`: as they were or `Lost`. `plainly`: for people, so that JSON can say all of
+    it again.
+    """
 
     __slots__ = ("_known", "_plainly", "_strict")
 
@@ -479,7 +485,9 @@ _NUMBERS = frozenset("biuf")
 
 
 def _foreign(value: Any, kind: type) -> dict[str, object] | None:
-    """A value of numpy's or pandas'; None for anything else. Arrays of objects would need pickle: they cannot be stored."""
+    """
+    A value of numpy's or pandas'; None for anything else. Arrays of objects would need pickle: they cannot be stored.
+    """
     np, pd = sys.modules.get("numpy"), sys.modules.get("pandas")
     if np is not None and hasattr(np, "ndarray"):
         if kind is np.ndarray:

@@ -1,8 +1,9 @@
 """
 Connections, lent to one thread at a time.
 
-Both databases need the same three things: no connection is shared by two threads, a broken one is never lent again, and a forked child
-uses none of its parent's. Drivers' own pools serve one database each and keep threads that a fork does not copy.
+Both databases need the same three things: no connection is shared by two threads, a broken one is never lent again, and
+a forked child uses none of its parent's. Drivers' own pools serve one database each and keep threads that a fork does
+not copy.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Connection(Protocol):
 
 
 class Turns:
-    """A number of places, taken in the order in which they were asked for: readers in a hurry must not starve a heartbeat."""
+    """
+    A number of places, taken in the order in which they were asked for: readers in a hurry must not starve a heartbeat.
+    """
 
     def __init__(self, places: int) -> None:
         self._free = places

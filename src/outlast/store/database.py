@@ -1,8 +1,8 @@
 """
 A database: connections, transactions, migrations, and the few places where SQLite and PostgreSQL differ.
 
-Everything above speaks one SQL, with ``?`` for parameters. A dialect says how to connect, how a transaction begins, how a list is passed,
-how many rows are written at once, and what its driver's errors mean.
+Everything above speaks one SQL, with ``?`` for parameters. A dialect says how to connect, how a transaction begins, how
+a list is passed, how many rows are written at once, and what its driver's errors mean.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ class Database(ABC):
 
     def migrate(self) -> Schema:
         """
-        Bring the schema to what this program knows; how it was before. Any number of programs may start at once: one does it, the others
-        wait. A program that has the database open goes on: migrations only add.
+        Bring the schema to what this program knows; how it was before. Any number of programs may start at once: one
+        does it, the others wait. A program that has the database open goes on: migrations only add.
         """
         before = self.schema()
         if before.current:

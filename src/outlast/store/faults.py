@@ -26,14 +26,19 @@ class StoreError(OutlastError):
 
 
 class StoreUnavailable(StoreError, TemporaryFailure):
-    """The store is lost, locked, full or busy. It is a ``database_error`` or a ``database_connection``, hence worth another attempt."""
+    """
+    The store is lost, locked, full or busy. It is a ``database_error`` or a ``database_connection``, hence worth
+    another attempt.
+    """
 
     def __init__(self, message: str, *, error_class: str = "database_error") -> None:
         super().__init__(mask(message), error_class=error_class)
 
 
 class StoreRefused(StoreError, PermanentFailure):
-    """The store cannot do this: a newer schema, a file that is no database, a row that contradicts what is on record."""
+    """
+    The store cannot do this: a newer schema, a file that is no database, a row that contradicts what is on record.
+    """
 
     def __init__(self, message: str, *, error_class: str = "permanent_failure") -> None:
         super().__init__(mask(message), error_class=error_class)

@@ -1,8 +1,10 @@
 """
-What a run adds up to: counted by the database, in one snapshot, and read in pieces, so that a run of millions needs no memory for them.
+What a run adds up to: counted by the database, in one snapshot, and read in pieces, so that a run of millions needs no
+memory for them.
 
-Durations come in classes of three digits, each with its mean: a percentile is off by half a percent at the most. Texts of errors and warnings
-that differ only in numbers and names are told apart by the database and put together by whoever reads them.
+Durations come in classes of three digits, each with its mean: a percentile is off by half a percent at the most. Texts
+of errors and warnings that differ only in numbers and names are told apart by the database and put together by whoever
+reads them.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ _CLASSES = "case when took < 1000 then took {} else took / 10000000000 * 1000000
         f"when took < {10**digits} then took / {10 ** (digits - 3)} * {10 ** (digits - 3)}" for digits in range(4, 13)
     )
 )
-# What attempts are sorted by, in one number: that is a third quicker than four columns, and it is most of what a report costs.
+# What attempts are sorted by, in one number: that is a third quicker than four columns, and it is most of what a report
+# costs.
 _OUTCOMES: tuple[AttemptOutcome, ...] = ("success", "retrying", "failed")
 _CODE = "t.stage * 9 + case t.outcome when 'success' then 0 when 'retrying' then 3 else 6 end + {}"
 _AGAIN = "case when t.number > 1 then 1 else 0 end"
-# Each pass counts its attempts from one: what a pass before it has tried is no first attempt, and what that has done is done once more.
+# Each pass counts its attempts from one: what a pass before it has tried is no first attempt, and what that has done is
+# done once more.
 _BEFORE = "exists (select 1 from outlast_attempts e where e.run = t.run and e.seq = t.seq and e.stage = t.stage and e.pass < t.pass"
 _AGAIN_IN_PASSES = (
     f"case when {_BEFORE} and e.outcome = 'success') then 2 when t.number > 1 or {_BEFORE}) then 1 else 0 end"
@@ -46,8 +50,8 @@ _DEAD = "(i.seq is not null and i.status in ('dlq', 'failed') and i.stage = t.st
 
 class AttemptFigure(NamedTuple):
     """
-    Attempts of one stage with one outcome, first or further ones, of about the same duration (in microseconds). `repeated` ones are of
-    units that came through in a pass before, which ended before the item did.
+    Attempts of one stage with one outcome, first or further ones, of about the same duration (in microseconds).
+    `repeated` ones are of units that came through in a pass before, which ended before the item did.
     """
 
     stage: int
@@ -74,7 +78,10 @@ class ItemFigure(NamedTuple):
 
 
 class ErrorFigure(NamedTuple):
-    """One error at one stage. Of the units (item and stage) it was the last error of, `saved` came through and `dead` did not."""
+    """
+    One error at one stage. Of the units (item and stage) it was the last error of, `saved` came through and `dead` did
+    not.
+    """
 
     stage: int
     error_class: str | None
@@ -119,7 +126,9 @@ class Trail(NamedTuple):
 
 @dataclass
 class Sums:
-    """All of it. `retries` has (stage, or None for whole items; retries; how many), `buckets` (bucket, status, items)."""
+    """
+    All of it. `retries` has (stage, or None for whole items; retries; how many), `buckets` (bucket, status, items).
+    """
 
     attempts: list[AttemptFigure] = field(default_factory=list)
     items: list[ItemFigure] = field(default_factory=list)
@@ -164,8 +173,9 @@ class Figures:
 
     def failures(self, run: RunRecord, status: LetterStatus | None = None, *, limit: int = 100) -> list[LetterGroup]:
         """
-        What is failed of a run by fingerprint, the largest group first: its dead letters of this status (None: all that no replay has
-        mended), and the failed items that have none, because the run keeps none or is a replay of those of others.
+        What is failed of a run by fingerprint, the largest group first: its dead letters of this status (None: all that
+        no replay has mended), and the failed items that have none, because the run keeps none or is a replay of those
+        of others.
         """
         if status is None:
             letters = self.failed_groups(run.id, limit=limit)
@@ -203,7 +213,9 @@ class Figures:
                 )
 
     def trail(self, run_number: int, item: int | str) -> Trail | None:
-        """The item with this key or at this position, if anything is on record of it; the first of those with one key."""
+        """
+        The item with this key or at this position, if anything is on record of it; the first of those with one key.
+        """
         column, value = ("seq", item) if isinstance(item, int) else ("key", key_text(item))
         with self._database.reading() as tx:
             found = tx.row(
@@ -337,7 +349,10 @@ class Count:
             yield ErrorFigure(*row[:4], *(int(number) for number in row[4:]))
 
     def failed_unattempted(self) -> Iterator[ErrorFigure]:
-        """What went wrong with items that no attempt failed for: they could not be read, or their output could not be kept."""
+        """
+        What went wrong with items that no attempt failed for: they could not be read, or their output could not be
+        kept.
+        """
         attempt = "select 1 from outlast_attempts a where a.run = i.run and a.seq = i.seq and a.stage = i.stage"
         for stage, error_class, error_type, reason, *numbers in self._database.stream(
             self._tx,
@@ -369,7 +384,10 @@ class Count:
         return [(name, at, json.loads(data)) for name, at, data in rows]
 
     def _mended(self) -> dict[int, tuple[int, int]]:
-        """Items whose last attempt at the stage that they ended at failed, and that ended well: a replay did that, or a fallback at the last stage."""
+        """
+        Items whose last attempt at the stage that they ended at failed, and that ended well: a replay did that, or a
+        fallback at the last stage.
+        """
         rows = self._tx.rows(
             "select i.stage, count(distinct i.seq), count(distinct case when i.status = 'skipped' then i.seq end) "
             "from outlast_attempts t join outlast_items i on i.run = t.run and i.seq = t.seq and i.stage = t.stage "

@@ -1,8 +1,8 @@
 """
 Which dead letters: one value, `LetterFilter`, from a command line or a call down to the SQL.
 
-A field is here and nowhere else: its type, what it means, what it is in SQL. Whoever takes dead letters by their marks takes `LetterFilter`,
-and a command has an option for each field.
+A field is here and nowhere else: its type, what it means, what it is in SQL. Whoever takes dead letters by their marks
+takes `LetterFilter`, and a command has an option for each field.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _MOST_DAYS = 36_500.0
 
 class LetterFilter(TypedDict, total=False):
     """
-    Which dead letters: what is not named, or None, is not asked about. `group` is a fingerprint, `run` a run's id; `text` is looked for in the
-    error and the item's key, in any case; `older_than_days` means those to which nothing has happened for so long: not made, moved or edited.
+    Which dead letters: what is not named, or None, is not asked about. `group` is a fingerprint, `run` a run's id;
+    `text` is looked for in the error and the item's key, in any case; `older_than_days` means those to which nothing
+    has happened for so long: not made, moved or edited.
     """
 
     pipeline: str | None
@@ -44,7 +45,10 @@ class LetterFilter(TypedDict, total=False):
 
 
 class Field(NamedTuple):
-    """What a field of the filter is to a person (`about`, `option`) and to the database; ``{error}`` is a column in lower case."""
+    """
+    What a field of the filter is to a person (`about`, `option`) and to the database; ``{error}`` is a column in lower
+    case.
+    """
 
     about: str
     condition: str
@@ -70,7 +74,9 @@ FIELDS: Mapping[str, Field] = {
 
 
 def checked(where: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> LetterFilter:
-    """The filter, if it is one; all that is wrong with it at once. `without` names the fields that mean nothing here."""
+    """
+    The filter, if it is one; all that is wrong with it at once. `without` names the fields that mean nothing here.
+    """
     names = [name for name in FIELDS if name not in without]
     problems = [
         f"expected a dead letter's mark to be one of {', '.join(names)}, got: {name}.{nearest(name, names)}"
@@ -105,7 +111,10 @@ def chooses(where: Mapping[str, Any]) -> bool:
 
 
 def in_sql(where: LetterFilter, lower: str, now: datetime) -> tuple[str, list[Any]]:
-    """The conditions, each with ``and`` in front, and their values; `lower` is how the database spells a column in lower case."""
+    """
+    The conditions, each with ``and`` in front, and their values; `lower` is how the database spells a column in lower
+    case.
+    """
     sql, values = "", list[Any]()
     for name, value in where.items():
         if value is None:

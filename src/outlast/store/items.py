@@ -1,9 +1,9 @@
 """
 Items and their attempts: written in batches, each in one transaction that carries its lease, and read in pages.
 
-Writing the same batch twice changes nothing: rows are only ever inserted, counters are what the rows of this batch add to them, and a row
-that is there already adds nothing. Batches are written as if everything in them were new; only when the database objects is it asked
-what it has, and the rest is written.
+Writing the same batch twice changes nothing: rows are only ever inserted, counters are what the rows of this batch add
+to them, and a row that is there already adds nothing. Batches are written as if everything in them were new; only when
+the database objects is it asked what it has, and the rest is written.
 """
 
 from __future__ import annotations
@@ -203,7 +203,10 @@ class Items:
                 note_failure(tx, letter, failure, now)
 
     def _bring_home(self, tx: Transaction, home: Homecoming, shard: Any) -> None:
-        """The items that have become something after all, in the run they come from: rows, counts, sink, and what is said of it."""
+        """
+        The items that have become something after all, in the run they come from: rows, counts, sink, and what is said
+        of it.
+        """
         run, number = shard_of(home.lease.key)
         read, offset, mark, exhausted, *counts, degraded, _, _ = shard
         before = _run_counts(read, counts, degraded)
@@ -335,7 +338,8 @@ class Items:
 
     def find_keys(self, run_number: int, keys: Iterable[str]) -> dict[str, tuple[int, ItemStatus]]:
         """
-        Where the finished items with these keys are, for a source that comes in another order; the first of those with one key.
+        Where the finished items with these keys are, for a source that comes in another order; the first of those with
+        one key.
 
         The first call reads all keys of the run, once.
         """
@@ -367,7 +371,10 @@ class Items:
     def checkpoints_of(
         self, run_number: int, seqs: Iterable[int], *, before: int | None = None
     ) -> dict[int, Checkpoint]:
-        """The checkpoint of the furthest stage of each of these items that has one; with `before`, of the stages before that one."""
+        """
+        The checkpoint of the furthest stage of each of these items that has one; with `before`, of the stages before
+        that one.
+        """
         condition, values = ("", ()) if before is None else ("and stage < ? ", (before,))
         with self._database.reading() as tx:
             rows = tx.rows(
@@ -414,7 +421,10 @@ class Items:
         after: AttemptRow | None = None,
         limit: int = 1000,
     ) -> list[AttemptRow]:
-        """Attempts in the order of items, stages and time; of one item, by its `seq` or its key. `after` is the last one of the page before."""
+        """
+        Attempts in the order of items, stages and time; of one item, by its `seq` or its key. `after` is the last one
+        of the page before.
+        """
         where, values = "", list[Any]()
         with self._database.reading() as tx:
             if isinstance(item, str):
@@ -517,7 +527,10 @@ def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:
 
 
 class _Keys:
-    """The keys of one run's finished items, in a database of its own that is nowhere when it is closed: they may be millions."""
+    """
+    The keys of one run's finished items, in a database of its own that is nowhere when it is closed: they may be
+    millions.
+    """
 
     def __init__(self, run: int) -> None:
         self.run = run

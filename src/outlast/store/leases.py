@@ -128,7 +128,9 @@ def renew(database: Database, tx: Transaction, app: str, lease: Lease) -> Lease:
 
 
 def end(database: Database, tx: Transaction, app: str, kind: str, key: str, token: int) -> bool:
-    """End a lease that has run out or has this token, with the transactions under it; whether it is held by none now."""
+    """
+    End a lease that has run out or has this token, with the transactions under it; whether it is held by none now.
+    """
     if _end(database, tx, app, kind, key, "", f"(until <= {database.now} or token = ?)", token, evict=True):
         return True
     place = _place(kind)

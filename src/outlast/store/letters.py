@@ -1,5 +1,6 @@
 """
-Dead letters: found, grouped, edited and moved from status to status, by compare-and-set and always in the order of their ids.
+Dead letters: found, grouped, edited and moved from status to status, by compare-and-set and always in the order of
+their ids.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ class Letters:
         abandoned: Sequence[str] = (),
         **where: Unpack[LetterFilter],
     ) -> list[DeadLetterRow]:
-        """The newest first; `after` is the last one of the page before. Letters with the claim of an `abandoned` replay count as open."""
+        """
+        The newest first; `after` is the last one of the page before. Letters with the claim of an `abandoned` replay
+        count as open.
+        """
         condition, values = self._where(where, abandoned)
         column = _ORDERS[order]
         if after is not None:
@@ -146,7 +150,9 @@ class Letters:
     def groups(
         self, *, limit: int = 100, abandoned: Sequence[str] = (), **where: Unpack[LetterFilter]
     ) -> list[LetterGroup]:
-        """The largest groups of dead letters with one fingerprint at one stage; of open ones, unless a status is named."""
+        """
+        The largest groups of dead letters with one fingerprint at one stage; of open ones, unless a status is named.
+        """
         where.setdefault("status", "open")
         return self._groups(where, abandoned, limit)
 
@@ -220,7 +226,10 @@ class Letters:
         *,
         by: str = "",
     ) -> DeadLetterRow | None:
-        """Replace the payload, if the letter is in the expected status; None if not. The first payload is kept, with who, when and why."""
+        """
+        Replace the payload, if the letter is in the expected status; None if not. The first payload is kept, with who,
+        when and why.
+        """
         now = here.get().clock.now()
         database = self._database
         with database.writing() as tx:
@@ -291,8 +300,8 @@ class Letters:
 
     def _move(self, ids: list[str], from_: str, to: str, reason: str) -> list[str]:
         database, now = self._database, to_us(here.get().clock.now())
-        # The rows are locked in the order of their ids, and looked at again once they are. The expressions keep the planner from an
-        # index on app and status: the ids are few, and those may be all there are.
+        # The rows are locked in the order of their ids, and looked at again once they are. The expressions keep the
+        # planner from an index on app and status: the ids are few, and those may be all there are.
         mine = f"select id from outlast_dead_letters where app || '' = ? and id {database.among} and status || '' = ? order by id {database.for_update}"
         with database.writing() as tx:
             moved = tx.rows(
@@ -305,8 +314,8 @@ class Letters:
 
     def claim_for_replay(self, lease: Lease, run: str, ids: Sequence[str], *, reason: str, again: bool = False) -> int:
         """
-        Claim open letters for the replay that holds the lease, and put them on its list in this order; how many were open. With `again`
-        they are on its list already. `LeaseLost` if the lease is not the newest.
+        Claim open letters for the replay that holds the lease, and put them on its list in this order; how many were
+        open. With `again` they are on its list already. `LeaseLost` if the lease is not the newest.
         """
         database, now = self._database, to_us(here.get().clock.now())
         number, count = shard_of(lease.key)[0], 0
@@ -331,7 +340,10 @@ class Letters:
     def replay_list(
         self, run_number: int, *, after: int = -1, limit: int | None = None, unfinished: bool = True
     ) -> list[tuple[int, str]]:
-        """What a replay is to do: the numbers of its items, each with its dead letter, in order; only what is not finished yet, unless told."""
+        """
+        What a replay is to do: the numbers of its items, each with its dead letter, in order; only what is not finished
+        yet, unless told.
+        """
         left = "and not exists (select 1 from outlast_items done where done.run = listed.run and done.seq = listed.seq)"
         bound = "" if limit is None else f" limit {int(limit)}"
         with self._database.reading() as tx:
@@ -342,7 +354,10 @@ class Letters:
         return [(seq, letter) for seq, letter in rows]
 
     def replays_of(self, letter: DeadLetterRow) -> list[tuple[str, int]]:
-        """The replays that had this letter on their list, the first one first: the id of each, and the number of the item there."""
+        """
+        The replays that had this letter on their list, the first one first: the id of each, and the number of the item
+        there.
+        """
         with self._database.reading() as tx:
             rows = tx.rows(
                 "select runs.id, listed.seq from outlast_runs runs join outlast_replays listed on listed.run = runs.number "
@@ -352,7 +367,10 @@ class Letters:
         return [(run, seq) for run, seq in rows]
 
     def free_letters(self, lease: Lease, run: str, reason: str) -> int:
-        """Open the letters again that a replay has claimed and not settled; how many. `LeaseLost` if the lease is not the newest."""
+        """
+        Open the letters again that a replay has claimed and not settled; how many. `LeaseLost` if the lease is not the
+        newest.
+        """
         with self._database.writing() as tx:
             fenced(self._database, tx, self.app, lease)
             return self._open_claimed(tx, run, reason)
@@ -387,8 +405,8 @@ class Letters:
 
     def release(self, claimant: Claimant, reason: str, why: str) -> int:
         """
-        Open the letters again of a claimant that is no more, and end its lease, so that it can write nothing even if it comes back; how
-        many. None if it has been heard of since.
+        Open the letters again of a claimant that is no more, and end its lease, so that it can write nothing even if it
+        comes back; how many. None if it has been heard of since.
         """
         database, number = self._database, claimant.number
         with database.writing() as tx:
@@ -443,7 +461,10 @@ def note_failure(tx: Transaction, id: str, failure: LetterFailure, at_us: int) -
 
 
 def failed_again(letter: DeadLetterRow, failure: LetterFailure, at_us: int) -> DeadLetterRow:
-    """The letter with another failure, and the one before among its earlier ones: the first of them and the newest are kept."""
+    """
+    The letter with another failure, and the one before among its earlier ones: the first of them and the newest are
+    kept.
+    """
     before = {
         "stage": letter.stage,
         "error": letter.error,

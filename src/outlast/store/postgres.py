@@ -1,8 +1,8 @@
 """
 PostgreSQL: many hosts, many writers.
 
-Nothing depends on a session: no temporary tables, no session locks, no prepared statements, so that any pooler may stand in between. Ownership
-is a row with a token, and all times in it are the server's.
+Nothing depends on a session: no temporary tables, no session locks, no prepared statements, so that any pooler may
+stand in between. Ownership is a row with a token, and all times in it are the server's.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ class Postgres(Database):
         if isinstance(error, errors.IdleInTransactionSessionTimeout):
             return StoreUnavailable(f"{what}: {primary}.", error_class="database_connection")
         if isinstance(error, errors.ReadOnlySqlTransaction):
-            # A server that is a standby now, or is being switched over: the next connection may lead to the one that takes writes.
+            # A server that is a standby now, or is being switched over: the next connection may lead to the one that
+            # takes writes.
             self._disconnect()
             return StoreUnavailable(
                 f"{what}: it takes no writes at present ({primary}).", error_class="database_connection"

@@ -1,8 +1,9 @@
 """
 What the store keeps, as values.
 
-Instants that come by the million are integers, microseconds since the epoch; those that people read are aware and in UTC. The two rows that
-every attempt makes are named tuples: they cost a third of a frozen dataclass, and a database takes them as they are.
+Instants that come by the million are integers, microseconds since the epoch; those that people read are aware and in
+UTC. The two rows that every attempt makes are named tuples: they cost a third of a frozen dataclass, and a database
+takes them as they are.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def to_us(instant: datetime) -> int:
 
 def from_us(microseconds: int) -> datetime:
     """
-    The instant, aware and in UTC; one beyond the calendar is its first or last. A damaged row must not keep others from being read.
+    The instant, aware and in UTC; one beyond the calendar is its first or last. A damaged row must not keep others from
+    being read.
 
     >>> from_us(10**18).isoformat()
     '9999-12-31T23:59:59.999999+00:00'
@@ -162,10 +164,11 @@ class RunCounts(Tally):
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """
-    A run. `number` is its name inside the store, `passes` how often it was started or resumed, `wanted` what somebody asked it to do.
+    A run. `number` is its name inside the store, `passes` how often it was started or resumed, `wanted` what somebody
+    asked it to do.
 
-    `sink_at` says how its sink is opened again, `replayed_by` which replay has opened it and not finished with it. `elsewhere` are its items
-    that replays have brought into other sinks: how many, by the name of the sink.
+    `sink_at` says how its sink is opened again, `replayed_by` which replay has opened it and not finished with it.
+    `elsewhere` are its items that replays have brought into other sinks: how many, by the name of the sink.
     """
 
     id: str
@@ -239,7 +242,10 @@ def shard_of(key: str) -> tuple[int, int]:
 
 
 class ShardState(NamedTuple):
-    """How far a shard has come: items read, bytes of the sink that count and by what they are known, whether the source has ended."""
+    """
+    How far a shard has come: items read, bytes of the sink that count and by what they are known, whether the source
+    has ended.
+    """
 
     read: int
     sink_offset: int | None
@@ -258,7 +264,10 @@ class Claimed(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What is known of how an item failed, beside its sentence: why it was not tried again, its fingerprint, and what was raised."""
+    """
+    What is known of how an item failed, beside its sentence: why it was not tried again, its fingerprint, and what was
+    raised.
+    """
 
     stop_reason: StopReason | None
     fingerprint: str | None
@@ -268,9 +277,9 @@ class Failure(NamedTuple):
 
 class ItemRow(NamedTuple):
     """
-    A finished item. `stage` is the last it was in, by number; `took_us` is from its first attempt to its end. `output` is what it became; of one
-    that failed, what went wrong. `waits` is what it waited for without an attempt on record that followed: it ended while it waited, or
-    attempts that succeed are not recorded.
+    A finished item. `stage` is the last it was in, by number; `took_us` is from its first attempt to its end. `output`
+    is what it became; of one that failed, what went wrong. `waits` is what it waited for without an attempt on record
+    that followed: it ended while it waited, or attempts that succeed are not recorded.
     """
 
     seq: int
@@ -296,12 +305,14 @@ class ItemRow(NamedTuple):
 
 class AttemptRow(NamedTuple):
     """
-    One attempt at one stage of one item. `pass_` is the token of the lease it ran under, so that no pass repeats another's rows.
+    One attempt at one stage of one item. `pass_` is the token of the lease it ran under, so that no pass repeats
+    another's rows.
 
-    `waits` is what the item waited for before it, in microseconds by reason: ``retry`` (the backoff after an error), ``retry_after`` (as long
-    as the service asked), ``result`` (`retry_if` wanted another one), ``limit NAME``, ``throttled NAME`` (the service behind that limit
-    asked for a pause), ``breaker NAME``, ``retry_budget NAME``, ``snooze``, ``checkpoint`` (until that was on record). What is left
-    between two attempts is the wait for a slot. `stop_reason` is why no further attempt followed a failed one.
+    `waits` is what the item waited for before it, in microseconds by reason: ``retry`` (the backoff after an error),
+    ``retry_after`` (as long as the service asked), ``result`` (`retry_if` wanted another one), ``limit NAME``,
+    ``throttled NAME`` (the service behind that limit asked for a pause), ``breaker NAME``, ``retry_budget NAME``,
+    ``snooze``, ``checkpoint`` (until that was on record). What is left between two attempts is the wait for a slot.
+    `stop_reason` is why no further attempt followed a failed one.
     """
 
     seq: int
@@ -332,7 +343,10 @@ class Checkpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRow:
-    """What could not be saved, with all that is needed to try again; it outlives its run. `original` is the payload before it was edited."""
+    """
+    What could not be saved, with all that is needed to try again; it outlives its run. `original` is the payload before
+    it was edited.
+    """
 
     id: str
     run: str | None  # the run's id
@@ -362,7 +376,10 @@ class DeadLetterRow:
 
 
 class Claimant(NamedTuple):
-    """Who has claimed dead letters: the `claim` as it stands in them, and the run of that replay with its lease, as far as there are any."""
+    """
+    Who has claimed dead letters: the `claim` as it stands in them, and the run of that replay with its lease, as far as
+    there are any.
+    """
 
     claim: str
     run: str | None
@@ -400,7 +417,9 @@ class LetterStat:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """An event on record. `id` makes writing it twice harmless; `number` is its place in the order, given by the store."""
+    """
+    An event on record. `id` makes writing it twice harmless; `number` is its place in the order, given by the store.
+    """
 
     id: str
     name: str
@@ -425,8 +444,8 @@ UNTRIED = "not tried: "  # how the reason of an item begins whose dead letter co
 
 class LetterFailure(NamedTuple):
     """
-    How the work of a dead letter failed when it was replayed; `attempts` were made this time, the first of them failed at `first_us`. `begins` is
-    the stage whose input the letter keeps, which need not be the one that failed now.
+    How the work of a dead letter failed when it was replayed; `attempts` were made this time, the first of them failed
+    at `first_us`. `begins` is the stage whose input the letter keeps, which need not be the one that failed now.
     """
 
     stage: str
@@ -443,8 +462,8 @@ class LetterFailure(NamedTuple):
 
 class Settled(NamedTuple):
     """
-    What came of a dead letter in a replay: ``resolved``; or ``open`` again, with the `failure` of this time; or open and untried, with the
-    `reason`. `seq` is the number of its item in the replay.
+    What came of a dead letter in a replay: ``resolved``; or ``open`` again, with the `failure` of this time; or open
+    and untried, with the `reason`. `seq` is the number of its item in the replay.
     """
 
     letter: str
@@ -455,7 +474,10 @@ class Settled(NamedTuple):
 
 
 class Mended(NamedTuple):
-    """An item that had become a dead letter, as a replay has ended it. `seq` is its number in its own run, `replayed` that in the replay."""
+    """
+    An item that had become a dead letter, as a replay has ended it. `seq` is its number in its own run, `replayed` that
+    in the replay.
+    """
 
     seq: int
     replayed: int
@@ -481,7 +503,8 @@ class Homecoming:
     """
     What a batch of a replay changes in the run that its dead letters come from, which it holds with a lease of its own.
 
-    `judge` is told how that run stands, its counts before and after, and whether its source has ended; it answers with how it is to stand.
+    `judge` is told how that run stands, its counts before and after, and whether its source has ended; it answers with
+    how it is to stand.
     """
 
     lease: Lease
@@ -507,10 +530,12 @@ class Standing(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """
-    What becomes true together. `read` and `sink_offset` are absolute, and only ever grow; `sink_mark` is that of the sink at its offset.
+    What becomes true together. `read` and `sink_offset` are absolute, and only ever grow; `sink_mark` is that of the
+    sink at its offset.
 
-    `resolved` ends replays of dead letters, and `homes` says what that means for the runs they come from. `undone` are the numbers of
-    items that were on record as succeeded and are not: their outputs could not be kept. They are taken back first; `items` may have them again.
+    `resolved` ends replays of dead letters, and `homes` says what that means for the runs they come from. `undone` are
+    the numbers of items that were on record as succeeded and are not: their outputs could not be kept. They are taken
+    back first; `items` may have them again.
     """
 
     items: tuple[ItemRow, ...] | list[ItemRow] = ()

@@ -26,7 +26,9 @@ _AT_MOST = 20_000  # rows at a time: a second of a slow disk
 
 
 def apply(store: Store, days: Mapping[str, int | None], now: datetime) -> dict[str, int]:
-    """Put open letters away that are too old, and delete what is over and too old, as of `now`; how many of each kind."""
+    """
+    Put open letters away that are too old, and delete what is over and too old, as of `now`; how many of each kind.
+    """
     kept = {**DEFAULT_DAYS, **days}
     done: dict[str, int] = {}
     for kind in ("open_dead_letters", "dead_letters", "events", "runs"):

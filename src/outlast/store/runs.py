@@ -107,7 +107,10 @@ class Runs(Leases):
             return next(iter(self._runs(tx, "and pipeline = ? and run_key = ?", pipeline, key_text(run_key))), None)
 
     def find_runs(self, text: str, pipeline: str | None = None) -> list[RunRecord]:
-        """The runs that a person may mean: the one of this id, else those of this key or whose ids begin so, the newest first."""
+        """
+        The runs that a person may mean: the one of this id, else those of this key or whose ids begin so, the newest
+        first.
+        """
         key, text = key_text(text), storable(text)
         named, owner = ("", ()) if pipeline is None else ("pipeline = ? and ", (pipeline,))
         where = f"and (id = ? or {named}(run_key = ? or substr(id, 1, ?) = ?)) order by started desc, number desc"
@@ -183,7 +186,10 @@ class Runs(Leases):
             return done.rowcount == 1
 
     def hold_sink(self, lease: Lease, replayed_by: str | None) -> None:
-        """Note that a replay has opened the sink of the lease's run, or that it has finished with it. `LeaseLost` if the lease is not the newest."""
+        """
+        Note that a replay has opened the sink of the lease's run, or that it has finished with it. `LeaseLost` if the
+        lease is not the newest.
+        """
         with self._database.writing() as tx:
             fenced(self._database, tx, self.app, lease)
             tx.execute("update outlast_runs set replayed_by = ? where number = ?", replayed_by, shard_of(lease.key)[0])
@@ -195,7 +201,10 @@ class Runs(Leases):
             tx.execute("update outlast_runs set sink_at = ? where number = ?", sink_at, shard_of(lease.key)[0])
 
     def change_sink(self, lease: Lease, sink: str | None, *, anew: bool) -> None:
-        """Note another name for the sink of the lease's run, and `anew` that nothing is in it yet. `LeaseLost` if the lease is not the newest."""
+        """
+        Note another name for the sink of the lease's run, and `anew` that nothing is in it yet. `LeaseLost` if the
+        lease is not the newest.
+        """
         with self._database.writing() as tx:
             fenced(self._database, tx, self.app, lease)
             tx.execute("update outlast_runs set sink = ? where number = ?", sink, shard_of(lease.key)[0])
@@ -230,8 +239,8 @@ class Runs(Leases):
 
     def forget_run(self, lease: Lease) -> bool:
         """
-        Forget a run that never began: nothing was read, and nobody has worked on it before. Whether it was one; its lease goes with it. Whoever
-        has found it meanwhile and takes its lease finds no run, and begins anew.
+        Forget a run that never began: nothing was read, and nobody has worked on it before. Whether it was one; its
+        lease goes with it. Whoever has found it meanwhile and takes its lease finds no run, and begins anew.
         """
         number, shard = shard_of(lease.key)
         with self._database.writing() as tx:
@@ -246,7 +255,9 @@ class Runs(Leases):
         return True
 
     def want(self, id: str, wish: Wish | None) -> bool:
-        """Ask a run to pause or to be cancelled; its next beat hears it. Whether there is such a run that has not ended."""
+        """
+        Ask a run to pause or to be cancelled; its next beat hears it. Whether there is such a run that has not ended.
+        """
         with self._database.writing() as tx:
             done = tx.execute(
                 "update outlast_runs set wanted = ? where app = ? and id = ? and finished is null", wish, self.app, id

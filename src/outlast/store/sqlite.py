@@ -1,9 +1,9 @@
 """
 SQLite: one file, one host, one writer at a time, any number of readers.
 
-Readers never wait (write-ahead log). A writer says so when it begins, so that it waits for its turn instead of failing half-way. Batches are
-committed without a flush to the disk each: a crash of the program loses nothing, a power cut may lose the last of them, and those are done
-again. Everything else is flushed when it is committed.
+Readers never wait (write-ahead log). A writer says so when it begins, so that it waits for its turn instead of failing
+half-way. Batches are committed without a flush to the disk each: a crash of the program loses nothing, a power cut may
+lose the last of them, and those are done again. Everything else is flushed when it is committed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _PATIENCE = 30.0  # seconds that a writer waits for its turn
 _BUSY = RetryPolicy(
     max_attempts=sys.maxsize, backoff="fixed", initial_delay=0.01, jitter=0.0, on_errors=("database_connection",)
 )
-# Rows in one statement. More gain nothing; and a few sizes only, for every other one would be a statement of its own to keep.
+# Rows in one statement. More gain nothing; and a few sizes only, for every other one would be a statement of its own to
+# keep.
 _ROWS = (500, 100, 20, 4, 1)
 _OLDEST = (3, 35)  # knows "returning"
 _REMOTE = frozenset("afs beegfs ceph cifs fuse.glusterfs fuse.sshfs gpfs lustre ncpfs nfs nfs4 smb3 smbfs".split())

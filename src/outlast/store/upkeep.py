@@ -60,7 +60,10 @@ class Upkeep:
     def events(
         self, run: str | None = None, name: str | None = None, after: int | None = None, limit: int = 100
     ) -> list[EventRow]:
-        """The oldest first; `after` is the `number` of the last one of the page before. None that comes later has a lower number."""
+        """
+        The oldest first; `after` is the `number` of the last one of the page before. None that comes later has a lower
+        number.
+        """
         condition, values = "app = ? and number > ?", [self.app, after or 0]
         for column, value in (("run", run), ("name", name)):
             if value is not None:
@@ -79,8 +82,8 @@ class Upkeep:
 
     def code_option(self, pipeline: str) -> list[str]:
         """
-        What a command needs to find the code of a pipeline: nothing after `outlast run`, else ``--target`` with where it was when it ran last; where
-        that is not known, in words.
+        What a command needs to find the code of a pipeline: nothing after `outlast run`, else ``--target`` with where
+        it was when it ran last; where that is not known, in words.
         """
         with self._database.reading() as tx:
             rows = tx.rows(
@@ -104,7 +107,10 @@ class Upkeep:
         return self._states("and kind = ? order by name", kind)
 
     def save_state(self, kind: StateKind, name: str, data: Mapping[str, Any], *, expect: int) -> bool:
-        """Replace what is shared under a name, if its version is still the one expected (0: there is none yet); whether it was."""
+        """
+        Replace what is shared under a name, if its version is still the one expected (0: there is none yet); whether it
+        was.
+        """
         text, now, name = json.dumps(dict(data)), to_us(here.get().clock.now()), _key(name)
         with self._database.writing() as tx:
             if expect == 0:
@@ -129,14 +135,16 @@ class Upkeep:
         """
         Change what is shared under a name in one transaction, with nobody else in between.
 
-        `decide` is given what is shared (None: nothing yet) and the database's own time in seconds since the epoch. It answers with what is to be
-        shared (None: as it is), and with what is returned. It must be quick and change nothing: who comes next waits for it.
+        `decide` is given what is shared (None: nothing yet) and the database's own time in seconds since the epoch. It
+        answers with what is to be shared (None: as it is), and with what is returned. It must be quick and change
+        nothing: who comes next waits for it.
         """
         key = (self.app, kind, _key(name))
         found = None
         with self._database.writing() as tx:
             while found is None:
-                # There is always a row to lock: of two who come first one waits for the other. Version 0 stands for nothing.
+                # There is always a row to lock: of two who come first one waits for the other. Version 0 stands for
+                # nothing.
                 tx.execute(
                     "insert into outlast_states (app, kind, name, version, data, changed) values (?, ?, ?, 0, 'null', 0) "
                     "on conflict do nothing",
@@ -189,10 +197,12 @@ class Upkeep:
 
     def prune(self, kind: Prunable, older_than: datetime, *, at_most: int | None = None) -> int:
         """
-        Delete what is over and older, in small transactions; how many. With `at_most`, about so many rows; what is left goes the next time.
+        Delete what is over and older, in small transactions; how many. With `at_most`, about so many rows; what is left
+        goes the next time.
 
-        ``runs``: those that ended, with their items and attempts, unless dead letters of theirs are open: those come home to them. Their other dead
-        letters stay. ``dead_letters``: those resolved or archived. ``events``: all but those of runs that have not ended.
+        ``runs``: those that ended, with their items and attempts, unless dead letters of theirs are open: those come
+        home to them. Their other dead letters stay. ``dead_letters``: those resolved or archived. ``events``: all but
+        those of runs that have not ended.
         """
         before, left = to_us(older_than), math.inf if at_most is None else at_most
         if kind == "runs":
@@ -209,8 +219,8 @@ class Upkeep:
 
     def _prune_runs(self, before: int, left: float) -> int:
         """
-        A run that goes is first taken out of its app, with its shards, so that nobody sees it, resumes it or writes for it; then it is
-        emptied in chunks. If that is interrupted, the next time goes on with it.
+        A run that goes is first taken out of its app, with its shards, so that nobody sees it, resumes it or writes for
+        it; then it is emptied in chunks. If that is interrupted, the next time goes on with it.
         """
         waiting = (
             "select 1 from outlast_dead_letters where outlast_dead_letters.app = outlast_runs.app "

@@ -129,7 +129,10 @@ def classify(error: BaseException | int | str, /) -> Verdict:
 
 
 def refusal(error: BaseException | None, verdict: Verdict | None = None) -> float | None:
-    """The seconds after which the service wants to be asked again, if the error says that it was asked too often; else None."""
+    """
+    The seconds after which the service wants to be asked again, if the error says that it was asked too often; else
+    None.
+    """
     if not isinstance(error, Exception):
         return None
     verdict = verdict or classify(error)
@@ -148,8 +151,8 @@ def surely_undone(error: Exception, verdict: Verdict) -> bool:
 
     Anything else may have been done although it failed: a connection that was lost, a timeout, an error of the server.
     """
-    # What merely happened before (an implicit context) may have been handled, and something else sent since; only libraries' wrappers
-    # are known to mean it.
+    # What merely happened before (an implicit context) may have been handled, and something else sent since; only
+    # libraries' wrappers are known to mean it.
     meant = raised.cause(error) is not None or _dotted(type(error)) in WRAPPERS or _CAUSED_BY not in verdict.why
     # That a 529 is heeded does not prove that it was sent before anything was done.
     refused = verdict.error_class != "server_error_other" and refusal(error, verdict) is not None
@@ -348,7 +351,8 @@ def _aws_codes(error: BaseException) -> tuple[object, ...]:
 
 
 def _azure_codes(error: BaseException) -> tuple[object, ...]:
-    # Storage clients take the code over, as text or as an enumeration; an answer without a body has it in a header only.
+    # Storage clients take the code over, as text or as an enumeration; an answer without a body has it in a header
+    # only.
     own = _attribute(error, "error_code")
     header = _header(_attribute(_attribute(error, "response"), "headers"), "x-ms-error-code")
     return (_attribute(own, "value") or own, _attribute(_attribute(error, "error"), "code"), header)
@@ -401,7 +405,8 @@ def _by_status(error: BaseException, plan: _Plan) -> Verdict | None:
         status = _item(metadata, "HTTPStatusCode")
         if isinstance(status, int) and 400 <= status <= 599:
             return _of_status(status, _asked(_item(metadata, "HTTPHeaders")))
-    # An integer `code` may be anything: an exit code, a constant of the library. A status it is where there was an answer to have one.
+    # An integer `code` may be anything: an exit code, a constant of the library. A status it is where there was an
+    # answer to have one.
     answered = plan.code_counts or response is not None or _attribute(error, "headers") is not None
     own = ("status_code", "status", "code") if answered else ("status_code", "status")
     for holder, names in ((error, own), (response, ("status_code", "status"))):

@@ -1,8 +1,9 @@
 """
-What is known about errors, as data: error classes, HTTP statuses, SQLSTATEs, errnos, libraries' codes and exception types.
+What is known about errors, as data: error classes, HTTP statuses, SQLSTATEs, errnos, libraries' codes and exception
+types.
 
-`verdicts` reads these tables and holds no knowledge of its own. Exception types are dotted names (``module.QualName``), so
-nothing is imported to recognise them; the documentation's tables are made from this file.
+`verdicts` reads these tables and holds no knowledge of its own. Exception types are dotted names (``module.QualName``),
+so nothing is imported to recognise them; the documentation's tables are made from this file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class ErrorClass(Value):
-    """A named kind of failure: its category, its tier, its parents, and whether every other item must fail of it too."""
+    """
+    A named kind of failure: its category, its tier, its parents, and whether every other item must fail of it too.
+    """
 
     __slots__ = ("category", "fatal", "name", "parents", "tier")
     name: str
@@ -165,7 +168,8 @@ SQLITE_CODES: dict[int, str] = {
     26: "data_error",  # not a database
 }
 
-# Codes of one library or protocol, believed before the HTTP status they come with: throttling may be a 400, a missing credit a 429.
+# Codes of one library or protocol, believed before the HTTP status they come with: throttling may be a 400, a missing
+# credit a 429.
 CODES: dict[str, dict[str, str]] = {
     family: {code: error_class for error_class, codes in table.items() for code in codes.split()}
     for family, table in {
@@ -233,7 +237,8 @@ CODES: dict[str, dict[str, str]] = {
         "MongoDB": {
             # no route, shutdown, stepped down, socket, not the primary
             "database_connection": "6 7 89 91 189 9001 10107 11600 11602 13435 13436",
-            "database_error": "24 46 64 112 134 133 246 251 262 TransientTransactionError RetryableWriteError",  # locks and conflicts
+            # locks and conflicts
+            "database_error": "24 46 64 112 134 133 246 251 262 TransientTransactionError RetryableWriteError",
             "timeout": "50",
             "rate_limited": "16500",
             "auth_error": "11 18",
@@ -402,7 +407,8 @@ TYPES: dict[str, str] = {
             "code_error": "InternalClientError ProtocolError",
         },
         "sqlalchemy.exc": {
-            "database_error": "TimeoutError DatabaseError OperationalError",  # TimeoutError: the pool had no connection in time
+            # TimeoutError: the pool had no connection in time
+            "database_error": "TimeoutError DatabaseError OperationalError",
             "database_connection": "DisconnectionError InterfaceError",
             "data_error": "DataError IntegrityError NoResultFound MultipleResultsFound",
             "syntax_error": "ProgrammingError NotSupportedError CompileError IdentifierError NoSuchTableError NoSuchColumnError",
@@ -552,7 +558,8 @@ SHARPER = frozenset({"connection_refused", "connection_reset", "dns_error", "tim
 
 # Types whose `code`, `status` or `errno` is not what it seems.
 NOT_A_STATUS = frozenset({"aiohttp.http_exceptions.HttpProcessingError", "pymongo.errors.PyMongoError"})
-# Types whose integer `code` is an HTTP status even if the exception carries neither a response nor headers. Elsewhere it may be anything.
+# Types whose integer `code` is an HTTP status even if the exception carries neither a response nor headers. Elsewhere
+# it may be anything.
 CODE_IS_STATUS = frozenset(
     {
         "aiohttp.client_exceptions.ClientResponseError",

@@ -390,7 +390,9 @@ class Group:
         return member
 
     def roll(self, call: GroupCall) -> Callable[[], float]:
-        """One roll for all items of a call, that of the first: what failed together waits alike and comes back together."""
+        """
+        One roll for all items of a call, that of the first: what failed together waits alike and comes back together.
+        """
         first, tries = self.items[0], call.tries
         return cache(partial(roll_for, self.stage.run.run_id, self.stage.name, first.key, tries + first.numbered))
 

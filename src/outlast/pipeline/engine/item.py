@@ -306,7 +306,9 @@ class Item:
         return self.ended(stage, result)
 
     def passed(self, stage: RunStage, result: Any, began: float) -> Next:
-        """As `succeeded`, in one piece, for a first attempt that needed no call and said nothing: nearly all of them."""
+        """
+        As `succeeded`, in one piece, for a first attempt that needed no call and said nothing: nearly all of them.
+        """
         if self.notes is not None or result.__class__ is Degraded or self.repaired or self.waits is not None:
             return self.succeeded(stage, result, began)
         run = stage.run

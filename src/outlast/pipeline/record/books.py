@@ -1,5 +1,6 @@
 """
-The books of a run: how many items are where, and when too many of them fail. Pure: it decides, and never waits or writes.
+The books of a run: how many items are where, and when too many of them fail. Pure: it decides, and never waits or
+writes.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class Bounds:
 
 class Accounting(Tally):
     """
-    `judge` is told when an item ends, and answers with a reason to stop reading if there is one now; `record` when its end is on record, and
-    only that counts. The counts go on where an earlier pass ended; what is watched for a stop begins anew with each pass.
+    `judge` is told when an item ends, and answers with a reason to stop reading if there is one now; `record` when its
+    end is on record, and only that counts. The counts go on where an earlier pass ended; what is watched for a stop
+    begins anew with each pass.
     """
 
     def __init__(
@@ -164,8 +166,9 @@ def tally(
     counts: Counts, *, missing: bool = False, elsewhere: Mapping[str, int] = _NOWHERE, untried: int | None = None
 ) -> str:
     """
-    How many items are where, as the beginning of a sentence; whether those that are pending are missing in the source; and which of those that
-    succeeded are `elsewhere`: in sinks that replays were given. `untried` is for replays alone: how many letters could not be tried.
+    How many items are where, as the beginning of a sentence; whether those that are pending are missing in the source;
+    and which of those that succeeded are `elsewhere`: in sinks that replays were given. `untried` is for replays alone:
+    how many letters could not be tried.
     """
     said = f"{counts.succeeded:,} of {counted(counts.total, 'item')} succeeded{_replayed(elsewhere)}"
     if counts.skipped:

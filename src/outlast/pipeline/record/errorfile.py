@@ -1,9 +1,10 @@
 """
-Errors as a file that opens in a spreadsheet: CSV in UTF-8 with a mark that says so, one header, one line for each error.
+Errors as a file that opens in a spreadsheet: CSV in UTF-8 with a mark that says so, one header, one line for each
+error.
 
-What stands in a cell came from outside, and a spreadsheet runs cells that look like formulas. So what begins like one gets an apostrophe in
-front, which makes it text; numbers stay numbers. Spreadsheets of some countries split lines at semicolons: what would look like a formula
-behind one is made text too.
+What stands in a cell came from outside, and a spreadsheet runs cells that look like formulas. So what begins like one
+gets an apostrophe in front, which makes it text; numbers stay numbers. Spreadsheets of some countries split lines at
+semicolons: what would look like a formula behind one is made text too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _OPEN = frozenset({"message", "original_value", "raw_row"})  # where anything ma
 _CHUNK = 1 << 20  # characters written at a time
 _BOM = "\ufeff"
 
-_SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u207c\u207a\u207b\u208c\u208a\u208b"  # and those that some programs take for them
+# and those that some programs take for them
+_SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u207c\u207a\u207b\u208c\u208a\u208b"
 _SPACE = '\\s"\ufeff\u200b-\u200f\u2060'  # what may stand before a sign and is not seen
 _FORMULA = re.compile(rf"[\t\r\n]|[{_SPACE}]*[{_SIGNS}]")
 # A sign behind separators; a run of them is looked at once, or a hostile text would take for ever.
@@ -67,8 +69,8 @@ def _spelt(found: re.Match[str]) -> str:
 
 def append_errors(path: str | Path, lines: Iterable[ErrorLine], *, reveal: bool = False) -> int:
     """
-    Put the lines at the end of the file, which is made if it is not there, with its folders; how many there were. A line that stands there
-    already is not written again. Processes take turns.
+    Put the lines at the end of the file, which is made if it is not there, with its folders; how many there were. A
+    line that stands there already is not written again. Processes take turns.
     """
     path = Path(path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,8 +101,9 @@ def _take_turn(file: int) -> None:
 
 def _read(file: int, path: Path, run: str) -> tuple[set[tuple[str, ...]], int]:
     """
-    What is in the file already, and where the next line goes: behind the last whole one, for a crash may have left half a line. One without a
-    newline may be whole, if an editor has saved it so; if it is of this run, it is written anew and so need not be believed.
+    What is in the file already, and where the next line goes: behind the last whole one, for a crash may have left half
+    a line. One without a newline may be whole, if an editor has saved it so; if it is of this run, it is written anew
+    and so need not be believed.
     """
     with os.fdopen(os.dup(file), "rb") as stream:
         data = stream.read()

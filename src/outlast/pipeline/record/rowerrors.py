@@ -1,5 +1,6 @@
 """
-What is wrong with an item, error by error, in words for whoever owns the data; and the same read back from a store, for an error file.
+What is wrong with an item, error by error, in words for whoever owns the data; and the same read back from a store, for
+an error file.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _FIELD = re.compile(r"Field '([^']{1,200})': ")
 
 def visible(text: str) -> str:
     r"""
-    The text with what cannot be seen written out: control characters, characters that turn the direction of reading, half characters.
+    The text with what cannot be seen written out: control characters, characters that turn the direction of reading,
+    half characters.
 
     >>> visible("a\nb\u202ec")
     'a\\nb\\u202ec'
@@ -47,8 +49,8 @@ def shown(value: object, most: int = 60) -> str:
 @dataclass(frozen=True, slots=True)
 class RowError:
     """
-    One thing that is wrong with a row. `message` is a sentence for whoever owns the data; `kind` is a word to sort by, such as ``missing``,
-    ``format`` or ``range``; `value` is what stood there, as it may be shown.
+    One thing that is wrong with a row. `message` is a sentence for whoever owns the data; `kind` is a word to sort by,
+    such as ``missing``, ``format`` or ``range``; `value` is what stood there, as it may be shown.
     """
 
     message: str
@@ -67,7 +69,10 @@ class RowError:
 
 
 class InvalidRow(PermanentFailure):
-    """A row is wrong, and stays so until its owner changes it: `errors` has all that is wrong with it. Its class is ``validation_error``."""
+    """
+    A row is wrong, and stays so until its owner changes it: `errors` has all that is wrong with it. Its class is
+    ``validation_error``.
+    """
 
     def __init__(self, errors: Sequence[RowError | str]) -> None:
         self.errors = tuple(RowError.of(error) for error in errors)
@@ -78,7 +83,10 @@ class InvalidRow(PermanentFailure):
 
     @property
     def problem(self) -> str:
-        """What rows with the same problem have in common: which fields are wrong in which way; where that says nothing, the sentence."""
+        """
+        What rows with the same problem have in common: which fields are wrong in which way; where that says nothing,
+        the sentence.
+        """
         ways = {f"{error.field} {error.message if error.kind == 'invalid' else error.kind}" for error in self.errors}
         return ", ".join(sorted(ways))
 
@@ -100,8 +108,8 @@ def _text(value: object) -> str | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorLine:
     """
-    One error of one item, with what is needed to find and mend it. `row_index` is the item's place in the source, from 0; `raw_row` the
-    item as the source gave it.
+    One error of one item, with what is needed to find and mend it. `row_index` is the item's place in the source, from
+    0; `raw_row` the item as the source gave it.
     """
 
     run_id: str
@@ -149,7 +157,10 @@ def error_lines(store: Store, run_id: str, decode: Callable[[bytes], Any]) -> It
 def _failed(
     store: Store, number: int, status: ItemStatus, decode: Callable[[bytes], Any]
 ) -> Iterator[tuple[ItemRow, dict[str, Any], Any, int]]:
-    """Failed items with their particulars, what the source gave, and when they failed last: that may have been in a replay."""
+    """
+    Failed items with their particulars, what the source gave, and when they failed last: that may have been in a
+    replay.
+    """
     after: int | None = None
     while rows := store.items(number, status, after=after, limit=_PAGE):
         after = rows[-1].seq

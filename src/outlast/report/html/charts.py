@@ -1,8 +1,8 @@
 """
 The pictures of the page, drawn by hand as SVG.
 
-Places across are shares of the width, so that a picture fits any screen while its letters keep their size. Each has a title and a description,
-and nothing in it needs a script: what a mark means shows when it is pointed at.
+Places across are shares of the width, so that a picture fits any screen while its letters keep their size. Each has a
+title and a description, and nothing in it needs a script: what a mark means shows when it is pointed at.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ def stacked(parts: Sequence[tuple[str, float, str]], *, height: int, title: str,
 
 
 def small_bar(parts: Iterable[tuple[float, str]], hint: str = "") -> str:
-    """Shares of a whole, one after the other, as a bar inside of a table; the numbers stand beside it, so it says nothing by itself."""
+    """
+    Shares of a whole, one after the other, as a bar inside of a table; the numbers stand beside it, so it says nothing
+    by itself.
+    """
     x, body = 0.0, rect(0, 100, 0, 8, "well", round_=3)
     for share, kind in parts:
         if share:
@@ -147,7 +150,10 @@ def _column(x: float, wide: float, bucket: Bucket, base: float, scale: float, at
 
 
 def ranges(rows: Sequence[tuple[str, Spread]]) -> str:
-    """For each stage half of all attempts, 95 and 99 of a hundred, and the longest, on a scale where each step is ten times the last."""
+    """
+    For each stage half of all attempts, 95 and 99 of a hundred, and the longest, on a scale where each step is ten
+    times the last.
+    """
     low = min(max(spread.p50, 1e-6) for _, spread in rows)
     high = max(max(spread.max, 1e-6) for _, spread in rows)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))

@@ -1,5 +1,6 @@
 """
-How the page looks: one sheet for light and dark, for paper, and for any width. Colours keep their meaning for eyes that see red and green alike.
+How the page looks: one sheet for light and dark, for paper, and for any width. Colours keep their meaning for eyes that
+see red and green alike.
 """
 
 from __future__ import annotations
