@@ -210,8 +210,9 @@ def test_a_program_that_has_the_store_open_goes_on_while_a_newer_one_migrates(ol
 
 def database_of(url):
     from outlast.store import _database
+    from outlast.store.address import Address
 
-    return _database(url, None)
+    return _database(Address(url), None)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

@@ -237,6 +237,10 @@ class Contact:
         monotonic = Clock().monotonic
         busy = monotonic()
         while True:
+            while self._wishes:
+                thing, at = self._wishes.popleft()
+                self._due[thing] = min(self._due.get(thing, inf), at)
+                del thing
             self._bell.wait(min(_IDLE, max(0.0, min(self._due.values(), default=inf) - monotonic())))
             while self._tasks:
                 self._answer(self._tasks.popleft())
@@ -283,10 +287,6 @@ class Contact:
 
     def _look_after_all(self, now: float) -> bool:
         """Look after what is due; whether anything was."""
-        while self._wishes:
-            thing, at = self._wishes.popleft()
-            self._due[thing] = min(self._due.get(thing, inf), at)
-            del thing
         telling, self._telling = self._telling, False
         due = [thing for thing, at in list(self._due.items()) if telling or at <= now]
         for thing in due:
