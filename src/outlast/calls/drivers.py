@@ -345,7 +345,7 @@ async def _aside(call: Call, work: Callable[[], Any]) -> Any:
 
 
 class _Came:
-    """What came of work in another thread."""
+    """The result or the error of work in another thread."""
 
     result: Any = None
     error: BaseException | None = None

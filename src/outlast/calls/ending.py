@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from outlast.verdicts import Verdict
 
     class Ending(Protocol):
-        """What is to be known of the call."""
+        """The facts about a call that `note` needs."""
 
         name: str
         number: int

@@ -1,8 +1,8 @@
 """
 The door to protected calls: ``@retry``, `Guard`, and what a decorated function does.
 
-A plain ``@retry`` takes the short way: its first attempt is a bare try/except, and the call (with all that it loads)
-begins only when that has failed. A guard with anything else begins there at once.
+A plain ``@retry`` takes the short way: its first attempt is a bare try/except, and a `Call` (with the modules that it
+needs) is made only if that attempt fails. Any other guard begins its call at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _latest = [0]  # stands in for `call.latest` until that room is loaded: nothing 
 # Open scopes of `testing`, and one more if everything is turned off for good; with any, no call takes the short way.
 _scopes = 0 if REAL.retries else 1
 _rooms: Any = None  # the module `outlast.calls.drivers`, once something has needed it
-_around: Any = None  # then also: what asks for the call that is running
+_around: Any = None  # the getter of `calls.state.running`, loaded with the drivers
 
 
 def scoped(change: int) -> None:
@@ -455,7 +455,7 @@ def _scripted(call: Call, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _NotAResult(BaseException):
-    """A function whose outcome was wanted handed out something to await; no attempt could mend that."""
+    """The function returned an awaitable where a result was expected. No further attempt can change that."""
 
 
 def _only_awaitables(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,10 +1,9 @@
 """
 Hedging: when an attempt is slow, start the same once more beside it, and take whichever comes back first.
 
-The executions of one attempt race: the first result wins, the others are cancelled and awaited, and what they raise is
-nobody's concern. An execution that fails leaves the field to the others; the attempt has failed when none is left. A
-hedge must not add load to a service that suffers: it needs a retry from the budget, a free place at the limit and a
-closed circuit, and without any of them it is not started.
+The executions of one attempt race: the first result wins, the others are cancelled and awaited, and their errors are
+ignored. If one execution fails, the others go on; the attempt fails when all have failed. A hedge must not add load to
+a service in trouble: it starts only with a retry from the budget, a free place at the limit and a closed circuit.
 """
 
 from __future__ import annotations

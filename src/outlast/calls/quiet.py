@@ -1,5 +1,6 @@
 """
-Outlast's own calls: of a store, a sink, a lease. They are decided like any other; no event and no history is made.
+Calls that Outlast itself makes, to a store, a sink or a lease. The policy decides about them as about any call, but
+there are no events and no history.
 """
 
 from __future__ import annotations

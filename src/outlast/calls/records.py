@@ -1,5 +1,5 @@
 """
-What happened, as values: the attempts of a call, its outcome, and where the code that is running stands.
+What happened, as values: the attempts of a call, its outcome, and the context of the running code.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Notes:
 
 class Context:
     """
-    Where the running code stands; `outlast.current()` hands it out.
+    The attempt that the running code belongs to; `outlast.current()` returns it.
 
     Known in guards with a timeout, a limit, a breaker or a budget; a plain ``@retry`` fills it from the second attempt
     on. Before that, and outside of any call: attempt 1, nothing else known.

@@ -1,6 +1,6 @@
 """
-A call as another process knows it. What an attempt says there (what it spent, its warnings, that it asked for the
-idempotency key) travels back with its result or on its error, and counts here.
+A call as seen by the child process that runs one of its attempts. What the attempt reports there (amounts spent,
+warnings, that it read the idempotency key) returns with its result or its error, and is added to the call here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _PLACE = ("run_id", "item_key", "item_keys", "stage", "job_id")  # what is known
 
 
 class Elsewhere:
-    """A call as another process knows it: what `current` says there, and the deadline of the calls inside of it."""
+    """
+    A call as seen by a child process: the values of `current` there, and the deadline for calls inside of the attempt.
+    """
 
     def __init__(self, call: Call) -> None:
         self._number = call.context().attempt

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
         def max_hedges(self) -> int: ...
 
     class Place(Protocol):
-        """Where code stands that works on an item or a job."""
+        """The item or the job that the running code works on."""
 
         def fill(self, context: Context) -> None: ...
 
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
         def context(self) -> Context: ...
 
     class TimeLimit(Protocol):
-        """How an attempt that was bounded in time came out."""
+        """The time limit of one attempt, and whether it ended the attempt."""
 
         seconds: float
         scope: str
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
 
 
 class Ended(Exception):
-    """No further attempt for a result that was not wanted; the result is what the call returns."""
+    """There is no further attempt, although `retry_if` does not want the result; the call returns that result."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()

@@ -1,12 +1,13 @@
 """
-Where items come from and where outputs go, one file a family. A component never tries again by itself: what drives it
-decides.
+Where items come from and where outputs go, one file a family. A component never retries: its caller decides that.
 
-    files       Files, the files of patterns; lines: JSON Lines, CSV and TSV; csvs: how the latter two are read; packed: the same, compressed
+    files       Files: paths and patterns as a source
+    lines       files of JSON Lines, CSV and TSV; csvs: reads CSV and TSV; packed: compressed files
     arrow       pandas, polars, pyarrow, DuckDB: whatever hands out Arrow data; parquet: files; datasets: Hugging Face's
     sql         Query, the rows of a query; tables: Table, a table as a sink
-    sinks       what every sink can do; reading: what all sources share; values: users' values on their way out
-    registry    components of others, which come in by a name
+    sinks       Sink, the base class, and callables as sinks; values: converts outputs for every sink
+    reading     Source, the base class, and what all sources share
+    registry    sources and sinks of other packages, found by name
 """
 
 from __future__ import annotations

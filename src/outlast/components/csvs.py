@@ -3,10 +3,10 @@ Files of rows with commas, tabs or the like between their cells, read record by 
 is lost in silence.
 
 A record that cannot be read is a broken item, and reading goes on at the next line. The hard case is a quote that is
-never closed: whatever follows looks like one long text. It is looked ahead for the end of that text; if there is none,
-or what looks like it begins another cell, or all lines up to there look like rows, then the line with the quote is
-broken, and the lines behind it are read as if it had not been there, strictly: of these, a quote in the middle of a
-cell is broken too, because it may be the end of a real text. Else all of it is one broken record.
+never closed: the lines after it look like one long text, which has no end or ends at a quote with something behind it.
+Only the line with the opening quote is broken if the text has no end, if the quote at its end opens a cell, or if all
+lines in between look like rows. The lines after it are then read again, strictly: a quote in the middle of a cell
+breaks a line, because it may be the end of a real text. Otherwise all lines of the text are one broken record.
 """
 
 from __future__ import annotations

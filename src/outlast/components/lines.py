@@ -1,10 +1,10 @@
 """
 Files of lines, read and written: JSON Lines, and comma- or tab-separated values, also compressed.
 
-A line that cannot be read is an item too, a broken one: it ends as a dead letter and stops nobody else. A file that is
-written has a number of bytes that count; whatever stands behind them when a run goes on was never committed, and is cut
-off. The last of the bytes that count are on record as a digest, so that another file of the same size is not taken for
-this one.
+A line that cannot be read is an item too, a broken one: it ends as a dead letter and does not stop the other items. Of
+a file that is written, the store knows how many bytes are committed; when a run goes on, the bytes after these are cut
+off. A digest of the last committed bytes is in the store too, so another file of the same size is not taken for this
+one.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def count(path: Path) -> int:
 
 class Mark(NamedTuple):
     """
-    By what a file is known again whose first bytes count: how many these are, a digest of the last of them, and of what
-    kind the mark is.
+    Identifies a file by its committed bytes: how many there are (`offset`), a digest of the last of them, and the kind
+    of the mark.
     """
 
     offset: int

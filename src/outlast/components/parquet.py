@@ -5,14 +5,15 @@ A Parquet file cannot be appended to, and is of no use before its last byte is w
 batch are appended to a spool beside it, as files of lines are, and when the run is over the spool becomes one Parquet
 file:
 
-    out.parquet.spool   "OUTLAST1", where it begins (8 bytes), then for each batch its length (8 bytes) and an Arrow IPC stream
-    out.parquet         written under another name, flushed, renamed; its metadata say how far it covers what was committed
+    out.parquet.spool   "OUTLAST1", the offset at which it begins (8 bytes), then for each batch its length (8 bytes)
+                        and an Arrow IPC stream
+    out.parquet         written under another name, flushed, renamed; its metadata say up to which offset it has rows
 
 Offsets count all bytes of batches that were ever appended. A file that covers offset C and a spool that begins at B ≤ C
 together hold every committed row once, whenever the process died: the rows are those of the file, and those of the
 spool from C on. A run that goes on after its end begins a new spool at C, and at its next end the file is written anew
-from both. Both are known again: the file by its footer, the spool by its last bytes and by the file that it goes on
-from.
+from both. Both are identified when the run goes on: the file by its footer, the spool by its last bytes and by the file
+before it.
 """
 
 from __future__ import annotations

@@ -63,10 +63,11 @@ def missing(what: str, package: str, extra: str) -> ConfigurationError:
 
 class Aside:
     """
-    The items of batches that a thread of their own reads: the event loop does not stand still while a database thinks.
+    An async iterator over items that a thread reads in batches, so that the event loop does not block on a slow
+    database.
 
-    All of the reading is one thread's, from beginning to end, as some drivers demand. `at_hand` says how many items can
-    be had without waiting. A reader with an ``interrupt`` is told when nobody wants the rest any more.
+    One thread does all of the reading, because some drivers demand it. `at_hand` is how many items are here without
+    waiting. On `aclose`, ``interrupt`` of the reader is called, if it has one.
     """
 
     def __init__(self, begin: Callable[[], Iterator[Sequence[Any]]]) -> None:

@@ -1,9 +1,9 @@
 """
-Components of others: sources and sinks that come in by a name.
+Registered components: sources and sinks of other packages, found by name.
 
 A name is the scheme of an address (``pages://out``) and the ending of a file (``out.avro``). It belongs to what was
 registered in this process, or to an entry point of an installed package in the group ``outlast.sources`` or
-``outlast.sinks``. What Outlast brings itself comes first.
+``outlast.sinks``. Outlast's own names come first.
 """
 
 from __future__ import annotations

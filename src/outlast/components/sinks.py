@@ -1,9 +1,9 @@
 """
-What every sink can do, and the two that are no family of files: a callable, and nothing at all.
+The base class of all sinks, and the sink for a callable.
 
-A sink that keeps what it is given writes a batch before it is committed, in a way that does not count yet; the commit
-records an offset; what was written and is not covered by it when a run goes on was never committed, and is taken away.
-So the outputs are exact whenever the process dies.
+A sink writes a batch before the store commits it; until then its rows do not count. The commit records the sink's
+offset. When a run goes on, whatever is in the sink beyond the recorded offset was never committed, and the sink removes
+it. So each output is there exactly once, whenever the process dies.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Refused(PermanentFailure):
 
 
 class Busy(ConfigurationError):
-    """Somebody else writes to it at this moment."""
+    """Another process or run writes to the same sink now."""
 
 
 class Sink(ABC):
@@ -67,8 +67,8 @@ class Sink(ABC):
 
     def claim(self) -> None:  # noqa: B027 - not every sink has something to do here
         """
-        Have what only one can have, or raise `Busy`: before the lease is taken, so that nobody loses it to one who
-        cannot write. `close` lets it go.
+        Acquire what only one process can hold, or raise `Busy`. Called before the lease is taken, so that a process
+        that cannot write does not take the lease away from one that can. `close` releases it.
         """
 
     def open(  # noqa: B027 - as above
@@ -82,17 +82,17 @@ class Sink(ABC):
         mark: str | None = None,
     ) -> None:
         """
-        Get ready; `offset` is what an earlier pass of this run has committed, `token` the number of this one's lease.
-        Not `alone`: who had the run before has not given it back and may live, so what it writes from now on must do no
-        harm. `settled`: everything that the run has written is committed, so whatever else is there belongs to somebody
-        else; None if only the mark can tell. `mark` is what was on record beside the offset: what does not look like it
-        is another one, and refused before anything is changed.
+        Prepare to write. `offset` is what earlier passes of this run have committed, `token` that of this pass's lease.
+        Not `alone`: the previous owner of the lease has not given it back and may live, so what it writes from now on
+        must do no harm. `settled`: everything that this run has written is committed, so whatever else is there belongs
+        to another run; None if only the mark can tell. `mark` was recorded with the offset: a sink that does not fit it
+        is another one, and is refused before anything is changed.
         """
 
     @property
     def mark(self) -> str | None:
         """
-        By what it is known again at the offset that the last `write` gave; the commit is to record it. It begins with
+        What identifies the sink at the offset that the last `write` returned; the commit records it. It begins with
         that offset.
         """
         return None
@@ -110,15 +110,16 @@ class Sink(ABC):
 
     def settle(self) -> Mapping[int, Exception] | None:
         """
-        The batch is committed. Saying it twice changes nothing. What it could not keep after all, by place in the
-        batch: their items have failed, and are in `returned` if nobody hears of it.
+        The batch is committed. Calling it twice changes nothing. Returns the outputs that could not be kept after all,
+        by their place in the batch: their items have failed. If that answer is lost, their keys are in `returned` after
+        the next `open`.
         """
         return None
 
     returned: Sequence[str] = ()  # keys of items, once it is open: on record, and not here
 
     def finish(self) -> None:  # noqa: B027 - not every sink has something to do here
-        """The run is over, until somebody adds to it."""
+        """The run is over. A resume or a replay may still add to the sink later."""
 
     @property
     def waits(self) -> str | None:

@@ -4,14 +4,16 @@ A table of a database as a sink, exact across crashes.
 Two databases cannot commit together. So the rows of a batch are first staged in the target's own database, in a table
 of ours, where they do not count; then the store's commit says which batch counts; then one transaction moves the rows
 into the table and clears the stage. On opening, the staged batch that was committed is moved, and every other one is
-thrown away.
+deleted.
 
-    write    transaction: try the rows on the table and undo that; stage them; commit          who dies here has staged what does not count
-    commit   the store records the number of the batch                                         from here on it counts
-    settle   transaction: unstage; insert into the table; commit                               who dies before is made good when the run goes on
+    write    transaction: try the rows on the table and undo that; stage them; commit
+             a crash before the next step leaves staged rows that do not count
+    commit   the store records the number of the batch; from here on it counts
+    settle   transaction: unstage; insert into the table; commit
+             after a crash before this step, the resumed run does it
 
-A row that the table refuses is found by halving the batch, before anything is staged. Numbers of batches begin with the
-number of the lease: nobody who has lost it can use one that counts.
+A row that the table refuses is found by halving the batch, before anything is staged. The number of a batch begins with
+the token of the lease: a process that has lost the lease cannot use a number that counts.
 """
 
 from __future__ import annotations
@@ -464,9 +466,7 @@ class _PassedOver(ValueError):
 
 
 class _Unheard(logging.Filter):
-    """
-    psycopg warns of each statement that fails among several; those that are meant to be tried are told as dead letters.
-    """
+    """Drops psycopg's warnings about failed statements while rows are tried: a refused row becomes a dead letter."""
 
     def __init__(self) -> None:
         super().__init__()

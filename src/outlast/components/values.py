@@ -1,9 +1,9 @@
 """
-Values of users on their way out, told the same way by every sink: to JSON, to the cells of a row, to the columns of a
+Converts users' values for output, in the same way for every sink: to JSON, to the cells of a row, to the columns of a
 Parquet file or a table.
 
-What a format has no place for is refused, with a sentence, and becomes the dead letter of its item: nothing is written
-as something else in silence.
+A value that the format cannot hold is refused with a message, and its item becomes a dead letter. No value is silently
+changed.
 """
 
 from __future__ import annotations

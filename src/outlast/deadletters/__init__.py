@@ -1,14 +1,14 @@
 """
-Dead letters: what could not be saved, kept until somebody has read it, mended it and sent it again.
+Dead letters: items that failed for good, kept until they are replayed or archived.
 
     open ──► replaying ──► resolved
      │  ▲        │
-     │  └────────┘ failed again, or whoever replayed it is gone
+     │  └────────┘ failed again, or the replay has died
      ▼
     archived
 
 A letter is never deleted to be replayed: it is claimed (open → replaying) inside of a run that holds a lease, and
-resolved in the transaction that finishes its item. When that run is no more, its claims are worth nothing and the
+resolved in the transaction that finishes its item. When the lease of that run has ended, its claims are void and the
 letters are open again.
 
     queue         DeadLetters, the door: find, mend, send again, put away

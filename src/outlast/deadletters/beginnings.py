@@ -1,15 +1,16 @@
 """
 What is kept of an item that failed, and where a replay of it begins.
 
-A replay works on the item or not at all. The letter holds the input of the stage that failed, as the stage last had it:
-a repair may have made it. Where that cannot be stored, it holds the nearest earlier one that can: what the last
-checkpoint has, else what the source gave. Where nothing can, it says so, and is not replayed. Objects come back by
-annotation, and that is decided when the replay begins: whoever adds the annotation afterwards has the letter replayed.
+A letter holds the input of the stage that failed, as the last attempt got it, also if a repair has made it. If that
+input cannot be stored, the letter holds the nearest earlier one that can: the last checkpoint, else the item from the
+source. If none can be stored, the letter says so and is not replayed. Objects of a class come back if an annotation of
+a stage names the class. That is decided when a replay begins, so an annotation that is added later makes a letter
+replayable.
 
     payload                 the input of the stage ``begins``, which is the letter's own stage if that is not said
     metadata  begins        another stage than the letter's, by name; None: there is no payload
               unstored      why the input of the letter's stage is not there
-              earlier       stage and data of the checkpoint before it, where the payload needs an annotation that was missing
+              earlier       stage and data of the checkpoint before it, if no annotation names a class of the payload
               source        what the source gave, if that is not the payload; None if that cannot be stored
 """
 

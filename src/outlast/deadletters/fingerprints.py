@@ -1,7 +1,7 @@
 """
-One problem, many messages: what a failure has in common with others.
+Fingerprints: which failures are the same problem.
 
-Forty thousand failures are a handful of problems once what differs from item to item is taken out of their messages.
+Messages of one problem differ in numbers and names. Without these, forty thousand failures are a handful of problems.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 class NothingToReplay(ConfigurationError):
     """
-    None of the letters that are open is meant. That is no mistake to a command, and an answer that no result can give.
+    No open dead letter fits the filter. It is an exception because there is no run whose result could be returned; a
+    command does not report it as a mistake.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
 """
-The door: `DeadLetters` finds them, mends them, sends them again.
+`DeadLetters`: finds dead letters, edits, replays and archives them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Codec(Protocol):
 
 class Replay(Protocol):
     """
-    What does the work of dead letters again, in a run that holds a lease: pipelines, which this room does not know.
+    Runs dead letters again, in a run that holds a lease. Pipelines implement it, which this module does not import.
 
     It claims the letters of `ids`, the first `canary` of them before the others, and settles each in the transaction
     that finishes its item. The same `run_key` goes on with the same replay.

@@ -1,14 +1,15 @@
 """
 Runs over items: stages, pipelines, and what a run came to.
 
-    stages       what users write: stage, Skip, Snooze, Degraded; resources: what stages use together
-    pipeline     Pipeline; doors: how sync code works on a run, and signals; home: where runs are kept
-    lifecycle    a run from its first line in the store to its last; identity: what makes it itself, pure; lease: who works on it
-    plan         what a run is to do; intake: from a source to items with something left to do; keys: what items are called
-    replays      from dead letters, and home to their runs
-    engine/      the runner of items
-    record/      what becomes of an item that has ended
-    results      what a run came to; errors: the exceptions that carry it; logs: which item a log record belongs to
+    stages       what users write: stage, Skip, Snooze, Degraded; resources: what stages share
+    pipeline     Pipeline; doors: how sync code drives a run, and signals; home: where runs are kept
+    lifecycle    a run from start to end; identity: what must stay the same at a resume, pure; lease: the lease on a run
+    plan         what a run is asked to do; intake: reads a source and makes items; keys: the keys of items
+    replays      runs over dead letters, which write to the runs that the letters come from
+    engine/      runs the items of one pass
+    record/      writes the rows of items that have ended
+    results      what a run came to; errors: the exceptions that carry it; logs: adds run, item and stage to log records
+    view         a running run as a value, for displays
     mapping      map and amap: one function over many items, without a store
 """
 

@@ -1,5 +1,5 @@
 """
-How code that is not async works on a run: until it ends, or result by result, and what signals do meanwhile.
+How sync code drives a run: until it ends, or result by result. What signals do in the meantime.
 
 Ctrl-C and SIGTERM wind a run down; a second one does not wait for running attempts. Once the run has ended, the signal
 does what it would have done without a run: KeyboardInterrupt, the end of the program (SystemExit with 128 + its number,
@@ -56,7 +56,10 @@ def blocking(run: Run) -> RunResult[Any]:
 
 
 class Signals:
-    """While it is entered, signals wind a run down; afterwards `pass_on` does what they would have done."""
+    """
+    Between enter and exit, a signal winds the run down. `pass_on` then does what the signal would have done without a
+    run.
+    """
 
     def __init__(self, wind_down: Callable[[], None], waiting_here: Callable[[], bool]) -> None:
         self._wind_down = wind_down

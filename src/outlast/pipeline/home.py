@@ -1,6 +1,6 @@
 """
-Where pipelines keep their runs: a store, a codec, dead letters. Every app is one; pipelines without an app share the
-default one.
+Where pipelines keep their runs: a store, a codec, dead letters. An `App` is a `Home`; pipelines without an app use
+`DEFAULT`.
 """
 
 from __future__ import annotations
@@ -170,7 +170,9 @@ def _harmless(consequence: str) -> Iterator[None]:
 
 
 class HomeCommons:
-    """What the processes of one app share, in its store. All that keeps it from being asked is `Unreachable`."""
+    """
+    What the processes of one app share, in its store. If the store cannot be asked, its methods raise `Unreachable`.
+    """
 
     def __init__(self, name: str, url: str) -> None:
         self._name = name
@@ -241,7 +243,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Default(Home):
-    """Of pipelines without an app: where its store is, is asked anew by each run, which keeps to it."""
+    """The home of pipelines without an app. Each run looks up the address of the store when it begins, and keeps it."""
 
     def __init__(self) -> None:
         super().__init__("default", "")

@@ -1,8 +1,8 @@
 """
-What makes a run itself: where its outputs go, what its items are known by, and its stages; and what of it is another
-one at a resume. Pure.
+The identity of a run: its sink, the key of its items, and its stages; and which of these have changed at a resume.
+Pure.
 
-Retries, guards, timeouts, concurrency and budgets are no part of it. That a function's body has changed is only told:
+Retries, guards, timeouts, concurrency and budgets are not part of it. A changed body of a function is only reported:
 `version` decides.
 """
 

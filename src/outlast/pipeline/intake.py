@@ -1,5 +1,5 @@
 """
-From a source to items that have something left to do: numbered, with their keys, without those that are finished.
+Reads a source and makes the items of a run: each has a number and a key; items that are finished are left out.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ _SLICE = 0.005  # seconds of reading before others have their turn
 
 
 class Woken(KeyboardInterrupt):
-    """A signal has ended the waiting of a source; what it is to the run is told elsewhere."""
+    """A signal came while a source blocked. It only ends that wait; `Run.ask_soon` tells the run about the signal."""
 
 
 class SourceFailed(Exception):
     """
-    Nothing more can be read. `error` may be anything, a cancellation too, which must not be taken for the reader's own.
+    The source raised `error`, and nothing more can be read. `error` is wrapped because it may be a cancellation, which
+    must not look like one of the reading task.
     """
 
     def __init__(self, error: BaseException) -> None:

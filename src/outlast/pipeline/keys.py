@@ -1,6 +1,5 @@
 """
-What an item is known by: a key of the user's own, or the hash of its content; the second of two equal ones gets a
-number.
+Keys of items: the user's own, or the hash of an item's content. If a key comes again, it gets a number.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class NoKey(ConfigurationError):
 
 
 class Ahead(Iterator[Any]):
-    """A source whose first item was looked at; what was raised instead of one is raised when it is wanted."""
+    """A source whose first item was read in advance. An error at that item is raised later, by the first `next`."""
 
     def __init__(self, source: Iterator[Any]) -> None:
         self._source = source

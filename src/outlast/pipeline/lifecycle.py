@@ -1,6 +1,5 @@
 """
-A run from its first line in the store to its last: found or begun, leased, worked on by a `Runner`, and given its name
-at the end.
+A run from start to end: found or created in the store, leased, worked on by a `Runner`, and given its final status.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _WATCH = 0.2  # seconds between two looks of whoever watches
 
 
 class Run:
-    """One pass of one run, with what others may ask of it while it goes on."""
+    """One pass of one run. `go` does the work; `ask` and `ask_soon` pause, cancel or interrupt it."""
 
     def __init__(
         self,

@@ -131,7 +131,7 @@ async def amap(
 
 
 class _Passing(BaseException):
-    """A Skip on its way through a guard, for which it is neither a success nor a failure."""
+    """Carries a Skip through a guard. It is no Exception, so the guard counts neither a success nor a failure."""
 
     def __init__(self, skip: Skip) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 """
-The door to runs over items: `Pipeline`.
+`Pipeline`: the public class for runs over items.
 """
 
 from __future__ import annotations
@@ -435,7 +435,7 @@ class Pipeline(Generic[In_contra, Out_co]):
 
 
 class _Bench:
-    """A home for one test: its store is gone when nobody has it any more."""
+    """A home for one test. Its store is deleted when no object refers to it any more."""
 
     def __init__(self, name: str, codec: Codec) -> None:
         folder = tempfile.mkdtemp(prefix="outlast-test-")

@@ -29,7 +29,7 @@ OnChange = Literal["stop", "keep", "redo"]
 
 
 class Keeps(Protocol):
-    """Where a run is kept: an app, or what stands in for one."""
+    """Where a run is kept: an app's `Home`, or the temporary one of a test."""
 
     @property
     def name(self) -> str: ...
@@ -55,7 +55,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One run of a pipeline."""
+    """Everything that a run of a pipeline is asked to do, except for its source."""
 
     name: str
     stages: tuple[Stage[..., Any, Any], ...]

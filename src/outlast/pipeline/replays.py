@@ -1,19 +1,18 @@
 """
-Replays of dead letters: a run over letters that it has claimed, whose outputs come home to the runs that the letters
-come from.
+Replays of dead letters: a run over letters that it has claimed. Its outputs go to the runs that the letters come from.
 
-A replay holds its own lease, and one on every run that something of it comes home to: an `Origin`. Outputs go to the
-sink of that run in the way of every sink: written where they do not count yet, then one transaction of the store says
-for all of it that it counts (the item in the replay, the item, the counts and the offset of the sink in its own run,
-the letter), then they are settled. Whoever has lost one of these leases writes nothing.
+A replay has its own lease, and a lease on every run that it writes to: an `Origin`. Outputs go to the sink of that run
+in three steps, as for every sink. They are written, and do not count yet. Then one transaction of the store makes all
+of it count: the item of the replay; the item, the counts and the sink's offset of the letter's own run; the letter.
+Then the sink settles them. A replay that has lost one of these leases writes nothing.
 
-    list     the letters that were open are claimed and put on record in their order; the place is the number of the item
-    admit    the letter's run is opened, unless it is: lease, sink; what cannot come home stays open, with the reason
-    finish   as in any run; `Homecoming` says what it means for the letter's run
-    end      sinks are finished, leases given back, letters that were claimed and not settled are open again
+    list     open letters are claimed and recorded in their order; the place in it is the number of the item
+    admit    the run of a letter is opened, once: lease and sink; if that fails, the letter stays open, with the reason
+    finish   as in any run; `Homecoming` says what it changes in the letter's run
+    end      sinks are finished, leases given back; letters that are claimed and not settled are open again
 
-Who dies leaves a mark on every run whose sink it has opened (`replayed_by`). The next replay of the pipeline makes that
-good first.
+A replay that dies leaves `replayed_by` set on every run whose sink it has opened. The next replay of the pipeline
+repairs these sinks first.
 """
 
 from __future__ import annotations
@@ -171,7 +170,7 @@ class _Variable:
 
 
 class Gone(PermanentFailure):
-    """The sink of a run cannot be opened again."""
+    """The sink of a run cannot be opened again; the message says why and what to do."""
 
 
 def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Sink | None:
@@ -336,7 +335,7 @@ def _other_sink(replay: RunRecord, run: RunRecord) -> str | None:
 
 
 class Origin:
-    """A run that letters come from, held while they come home."""
+    """A run that dead letters come from, with its lease and its sink, while a replay writes to it."""
 
     def __init__(
         self, record: RunRecord, lease: Lease, sink: Sink | None, bounds: Bounds, elsewhere: str | None = None
@@ -374,8 +373,8 @@ class Origin:
 
 class Origins:
     """
-    The runs that a replay brings something home to. Not safe in threads: one asks at a time. With `elsewhere` outputs
-    go to the replay's own sink, and these runs get the counts alone.
+    The runs whose dead letters a replay works on. Not safe in threads: one call at a time. With `elsewhere`, outputs go
+    to the replay's own sink, and only the counts of these runs change.
     """
 
     def __init__(self, store: Store, replay: RunRecord, lease: Lease, bounds: Bounds, *, elsewhere: bool) -> None:
@@ -609,7 +608,8 @@ def _make_good(store: Store, record: RunRecord, given: object) -> None:
 
 class Resends(Intake):
     """
-    The items of a replay: letters from its list, each claimed, from the stage that failed with the input it had there.
+    The intake of a replay: it claims the letters of its list, and makes an item of each, at the stage that failed and
+    with the input of that stage.
     """
 
     def __init__(self, chosen: Chosen, plan: Plan, lease: Lease, origins: Origins, **options: Any) -> None:

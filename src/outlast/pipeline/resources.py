@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Use:
-    """Stands in a signature for what will be opened."""
+    """The default value of a stage's parameter: a placeholder that a run replaces by the opened resource."""
 
     __slots__ = ("factory",)
 

@@ -1,9 +1,9 @@
 """
 This process's contact with what is shared: one thread for each store.
 
-No event loop and no caller waits longer for the store than it wants to. The thread looks after what is in use a few
-times a second, and knows whether the store can be asked at all. While it cannot, each process decides alone, and no
-call waits.
+Only this thread asks the store, so no event loop blocks, and a caller waits no longer than its own patience. A few
+times a second the thread refreshes whatever is in use. While the store cannot be reached, each process decides alone,
+and no call waits.
 """
 
 from __future__ import annotations
@@ -28,22 +28,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 if TYPE_CHECKING:
-    #: From what is shared now (None: nothing yet) and the store's own time, in seconds since the epoch, to what is to be
-    #: shared (None: as it is) and an answer. Pure and quick: other processes wait, and it may be asked again.
+    #: A function of the shared document (None: none yet) and the store's own time, in seconds since the epoch.
+    #: It returns the new document (None: no change) and an answer. It is pure and quick: other processes wait for it,
+    #: and it may be called again.
     Change: TypeAlias = Callable[[Mapping[str, Any] | None, float], tuple[Mapping[str, Any] | None, T]]
 
 LOOK = 0.25  # seconds between two looks at what is shared
-_LOST = 1.0  # as long as the store cannot be asked
+_LOST = 1.0  # seconds between two tries while the store cannot be reached
 PATIENCE = 2.0  # seconds that somebody waits for the store before deciding alone
 _IDLE = 10.0  # seconds without anything to do before the thread ends
 
 
 class Unreachable(OutlastError):
-    """The store could not be asked. It stays inside: whoever shares something decides alone until the store is back."""
+    """
+    The store could not be asked. No user code sees this error: a breaker, a limit or a budget decides alone until the
+    store answers again.
+    """
 
 
 class Commons(Protocol):
-    """Where processes share things. Blocking, and safe in threads; two that compare equal are the same place."""
+    """
+    The place where processes share documents: an app's store. Its methods block, and are safe in threads. Two that
+    compare equal are the same place.
+    """
 
     def change(self, kind: str, name: str, decide: Change[T]) -> T:
         """
@@ -57,7 +64,7 @@ class Commons(Protocol):
 
 
 class Attended:
-    """What a contact looks after while it is in use. These are called in the contact's thread."""
+    """Something shared that a contact refreshes while it is in use. Its methods are called in the contact's thread."""
 
     def attend(self, contact: Contact) -> float | None:
         """
@@ -73,7 +80,7 @@ class Attended:
 
 
 class _Task:
-    """One question to a commons, and what becomes of its answer."""
+    """One question to a commons, with its answer."""
 
     __slots__ = ("_claim", "answer", "context", "done", "otherwise", "question", "refused", "then")
 
@@ -99,8 +106,9 @@ class Contact:
     """
     This process's contact with one commons.
 
-    `ask` waits for the answer, `post` does not. Both go through one thread, one after the other, which is there only
-    while there is something to do. While the commons is `lost`, only that thread goes on trying.
+    `ask` waits for the answer, `post` does not. One thread takes the questions of both, one after the other; it exists
+    only while there is something to do. While the commons is `lost`, `ask` fails at once, and only the thread tries to
+    reach it.
     """
 
     def __init__(self, commons: Commons) -> None:

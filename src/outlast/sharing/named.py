@@ -1,10 +1,11 @@
 """
-What is known by a name: breakers, limits and retry budgets, of this process or shared by many.
+Objects known by their kind and name: breakers, limits and retry budgets, of this process or shared by many.
 
-A copy is the same object. A pickle goes by name: in a process that has one of that kind and name it is that one, with
-the state that it has there; otherwise one is made with the same settings. With ``shared=True`` it belongs to one
-commons for good, which its `Bond` knows: that of the first pipeline which runs with it, of the app that was told to
-`share` it, or, when it is used before either, that of the default app.
+A copy is the same object. A pickle holds the kind, the name and the settings: a process that has an object of that kind
+and name uses it, with its state there; another process makes one with the same settings. An object with ``shared=True``
+belongs to one commons, which never changes and which its `Bond` knows. It is that of the first pipeline that runs with
+the object, or of the app whose `share` was called with it. If the object is used before either, it is that of the
+default app.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class Bond:
-    """To which commons a shared thing belongs. Those that `replace` one another have one bond."""
+    """
+    The commons that a shared object belongs to. An object and the one that `replace` made of it have the same bond.
+    """
 
     __slots__ = ("__weakref__", "_commons", "_lock", "kind", "name")
 
@@ -83,10 +86,10 @@ def _default() -> Commons:
 
 class Named:
     """
-    Known by its kind and its name.
+    Base class of objects that are known by their kind and name.
 
-    A class of such things says its `_kind` and which of its attributes are its `_settings`; `__init__` sets them and
-    `shared`, and then calls `_known`. `_renew` is called in a child that was forked from this process.
+    A subclass defines `_kind`, and lists in `_settings` the attributes that make the same object again. Its `__init__`
+    sets these and `shared`, and then calls `_known`. `_renew` is called in a child that was forked from this process.
     """
 
     _kind: ClassVar[str]

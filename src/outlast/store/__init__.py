@@ -6,9 +6,9 @@ The store: runs, items, attempts, dead letters, events and shared states, on SQL
         lease = store.take_run(run.number, 0, owner="host:1", ttl=20)
         store.write(lease, Batch(items=..., attempts=..., read=2000))
 
-One class speaks one SQL; what differs between the two databases is in `sqlite` and `postgres`. All of it is blocking,
-and safe in threads. What fails raises a `StoreError`, which says whether another attempt is worth it; a write whose
-lease is not the newest raises `LeaseLost`.
+`Store` uses one SQL for both databases; what differs is in `sqlite` and `postgres`. All methods block, and are safe in
+threads. A method that fails raises a `StoreError`, whose class says whether another attempt may help. A write under an
+older lease raises `LeaseLost`.
 """
 
 from __future__ import annotations

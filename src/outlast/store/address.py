@@ -19,8 +19,7 @@ _EMBEDDED = "sqlite:///.outlast/outlast.db"
 @dataclass(frozen=True, slots=True, repr=False)
 class Address:
     """
-    ``sqlite:///path``, a plain path, or ``postgresql://user@host/name``. What is wrong with it is said when its `file`
-    is asked for.
+    ``sqlite:///path``, a plain path, or ``postgresql://user@host/name``. A wrong address raises when `file` is read.
     """
 
     text: str

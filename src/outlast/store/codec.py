@@ -1,12 +1,13 @@
 """
 How values become bytes and come back: JSON in an envelope that carries its version, never pickle.
 
-JSON alone would bring back other values than it was given: a tuple as a list, the key 1 as "1", a datetime not at all.
-What it cannot say is marked with ``$type``. Classes are named, and made again only if the reader asks for them by name:
-a stored byte never chooses what is run.
+Plain JSON changes values: a tuple comes back as a list, the key 1 as "1", and a datetime cannot be written. Values that
+JSON does not have are marked with ``$type``. A class is stored by name, and an object of it is made again only if the
+reader names that class: stored data never chooses which code runs.
 
 There are two ways to read. `decode` is for people and other programs: an object of a class that the reader does not
-name comes back as its fields. `bring_back` is for code that goes on with the value: it is as it was, or `Lost`.
+name becomes a dict of its fields. `bring_back` is for code that goes on with the value: it returns an equal value or
+raises `Lost`.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ class Lost(TypeError):
 
 
 class Kept(NamedTuple):
-    """A value as bytes, the classes whose names are in them, and those of which only a part is."""
+    """
+    A value as bytes. `classes` are the classes that the bytes name, `parts` those of them whose objects cannot be made
+    again in full.
+    """
 
     data: bytes
     classes: tuple[type, ...] = ()
@@ -78,7 +82,7 @@ class Kept(NamedTuple):
 
 
 class Codec:
-    """Encodes what an app stores. `seal` has the last word when writing and the first when reading."""
+    """Encodes what an app stores. `seal` is applied last when writing and first when reading."""
 
     _plainly = False  # for people: collections as lists and dicts, values of numpy and pandas as Python's own
 
@@ -206,7 +210,10 @@ def _is_plain(value: Any) -> bool:
 
 
 class _Writer:
-    """From values to what JSON can say. With `whole`, a model is asked whether its own JSON makes it again."""
+    """
+    Turns values into what JSON can hold. With `whole`, it tests for each model whether its JSON makes the same model
+    again.
+    """
 
     __slots__ = ("_whole", "classes", "parts")
 
@@ -345,8 +352,8 @@ _TO: dict[type, Callable[[Any], dict[str, object]]] = {
 
 class _Reader:
     """
-    From what JSON said to values. `strict`: as they were or `Lost`. `plainly`: for people, so that JSON can say all of
-    it again.
+    Turns parsed JSON into values. `strict`: each as it was, or `Lost`. `plainly`: for people, with values that JSON can
+    hold again.
     """
 
     __slots__ = ("_known", "_plainly", "_strict")

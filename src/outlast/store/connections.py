@@ -38,7 +38,7 @@ class Connection(Protocol):
 
 class Turns:
     """
-    A number of places, taken in the order in which they were asked for: readers in a hurry must not starve a heartbeat.
+    A number of places, given out in the order of the requests, so that many quick readers cannot hold up a heartbeat.
     """
 
     def __init__(self, places: int) -> None:
@@ -74,7 +74,10 @@ class Turns:
 
 
 class Connections:
-    """At most `size` connections, made when they are needed. Who asks for one more waits until one is given back."""
+    """
+    At most `size` connections, made when they are needed. If all are lent, the next request waits until one is given
+    back.
+    """
 
     def __init__(self, connect: Callable[[], Connection], size: int, *, broken: Callable[[], None]) -> None:
         self._connect = connect

@@ -6,7 +6,7 @@ How a store fails.
         ├── StoreUnavailable (TemporaryFailure)     lost, locked, full or busy: worth another attempt
         └── StoreRefused (PermanentFailure)         no further attempt can succeed
 
-A driver's own exception is never chained to them: it may quote rows, and rows are the user's data.
+A driver's own exception is never chained to these: its text may contain rows, which are the user's data.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 What a run adds up to: counted by the database, in one snapshot, and read in pieces, so that a run of millions needs no
 memory for them.
 
-Durations come in classes of three digits, each with its mean: a percentile is off by half a percent at the most. Texts
-of errors and warnings that differ only in numbers and names are told apart by the database and put together by whoever
-reads them.
+Durations come in classes of three digits, each with its mean: a percentile is off by half a percent at the most. The
+database counts each text of an error or a warning by itself; the report puts texts together that differ only in numbers
+and names.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _AGAIN_IN_PASSES = (
 )
 _ROOM = 100_000_000_000_000  # more microseconds than anything takes
 _SOURCE = "case when reason like 'source: %' and status in ('dlq', 'failed') then 1 else 0 end"  # could not be read
-# And what a replay has mended of that: no stage of this run has seen it.
+# Could not be read, or was ended by a replay after that: no stage of this run has worked on it.
 _UNREAD = f"case when {_SOURCE} = 1 or (attempts = 0 and status in ('succeeded', 'skipped')) then 1 else 0 end"
 # An item that is not finished has rows up to its last checkpoint only: it came through those stages.
 _DEAD = "(i.seq is not null and i.status in ('dlq', 'failed') and i.stage = t.stage)"
@@ -51,7 +51,7 @@ _DEAD = "(i.seq is not null and i.status in ('dlq', 'failed') and i.stage = t.st
 class AttemptFigure(NamedTuple):
     """
     Attempts of one stage with one outcome, first or further ones, of about the same duration (in microseconds).
-    `repeated` ones are of units that came through in a pass before, which ended before the item did.
+    `repeated`: the item had succeeded at this stage in an earlier pass, which ended before the item was finished.
     """
 
     stage: int
@@ -64,7 +64,10 @@ class AttemptFigure(NamedTuple):
 
 
 class ItemFigure(NamedTuple):
-    """Finished items with one status whose last stage was the same; `unread` ones came to none."""
+    """
+    Finished items with the same status and the same last stage. `unread`: no stage of this run has worked on them,
+    because the source could not read them or a replay has ended them.
+    """
 
     stage: int
     status: ItemStatus
@@ -79,8 +82,8 @@ class ItemFigure(NamedTuple):
 
 class ErrorFigure(NamedTuple):
     """
-    One error at one stage. Of the units (item and stage) it was the last error of, `saved` came through and `dead` did
-    not.
+    One error at one stage. It was the last error of some pairs of item and stage: `saved` of them succeeded later,
+    `dead` did not.
     """
 
     stage: int
@@ -127,7 +130,8 @@ class Trail(NamedTuple):
 @dataclass
 class Sums:
     """
-    All of it. `retries` has (stage, or None for whole items; retries; how many), `buckets` (bucket, status, items).
+    All sums of a run. `retries` has (stage, or None for whole items; retries; how many), `buckets` (bucket, status,
+    items).
     """
 
     attempts: list[AttemptFigure] = field(default_factory=list)
@@ -246,7 +250,7 @@ def without_origin(reason: str, error_type: str | None) -> str:
 
 
 class Count:
-    """A run in one snapshot."""
+    """Counts one run, in one snapshot of the database."""
 
     def __init__(self, database: Database, tx: Transaction, run: RunRecord, app: str) -> None:
         self._database, self._tx, self.run, self._app = database, tx, run, app

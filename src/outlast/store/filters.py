@@ -1,8 +1,8 @@
 """
 Which dead letters: one value, `LetterFilter`, from a command line or a call down to the SQL.
 
-A field is here and nowhere else: its type, what it means, what it is in SQL. Whoever takes dead letters by their marks
-takes `LetterFilter`, and a command has an option for each field.
+Each field is defined in this file only: its type, its meaning, its SQL. Every function that selects dead letters takes
+a `LetterFilter`, and every such command has an option for each field.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _MOST_DAYS = 36_500.0
 
 class LetterFilter(TypedDict, total=False):
     """
-    Which dead letters: what is not named, or None, is not asked about. `group` is a fingerprint, `run` a run's id;
-    `text` is looked for in the error and the item's key, in any case; `older_than_days` means those to which nothing
-    has happened for so long: not made, moved or edited.
+    Which dead letters: all given fields must fit; a field that is left out or None fits every letter. `group` is a
+    fingerprint, `run` a run's id. `text` is looked for in the error and the item's key, in any case. `older_than_days`:
+    the letter was not made, moved or edited in so many days.
     """
 
     pipeline: str | None
@@ -46,8 +46,8 @@ class LetterFilter(TypedDict, total=False):
 
 class Field(NamedTuple):
     """
-    What a field of the filter is to a person (`about`, `option`) and to the database; ``{error}`` is a column in lower
-    case.
+    One field of the filter: `about` and `option` are for the command line, `condition` for the database; ``{error}``
+    stands for that column in lower case.
     """
 
     about: str

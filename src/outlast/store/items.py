@@ -2,8 +2,8 @@
 Items and their attempts: written in batches, each in one transaction that carries its lease, and read in pages.
 
 Writing the same batch twice changes nothing: rows are only ever inserted, counters are what the rows of this batch add
-to them, and a row that is there already adds nothing. Batches are written as if everything in them were new; only when
-the database objects is it asked what it has, and the rest is written.
+to them, and a row that is there already adds nothing. A batch is first written as if all its rows were new. Only if the
+database reports a duplicate are the existing rows looked up, and the others written.
 """
 
 from __future__ import annotations
@@ -528,8 +528,8 @@ def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:
 
 class _Keys:
     """
-    The keys of one run's finished items, in a database of its own that is nowhere when it is closed: they may be
-    millions.
+    The keys of one run's finished items. There may be millions, so they are in a temporary database, which closing
+    deletes.
     """
 
     def __init__(self, run: int) -> None:

@@ -1,16 +1,16 @@
 """
-Leases: who may work on something, and write for it.
+Leases: which process may work on something, and write for it.
 
 What is leased has a kind and a key: a run's shard, a worker, a schedule. A lease is one row: ``token`` grows with every
-owner, and ``until`` is on the database's own clock. Writes check the token in the transaction that they belong to, and
-hold the row they found it in until that ends. The newest token may write; an older one gets `LeaseLost`, and nothing
-that was written under it lands, however late it comes.
+owner, and ``until`` is on the database's own clock. A write checks the token in its own transaction, and locks the row
+with the token until that transaction ends. Only the newest token may write. A write with an older token raises
+`LeaseLost` and changes nothing, however late it comes.
 
     take ──► renew, renew, renew ──► drop
       │          (expired)
-      └──────────────────► take of another owner: token + 1, and what the first still holds is worth nothing
+      └──────────────────► take by another owner: token + 1; writes with the first owner's token fail
 
-`PLACES` says where the leases of a kind are, if not in the table for all others.
+`PLACES` names the table for leases of a kind; kinds without an entry are in the table `outlast_leases`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 class Place(NamedTuple):
     """
-    Where leases are: a table, and a condition on its rows with the values for one key. If rows of another table are
-    locked by every write anyway, `fence` names it: they have the token, too, and the lease itself is not locked.
+    Where leases are: a table, and a condition on its rows with the values for one key. `fence` names another table
+    whose rows every write locks anyway: these rows hold the token too, and the row of the lease is not locked.
     """
 
     table: str

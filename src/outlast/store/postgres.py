@@ -1,8 +1,8 @@
 """
 PostgreSQL: many hosts, many writers.
 
-Nothing depends on a session: no temporary tables, no session locks, no prepared statements, so that any pooler may
-stand in between. Ownership is a row with a token, and all times in it are the server's.
+Nothing depends on a session: no temporary tables, no session locks, no prepared statements, so any connection pooler
+works. Ownership is a row with a token, and all times in it are the server's.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ _OPEN = (
 class Lease:
     """
     The right to work on something and to write for it, until another owner takes it. `token` grows with every owner;
-    every write carries it. `before` is the owner that had it and did not give it back, when it is taken.
+    every write carries it. `before` is the previous owner, if that did not give the lease back.
     """
 
     kind: str
@@ -243,8 +243,7 @@ def shard_of(key: str) -> tuple[int, int]:
 
 class ShardState(NamedTuple):
     """
-    How far a shard has come: items read, bytes of the sink that count and by what they are known, whether the source
-    has ended.
+    How far a shard has come: items read, committed bytes of the sink with their mark, and whether the source has ended.
     """
 
     read: int
@@ -265,8 +264,8 @@ class Claimed(NamedTuple):
 
 class Failure(NamedTuple):
     """
-    What is known of how an item failed, beside its sentence: why it was not tried again, its fingerprint, and what was
-    raised.
+    How an item failed, beside the sentence in its row: why it was not tried again, its fingerprint, and the class and
+    type of its error.
     """
 
     stop_reason: StopReason | None
@@ -278,8 +277,8 @@ class Failure(NamedTuple):
 class ItemRow(NamedTuple):
     """
     A finished item. `stage` is the last it was in, by number; `took_us` is from its first attempt to its end. `output`
-    is what it became; of one that failed, what went wrong. `waits` is what it waited for without an attempt on record
-    that followed: it ended while it waited, or attempts that succeed are not recorded.
+    holds the encoded output, or the particulars of the failure. `waits` are the waits that no recorded attempt
+    followed: the item ended while it waited, or successful attempts are not recorded.
     """
 
     seq: int
@@ -377,8 +376,8 @@ class DeadLetterRow:
 
 class Claimant(NamedTuple):
     """
-    Who has claimed dead letters: the `claim` as it stands in them, and the run of that replay with its lease, as far as
-    there are any.
+    A replay that has claimed dead letters: the `claim` as the letters hold it, and the run of the replay with its
+    lease, if there are any.
     """
 
     claim: str
@@ -475,8 +474,8 @@ class Settled(NamedTuple):
 
 class Mended(NamedTuple):
     """
-    An item that had become a dead letter, as a replay has ended it. `seq` is its number in its own run, `replayed` that
-    in the replay.
+    An item that was a dead letter and that a replay has finished. `seq` is its number in its own run, `replayed` its
+    number in the replay.
     """
 
     seq: int
@@ -489,7 +488,7 @@ class Mended(NamedTuple):
 
 
 class FailedAgain(NamedTuple):
-    """An item that is a dead letter still, as a replay has ended it; the numbers are those of `Mended`."""
+    """An item that failed in a replay again and stays a dead letter. Its numbers are those of `Mended`."""
 
     seq: int
     replayed: int
@@ -501,10 +500,10 @@ class FailedAgain(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Homecoming:
     """
-    What a batch of a replay changes in the run that its dead letters come from, which it holds with a lease of its own.
+    What a batch of a replay changes in the run that its dead letters come from. The replay has a lease on that run.
 
-    `judge` is told how that run stands, its counts before and after, and whether its source has ended; it answers with
-    how it is to stand.
+    `judge` gets that run's present standing, its counts before and after the batch, and whether its source has ended.
+    It returns the run's new standing.
     """
 
     lease: Lease
@@ -519,7 +518,7 @@ class Homecoming:
 
 
 class Standing(NamedTuple):
-    """What is said of a run; `elsewhere` as in its record."""
+    """Status, reason and sentence of a run; `elsewhere` as in its record."""
 
     status: RunStatus
     reason: str | None
@@ -530,12 +529,12 @@ class Standing(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """
-    What becomes true together. `read` and `sink_offset` are absolute, and only ever grow; `sink_mark` is that of the
+    What one transaction writes. `read` and `sink_offset` are absolute and never shrink; `sink_mark` is the mark of the
     sink at its offset.
 
     `resolved` ends replays of dead letters, and `homes` says what that means for the runs they come from. `undone` are
-    the numbers of items that were on record as succeeded and are not: their outputs could not be kept. They are taken
-    back first; `items` may have them again.
+    the numbers of items that are on record as succeeded although the sink could not keep their outputs. Their rows are
+    deleted first; `items` may contain them again.
     """
 
     items: tuple[ItemRow, ...] | list[ItemRow] = ()

@@ -1,5 +1,6 @@
 """
-How long what is over is kept. It happens by itself, a bounded piece at a time, and never to what is open or under way.
+How many days things are kept. Open dead letters that are too old are archived; runs, dead letters and events that are
+over and too old are deleted, so many rows at a time. Nothing that is under way is deleted.
 """
 
 from __future__ import annotations

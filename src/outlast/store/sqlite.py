@@ -1,9 +1,10 @@
 """
 SQLite: one file, one host, one writer at a time, any number of readers.
 
-Readers never wait (write-ahead log). A writer says so when it begins, so that it waits for its turn instead of failing
-half-way. Batches are committed without a flush to the disk each: a crash of the program loses nothing, a power cut may
-lose the last of them, and those are done again. Everything else is flushed when it is committed.
+Readers never wait (write-ahead log). A write transaction takes the lock when it begins, so it waits for the lock and
+does not fail in the middle. Batches are committed without a flush to the disk each: a crash of the program loses
+nothing, a power cut may lose the last batches, and a resume does their items again. Everything else is flushed when it
+is committed.
 """
 
 from __future__ import annotations

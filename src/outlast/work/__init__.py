@@ -1,11 +1,11 @@
 """
-How work is done, whatever it is: items now, jobs next. Nothing here knows of items or runs.
+Parts for any kind of work: the items of a run, and later jobs. No module here imports items or runs.
 
-    slots      how much is under way at a time; what waits for a slot, and what keeps one
-    timers     what goes on at a later time, in virtual time too
-    threads    a pool for work that blocks; it comes back to the event loop in bursts
-    writer     batches to a store, by a thread: when they go, how many are under way, what to do when it is broken
+    slots      how much work runs at a time; the queue for a slot; work that keeps its slot while it waits
+    timers     work that goes on at a later time, also in virtual time
+    threads    a pool for work that blocks; results come back to the event loop in bursts
+    writer     batches to a store, written by a thread: when a batch is sent, how many at a time, what an error does
     memory     a bound on the bytes of values that are finished and not written
-    leases     who works on something: take a lease, keep it by a heartbeat, recognise the dead
-    patience   do what needs a store or a sink, and wait while it cannot be used
+    leases     which process works on something: take a lease, renew it by a heartbeat, detect a dead owner
+    patience   repeat an operation on a store or a sink while that cannot be used
 """

@@ -1,7 +1,8 @@
 """
-The right to work on something: a lease, kept by a thread that beats as long as the process lives.
+Leases: the right to work on something. A thread renews them while the process lives.
 
-What is leased, and where leases are kept, comes in as functions: `take` and `Heartbeat` know no store and no runs.
+The caller passes what is leased and where leases are stored, as functions: `take` and `Heartbeat` know no store and no
+runs.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def certainly_dead(owner: str) -> bool:
 
 
 class Drop(Protocol):
-    """Gives a lease back; with `unless_renewed`, only one that ends when it says."""
+    """Gives a lease back. With `unless_renewed`, only if the lease still ends at `lease.until`."""
 
     def __call__(self, lease: Lease, /, *, unless_renewed: bool = False) -> None: ...
 
@@ -142,10 +143,11 @@ def _works(owner: str) -> bool:
 
 class Heartbeat(Generic[W]):
     """
-    Renews leases in a thread of its own, whatever the event loop is busy with, as long as that loop is there.
+    Renews leases in a thread of its own, also while the event loop is busy. It ends when that loop is closed.
 
-    `beat` renews a lease and says what is wanted of its owner; `wanted` is told of each new wish of the first lease,
-    and `lost` that a lease belongs to another owner. The leases are dropped if the loop was closed around them.
+    `beat` renews a lease and returns what its owner is asked to do (such as a pause), or None. `wanted` is called with
+    each new request for the first lease. `lost` is called when another owner has taken a lease. If the loop is closed
+    before `close` is called, the thread drops the leases.
     """
 
     def __init__(

@@ -20,10 +20,11 @@ _SOME = 16  # parts of a value that are looked at
 
 class Memory:
     """
-    A bound on the bytes of values that are finished and not written. A value that is larger than it passes alone.
+    A bound on the bytes of values that are finished and not written. A single value may be larger than the bound.
 
-    While it is shut, no work begins; what is under way ends and is written. The event loop counts the bytes, opens and
-    shuts. A thread that sees many results which are not counted yet may shut it too; the loop must look at it then.
+    While the bound is shut, no work begins; work that has begun ends and is written. The event loop counts the bytes
+    and opens and shuts the bound. A thread may shut it too, when many results are not counted yet; the loop checks it
+    then.
     """
 
     __slots__ = ("_always", "_free", "held", "is_open", "most", "typical", "wait")

@@ -1,5 +1,5 @@
 """
-Doing what needs a store or a sink, and waiting while it cannot be used.
+Repeat an operation on a store or a sink while that cannot be used.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 class Terms(NamedTuple):
     """
-    `patience` is for how many seconds a store or a sink that cannot be used is waited for, `ttl` how many a lease
-    lasts.
+    Times in seconds: `patience` is the longest wait for a store or a sink that cannot be used, `ttl` is how long a
+    lease lasts.
     """
 
     patience: float = 120.0
@@ -53,8 +53,8 @@ def persist(
     unclear: bool = True,
 ) -> Any:
     """
-    Do it, again and again as long as the error is one that may pass and the patience lasts; the last error is raised.
-    Without `unclear`, only an error that surely passes is waited for.
+    Call `do` until it succeeds, as long as its error is transient or unclear and the patience lasts; then the last
+    error is raised. Without `unclear`, only a transient error is repeated.
     """
     longest, stop = terms.get().patience, give_up or stopping.get()
 

@@ -1,9 +1,9 @@
 """
-Slots: how much of one kind of work is under way at a time. The event loop and threads take and give them.
+Slots: how much of one kind of work runs at a time. The event loop and threads take slots and give them back.
 
-A slot is a token in a deque, so taking one and giving it back is one step each and needs no lock. Work that finds no
-slot is parked, and after a slot was given back, parked work is looked for. Each side does its own step before it looks
-for the other's, so no parked work is forgotten.
+A slot is a token in a deque, so taking one and giving one back are single steps and need no lock. Work that finds no
+slot is parked. No parked work is forgotten, because each side acts before it looks: `park` first adds the work to the
+queue and then looks for a free slot; after a slot was given back, `next` looks for parked work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ T = TypeVar("T")
 
 
 class Slots(Generic[T]):
-    """So many slots, and the work that waits for one. Work may keep its slot while it is not under way."""
+    """
+    A fixed number of slots, and the queue of work that waits for one. Work may keep its slot while it is not running.
+    """
 
     __slots__ = ("free", "give", "kept", "size", "take", "waiting")
 

@@ -1,8 +1,8 @@
 """
-Threads for work that blocks. It goes in one by one and comes back to the event loop in bursts.
+Threads for work that blocks. Work goes in one by one, and its results come back to the event loop in bursts.
 
-What a thread does with a piece of work is the user's part. It may park the work at `Slots` and answer None; when there
-is a slot for it later, `again` sends it on.
+The caller passes `do`, the function that a thread calls with a piece of work. `do` may park the work at `Slots` and
+return None; when a slot is free, `again` puts the work back into the pool.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _PATIENCE = 0.002  # seconds that work may wait for a thread before there are mo
 
 
 class Threads(Generic[T, R]):
-    """A pool that grows while work waits in it. The event loop owns it; what any thread may call says so."""
+    """
+    A pool that starts more threads while work waits for one. Only the event loop uses it, except for the methods that
+    say "From any thread".
+    """
 
     def __init__(
         self,
@@ -38,8 +41,8 @@ class Threads(Generic[T, R]):
         most: int,
     ) -> None:
         """
-        `do` runs in a thread. In the loop, `back` is told what came of it, and `seen` is called when all of a burst was
-        told. `lost` gives back what work holds that comes back to no loop. Work parks at `slots`.
+        `do` runs in a thread. In the loop, `back` is called with the results of a burst, and `seen` after it. `lost`
+        releases what a piece of work holds when its result reaches no loop. Work parks at `slots`.
         """
         self._do = do
         self._back = back

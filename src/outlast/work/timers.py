@@ -18,7 +18,7 @@ _ROUNDING = 1e-9
 
 
 class Timer(Generic[T]):
-    """One of them, for `what`."""
+    """A timer for `what`."""
 
     __slots__ = ("live", "what")
 
@@ -32,7 +32,7 @@ class Timer(Generic[T]):
 
 
 class Timers(Generic[T]):
-    """Belongs to the event loop; `waiting` may be asked from any thread."""
+    """The timers of an event loop. Only that loop uses them, except for `waiting`, which any thread may call."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,9 +1,10 @@
 """
-Writing in batches, by a thread of its own. What is written, and how, is the user's part.
+Batches, written by a thread. The caller passes the batches and the function that writes one.
 
-The event loop fills the open batch. It goes to the thread when it has many entries or bytes, when its oldest entry has
-waited for a moment, or when it is told to. While the thread has enough to do, the open batch grows: larger batches are
-cheaper. What was not written is not finished: after an error the writer is broken and writes nothing more.
+The event loop adds entries to the open batch. The open batch is sent to the thread when it has many entries or bytes,
+when its oldest entry has waited for a moment, or on `flush`. While the thread has enough batches, the open batch grows:
+larger batches are cheaper. An entry that is not written is not finished: after an error the writer is broken and writes
+nothing more.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Batch(Protocol):
-    """What is written together."""
+    """The entries that are written together."""
 
     @property
     def empty(self) -> bool:
@@ -44,7 +45,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """When a batch goes: with so many entries or bytes, or after so many seconds; how many may be under way."""
+    """
+    When a batch is sent to the thread: at so many entries or bytes, or after `latency` seconds. `under_way` is how many
+    batches the thread has at the most.
+    """
 
     entries: int = 2000
     bytes: int = 8 * 2**20
@@ -53,7 +57,10 @@ class BatchLimits:
 
 
 class BatchWriter(Generic[B]):
-    """Belongs to the event loop, except for `in_loop`, which `write` may use in its thread."""
+    """
+    The open batch, and the thread that writes the batches before it. Only the event loop uses it, except for `in_loop`,
+    which `write` may call in the thread.
+    """
 
     def __init__(
         self,
@@ -80,7 +87,7 @@ class BatchWriter(Generic[B]):
         self._loop = loop
         self._entries = 0  # of the open batch
         self._bytes = 0
-        self._due = False  # the open batch was to go while enough others were under way
+        self._due = False  # the open batch is due, but enough others are under way
         self._under_way = 0
         self._timer: asyncio.TimerHandle | None = None
         self._queue: queue.SimpleQueue[tuple[B, int] | None] = queue.SimpleQueue()

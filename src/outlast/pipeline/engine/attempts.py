@@ -1,7 +1,8 @@
 """
 One attempt at a stage: in the event loop, or in a thread.
 
-Each attempt has its own copy of the run's context variables. The item is told how it went, and answers what is next.
+Each attempt has its own copy of the run's context variables. After it, `Item.succeeded` or `Item.failed` returns what
+to do next (`Next`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     Unit: TypeAlias = "Item | Group"
 
-_PROBE_ROUNDS = 3  # that failed, without one success, before an outage is believed to last
+_PROBE_ROUNDS = 3  # rounds of failed probes, without a success, after which an outage counts as lasting
 _WAIT, _BACK = Next.WAIT, Next.BACK
 
 
@@ -83,18 +84,18 @@ class Attempts:
                 with call.timer:
                     result = await inside(context, work)
         except Exception as error:  # noqa: BLE001 - told to the item
-            if stage.declared.repairs:  # which are the user's code, and may block
+            if stage.declared.repairs:  # repairs are the user's code, and may block
                 return await self._apart(context, item.failed, stage, error, began)
             return context.run(item.failed, stage, error, began)
         except BaseException as thrown:  # noqa: BLE001 - as above
             return self.thrown(item, stage, thrown, began)
-        if stage.declared.repairs and not stage.alone:  # an item of it may have failed
+        if stage.declared.repairs and not stage.alone:  # one item of the batch may have failed
             return await self._apart(context, item.succeeded, stage, result, began)
         return context.run(item.succeeded, stage, result, began)
 
     async def _apart(self, context: Variables, tell: Callable[..., Next], *what: Any) -> Next:
         """Tell the item in a thread what became of the attempt."""
-        if self._virtual:  # which jumps as soon as the loop has nothing to do: it must not seem to take long
+        if self._virtual:  # virtual time jumps while the loop has nothing to do: do not let it wait for a thread
             return context.run(tell, *what)
         return await asyncio.get_running_loop().run_in_executor(None, partial(context.run, tell, *what))
 

@@ -45,7 +45,7 @@ _WHOLE = 2.0**53  # up to here every whole number is a float
 
 
 class GroupQueue:
-    """The queue of a batch stage, in place of a plain one. It belongs to the event loop."""
+    """The queue of a batch stage: it makes groups of the items that wait. Only the event loop uses it."""
 
     __slots__ = ("_groups", "_loose", "_released", "_size", "_stage", "timer")
 
@@ -53,7 +53,7 @@ class GroupQueue:
         self._stage = stage
         self._groups: deque[Group] = deque()
         self._loose: deque[Item] = deque()
-        self._released = 0  # of the loose ones, those that have waited long enough
+        self._released = 0  # how many loose items have waited long enough
         self._size = size
         self.timer: Timer[Any] | None = None  # rings when `release` is to be called
 
@@ -116,13 +116,13 @@ class GroupQueue:
 
 
 class Group:
-    """Items that go through one call together, from before it to what came of it."""
+    """Items that go through one call together: before the call, during it, and with its outcome."""
 
     reason: str | None = None
     wait = 0.0
     why = ""  # what they all wait for
     since = 0.0  # when that began
-    seen = 0  # what the flow's `latest` was when the attempt began
+    seen = 0  # the value of `calls.state.latest` when the attempt began
 
     def __init__(
         self, stage: RunStage, items: Sequence[Item], before: GroupCall | None = None, *, falling: bool = False
@@ -404,11 +404,13 @@ class Group:
 
 
 class GroupCall(StageCall):
-    """The call for all of them, as far as it asks for leave and for time."""
+    """
+    The protected call of a group. It asks limit, breaker and retry budget once for all items, and has the timeouts.
+    """
 
     item: Any  # the group
     opened = 0.0
-    heard = False  # each item tells its own
+    heard = False  # each item emits its own events
 
     def roll(self) -> float:
         roll: float = self.item.roll(self)()
@@ -464,9 +466,11 @@ class GroupCall(StageCall):
 
 
 class MemberCall(StageCall):
-    """One item's part in calls for many: the policy's answers, and nothing that was asked for all of them."""
+    """
+    The retries of one item of a group: it asks the policy for this item alone, and leaves the rest to the `GroupCall`.
+    """
 
-    gated = False  # the call for all of them was asked
+    gated = False  # the `GroupCall` asks breaker and retry budget
     parted = 0  # attempts in a call that was made again in halves
     rolled: Callable[[], float]  # for all items of the call
 

@@ -1,8 +1,8 @@
 """
 One item's way through the stages: where it is, what has happened to it, and what is next. It neither waits nor calls.
 
-A driver makes an attempt and tells `succeeded` or `failed`; the item answers what is to be done now. What a failed
-attempt means is decided as in any protected call, with the rules of `itemcall`.
+`Attempts` makes an attempt and calls `succeeded` or `failed`, which returns what to do next (`Next`). A failed attempt
+is decided as in any protected call, with the rules of `itemcall`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def shorten(error: BaseException) -> None:
 
 
 class Next(Enum):
-    """What is to be done with an item now."""
+    """What to do with an item now."""
 
     GO = "go"  # on to the stage it is at
     HOLD = "hold"  # its checkpoint must be on record first
@@ -105,17 +105,20 @@ class RunStage:
         self.work: Callable[..., Any] = declared.fn
         self.kwargs: dict[str, Any] = {}
         self.direct = False  # calling it makes a coroutine and runs no code yet
-        self.native = False  # and it has left the context variables of its task as they were
+        self.native = False  # a direct stage that leaves the context variables of its task as they were
         self.onward = Next.HOLD if declared.checkpoint else Next.GO  # for an item that came through
-        self.alone = declared.batch is None  # items come one by one
+        self.alone = declared.batch is None  # one item for each call: no batch stage
         # Anything but retries has to be asked before an attempt; and repairs must not run in the event loop.
         self.full = not declared.guard.plain or not self.alone or (self.is_async and bool(declared.repairs))
         self.slots: Slots[Any] = Slots(declared.concurrency)  # at a batch stage a `GroupQueue` waits for them
-        self.rounds: int | None = None  # of failed probes when its breaker first held an item up
+        self.rounds: int | None = None  # rounds of failed probes when its breaker first held an item up
 
 
 class Phase:
-    """How far a pass has come. The parts of its runner share it."""
+    """
+    What a pass does at present (it reads, drops items, cancels attempts) and its counts of items. The runner's parts
+    share it.
+    """
 
     __slots__ = ("cancelling", "dropping", "in_hand", "reading", "recording")
 
@@ -124,7 +127,7 @@ class Phase:
         self.dropping = False  # items that could go on are given back instead
         self.cancelling = False  # running attempts are not waited for any longer
         self.in_hand = 0  # items read and neither finished nor given back
-        self.recording = 0  # of these, those that wait for the record of their checkpoint
+        self.recording = 0  # items in hand that wait until their checkpoint is in the store
 
 
 class RunFacts:
@@ -144,9 +147,7 @@ class RunFacts:
 
 
 class Item:
-    """
-    One item on its way. It stands in the context of each of its attempts, for `outlast.current` and for log records.
-    """
+    """One item of a run. During each of its attempts `standing` holds it, for `outlast.current` and for log records."""
 
     # What an item that comes through at once never changes stands here, on the class: making one must cost little.
     call: StageCall | None = None
@@ -162,14 +163,14 @@ class Item:
     attempts = 0
     wait = 0.0
     why = ""  # what it waits for: a kind and, where there are several, a name; see `AttemptRow`
-    since = 0.0  # when that began
+    since = 0.0  # when this wait began
     waits: dict[str, int] | None = None  # what it has waited for since its last row, in microseconds
-    unplaced: dict[str, int] | None = None  # and before attempts that have no row
-    seen = 0  # what the flow's `latest` was when the attempt began
+    unplaced: dict[str, int] | None = None  # waits before attempts that have no row, in microseconds
+    seen = 0  # the value of `calls.state.latest` when the attempt began
     repaired = numbered = 0  # repairs tried at this stage, and the attempts before the newest of them
     mended_at: int | None = None  # the stage for which a repair has made its value
     falling = False  # the fallback answers next
-    fallen: Exception | None = None  # for this error; for none, if it is a result that was not wanted
+    fallen: Exception | None = None  # the error for which the fallback answers; None: for an unwanted result
     first_failed: float | None = None
     snoozed: tuple[int, float] | None = None  # the stage that asked for it last, and when it did so first
     throttled_at: float | None = None

@@ -1,7 +1,10 @@
 """
-A protected call at a stage: as any call, with the rules that are special to items. It waits for an open circuit off its
-slot, a refusal by a service behind a limit is not charged at first, and an empty retry budget defers. An open circuit
-inside of the stage's function is not the stage's: it fails an attempt like anything transient.
+The protected call of an item at a stage. It is a `Call` with four rules of its own:
+
+- While a circuit is open, the item waits without its slot.
+- When the service behind a limit refuses attempts, these are not charged for the first `PATIENCE` seconds.
+- An empty retry budget delays the next attempt, for `PATIENCE` seconds at the most, and does not end the call at once.
+- An open circuit inside of the stage's function is not the stage's own: it fails the attempt as a transient error.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ def _floor(count: int, roll: float, asked: float) -> float:
 
 
 class _Underway:
-    """Stands for the call in the context of a first attempt that has none."""
+    """The value of `running` during a first attempt that has no `Call` yet."""
 
     deadline = None
 
@@ -48,7 +51,7 @@ UNDERWAY: Any = _Underway()
 
 
 class StageCall(Call):
-    """A protected call at a stage, with what is special to items."""
+    """A protected call of one item at a stage, with the rules above."""
 
     alone = True
     item: Item

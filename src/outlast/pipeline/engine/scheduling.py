@@ -3,8 +3,8 @@ How items move: from stage to stage, in tasks and threads, through slots, and th
 
 Async stages run in long-lived tasks, blocking ones in `Threads`. Each takes the most advanced item whose stage has a
 free slot and carries it on as long as slots are free. An item that waits (for another attempt, a circuit, the record of
-its checkpoint) holds no slot. Only in the line of a limit it keeps its slot: all others at its stage would have to
-stand there too, and once its turn comes it must not wait again.
+its checkpoint) holds no slot. Only an item that waits in the line of a limit keeps its slot: the other items at its
+stage would wait in the same line, and an item whose turn has come must not wait for a slot again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _APART = Next.APART
 
 
 class Decides(Protocol):
-    """What decides about the run whose items are moved."""
+    """The part of the `Runner` that the scheduler calls."""
 
     def abort(self, error: BaseException) -> None:
         """End the run at once: the error is no item's failure."""

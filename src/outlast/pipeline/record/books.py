@@ -1,6 +1,6 @@
 """
-The books of a run: how many items are where, and when too many of them fail. Pure: it decides, and never waits or
-writes.
+The counts of a run (how many items have which status) and its stops (too many failures, too much spent). Pure: it
+decides, and never waits or writes.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Bounds:
 
 class Accounting(Tally):
     """
-    `judge` is told when an item ends, and answers with a reason to stop reading if there is one now; `record` when its
-    end is on record, and only that counts. The counts go on where an earlier pass ended; what is watched for a stop
-    begins anew with each pass.
+    The counts of a run. `judge` is called when an item ends, and returns a reason to stop reading, or None. `record` is
+    called when the ends of items are in the store, and only then are they counted. The counts begin with those of
+    earlier passes; what may stop the run is counted anew in each pass.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ _NOTHING: dict[str, float] = {}
 
 
 class Tally:
-    """What happened at a stage."""
+    """What happened at one stage, for a display."""
 
     __slots__ = ("dead", "retries", "skipped")
 
@@ -59,7 +59,7 @@ class Tally:
 
 
 class Halt(NamedTuple):
-    """Why an item's end stops the run. With `out_of_order` those before it must end first."""
+    """Why an item's end stops the run. ``out_of_order``: it stops the run once all items before it have ended."""
 
     reason: str
     error: BaseException | None = None

@@ -1,7 +1,8 @@
 """
-From finished items to the store: outputs to the sink, then everything of a batch in one transaction.
+Writes finished items: the outputs of a batch to the sink, then all rows of the batch to the store in one transaction.
 
-What the store has not taken is not finished. An error that may pass is waited out, for as long as the patience lasts.
+An item that is not in the store is not finished. A write that fails with a transient error is repeated while the
+patience lasts.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class WriteBatch:
-    """What goes to the store together, and the items that wait for it."""
+    """The rows and outputs that are written together, and the items that go on when they are in the store."""
 
     __slots__ = (
         "attempts",
@@ -63,16 +64,16 @@ class WriteBatch:
         self.letters: list[DeadLetterRow] = []
         self.resolved: list[Settled] = []
         self.homes: dict[int, OriginPart] = {}  # what goes to other runs, by their numbers
-        self.returned: list[Origin] = []  # the run of each letter that is settled here
+        self.returned: list[Origin] = []  # the run of each dead letter that this batch settles
         self.events: list[EventRow] = []
         self.outputs: list[Any] = []
         self.keys: list[str] = []
         self.sent: list[Item] = []  # the items of the outputs, if the sink may refuse some
-        self.held: list[Item] = []  # go on when this is on record
-        self.told: list[Any] = []  # results to hand out when this is on record
+        self.held: list[Item] = []  # items that go on when this batch is in the store
+        self.told: list[Any] = []  # results to deliver when this batch is in the store
         self.read = read  # items read so far
-        self.exhausted = exhausted  # and whether there are no more
-        self.marks = (read, exhausted)  # both as the batch before has written them
+        self.exhausted = exhausted  # whether the source has no more items
+        self.marks = (read, exhausted)  # `read` and `exhausted` as the previous batch wrote them
 
     def of(self, origin: Origin) -> OriginPart:
         """The part that goes to this run."""
