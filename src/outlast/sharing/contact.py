@@ -169,9 +169,9 @@ class Contact:
         task.then, task.otherwise = then, otherwise
         self._submit(task)
 
-    def attend(self, thing: Attended, at: float = -inf) -> bool:
-        """Look after this while it is in use: now, or at this time if that is later. False if no thread can be had."""
-        self._wishes.append((thing, at))
+    def attend(self, thing: Attended, at: float | None = None) -> bool:
+        """Look after this while it is in use, first at this time, or soon. False if no thread can be started."""
+        self._wishes.append((thing, Clock().monotonic() + LOOK if at is None else at))
         with self._lock:
             woken = self._wake()
         if not woken:
