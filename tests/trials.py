@@ -144,14 +144,16 @@ class Process:
         self._ear.close()
 
     def stop(self) -> None:
-        """Have all its threads stand still, and wait until they do."""
+        """Have all its threads stand still, and wait until they do. One that has come to its end meanwhile does too."""
         self.signal(signal.SIGSTOP)
         tasks = Path(f"/proc/{self._process.pid}/task")
-        while any(_state(task) not in "TtZX" for task in tasks.iterdir()):
-            time.sleep(0.001)
+        with suppress(FileNotFoundError):
+            while any(_state(task) not in "TtZX" for task in tasks.iterdir()):
+                time.sleep(0.001)
 
     def signal(self, number: int) -> None:
-        os.kill(self._process.pid or 0, number)
+        with suppress(ProcessLookupError):  # it has come to its end
+            os.kill(self._process.pid or 0, number)
 
     def __enter__(self) -> Self:
         return self
