@@ -158,8 +158,9 @@ class Run:
             try:
                 if sink is not None:
                     record = await _aside(lambda: _ready(sink, store, record, lease, before))
-                if replays:
-                    self._origins = Origins(store, record, lease, plan.bounds, elsewhere=sink is not None)
+                if isinstance(self._source, Chosen):
+                    home = self._source.home
+                    self._origins = Origins(store, record, lease, plan.bounds, elsewhere=sink is not None, given=home)
                 return await self._work(store, record, lease, sink)
             except (OtherKeys, NoKey) as error:
                 why = error_text(error)
