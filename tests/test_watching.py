@@ -149,6 +149,35 @@ def test_a_watcher_gets_values(app):
         first.status = "paused"
 
 
+def test_what_a_watcher_sees_of_limits_and_breakers_is_a_value_too(app):
+    """A view that is kept shows them as they were, and nothing in it acts on the run."""
+    limit = outlast.Limit("llm", concurrency=3, rates={"calls": outlast.Rate(1000, per=1, burst=1000)})
+    breaker, budget = outlast.CircuitBreaker("svc"), outlast.RetryBudget("b", reserve=8)
+    views, inside = [], []
+
+    @outlast.stage(guard=outlast.Guard("g", limit=limit, breaker=breaker, retry_budget=budget))
+    async def ask(number):
+        inside.append(views[0].now())
+        return number
+
+    result = outlast.Pipeline("p", ask, app=app, spend_limit={"usd": 9}).run(range(5), watch=views.append)
+    first, last = views[0], views[-1]
+    breaker.isolate("by hand")
+    assert result.status == "completed"
+    assert (first.limits["llm"].taken["calls"], last.limits["llm"].taken["calls"]) == (0, 5)
+    assert (inside[0].limits["llm"].under_way, last.limits["llm"].under_way) == (1, 0)
+    assert (first.limits["llm"].width, first.limits["llm"].rates["calls"].amount) == (3, 1000)
+    assert (last.breakers["svc"].state, last.breakers["svc"].isolated) == (outlast.CircuitState.CLOSED, None)
+    assert last.now().breakers["svc"].isolated == "by hand"
+    assert (first.budgets["b"].available, last.budgets["b"].available) == (8, 9)
+    stage = last.stages[0]
+    assert (stage.limit, stage.breaker, stage.budget) == ("llm", "svc", "b")
+    assert not hasattr(last.breakers["svc"], "isolate")
+    for mapping in (last.limits, last.breakers, last.budgets, last.spent, last.spend_limit, last.limits["llm"].taken):
+        with pytest.raises(TypeError):
+            mapping["x"] = 1
+
+
 def test_retries_before_a_checkpoint_are_counted(app):
     """S3-05: the record of an item is written in parts, and none of them is forgotten."""
     failed, views = set(), []

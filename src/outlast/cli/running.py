@@ -254,7 +254,7 @@ def replay(
 
     how = None if as_json else way_to_show(wanted=progress)
     try:
-        with _waits_said(), watching(how, started=started, views=lambda: Views(pipeline.app.store)) as watch:
+        with _waits_said(), watching(how, started=started, of=pipeline) as watch:
             result, signalled = _ended(
                 lambda: pipeline.app.dead_letters.replay(
                     pipeline=pipeline.name, sink=given, run_key=run_key, check=False, watch=watch, **which
@@ -447,7 +447,7 @@ def _started(
     how = None if as_json else way_to_show(wanted=progress)
     source, sink = _files(command), _sink(command.get("output"), pipeline, command["run_key"])
     expected = expected_items(source) if how else None
-    with _waits_said(), watching(how, expected, started, lambda: Views(pipeline.app.store)) as watch:
+    with _waits_said(), watching(how, expected, started, of=pipeline) as watch:
         result, signalled = _ended(
             lambda: pipeline.run(
                 source,
