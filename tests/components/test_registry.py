@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,12 +131,12 @@ def test_a_class_in_place_of_an_object_is_refused():
 def test_a_name_is_a_scheme_and_an_ending(tmp_path, names):
     """The whole text is what the component makes something of."""
     asked = []
-    register_sink("paged", lambda address: asked.append(address) or Pages(tmp_path / "out"))
+    register_sink("paged", lambda address: asked.append(address) or Pages(tmp_path / f"out-{len(asked)}"))
     register_source("countdown", lambda address: Countdown(3))
     pipeline(tmp_path).run("countdown://three", sink="paged://here")
     pipeline(tmp_path, "again").run("in/*.countdown", sink=tmp_path / "out.paged")
     assert asked == ["paged://here", str(tmp_path / "out.paged")]
-    assert written(tmp_path / "out") == [2, 4, 6]
+    assert [written(tmp_path / name) for name in ("out-1", "out-2")] == [[2, 4, 6]] * 2
 
 
 def test_components_of_an_installed_package(tmp_path, package):
@@ -247,6 +248,31 @@ def test_another_sink_under_the_same_key_is_refused(tmp_path):
     pipeline(tmp_path).run(range(3), run_key="k", sink=Pages(tmp_path / "out"))
     with pytest.raises(outlast.ConfigurationError, match="to stay the same"):
         pipeline(tmp_path).run(range(5), run_key="k", sink=Pages(tmp_path / "other"))
+
+
+def test_the_sink_of_the_guide_takes_nothing_of_another_run_away(tmp_path):
+    """C-18: a new run finds a folder that is not its own, and leaves it as it is; so does a replay."""
+    flaky = mended(tmp_path, ("k", Pages(tmp_path / "out")), ("other", Pages(tmp_path / "other")))
+    with pytest.raises(outlast.ConfigurationError, match="to be new or empty, got: pages of something else"):
+        flaky.run(range(3), run_key="new", sink=Pages(tmp_path / "out"))
+    with pytest.raises(outlast.ConfigurationError, match="to be a new one, got: .*, which is that of the run 'k'"):
+        flaky.app.dead_letters.replay(run=flaky.app.store.find_run("fragile", "other").id, sink=Pages(tmp_path / "out"))
+    assert written(tmp_path / "out") == [0, 2, 4, 8]
+
+
+def test_the_sink_of_the_guide_notices_that_its_folder_is_gone(tmp_path):
+    """C-18: what was committed is not there any more, and nothing is made in its place."""
+    pipeline(tmp_path).run(range(3), run_key="k", sink=Pages(tmp_path / "out"))
+    shutil.rmtree(tmp_path / "out")
+    with pytest.raises(outlast.ConfigurationError, match="to hold 1 committed pages, got: 1 less"):
+        pipeline(tmp_path).run(range(5), run_key="k", sink=Pages(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_guide_shows_the_sink_that_is_tested():
+    """C-18: the class in the guide is this very one."""
+    guide = (Path(__file__).parents[2] / "docs/guides/components.md").read_text()
+    assert PAGES[PAGES.index("class Pages") :].strip() in guide
 
 
 # --- replays ---

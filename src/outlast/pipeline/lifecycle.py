@@ -504,7 +504,9 @@ def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, before: Ru
         if record.kind != "replay":
             raise
         runs = persist(lambda: store.runs(record.pipeline, limit=LOOKED_THROUGH), "the store")
-        own = next((run for run in runs if run.kind == "run" and run.sink_at == record.sink_at), None)
+        same = [run for run in runs if run.kind == "run" and run.sink_at == record.sink_at]
+        # Of an object only its kind is on record; of a file the name may be relative.
+        own = next((run for run in same if sink.place is not None or run.sink == sink.name), None)
         if own is None:
             raise
         message = (
