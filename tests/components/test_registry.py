@@ -255,7 +255,7 @@ def test_the_sink_of_the_guide_takes_nothing_of_another_run_away(tmp_path):
     flaky = mended(tmp_path, ("k", Pages(tmp_path / "out")), ("other", Pages(tmp_path / "other")))
     with pytest.raises(outlast.ConfigurationError, match="to be new or empty, got: pages of something else"):
         flaky.run(range(3), run_key="new", sink=Pages(tmp_path / "out"))
-    with pytest.raises(outlast.ConfigurationError, match="to be a new one, got: .*, which is that of the run 'k'"):
+    with pytest.raises(outlast.ConfigurationError, match=r"to be a new one, got: .*, which is that of the run 'k'"):
         flaky.app.dead_letters.replay(run=flaky.app.store.find_run("fragile", "other").id, sink=Pages(tmp_path / "out"))
     assert written(tmp_path / "out") == [0, 2, 4, 8]
 
