@@ -275,6 +275,64 @@ def test_the_guide_shows_the_sink_that_is_tested():
     assert PAGES[PAGES.index("class Pages") :].strip() in guide
 
 
+class Failing(Sink):
+    """Raises when it gets to one of its methods."""
+
+    name = "failing"
+
+    def __init__(self, at):
+        self.at = at
+
+    def _reach(self, what):
+        if what == self.at:
+            raise PermissionError(f"no {what}")
+
+    def look_for(self, offset):
+        self._reach("look_for")
+
+    def claim(self):
+        self._reach("claim")
+
+    def open(self, offset, **_):
+        self._reach("open")
+
+    def write(self, outputs, keys):
+        return None
+
+    def close(self):
+        self._reach("close")
+
+
+@pytest.mark.parametrize("at", ["look_for", "claim", "open"])
+def test_a_sink_that_fails_before_anything_is_begun_fails_the_run(tmp_path, at):
+    """S3-05: as when it fails later: the error knows the run, which is on record and goes on under its key."""
+    doubles = pipeline(tmp_path)
+    with pytest.raises(
+        outlast.RunFailed, match=f"the sink failed before anything was begun: PermissionError: no {at}"
+    ) as caught:
+        doubles.run(range(3), run_key="k", sink=Failing(at))
+    assert isinstance(caught.value.__cause__, PermissionError)
+    result = doubles.run(range(3), run_key="k", sink=Failing(at), check=False)
+    assert (result.status, result.reason, result.counts.total) == ("failed", "store_error", 0)
+    assert outlast.result_of(caught.value).id == result.id
+    record = doubles.app.store.find_run("doubles", "k")
+    assert (record.status, record.reason, record.why) == (
+        "failed",
+        "store_error",
+        f"the sink failed before anything was begun: PermissionError: no {at}",
+    )
+    assert doubles.run(range(3), run_key="k", sink=Failing(None)).counts.succeeded == 3
+    assert doubles.run(range(3), run_key="k", sink=Failing(at), check=False).status == "failed"
+    assert doubles.app.store.find_run("doubles", "k").status == "completed"
+
+
+def test_a_sink_that_cannot_be_closed_takes_no_result_away(tmp_path, caplog):
+    """S3-05: all is committed by then; the log says it."""
+    result = pipeline(tmp_path).run(range(3), run_key="k", sink=Failing("close"))
+    assert (result.status, result.counts.succeeded) == ("completed", 3)
+    assert "the sink could not be closed: PermissionError: no close" in caplog.text
+
+
 # --- replays ---
 
 
