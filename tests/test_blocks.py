@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
+import os
 from datetime import timedelta
 
 import pytest
@@ -333,6 +335,88 @@ def test_functions_come_from_modules_that_are_allowed():
         "expected imports to be a list of modules, such as ['shop.guards']."
     ]
     assert len(problems(lambda: read({"fallback": "json:__doc__"}, imports=["json"]))) == 1
+
+
+class Kept:
+    """A class with functions of this module, of another, and of a base that another module defines."""
+
+    foreign = staticmethod(os.path.join)
+
+    @staticmethod
+    def cheap() -> int:
+        return 1
+
+    @classmethod
+    def made(cls) -> int:
+        return 2
+
+    def method(self) -> int:
+        return 3
+
+
+class Inherited(json.JSONDecoder):
+    pass
+
+
+KEPT, INHERITED = Kept(), Inherited()
+PART, FOREIGN_PART = functools.partial(cheap, 1), functools.partial(functools.partial(os.system), "exit")
+CACHED = functools.lru_cache(cheap)
+API_KEY = "correct-horse-battery"
+
+
+@pytest.mark.parametrize("name", ["Kept.cheap", "Kept.made", "KEPT.method", "PART", "CACHED", "Kept"])
+def test_a_function_is_what_an_allowed_module_defines(name):
+    """S0-41: also by way of a class or an object of that module, a partial and a wrapper."""
+    assert callable(read({"fallback": f"{__name__}:{name}"}, imports=[__name__]).fallback)
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "home"),
+    [
+        ("read", "read", "outlast.calls.guard"),
+        ("Kept.foreign", "foreign", os.path.join.__module__),
+        ("FOREIGN_PART", "FOREIGN_PART", os.system.__module__),
+        ("INHERITED.decode", "decode", "json.decoder"),
+        ("Guard.from_config", "Guard", "outlast.calls.guard"),
+        ("Kept.__class__", "__class__", "builtins"),
+        ("__loader__.load_module", "__loader__", type(__loader__).__module__),
+    ],
+)
+def test_no_function_of_a_module_that_is_not_listed_is_had(name, part, home):
+    """S0-41: not through what an allowed module has imported, and the refusal says where it is defined."""
+    text = f"{__name__}:{name}"
+    assert problems(lambda: read({"fallback": text}, imports=[__name__])) == [
+        f"expected fallback to be a function as \"module:name\", of a module that may be imported, got: '{text}', where {part} is defined in {home}. Name it there, and allow that module where the block is read: imports=['{home}']."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        ("os.system", "where os is a module. Name a function by the module that defines it."),
+        ("os", "where os is a module. Name a function by the module that defines it."),
+        ("API_KEY", "where API_KEY is a value of type str."),
+        ("WHOLE", "where WHOLE is a value of type dict."),
+        ("cheap.__globals__", "where __globals__ is a value of type dict."),
+        ("Kept.__subclasses__", "where __subclasses__ is a value of type builtin_function_or_method."),
+    ],
+)
+def test_a_module_or_a_value_is_no_function(name, got):
+    """S0-41: a value that does not stand in the block is told by its type alone."""
+    text = f"{__name__}:{name}"
+    assert problems(lambda: read({"fallback": text}, imports=[__name__])) == [
+        f"expected fallback to be a function as \"module:name\", of a module that may be imported, got: '{text}', {got}"
+    ]
+
+
+def test_no_file_is_loaded(tmp_path, monkeypatch):
+    """S0-41: a path that begins like an allowed module is none."""
+    (tmp_path / "shop.d").mkdir()
+    (tmp_path / "evil.py").write_text("open('ran', 'w').close()\ndef run(): pass\n")
+    monkeypatch.chdir(tmp_path)
+    for text in ("shop.d/../evil.py:run", "shop:d/evil.py:run", "shop.d/../evil.py:run.run", "shop.:run", "shop:"):
+        assert len(problems(lambda text=text: read({"fallback": text}, imports=["shop"]))) == 1
+    assert not (tmp_path / "ran").exists()
 
 
 def test_what_cannot_be_data_is_refused_with_the_way_out():

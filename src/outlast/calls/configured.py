@@ -5,15 +5,17 @@ A guard from a configuration block, and a guard as one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from outlast.errors import ConfigurationError, Problem
 from outlast.kernel.redact import error_text
 from outlast.policy import RetryPolicy
 from outlast.settings.blocks import shown_specs
-from outlast.settings.checks import Check, Shown, show
+from outlast.settings.callables import defined_in
+from outlast.settings.checks import Check, Shown, a_value_of, show
 from outlast.settings.keys import Block, name_for, shown
-from outlast.settings.names import import_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,21 +60,47 @@ def guard_from(make: Callable[..., G], config: Mapping[str, Any], name: str | No
 
 
 def _importer(packages: Sequence[str]) -> Callable[[str], Any]:
-    """Imports functions from these packages and modules only: configuration loads no other code."""
+    """
+    Finds functions in these packages and modules only. Each step of the dotted name must be defined in one of them, so
+    that no name leads through what an allowed module has imported.
+    """
+
+    def allowed(module: str) -> bool:
+        return module != "" and any(module == one or module.startswith(f"{one}.") for one in packages)
 
     def found(text: str) -> Any:
-        module, colon, _ = text.partition(":")
-        if not colon or not any(module == one or module.startswith(f"{one}.") for one in packages):
+        module, colon, name = text.partition(":")
+        if not colon or not allowed(module):
             way_out = f"Allow its module where the block is read: imports=[{show(module)}]." if colon else ""
-            expected = 'a function as "module:name", of a module that may be imported'
-            raise ConfigurationError([Problem((), expected, show(text), way_out)])
+            raise _refused(show(text), way_out)
         try:
-            return import_name(text)
+            if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+                raise ValueError("it is no dotted name")  # a file is none, for one
+            thing = import_module(module)
+            for part in name.split("."):
+                thing = getattr(thing, part)
+                if not all(map(allowed, homes := defined_in(thing))):
+                    break
+            else:
+                return thing
         except Exception as broken:  # noqa: BLE001 - whatever somebody's module says when it is loaded
             why = f"{show(text)}, which cannot be had: {type(broken).__name__}: {error_text(broken)}"
             raise ConfigurationError([Problem((), 'a function as "module:name"', why)]) from None
+        if isinstance(thing, ModuleType):
+            raise _refused(f"{show(text)}, where {part} is a module", "Name a function by the module that defines it.")
+        home = next(one for one in homes if not allowed(one))
+        if not home:
+            raise _refused(f"{show(text)}, where {part} is {a_value_of(thing)}")
+        way_out = f"Name it there, and allow that module where the block is read: imports=[{show(home)}]."
+        raise _refused(f"{show(text)}, where {part} is defined in {home}", way_out)
 
     return found
+
+
+def _refused(got: str, way_out: str = "") -> ConfigurationError:
+    return ConfigurationError(
+        [Problem((), 'a function as "module:name", of a module that may be imported', got, way_out)]
+    )
 
 
 def _mapping(config: Any) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from types import CodeType, CoroutineType, FunctionType, MethodType
+from types import CodeType, CoroutineType, FunctionType, MethodType, ModuleType
 
 from outlast.errors import ConfigurationError
 
@@ -95,6 +95,23 @@ def name_of(fn: Any) -> str:
         fn = fn.func
     name = getattr(fn, "__qualname__", None)
     return name if isinstance(name, str) and name else type(fn).__qualname__
+
+
+def defined_in(thing: Any) -> list[str]:
+    """The modules that define what runs when thing is called; "" for what is defined in none, such as a text."""
+    if isinstance(thing, ModuleType):
+        return [""]
+    owner: list[Any] = []
+    for _ in range(_DEEPEST):
+        if isinstance(thing, functools.partial):
+            thing = thing.func
+        elif type(thing) is MethodType:
+            owner.append(thing.__self__)
+            thing = thing.__func__
+        else:
+            break
+    homes = [getattr(one, "__module__", None) for one in (thing, *owner)]
+    return [home if isinstance(home, str) else "" for home in homes]
 
 
 class Shape:

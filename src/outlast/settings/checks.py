@@ -33,6 +33,11 @@ def show(value: object) -> str:
     if isinstance(value, str | int | float | bool | type(None)):
         text = repr(value)
         return text if len(text) <= 60 else text[:57] + "..."
+    return a_value_of(value)
+
+
+def a_value_of(value: object) -> str:
+    """A value without its contents."""
     return f"a value of type {type(value).__name__}"
 
 
