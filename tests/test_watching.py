@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import io
 import json
@@ -147,6 +148,39 @@ def test_a_watcher_gets_values(app):
     assert [(stage.name, stage.done, stage.running) for stage in last.stages] == [("same", 10, 0)]
     with pytest.raises(FrozenInstanceError):
         first.status = "paused"
+
+
+def test_a_watcher_is_told_how_many_there_are(app, tmp_path):
+    """As a display is: by the length of a list, by a source's own count, by the lines of a file, and by the end."""
+    file = tmp_path / "in.jsonl"
+    file.write_text("1\n2\n3\n")
+
+    class Three(outlast.components.Source):
+        def items(self):
+            return iter(range(3))
+
+        def count(self):
+            return 3
+
+    @outlast.stage
+    async def same(item):
+        for thread in threading.enumerate():
+            if thread.name == "outlast-count":
+                thread.join()
+        seen.append(views[0].now().expected)
+        return item
+
+    pipeline = outlast.Pipeline("p", same, app=app)
+    for source in ([1, 2, 3], Three(), str(file), range(3)):
+        views, seen = [], []
+        pipeline.run(source, watch=views.append)
+        assert (seen[0], views[-1].expected) == (3, 3)
+    views, seen = [], []
+    asyncio.run(pipeline.arun([1, 2, 3], watch=views.append))
+    assert views[0].expected == 3
+    views, seen = [], []
+    pipeline.run(iter([1, 2, 3]), watch=views.append)
+    assert (views[0].expected, views[-1].expected) == (None, 3)
 
 
 def test_what_a_watcher_sees_of_limits_and_breakers_is_a_value_too(app):

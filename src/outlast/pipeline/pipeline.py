@@ -254,6 +254,7 @@ class Pipeline(Generic[In_contra, Out_co]):
                 on_item_error=on_item_error,
                 on_change=on_change,
                 watch=looks,
+                expected=_counted(source, looks),
             )
             result = blocking(Run(plan, source))
         return result.raise_for_status() if check else result
@@ -286,6 +287,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             on_item_error=on_item_error,
             on_change=on_change,
             watch=watch,
+            expected=_counted(source, watch),
         )
         result: RunResult[Out_co] = await Run(plan, source).go()
         return result.raise_for_status() if check else result
@@ -380,7 +382,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             sink=sink_of_replay(self.app.store, self.name, run_key) if sink is None else sink,
             on_change="keep",
             watch=watch,
-            expected=len(ids),
+            expected=lambda: len(ids),
         )
         return blocking(Run(plan, Chosen(ids, canary)))
 
@@ -473,3 +475,13 @@ def _shown(
 
     with Watch(screen(), expected_items(source)) as watch:
         yield watch
+
+
+def _counted(source: object, watch: Callable[[RunView], None] | None) -> Callable[[], int | None]:
+    """How many items there are. They are counted if somebody watches; what shows a run counts them or does without."""
+    if watch is None:
+        return lambda: None
+    from outlast.components import expected_items
+    from outlast.display.watch import Watch
+
+    return watch.expected if isinstance(watch, Watch) else expected_items(source)
