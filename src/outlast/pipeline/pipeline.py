@@ -335,6 +335,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         run_key: str | None = None,
         progress: bool = False,
         check: bool = True,
+        watch: Callable[[RunView], None] | None = None,
         **where: Unpack[LetterFilter],
     ) -> RunResult[Out_co]:
         """
@@ -343,12 +344,12 @@ class Pipeline(Generic[In_contra, Out_co]):
 
         Outputs go to the sink of the run that a letter comes from, exactly once, and its counts and its status change
         with them; `sink`, a new one, gets all of them instead. The same `run_key` goes on with the same replay.
-        `progress` and `check` are those of `run`.
+        `progress`, `check` and `watch` are those of `run`.
         """
         checked(where, without=("pipeline", "status"))
         self._check_stage(where.get("stage"))
         self.app.add_pipeline(self)  # another one of the same name may have been made since
-        with _shown(None, wanted=progress) as looks:
+        with _shown(None, wanted=progress, instead=watch) as looks:
             return self.app.dead_letters.replay(  # type: ignore[no-any-return]
                 canary=canary,
                 from_start=from_start,
@@ -402,6 +403,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         item_key = options.get("item_key")
         if item_key is not None and not isinstance(item_key, str) and not callable(item_key):
             check.add("item_key", "the name of a field, a function of an item, or None", item_key)
+        check.watch(options.get("watch"))
         check.raise_if_any()
         options.setdefault("home", self.app)
         options.setdefault("target", self._target())
