@@ -284,6 +284,34 @@ def test_a_wrong_block_is_told_under_the_key_that_was_written(block, problem):
     assert problems(lambda: read(block)) == [problem]
 
 
+@pytest.mark.parametrize(
+    ("block", "keys"),
+    [
+        ({"circuit_breaker": {"failure_threshold": 0, "on_open": "wiat"}}, ["failure_threshold", "on_open"]),
+        ({"circuit_breaker": {"typo": 1, "on_open": "wiat"}}, ["typo", "on_open"]),
+        ({"limit": {"rates": {"t": {"amount": "x", "burst": -1}}}}, ["per", "amount", "burst"]),
+        ({"limit": {"rates": {"t": {"burst": 0}}}}, ["amount", "per", "burst"]),
+        ({"hedge": {"max_hedges": 0}}, ["after", "max_hedges"]),
+        ({"hedge": {"max_hedges": 0, "after": "soon"}}, ["after", "max_hedges"]),
+        ({"fallback": "os:system", "fallback_on": ["tiemout"]}, ["fallback", 0]),
+        ({"limit": {"concurrency": 0}, "cost": "json:nothing"}, ["concurrency", "cost"]),
+        ({"limit": {"concurrency": 0}, "on_open": "wait"}, ["concurrency", "on_open"]),
+    ],
+)
+def test_one_mistake_hides_no_other(block, keys):
+    """S0-29: what is missing or wrong does not keep the rest from being looked at, and is told once."""
+    with pytest.raises(ConfigurationError) as caught:
+        read({"name": "a", **block})
+    assert [one.path[-1] for one in caught.value.details] == keys
+
+
+def test_the_keys_of_a_breaker_inside_a_guard_are_known():
+    """S0-29: on_open may stand there, and so it is offered there."""
+    assert problems(lambda: read({"name": "a", "circuit_breaker": {"on_opne": "wait"}})) == [
+        "expected a known key in circuit_breaker, got: 'on_opne'. Did you mean 'on_open'?"
+    ]
+
+
 def test_hostile_blocks_are_answered_in_a_few_lines():
     """C-19: however many mistakes there are, and however long."""
     blocks = (

@@ -15,7 +15,7 @@ from outlast.policy import RetryPolicy
 from outlast.settings.blocks import shown_specs
 from outlast.settings.callables import defined_in
 from outlast.settings.checks import Check, Shown, a_value_of, show
-from outlast.settings.keys import Block, name_for, shown
+from outlast.settings.keys import Block, name_for, named, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,11 +33,13 @@ def guard_from(make: Callable[..., G], config: Mapping[str, Any], name: str | No
     if isinstance(imports, str) or not all(isinstance(one, str) for one in imports):
         raise ConfigurationError("expected imports to be a list of modules, such as ['shop.guards'].")
     given = config if isinstance(config, Mapping) else {}
-    named = given.get("name", name)
-    called = named if isinstance(named, str) else None
+    known_as = given.get("name", name)
+    called = known_as if isinstance(known_as, str) else None
     parts = {
         "retry": lambda one: RetryPolicy.from_config(_mapping(one)),
-        "circuit_breaker": lambda one: CircuitBreaker.from_config(_without(one, "on_open"), name=called),
+        "circuit_breaker": lambda one: named(
+            CircuitBreaker, "circuit_breaker", _without(one, "on_open"), called, also=("on_open",)
+        ),
         "limit": lambda one: Limit.from_config(one, name=called),
         "retry_budget": lambda one: RetryBudget.from_config(one, name=called),
         "hedge": Hedge.from_config,

@@ -167,10 +167,22 @@ def time_of(check: Check, where: tuple[str | int, ...], key: str, value: Any, *,
 # -- reading ---------------------------------------------------------------------------------------------------------------
 
 
+class _StandIn:
+    """Stands for a part of a guard that is wrong: it has whatever such a part has."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self) -> None: ...
+
+
+_STAND_IN = _StandIn()
+
+
 class Block:
     """
     A block as it was written: the `settings` that it makes, and in `check` what is wrong with it. `parts` makes the
-    blocks inside of it, `named` the functions.
+    blocks inside of it, `named` the functions; `also` are keys that are read elsewhere.
     """
 
     def __init__(
@@ -179,6 +191,7 @@ class Block:
         config: Mapping[str, Any],
         parts: Mapping[str, Callable[[Any], Any]] | None = None,
         named: Callable[[str], Any] | None = None,
+        also: tuple[str, ...] = (),
     ) -> None:
         self.check = Check()
         self.settings: dict[str, Any] = {}
@@ -190,12 +203,9 @@ class Block:
             self.check.add((), "a mapping of settings", config)
             self.check.raise_if_any()
         self.config, self._keys = config, BLOCKS[kind]
-        self.check.unknown_keys(config, tuple(keys_of(kind)))
+        self.check.unknown_keys(config, (*keys_of(kind), *also))
         for name, key in BLOCKS[kind].items():
             self._read(name, key)
-        self.complete = not any(
-            key.needed and (key.option or name) not in self.settings for name, key in BLOCKS[kind].items()
-        )
 
     def _read(self, name: str, key: Key) -> None:
         option = key.option or name
@@ -205,6 +215,7 @@ class Block:
         if not given:
             if key.needed:
                 self.check.add(name, "given", Shown("nothing"), key.meaning.capitalize() + ".")
+                self._complained.add(option)
             return
         self.put(option, (given[0],), lambda: self._value(key, given[0], self.config[given[0]]))
 
@@ -243,24 +254,22 @@ class Block:
 
     def made(self, make: Callable[..., T]) -> T:
         """What the settings make; every mistake at once, under the keys that were written."""
-        if not self.complete:
-            self.check.raise_if_any()
+        needed = {key.option or name: 1.0 for name, key in self._keys.items() if key.needed}
+        stood_for = {key.of: _STAND_IN for key in self._keys.values() if key.of} | needed
+        # What is missing or wrong has something in its place, so that the rest is looked at as well.
+        settings = {option: one for option, one in stood_for.items() if option in self._complained} | self.settings
         try:
-            thing = make(**self.settings)
+            thing = make(**settings)
         except ConfigurationError as wrong:
             self.check.problems += [
                 self._told(problem)
                 for problem in wrong.details
-                if not problem.path or not self._complained.intersection(self._about(str(problem.path[0])))
+                if not problem.path or problem.path[0] not in self._complained
             ]
             self.check.raise_if_any()
             raise
         self.check.raise_if_any()
         return thing
-
-    def _about(self, option: str) -> tuple[str, ...]:
-        """The option, and the one without which it means nothing."""
-        return option, next((key.of for name, key in self._keys.items() if option == (key.option or name)), "")
 
     def _told(self, problem: Problem) -> Problem:
         option = str(problem.path[0]) if problem.path else ""
@@ -279,9 +288,10 @@ def named(
     config: Mapping[str, Any],
     name: str | None,
     parts: Mapping[str, Callable[[Any], Any]] | None = None,
+    also: tuple[str, ...] = (),
 ) -> T:
     """What a block makes that is known by a name: its own, or else this one."""
-    block = Block(kind, config, parts)
+    block = Block(kind, config, parts, also=also)
     if "name" not in block.written:
         if name is None:
             block.check.add("name", "given", Shown("nothing"), "Say name in the block, or give one to its guard.")
