@@ -232,8 +232,9 @@ class DeadLetters:
         With a `canary`, so many of them go first, picked evenly from all; the others follow only if every one of those
         succeeds. Letters that are edited, archived or replayed by somebody else meanwhile are left out. The set is what
         is open now: it does not grow. Outputs go to the sink of the run that a letter comes from, and its counts change
-        with them; `sink` sends all of them elsewhere. The same `run_key` goes on with the same replay. With `check`,
-        what `RunResult.raise_for_status` raises is raised. `watch` is called with a `RunView` a few times a second.
+        with them; `sink` sends all of them elsewhere, unless it is the `Sink` of such a run, given again. The same
+        `run_key` goes on with the same replay. With `check`, what `RunResult.raise_for_status` raises is raised.
+        `watch` is called with a `RunView` a few times a second.
         """
         store = self._store()
         if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):

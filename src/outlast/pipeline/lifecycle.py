@@ -158,8 +158,9 @@ class Run:
             try:
                 if sink is not None:
                     record = await _aside(lambda: _ready(sink, store, record, lease, before))
-                if replays:
-                    self._origins = Origins(store, record, lease, plan.bounds, elsewhere=sink is not None)
+                if isinstance(self._source, Chosen):
+                    home = self._source.home
+                    self._origins = Origins(store, record, lease, plan.bounds, elsewhere=sink is not None, given=home)
                 return await self._work(store, record, lease, sink)
             except (OtherKeys, NoKey) as error:
                 why = error_text(error)
@@ -503,7 +504,9 @@ def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, before: Ru
         if record.kind != "replay":
             raise
         runs = persist(lambda: store.runs(record.pipeline, limit=LOOKED_THROUGH), "the store")
-        own = next((run for run in runs if run.kind == "run" and run.sink_at == record.sink_at), None)
+        same = [run for run in runs if run.kind == "run" and run.sink_at == record.sink_at]
+        # Of an object only its kind is on record; of a file the name may be relative.
+        own = next((run for run in same if sink.place is not None or run.sink == sink.name), None)
         if own is None:
             raise
         message = (

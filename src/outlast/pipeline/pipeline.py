@@ -19,7 +19,7 @@ from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.lifecycle import Run
 from outlast.pipeline.plan import Plan, Tuning
 from outlast.pipeline.record.books import Bounds
-from outlast.pipeline.replays import Chosen, sink_of_replay
+from outlast.pipeline.replays import Chosen, given_again, sink_of_replay
 from outlast.pipeline.stages import Stage
 from outlast.settings.checks import Check
 from outlast.store import open_store
@@ -373,16 +373,21 @@ class Pipeline(Generic[In_contra, Out_co]):
         stored input. A letter is settled (resolved, or open again) in the transaction that finishes its item; nothing
         is deleted. The same `run_key` goes on with what that replay has claimed, and with its sink.
         """
+        home = None
+        if sink is None:
+            sink = sink_of_replay(self.app.store, self.name, run_key)
+        elif (home := given_again(self.app.store, self.name, run_key, ids, sink)) is not None:
+            sink = None
         plan = self._plan(
             run_key=run_key,
             kind="replay",
             from_start=from_start,
-            sink=sink_of_replay(self.app.store, self.name, run_key) if sink is None else sink,
+            sink=sink,
             on_change="keep",
             watch=watch,
             expected=len(ids),
         )
-        return blocking(Run(plan, Chosen(ids, canary)))
+        return blocking(Run(plan, Chosen(ids, canary, home)))
 
     # -- planning
 
