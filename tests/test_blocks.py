@@ -113,9 +113,9 @@ def test_every_way_to_write_a_duration(written):
 def test_numbers_from_the_environment_are_text():
     """C-19: an environment variable is text, and the number in it counts."""
     breaker = CircuitBreaker.from_config(
-        {"name": "a", "failure_threshold": "7", "failure_rate": "0.5", "shared": "false", "slow_call": "250ms"}
+        {"name": "a", "window": "70", "failure_rate": "0.5", "shared": "false", "slow_call": "250ms"}
     )
-    assert (breaker.failure_threshold, breaker.failure_rate, breaker.shared, breaker.slow_call) == (7, 0.5, False, 0.25)
+    assert (breaker.window, breaker.failure_rate, breaker.shared, breaker.slow_call) == (70, 0.5, False, 0.25)
     policy = RetryPolicy.from_config(
         {
             "max_attempts": "4",
@@ -240,6 +240,7 @@ def test_every_mistake_in_every_block_at_once():
         "expected a known key in retry, got: 'max_atempts'. Did you mean 'max_attempts'?",
         'expected retry.initial_delay to be seconds of at least 0, got: \'soon\'. A text has its unit with it: "30s", "500ms", "5m".',
         "expected a known key in circuit_breaker, got: 'failure_treshold'. Did you mean 'failure_threshold'?",
+        "expected circuit_breaker.window to be left out without failure_rate, got: 0. How many calls the rate looks at.",
         "expected circuit_breaker.name to be a name (a string that is not empty), got: ''.",
         "expected circuit_breaker.window to be an integer of at least 1, got: 0.",
         "expected limit.rates.calls to be a mapping of settings, got: '500'.",
@@ -282,6 +283,89 @@ def test_every_mistake_in_every_block_at_once():
 def test_a_wrong_block_is_told_under_the_key_that_was_written(block, problem):
     """S0-29: one mistake, one sentence, in the words and units of the block."""
     assert problems(lambda: read(block)) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("block", "keys"),
+    [
+        ({"circuit_breaker": {"failure_threshold": 0, "on_open": "wiat"}}, ["failure_threshold", "on_open"]),
+        ({"circuit_breaker": {"typo": 1, "on_open": "wiat"}}, ["typo", "on_open"]),
+        ({"limit": {"rates": {"t": {"amount": "x", "burst": -1}}}}, ["per", "amount", "burst"]),
+        ({"limit": {"rates": {"t": {"burst": 0}}}}, ["amount", "per", "burst"]),
+        ({"hedge": {"max_hedges": 0}}, ["after", "max_hedges"]),
+        ({"hedge": {"max_hedges": 0, "after": "soon"}}, ["after", "max_hedges"]),
+        ({"fallback": "os:system", "fallback_on": ["tiemout"]}, ["fallback", 0]),
+        ({"limit": {"concurrency": 0}, "cost": "json:nothing"}, ["concurrency", "cost"]),
+        ({"limit": {"concurrency": 0}, "on_open": "wait"}, ["concurrency", "on_open"]),
+    ],
+)
+def test_one_mistake_hides_no_other(block, keys):
+    """S0-29: what is missing or wrong does not keep the rest from being looked at, and is told once."""
+    with pytest.raises(ConfigurationError) as caught:
+        read({"name": "a", **block})
+    assert [one.path[-1] for one in caught.value.details] == keys
+
+
+def test_the_keys_of_a_breaker_inside_a_guard_are_known():
+    """S0-29: on_open may stand there, and so it is offered there."""
+    assert problems(lambda: read({"name": "a", "circuit_breaker": {"on_opne": "wait"}})) == [
+        "expected a known key in circuit_breaker, got: 'on_opne'. Did you mean 'on_open'?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        ({"circuit_breaker": {"failure_rate": 0.5, "failure_threshold": 3}}, "expected circuit_breaker.failure_threshold to be left out with failure_rate, got: 3. failure_rate stands in its place."),
+        ({"circuit_breaker": {"window": 50}}, "expected circuit_breaker.window to be left out without failure_rate, got: 50. How many calls the rate looks at."),
+        ({"circuit_breaker": {"failure_rate": None, "min_calls": "5"}}, "expected circuit_breaker.min_calls to be left out without failure_rate, got: '5'. Calls before the rate means anything."),
+        ({"retry": None, "retry_budget": {}}, "expected retry_budget to be left out with one attempt, got: a value of type dict. Without retries and hedges nothing is taken from it."),
+        ({"retry": {"max_attempts": 1}, "retry_budget": {}}, "expected retry_budget to be left out with one attempt, got: a value of type dict. Without retries and hedges nothing is taken from it."),
+        ({"preset": "llm", "retry": {"max_attempts": 1}, "retry_budget": {}}, "expected retry_budget to be left out with one attempt, got: a value of type dict. Without retries and hedges nothing is taken from it."),
+        ({"retry": {"max_attempts": 1, "delays": [1, 2]}}, "expected retry.delays to be left out with one attempt, got: a value of type list. There is no retry to wait for."),
+        ({"retry": {"max_retries": "0", "delays_ms": [1]}}, "expected retry.delays_ms to be left out with one attempt, got: a value of type list. There is no retry to wait for."),
+        ({"hedge": {"after": 1}, "isolation": "process"}, "expected hedge to be None with isolation, got: a value of type Hedge. A hedge is for coroutine functions, isolation for the others."),
+        ({"hedge": {"after": 1}, "isolation": "thread"}, "expected hedge to be None with isolation, got: a value of type Hedge. A hedge is for coroutine functions, isolation for the others."),
+    ],
+)  # fmt: skip
+def test_what_has_no_effect_is_refused(block, problem):
+    """S0-29: a key that changes nothing is a mistake like any other."""
+    assert problems(lambda: read({"name": "a", **block})) == [problem]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"retry": None, "retry_budget": {"shared": True}},
+        {"retry": None, "retry_budget": {}, "hedge": {"after": 1}},
+        {"retry": None, "retry_budget": None},
+        {"preset": "jobs", "retry": {"max_attempts": 1}},
+        {"isolation": "thread"},
+        {"circuit_breaker": {"failure_rate": None, "failure_threshold": 3}},
+    ],
+)
+def test_what_has_an_effect_is_kept(block):
+    """S0-29: a shared budget gets deposits, a hedge takes from one, and a thread keeps an event loop free."""
+    again = read({"name": "a", **block}).to_config()
+    assert again == read(again).to_config()
+
+
+def test_what_has_no_effect_is_not_shown():
+    """D-26: the options of a guard made in code come back as the block that is accepted."""
+    guard = Guard(
+        "a",
+        retry=RetryPolicy(max_attempts=1, delays=[1, 2], on_errors=["timeout"]),
+        breaker=CircuitBreaker("b", failure_rate=0.5, failure_threshold=3),
+        retry_budget=RetryBudget("c"),
+    )
+    block = guard.to_config()
+    assert block == {
+        "name": "a",
+        "retry": {"max_attempts": 1, "on_errors": ["timeout"]},
+        "circuit_breaker": {"name": "b", "failure_rate": 0.5},
+    }
+    assert read(block).to_config() == block
+    assert CircuitBreaker("b", window=7).to_config() == {"name": "b"}
 
 
 def test_hostile_blocks_are_answered_in_a_few_lines():
@@ -534,7 +618,14 @@ def behaviour(thing):
     if isinstance(thing, CircuitBreaker | Limit | RetryBudget | Guard):
         parameters = inspect.signature(type(thing).__init__).parameters.values()
         names = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-        return {name: behaviour(getattr(thing, name)) for name in ("name", *names)}
+        options = {name: behaviour(getattr(thing, name)) for name in ("name", *names)}
+        if isinstance(thing, CircuitBreaker):
+            rated = thing.failure_rate is not None
+            options |= dict.fromkeys(["failure_threshold"] if rated else ["window", "min_calls"])
+        once = isinstance(thing, Guard) and thing.retry.max_attempts == 1 and thing.hedge is None
+        if once and thing.retry_budget is not None and not thing.retry_budget.shared:
+            options["retry_budget"] = None
+        return options
     return thing
 
 
@@ -570,7 +661,7 @@ def test_a_guard_that_is_shown_makes_the_same_again(data):
         limit=limit,
         cost=price if limit is not None and limit.rates else None,
         retry_budget=data.draw(st.none() | budgets),
-        hedge=data.draw(st.none() | hedges) if idempotent else None,
+        hedge=data.draw(st.none() | hedges) if idempotent and isolation is None else None,
         on_open="fail" if breaker is None else data.draw(st.sampled_from(["fail", "wait"])),
         retry_if=data.draw(st.none() | st.just(unwanted)),
         fallback=fallback,
@@ -633,6 +724,8 @@ def test_every_key_is_read_in_every_spelling():
     with_it = {
         "cost": {"limit": blocks["limit"]},
         "on_open": {"circuit_breaker": {"name": "b"}},
+        "window": {"failure_rate": 0.5, "min_calls": 2},
+        "min_calls": {"failure_rate": 0.5},
         "fallback_on": {"fallback": f"{__name__}:cheap"},
     }
     for block, kind in MADE.items():

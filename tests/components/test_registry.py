@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 import outlast
 import paged
-from outlast.components import Source, expected_items, open_sink, open_source, register_sink, register_source, registry
+from outlast.components import (
+    Sink,
+    Source,
+    expected_items,
+    open_sink,
+    open_source,
+    register_sink,
+    register_source,
+    registry,
+)
 from paged import Pages
 
 PAGES = Path(paged.__file__).read_text()
@@ -120,12 +131,12 @@ def test_a_class_in_place_of_an_object_is_refused():
 def test_a_name_is_a_scheme_and_an_ending(tmp_path, names):
     """The whole text is what the component makes something of."""
     asked = []
-    register_sink("paged", lambda address: asked.append(address) or Pages(tmp_path / "out"))
+    register_sink("paged", lambda address: asked.append(address) or Pages(tmp_path / f"out-{len(asked)}"))
     register_source("countdown", lambda address: Countdown(3))
     pipeline(tmp_path).run("countdown://three", sink="paged://here")
     pipeline(tmp_path, "again").run("in/*.countdown", sink=tmp_path / "out.paged")
     assert asked == ["paged://here", str(tmp_path / "out.paged")]
-    assert written(tmp_path / "out") == [2, 4, 6]
+    assert [written(tmp_path / name) for name in ("out-1", "out-2")] == [[2, 4, 6]] * 2
 
 
 def test_components_of_an_installed_package(tmp_path, package):
@@ -239,6 +250,31 @@ def test_another_sink_under_the_same_key_is_refused(tmp_path):
         pipeline(tmp_path).run(range(5), run_key="k", sink=Pages(tmp_path / "other"))
 
 
+def test_the_sink_of_the_guide_takes_nothing_of_another_run_away(tmp_path):
+    """C-18: a new run finds a folder that is not its own, and leaves it as it is; so does a replay."""
+    flaky = mended(tmp_path, ("k", Pages(tmp_path / "out")), ("other", Pages(tmp_path / "other")))
+    with pytest.raises(outlast.ConfigurationError, match="to be new or empty, got: pages of something else"):
+        flaky.run(range(3), run_key="new", sink=Pages(tmp_path / "out"))
+    with pytest.raises(outlast.ConfigurationError, match=r"to be a new one, got: .*, which is that of the run 'k'"):
+        flaky.app.dead_letters.replay(run=flaky.app.store.find_run("fragile", "other").id, sink=Pages(tmp_path / "out"))
+    assert written(tmp_path / "out") == [0, 2, 4, 8]
+
+
+def test_the_sink_of_the_guide_notices_that_its_folder_is_gone(tmp_path):
+    """C-18: what was committed is not there any more, and nothing is made in its place."""
+    pipeline(tmp_path).run(range(3), run_key="k", sink=Pages(tmp_path / "out"))
+    shutil.rmtree(tmp_path / "out")
+    with pytest.raises(outlast.ConfigurationError, match="to hold 1 committed pages, got: 1 less"):
+        pipeline(tmp_path).run(range(5), run_key="k", sink=Pages(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_guide_shows_the_sink_that_is_tested():
+    """C-18: the class in the guide is this very one."""
+    guide = (Path(__file__).parents[2] / "docs/guides/components.md").read_text()
+    assert PAGES[PAGES.index("class Pages") :].strip() in guide
+
+
 # --- replays ---
 
 
@@ -282,3 +318,78 @@ def test_a_replay_of_an_object_says_what_it_needs(tmp_path):
     )
     flaky.reprocess(sink=Pages(tmp_path / "more"))
     assert written(tmp_path / "more") == [6]
+
+
+def mended(tmp_path, *runs, **options):
+    """Runs of one pipeline with one bad item each, by key and sink; what was wrong with them is gone."""
+    broken = {3}
+
+    @outlast.stage(retry=None)
+    def fragile(n: int) -> int:
+        if n % 10 in broken:
+            raise ValueError(n)
+        return 2 * n
+
+    app = outlast.App(store=f"sqlite:///{tmp_path}/outlast.db")
+    flaky = outlast.Pipeline("fragile", fragile, app=app, failure_budget=1.0, **options)
+    for place, (key, sink) in enumerate(runs):
+        flaky.run(range(10 * place, 10 * place + 5), run_key=key, sink=sink, check=False)
+    broken.clear()
+    return flaky
+
+
+def test_an_object_that_is_given_again_is_the_sink_of_its_run(tmp_path):
+    """S3-24: nothing that the run has committed goes, its counts change, and the next pass finds all of it."""
+    flaky = mended(tmp_path, ("k", Pages(tmp_path / "out")))
+    flaky.reprocess(sink=Pages(tmp_path / "out"))
+    assert written(tmp_path / "out") == [0, 2, 4, 6, 8]
+    assert flaky.app.store.find_run("fragile", "k").told == "5 of 5 items succeeded"
+    flaky.run(range(7), run_key="k", sink=Pages(tmp_path / "out"))
+    assert written(tmp_path / "out") == [0, 2, 4, 6, 8, 10, 12]
+
+
+def test_an_address_that_is_given_again_is_the_sink_of_its_run(tmp_path, names):
+    """S3-24: also one that the replay would have opened by itself."""
+    register_sink("paged", lambda address: Pages(address.partition("://")[2]))
+    flaky = mended(tmp_path, ("k", f"paged://{tmp_path}/out"))
+    flaky.reprocess(sink=f"paged://{tmp_path}/out")
+    assert written(tmp_path / "out") == [0, 2, 4, 6, 8]
+    assert flaky.app.store.find_run("fragile", "k").told == "5 of 5 items succeeded"
+
+
+def test_only_the_runs_that_have_the_sink_get_their_letters_into_it(tmp_path):
+    """S3-24: the others come home to their own sinks, and those that cannot stay open with the reason."""
+    one, two = Pages(tmp_path / "one"), Pages(tmp_path / "two")
+    flaky = mended(tmp_path, ("a", one), ("b", two), ("c", tmp_path / "c.jsonl"))
+    run = flaky.reprocess(sink=Pages(tmp_path / "one"), check=False)
+    assert "1 letter: the sink of its run is a Pages" in run.why
+    assert written(tmp_path / "one") == [0, 2, 4, 6, 8]
+    assert written(tmp_path / "two") == [20, 22, 24, 28]
+    assert len((tmp_path / "c.jsonl").read_text().splitlines()) == 5
+    flaky.reprocess(sink=Pages(tmp_path / "two"))
+    assert written(tmp_path / "two") == [20, 22, 24, 26, 28]
+
+
+class Shared(Sink):
+    """A list for each run, all under one name; the offset is how many outputs of the run count."""
+
+    name = "shared"
+    rows: ClassVar[dict[str, list[int]]] = {}
+
+    def open(self, offset, *, run, **_):
+        self.mine = self.rows.setdefault(run, [])
+        del self.mine[offset or 0 :]
+
+    def write(self, outputs, keys):
+        self.mine.extend(outputs)
+        return len(self.mine)
+
+    def close(self):
+        self.mine = None
+
+
+def test_runs_with_one_sink_have_it_one_after_the_other(tmp_path):
+    """S3-24: one object is open for one run at a time, at what that one has committed."""
+    flaky = mended(tmp_path, ("a", Shared()), ("b", Shared()))
+    flaky.reprocess(sink=Shared())
+    assert sorted(map(sorted, Shared.rows.values())) == [[0, 2, 4, 6, 8], [20, 22, 24, 26, 28]]

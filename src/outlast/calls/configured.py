@@ -15,7 +15,7 @@ from outlast.policy import RetryPolicy
 from outlast.settings.blocks import shown_specs
 from outlast.settings.callables import defined_in
 from outlast.settings.checks import Check, Shown, a_value_of, show
-from outlast.settings.keys import Block, name_for, shown
+from outlast.settings.keys import Block, name_for, named, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,11 +33,13 @@ def guard_from(make: Callable[..., G], config: Mapping[str, Any], name: str | No
     if isinstance(imports, str) or not all(isinstance(one, str) for one in imports):
         raise ConfigurationError("expected imports to be a list of modules, such as ['shop.guards'].")
     given = config if isinstance(config, Mapping) else {}
-    named = given.get("name", name)
-    called = named if isinstance(named, str) else None
+    known_as = given.get("name", name)
+    called = known_as if isinstance(known_as, str) else None
     parts = {
         "retry": lambda one: RetryPolicy.from_config(_mapping(one)),
-        "circuit_breaker": lambda one: CircuitBreaker.from_config(_without(one, "on_open"), name=called),
+        "circuit_breaker": lambda one: named(
+            CircuitBreaker, "circuit_breaker", _without(one, "on_open"), called, also=("on_open",)
+        ),
         "limit": lambda one: Limit.from_config(one, name=called),
         "retry_budget": lambda one: RetryBudget.from_config(one, name=called),
         "hedge": Hedge.from_config,
@@ -54,6 +56,9 @@ def guard_from(make: Callable[..., G], config: Mapping[str, Any], name: str | No
     if isinstance(circuit, Mapping) and "on_open" in circuit:
         block.put("on_open", ("circuit_breaker", "on_open"), lambda: circuit["on_open"])
     _preset(block, given)
+    if _idle_budget(block.settings):
+        way_out = "Without retries and hedges nothing is taken from it."
+        block.check.add("retry_budget", "left out with one attempt", given["retry_budget"], way_out)
     if name is not None:
         block.settings.setdefault("name", name)
     return block.made(make)
@@ -101,6 +106,13 @@ def _refused(got: str, way_out: str = "") -> ConfigurationError:
     return ConfigurationError(
         [Problem((), 'a function as "module:name", of a module that may be imported', got, way_out)]
     )
+
+
+def _idle_budget(options: Mapping[str, Any]) -> bool:
+    """Whether the budget has no effect: nothing is retried or hedged, and no other process has the budget too."""
+    budget, retry = options.get("retry_budget"), options.get("retry", RetryPolicy())
+    once = retry is None or retry.max_attempts == 1
+    return budget is not None and not budget.shared and once and options.get("hedge") is None
 
 
 def _mapping(config: Any) -> Any:
@@ -164,6 +176,9 @@ def guard_block(guard: Any, options: Sequence[str], usual: Mapping[str, Any]) ->
     once, retry = RetryPolicy(max_attempts=1), parts["retry"]
     parts["retry"] = lambda policy: None if policy == once else retry(policy)
     parts["fallback_on"] = lambda specs: shown_specs(check, "fallback_on", specs)
-    block = shown("guard", {option: getattr(guard, option) for option in options}, {"name": None, **usual}, parts)
+    said = {option: getattr(guard, option) for option in options}
+    if _idle_budget(said):
+        del said["retry_budget"]
+    block = shown("guard", said, {"name": None, **usual}, parts)
     check.raise_if_any()
     return block

@@ -254,7 +254,7 @@ def replay(
 
     how = None if as_json else way_to_show(wanted=progress)
     try:
-        with _waits_said(), watching(how, started=started, views=lambda: Views(pipeline.app.store)) as watch:
+        with _waits_said(), watching(how, started=started, of=pipeline) as watch:
             result, signalled = _ended(
                 lambda: pipeline.app.dead_letters.replay(
                     pipeline=pipeline.name, sink=given, run_key=run_key, check=False, watch=watch, **which
@@ -446,8 +446,8 @@ def _started(
 
     how = None if as_json else way_to_show(wanted=progress)
     source, sink = _files(command), _sink(command.get("output"), pipeline, command["run_key"])
-    expected = expected_items(source) if how else None
-    with _waits_said(), watching(how, expected, started, lambda: Views(pipeline.app.store)) as watch:
+    expected = expected_items(source) if how else lambda: None
+    with _waits_said(), watching(how, expected, started, of=pipeline) as watch:
         result, signalled = _ended(
             lambda: pipeline.run(
                 source,
@@ -460,8 +460,7 @@ def _started(
                 watch=watch,
             )
         )
-    many = None if expected is None else expected()
-    _tell(pipeline, result, store=store, strict=strict, as_json=as_json, signalled=signalled, expected=many)
+    _tell(pipeline, result, store=store, strict=strict, as_json=as_json, signalled=signalled, expected=expected())
 
 
 def _ended(run: Callable[[], RunResult[Any]]) -> tuple[RunResult[Any], Code | None]:

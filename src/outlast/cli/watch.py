@@ -6,29 +6,31 @@ for is done.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from outlast.display.watch import Lines, Terminal, Watch, in_terminal
+from outlast.report.views import Views
 from outlast.store.faults import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from outlast.pipeline.pipeline import Pipeline
     from outlast.pipeline.view import RunView
-    from outlast.report.views import Views
 
 
 def watching(
     how: str | None,
-    expected: Callable[[], int | None] | None = None,
+    expected: Callable[[], int | None] = lambda: None,
     started: Callable[[RunView], None] | None = None,
-    views: Callable[[], Views] | None = None,
+    *,
+    of: Pipeline[Any, Any],
 ) -> Watch:
-    """What watches runs of a command; `how` is live, lines or None. With `views`, breakers are looked after."""
+    """What watches runs of a pipeline; `how` is live, lines or None. Its breakers are looked after."""
+    breakers = {part.name: part for stage in of.stages if (part := stage.guard.breaker) is not None}
 
-    def beside(view: RunView) -> None:
-        if views is not None:
-            views().look_after(view.breakers)
+    def beside(_: RunView) -> None:
+        Views(of.app.store).look_after(breakers)
 
     def first(view: RunView) -> None:
         with suppress(StoreError):  # asked again every second

@@ -20,6 +20,7 @@ from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text, sanitise
 from outlast.observe import emit, listening
 from outlast.observe.events import DeadLettersOverThreshold
+from outlast.settings.checks import Check
 from outlast.store.faults import StoreError
 from outlast.store.filters import FIELDS, checked, chooses, spelled_out
 from outlast.store.letters import earlier_failures
@@ -232,13 +233,17 @@ class DeadLetters:
         With a `canary`, so many of them go first, picked evenly from all; the others follow only if every one of those
         succeeds. Letters that are edited, archived or replayed by somebody else meanwhile are left out. The set is what
         is open now: it does not grow. Outputs go to the sink of the run that a letter comes from, and its counts change
-        with them; `sink` sends all of them elsewhere. The same `run_key` goes on with the same replay. With `check`,
-        what `RunResult.raise_for_status` raises is raised. `watch` is called with a `RunView` a few times a second.
+        with them; `sink` sends all of them elsewhere, unless it is the `Sink` of such a run, given again. The same
+        `run_key` goes on with the same replay. With `check`, what `RunResult.raise_for_status` raises is raised.
+        `watch` is called with a `RunView` a few times a second.
         """
         store = self._store()
         if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):
             message = f"expected canary to be an integer of at least 1, got: {canary!r}."
             raise ConfigurationError(message)
+        wrong = Check()
+        wrong.watch(watch)
+        wrong.raise_if_any()
 
         def choose() -> tuple[list[tuple[str, str | None]], str]:
             before = None if run_key is None else self._before(store, run_key, where.get("pipeline"))

@@ -7,19 +7,15 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from outlast.breaker import CircuitState
 from outlast.kernel.clock import here
 from outlast.store import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from outlast.breaker import CircuitBreaker
-    from outlast.limits import Limit
-    from outlast.pipeline.view import RunView
+    from outlast.pipeline.view import BreakerView, LimitView, RunView, StageView
 
 _FOREVER = 1e9  # seconds; some thirty years
 _PROBLEMS = 2.0  # seconds between two looks at what has failed
@@ -328,15 +324,15 @@ def _stages(view: RunView, through: list[int]) -> tuple[StageLine, ...]:
             retries=stage.retries,
             skipped=stage.skipped,
             dead=stage.dead,
-            behind=_behind(stage.guard),
+            behind=_behind(stage),
         )
         for stage, seen in zip(view.stages, through, strict=True)
     )
 
 
-def _behind(guard: Any) -> tuple[str, ...]:
-    parts = (("limit", guard.limit), ("breaker", guard.breaker), ("budget", guard.retry_budget))
-    return tuple(f"{kind} {part.name}" for kind, part in parts if part is not None)
+def _behind(stage: StageView) -> tuple[str, ...]:
+    parts = (("limit", stage.limit), ("breaker", stage.breaker), ("budget", stage.budget))
+    return tuple(f"{kind} {name}" for kind, name in parts if name is not None)
 
 
 def _edges(view: RunView, stages: Sequence[StageLine]) -> tuple[Edge, ...]:
@@ -353,7 +349,7 @@ def _edges(view: RunView, stages: Sequence[StageLine]) -> tuple[Edge, ...]:
     return (*chain, *(Edge(start=start, end=own[at], count=entered[at]) for at in range(1, len(own)) if entered[at]))
 
 
-def _limit(limit: Limit, used: Mapping[tuple[str, str], float | None]) -> LimitLine:
+def _limit(limit: LimitView, used: Mapping[tuple[str, str], float | None]) -> LimitLine:
     speeds: list[Speed] = []
     for kind, rate in limit.rates.items():
         speed = used.get((limit.name, kind))
@@ -368,18 +364,17 @@ def _limit(limit: Limit, used: Mapping[tuple[str, str], float | None]) -> LimitL
         waiting=limit.waiting,
         paused=limit.paused,
         speeds=tuple(speeds),
-        processes=limit.processes if limit.shared else None,
+        processes=limit.processes,
     )
 
 
-def _breaker(breaker: CircuitBreaker) -> BreakerLine:
-    circuit, clock = breaker.memory.circuit, here.get().clock
-    since = None if circuit.opened_at is None else max(0.0, (clock.now() - circuit.opened_at).total_seconds())
-    probe: float | None = None
-    if circuit.state is CircuitState.OPEN and isfinite(circuit.retry_on):
-        probe = max(0.0, circuit.retry_on - clock.monotonic())
+def _breaker(breaker: BreakerView) -> BreakerLine:
     return BreakerLine(
-        name=breaker.name, state=circuit.state.value, since=since, probe_in=probe, isolated=circuit.isolated
+        name=breaker.name,
+        state=breaker.state.value,
+        since=breaker.since,
+        probe_in=breaker.probe_in,
+        isolated=breaker.isolated,
     )
 
 

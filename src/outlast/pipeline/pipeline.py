@@ -19,7 +19,7 @@ from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.lifecycle import Run
 from outlast.pipeline.plan import Plan, Tuning
 from outlast.pipeline.record.books import Bounds
-from outlast.pipeline.replays import Chosen, sink_of_replay
+from outlast.pipeline.replays import Chosen, given_again, sink_of_replay
 from outlast.pipeline.stages import Stage
 from outlast.settings.checks import Check
 from outlast.store import open_store
@@ -254,6 +254,7 @@ class Pipeline(Generic[In_contra, Out_co]):
                 on_item_error=on_item_error,
                 on_change=on_change,
                 watch=looks,
+                expected=_counted(source, looks),
             )
             result = blocking(Run(plan, source))
         return result.raise_for_status() if check else result
@@ -286,6 +287,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             on_item_error=on_item_error,
             on_change=on_change,
             watch=watch,
+            expected=_counted(source, watch),
         )
         result: RunResult[Out_co] = await Run(plan, source).go()
         return result.raise_for_status() if check else result
@@ -333,6 +335,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         run_key: str | None = None,
         progress: bool = False,
         check: bool = True,
+        watch: Callable[[RunView], None] | None = None,
         **where: Unpack[LetterFilter],
     ) -> RunResult[Out_co]:
         """
@@ -341,12 +344,12 @@ class Pipeline(Generic[In_contra, Out_co]):
 
         Outputs go to the sink of the run that a letter comes from, exactly once, and its counts and its status change
         with them; `sink`, a new one, gets all of them instead. The same `run_key` goes on with the same replay.
-        `progress` and `check` are those of `run`.
+        `progress`, `check` and `watch` are those of `run`.
         """
         checked(where, without=("pipeline", "status"))
         self._check_stage(where.get("stage"))
         self.app.add_pipeline(self)  # another one of the same name may have been made since
-        with _shown(None, wanted=progress) as looks:
+        with _shown(None, wanted=progress, instead=watch) as looks:
             return self.app.dead_letters.replay(  # type: ignore[no-any-return]
                 canary=canary,
                 from_start=from_start,
@@ -373,16 +376,21 @@ class Pipeline(Generic[In_contra, Out_co]):
         stored input. A letter is settled (resolved, or open again) in the transaction that finishes its item; nothing
         is deleted. The same `run_key` goes on with what that replay has claimed, and with its sink.
         """
+        home = None
+        if sink is None:
+            sink = sink_of_replay(self.app.store, self.name, run_key)
+        elif (home := given_again(self.app.store, self.name, run_key, ids, sink)) is not None:
+            sink = None
         plan = self._plan(
             run_key=run_key,
             kind="replay",
             from_start=from_start,
-            sink=sink_of_replay(self.app.store, self.name, run_key) if sink is None else sink,
+            sink=sink,
             on_change="keep",
             watch=watch,
-            expected=len(ids),
+            expected=lambda: len(ids),
         )
-        return blocking(Run(plan, Chosen(ids, canary)))
+        return blocking(Run(plan, Chosen(ids, canary, home)))
 
     # -- planning
 
@@ -400,6 +408,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         item_key = options.get("item_key")
         if item_key is not None and not isinstance(item_key, str) and not callable(item_key):
             check.add("item_key", "the name of a field, a function of an item, or None", item_key)
+        check.watch(options.get("watch"))
         check.raise_if_any()
         options.setdefault("home", self.app)
         options.setdefault("target", self._target())
@@ -473,3 +482,13 @@ def _shown(
 
     with Watch(screen(), expected_items(source)) as watch:
         yield watch
+
+
+def _counted(source: object, watch: Callable[[RunView], None] | None) -> Callable[[], int | None]:
+    """How many items there are. They are counted if somebody watches; what shows a run counts them or does without."""
+    if watch is None:
+        return lambda: None
+    from outlast.components import expected_items
+    from outlast.display.watch import Watch
+
+    return watch.expected if isinstance(watch, Watch) else expected_items(source)

@@ -73,10 +73,14 @@ _BUSY_SINK = RetryPolicy(max_attempts=sys.maxsize, backoff="fixed", initial_dela
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The letters that a replay is to do, by their ids and in this order; with a `canary`, so many of them first."""
+    """
+    The letters that a replay is to do, by their ids and in this order; with a `canary`, so many of them first. `home` is
+    the sink of a run that some of them come from, given again.
+    """
 
     ids: Sequence[str]
     canary: int | None = None
+    home: Sink | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -185,6 +189,8 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
         message = f"the sink of its run is the callable {told['callable']}: replay it from Python, and give it again with sink="
         raise Gone(message)
     if "sink" in told:
+        if isinstance(given, Sink) and _is_that_of(given, run):
+            return given
         message = f"the sink of its run is a {told['sink']}: replay it from Python, and give it again with sink="
         raise Gone(message)
     name = run.sink or ""
@@ -206,6 +212,32 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
         message = f"the sink of its run, {path}, is not as the run has left it: give another one with sink= (--output in a shell)"
         raise Gone(message)
     return open_sink(path)
+
+
+def _is_that_of(sink: Sink, run: RunRecord) -> bool:
+    """Whether a sink is that of the run, by its name; one without a name, by what it is."""
+    return sink.name == run.sink and (sink.name is not None or address_of(sink) == run.sink_at)
+
+
+def given_again(store: Store, pipeline: str, run_key: str, ids: Sequence[str], given: object) -> Sink | None:
+    """
+    The sink that a replay was given, if a run that its letters come from has the same one: it is opened for that run,
+    where that has come to. None for any other, which is the replay's own; and for files and tables, which know what is
+    theirs.
+    """
+    addressed = isinstance(given, str | Path) and registry.find("sinks", given) is not None
+    sink = open_sink(given) if addressed or isinstance(given, Sink) else None
+    if sink is None:
+        return None
+    before = store.find_run(pipeline, run_key)
+    if before is not None and before.sink_at is not None:
+        return None  # it has a sink of its own already
+    wanted = {*ids, *(letter for _, letter in ([] if before is None else store.replay_list(before.number)))}
+    runs = {run for id_, _, run in store.letter_owners(pipeline=pipeline) if run is not None and id_ in wanted}
+    at = address_of(given) or ""
+    told = addressed and "sink" not in json.loads(at)  # all of it: nothing had to be left out
+    found = [run for run in map(store.run, runs) if run is not None]
+    return sink if any(_is_that_of(sink, run) or (told and run.sink_at == at) for run in found) else None
 
 
 def waiting_in(run: RunRecord) -> Path | None:
@@ -266,7 +298,10 @@ def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
         return run.sink if run.sink and Path(run.sink).absolute() == Path(told["file"]) else told["file"]
     if "table" in told:
         return _table(run, told, None)
-    message = f"expected sink: the replay {run_key!r} was given the callable {told['callable']}, give it again."
+    if "address" in told:
+        return told["address"]
+    what = f"the callable {told['callable']}" if "callable" in told else f"a {told['sink']}"
+    message = f"expected sink: the replay {run_key!r} was given {what}, give it again."
     raise ConfigurationError(message)
 
 
@@ -374,16 +409,28 @@ class Origin:
 class Origins:
     """
     The runs whose dead letters a replay works on. Not safe in threads: one call at a time. With `elsewhere`, outputs go
-    to the replay's own sink, and only the counts of these runs change.
+    to the replay's own sink, and only the counts of these runs change. `given` is the sink of one or more of them, which
+    one run at a time can have open.
     """
 
-    def __init__(self, store: Store, replay: RunRecord, lease: Lease, bounds: Bounds, *, elsewhere: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        replay: RunRecord,
+        lease: Lease,
+        bounds: Bounds,
+        *,
+        elsewhere: bool,
+        given: Sink | None = None,
+    ) -> None:
         """`lease` is the replay's own."""
         self._store = store
         self._lease = lease
         self._replay = replay
         self._bounds = bounds
         self._elsewhere = elsewhere
+        self._given = given
+        self._most = _MOST_OPEN if given is None else 1
         self._open: dict[str, Origin] = {}
         self._barred: dict[str, str] = {}
         self._unknown: set[str] = set()
@@ -425,13 +472,14 @@ class Origins:
             record,
             self._replay.id,
             elsewhere=self._elsewhere,
+            given=self._given,
             only_if=partial(self._store.beat, self._lease),
         )
         return Origin(*held, self._bounds, _other_sink(self._replay, record) if self._elsewhere else None)
 
     def room_for(self, run: str) -> bool:
         """Whether this one is held, or can be without giving another one back."""
-        return self.known(run) or len(self._open) < _MOST_OPEN
+        return self.known(run) or len(self._open) < self._most
 
     @property
     def idle(self) -> bool:

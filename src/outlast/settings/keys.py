@@ -36,6 +36,8 @@ class Key(NamedTuple):
     option: str = ""
     needed: bool = False
     of: str = ""  # the option without which it means nothing
+    needs: str = ""  # the same, where only a block is refused for it
+    unless: str = ""  # the option with which it has no effect
 
 
 _NAME = Key("text", "its name; if left out, that of the guard")
@@ -72,13 +74,13 @@ BLOCKS: dict[str, dict[str, Key]] = {
     },
     "circuit_breaker": {
         "name": _NAME,
-        "failure_threshold": Key("integer", "failures in a row that open it"),
+        "failure_threshold": Key("integer", "failures in a row that open it", unless="failure_rate"),
         "reset_timeout": Key("wait", "time until probes may start"),
         "half_open_requests": Key("integer", "probes that may run at a time"),
         "success_threshold": Key("integer", "successful probes that close it; null for as many as half_open_requests"),
         "failure_rate": Key("number", "instead of failure_threshold: the share of the last calls that opens it"),
-        "window": Key("integer", "how many calls the rate looks at"),
-        "min_calls": Key("integer", "calls before the rate means anything"),
+        "window": Key("integer", "how many calls the rate looks at", needs="failure_rate"),
+        "min_calls": Key("integer", "calls before the rate means anything", needs="failure_rate"),
         "slow_call": Key("time", "a call that took longer counts as a failure"),
         "open_jitter": Key("number", "varies the open time by this ratio"),
         "open_growth": Key("number", "multiplies the open time with each failed round of probes"),
@@ -167,10 +169,22 @@ def time_of(check: Check, where: tuple[str | int, ...], key: str, value: Any, *,
 # -- reading ---------------------------------------------------------------------------------------------------------------
 
 
+class _StandIn:
+    """Stands for a part of a guard that is wrong: it has whatever such a part has."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self) -> None: ...
+
+
+_STAND_IN = _StandIn()
+
+
 class Block:
     """
     A block as it was written: the `settings` that it makes, and in `check` what is wrong with it. `parts` makes the
-    blocks inside of it, `named` the functions.
+    blocks inside of it, `named` the functions; `also` are keys that are read elsewhere.
     """
 
     def __init__(
@@ -179,6 +193,7 @@ class Block:
         config: Mapping[str, Any],
         parts: Mapping[str, Callable[[Any], Any]] | None = None,
         named: Callable[[str], Any] | None = None,
+        also: tuple[str, ...] = (),
     ) -> None:
         self.check = Check()
         self.settings: dict[str, Any] = {}
@@ -190,12 +205,11 @@ class Block:
             self.check.add((), "a mapping of settings", config)
             self.check.raise_if_any()
         self.config, self._keys = config, BLOCKS[kind]
-        self.check.unknown_keys(config, tuple(keys_of(kind)))
+        self.check.unknown_keys(config, (*keys_of(kind), *also))
         for name, key in BLOCKS[kind].items():
             self._read(name, key)
-        self.complete = not any(
-            key.needed and (key.option or name) not in self.settings for name, key in BLOCKS[kind].items()
-        )
+        for name, key in BLOCKS[kind].items():
+            self._effect(name, key)
 
     def _read(self, name: str, key: Key) -> None:
         option = key.option or name
@@ -205,8 +219,19 @@ class Block:
         if not given:
             if key.needed:
                 self.check.add(name, "given", Shown("nothing"), key.meaning.capitalize() + ".")
+                self._complained.add(option)
             return
         self.put(option, (given[0],), lambda: self._value(key, given[0], self.config[given[0]]))
+
+    def _effect(self, name: str, key: Key) -> None:
+        """What is written and would change nothing is refused."""
+        if name not in self.config or self._complained.intersection((key.needs, key.unless)):
+            return
+        if key.needs and self.settings.get(key.needs) is None:
+            self.check.add(name, f"left out without {key.needs}", self.config[name], key.meaning.capitalize() + ".")
+        if key.unless and self.settings.get(key.unless) is not None:
+            way_out = f"{key.unless} stands in its place."
+            self.check.add(name, f"left out with {key.unless}", self.config[name], way_out)
 
     def put(self, option: str, where: tuple[str | int, ...], make: Callable[[], Any]) -> None:
         """Have an option from this place in the block; what is wrong with it is told once, and the option left out."""
@@ -243,24 +268,22 @@ class Block:
 
     def made(self, make: Callable[..., T]) -> T:
         """What the settings make; every mistake at once, under the keys that were written."""
-        if not self.complete:
-            self.check.raise_if_any()
+        needed = {key.option or name: 1.0 for name, key in self._keys.items() if key.needed}
+        stood_for = {key.of: _STAND_IN for key in self._keys.values() if key.of} | needed
+        # What is missing or wrong has something in its place, so that the rest is looked at as well.
+        settings = {option: one for option, one in stood_for.items() if option in self._complained} | self.settings
         try:
-            thing = make(**self.settings)
+            thing = make(**settings)
         except ConfigurationError as wrong:
             self.check.problems += [
                 self._told(problem)
                 for problem in wrong.details
-                if not problem.path or not self._complained.intersection(self._about(str(problem.path[0])))
+                if not problem.path or problem.path[0] not in self._complained
             ]
             self.check.raise_if_any()
             raise
         self.check.raise_if_any()
         return thing
-
-    def _about(self, option: str) -> tuple[str, ...]:
-        """The option, and the one without which it means nothing."""
-        return option, next((key.of for name, key in self._keys.items() if option == (key.option or name)), "")
 
     def _told(self, problem: Problem) -> Problem:
         option = str(problem.path[0]) if problem.path else ""
@@ -279,9 +302,10 @@ def named(
     config: Mapping[str, Any],
     name: str | None,
     parts: Mapping[str, Callable[[Any], Any]] | None = None,
+    also: tuple[str, ...] = (),
 ) -> T:
     """What a block makes that is known by a name: its own, or else this one."""
-    block = Block(kind, config, parts)
+    block = Block(kind, config, parts, also=also)
     if "name" not in block.written:
         if name is None:
             block.check.add("name", "given", Shown("nothing"), "Say name in the block, or give one to its guard.")
@@ -326,6 +350,8 @@ def shown(
         option = key.option or name
         if option not in options or (option in usual and options[option] == usual[option]):
             continue
+        if (key.needs and options[key.needs] is None) or (key.unless and options[key.unless] is not None):
+            continue  # it has no effect
         value = options[option]
         if value is not None and parts and name in parts:
             value = parts[name](value)
