@@ -581,7 +581,9 @@ def _fill(trial: Trial, place: Place, ballast: Path) -> None:
         else:  # what has not begun does not wait
             answer = process.end() or ""
             # Half a batch that was taken back may have left just enough room.
-            if answer != "done" and not any(word in answer for word in ("No space left", "full", "Make room", "disk I/O error")):
+            if answer != "done" and not any(
+                word in answer for word in ("No space left", "full", "Make room", "disk I/O error")
+            ):
                 trial.found.add(f"expected an error about the full disk, got: {answer}", wrong=1)
             ballast.unlink()
     trial.counted()
