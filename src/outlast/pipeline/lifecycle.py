@@ -229,7 +229,7 @@ class Run:
         if self._asked is not None:
             runner.end(self._asked)
         cancelled: asyncio.CancelledError | None = None
-        watcher = None if plan.watch is None else asyncio.create_task(_watched(runner, plan.watch))
+        watcher = None if plan.watch is None else _Watcher(runner, plan.watch)
         try:
             with marked():
                 try:
@@ -243,7 +243,7 @@ class Run:
         except asyncio.CancelledError as interruption:
             cancelled = interruption
         if watcher is not None:
-            watcher.cancel()
+            watcher.task.cancel()
         if isinstance(runner.error, OtherKeys) or (isinstance(runner.error, NoKey) and not runner.intake.read):
             raise runner.error  # nothing was begun
         if resends is not None and runner.status != "lost":
@@ -252,8 +252,8 @@ class Run:
         await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
         if cancelled is None and runner.reason != "store_error":
             await _aside(lambda: plan.home.tidy(store, began))
-        if plan.watch is not None:
-            plan.watch(view_of(runner))
+        if watcher is not None:
+            watcher.look()
         if cancelled is not None:
             mark_with_result(cancelled, result)
             raise cancelled
@@ -352,10 +352,29 @@ async def _aside(do: Callable[[], Any], waits: Stop | None = None) -> Any:
         del work, cancelled  # an exception and this frame must not keep each other
 
 
-async def _watched(runner: Runner, watch: Callable[[RunView], None]) -> None:
-    while True:
-        watch(view_of(runner))
-        await asyncio.sleep(_WATCH)
+class _Watcher:
+    """Calls a user's function with views of a run. One that raises is called no more, and the run goes on."""
+
+    def __init__(self, runner: Runner, watch: Callable[[RunView], None]) -> None:
+        self._runner = runner
+        self._watch: Callable[[RunView], None] | None = watch
+        self.task = asyncio.create_task(self._again_and_again())
+
+    def look(self) -> None:
+        """Call it once."""
+        if self._watch is None:
+            return
+        try:
+            self._watch(view_of(self._runner))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run is worth more
+            self._watch = None
+            key, text = self._runner.record.run_key, error_text(error)
+            warn("the watch function of run %s raised %s: %s. It is called no more", key, type(error).__name__, text)
+
+    async def _again_and_again(self) -> None:
+        while self._watch is not None:
+            self.look()
+            await asyncio.sleep(_WATCH)
 
 
 # -- the beginning ----------------------------------------------------------------------------------------------------------------
