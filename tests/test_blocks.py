@@ -270,7 +270,7 @@ def test_every_mistake_in_every_block_at_once():
         ({"timeout": "nan"}, 'expected timeout to be seconds greater than 0, got: \'nan\'. A text has its unit with it: "30s", "500ms", "5m".'),
         ({"timeout_ms": "30s"}, "expected timeout_ms to be milliseconds greater than 0, got: '30s'."),
         ({"timeout_s": -1}, "expected timeout_s to be seconds greater than 0, got: -1."),
-        ({"idempotent": "no"}, "expected idempotent to be true or false, got: 'no'."),
+        ({"idempotent": "nope"}, "expected idempotent to be true or false, got: 'nope'."),
         ({"name": "a", "circuit_breaker": {"failure_rate": 0.5, "window": 5, "min_calls": "9"}}, "expected circuit_breaker.min_calls to be at most window (5), got: 9. Otherwise the rate would never be looked at."),
         ({"name": "a", "limit": {"adaptive": False}}, "expected limit.concurrency to be given, or rates, or adaptive, got: none of them. It would limit nothing."),
         ({"name": "a", "limit": {"rates": [1]}}, "expected limit.rates to be a mapping from a name such as calls or tokens to a rate, got: a value of type list."),
@@ -394,6 +394,24 @@ def test_no_payload_and_no_secret_is_told():
     assert "hunter2" not in "".join(problems(lambda: read(block)))
 
 
+@pytest.mark.parametrize(
+    ("text", "truth"),
+    [("1", True), ("Yes", True), ("on", True), ("TRUE", True), ("0", False), ("no", False), (" Off ", False)],
+)
+def test_true_and_false_may_be_text(text, truth):
+    """C-19: in the words that environment variables have for it."""
+    assert CircuitBreaker.from_config({"name": "a", "shared": text}).shared is truth
+    assert RetryPolicy.from_config({"retry_exhausted": text}).retry_exhausted is truth
+
+
+def test_no_preset_may_be_null():
+    """C-19: null is nothing, as if the key were left out."""
+    assert read({"preset": None}).retry == read({}).retry
+    assert read({"preset": None, "retry": {"max_attempts": 2}}).retry == RetryPolicy(max_attempts=2)
+    assert read({"preset": None, "retry": None}).retry.max_attempts == 1
+    assert RetryPolicy.from_config({"preset": None, "base_delay": 1}) == RetryPolicy.from_config({"base_delay": 1})
+
+
 # --- functions ---
 
 
@@ -510,6 +528,21 @@ def test_what_cannot_be_data_is_refused_with_the_way_out():
         "expected retry.on_errors[0] to be an error that a name leads to, got: test_what_cannot_be_data_is_refused_with_the_way_out.<locals>.<lambda>. Configuration lists errors by name: raise an exception class of a module for it.",
         "expected fallback to be a function that its name leads to, got: test_what_cannot_be_data_is_refused_with_the_way_out.<locals>.<lambda>. Configuration names a function as module:name. Define it at the top of a module.",
     ]
+
+
+def test_a_function_from_elsewhere_is_shown_where_it_is_defined():
+    """D-26: what is listed for that module reads it again, and the name that it was imported under does not."""
+    block = Guard("a", fallback=json.JSONDecoder).to_config()
+    assert block["fallback"] == "json.decoder:JSONDecoder"
+    assert read(block, imports=["json.decoder"]).to_config() == block
+    assert read({"fallback": "json:JSONDecoder"}, imports=["json"], name="a").to_config() == block
+
+
+@pytest.mark.parametrize("name", ["default", "llm", "database", "step", "jobs", "tiered", "stage", "call"])
+def test_a_preset_is_shown_as_the_block_that_makes_it(name):
+    """D-26: policies are alike if their blocks are, also where one lists classes and the other their names."""
+    policy = getattr(presets, name)
+    assert RetryPolicy.from_config(json.loads(json.dumps(policy.to_config()))).to_config() == policy.to_config()
 
 
 def test_exception_classes_are_shown_by_their_names():

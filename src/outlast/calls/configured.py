@@ -47,7 +47,7 @@ def guard_from(make: Callable[..., G], config: Mapping[str, Any], name: str | No
     times, outer = given.get("timeout"), config
     if isinstance(times, Mapping):
         outer = _without(outer, "timeout")
-    if "preset" in given and isinstance(given.get("retry"), Mapping):
+    if given.get("preset") is not None and isinstance(given.get("retry"), Mapping):
         outer = _without(outer, "retry")  # it is read with the preset, below
     block = Block("guard", outer, parts, _importer(imports))
     if isinstance(times, Mapping):
@@ -136,9 +136,9 @@ def _times(block: Block, times: Mapping[str, Any]) -> None:
 
 def _preset(block: Block, given: Mapping[str, Any]) -> None:
     """``preset: llm`` is the policy, and the block `retry` changes it."""
-    if "preset" not in given:
-        return
     block.settings.pop("preset", None)
+    if given.get("preset") is None:
+        return
     retry = given.get("retry", {})
     if not isinstance(retry, Mapping):
         if retry is None:

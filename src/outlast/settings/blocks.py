@@ -111,7 +111,7 @@ class Reading:
         self.check.unknown_keys(config, tuple(CONFIG_KEYS))
         # Numbers and truths may be text: an environment variable is nothing else.
         self.config: dict[str, Any] = {key: _PLAIN.get(key, _as_it_is)(value) for key, value in config.items()}
-        self.base = self._preset(presets) if "preset" in config else None
+        self.base = self._preset(presets) if config.get("preset") is not None else None
         self._usual: dict[str, Any] = {} if self.base is None else self.base.settings()
         self.settings |= self._dialect()
         self._attempts()

@@ -116,6 +116,10 @@ TIMES = ("wait", "time")
 _NUMBER = re.compile(r"[+-]?(\d+|\d+\.\d*|\.\d+)(e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
 _DURATION = re.compile(r"(?P<amount>[+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*(?P<unit>ms|s|min|m|h|d)", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_TRUTHS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
 _LONGEST = 40  # characters of a number
 
 
@@ -142,7 +146,7 @@ def number_of(value: Any) -> Any:
 
 def truth_of(value: Any) -> Any:
     """The truth that a text says; anything else as it is."""
-    return {"true": True, "false": False}.get(value.strip().lower(), value) if isinstance(value, str) else value
+    return _TRUTHS.get(value.strip().lower(), value) if isinstance(value, str) else value
 
 
 def seconds_of(value: Any) -> Any:
