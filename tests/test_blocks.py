@@ -113,9 +113,9 @@ def test_every_way_to_write_a_duration(written):
 def test_numbers_from_the_environment_are_text():
     """C-19: an environment variable is text, and the number in it counts."""
     breaker = CircuitBreaker.from_config(
-        {"name": "a", "failure_threshold": "7", "failure_rate": "0.5", "shared": "false", "slow_call": "250ms"}
+        {"name": "a", "window": "70", "failure_rate": "0.5", "shared": "false", "slow_call": "250ms"}
     )
-    assert (breaker.failure_threshold, breaker.failure_rate, breaker.shared, breaker.slow_call) == (7, 0.5, False, 0.25)
+    assert (breaker.window, breaker.failure_rate, breaker.shared, breaker.slow_call) == (70, 0.5, False, 0.25)
     policy = RetryPolicy.from_config(
         {
             "max_attempts": "4",
@@ -240,6 +240,7 @@ def test_every_mistake_in_every_block_at_once():
         "expected a known key in retry, got: 'max_atempts'. Did you mean 'max_attempts'?",
         'expected retry.initial_delay to be seconds of at least 0, got: \'soon\'. A text has its unit with it: "30s", "500ms", "5m".',
         "expected a known key in circuit_breaker, got: 'failure_treshold'. Did you mean 'failure_threshold'?",
+        "expected circuit_breaker.window to be left out without failure_rate, got: 0. How many calls the rate looks at.",
         "expected circuit_breaker.name to be a name (a string that is not empty), got: ''.",
         "expected circuit_breaker.window to be an integer of at least 1, got: 0.",
         "expected limit.rates.calls to be a mapping of settings, got: '500'.",
@@ -269,7 +270,7 @@ def test_every_mistake_in_every_block_at_once():
         ({"timeout": "nan"}, 'expected timeout to be seconds greater than 0, got: \'nan\'. A text has its unit with it: "30s", "500ms", "5m".'),
         ({"timeout_ms": "30s"}, "expected timeout_ms to be milliseconds greater than 0, got: '30s'."),
         ({"timeout_s": -1}, "expected timeout_s to be seconds greater than 0, got: -1."),
-        ({"idempotent": "no"}, "expected idempotent to be true or false, got: 'no'."),
+        ({"idempotent": "nope"}, "expected idempotent to be true or false, got: 'nope'."),
         ({"name": "a", "circuit_breaker": {"failure_rate": 0.5, "window": 5, "min_calls": "9"}}, "expected circuit_breaker.min_calls to be at most window (5), got: 9. Otherwise the rate would never be looked at."),
         ({"name": "a", "limit": {"adaptive": False}}, "expected limit.concurrency to be given, or rates, or adaptive, got: none of them. It would limit nothing."),
         ({"name": "a", "limit": {"rates": [1]}}, "expected limit.rates to be a mapping from a name such as calls or tokens to a rate, got: a value of type list."),
@@ -312,6 +313,61 @@ def test_the_keys_of_a_breaker_inside_a_guard_are_known():
     ]
 
 
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        ({"circuit_breaker": {"failure_rate": 0.5, "failure_threshold": 3}}, "expected circuit_breaker.failure_threshold to be left out with failure_rate, got: 3. failure_rate stands in its place."),
+        ({"circuit_breaker": {"window": 50}}, "expected circuit_breaker.window to be left out without failure_rate, got: 50. How many calls the rate looks at."),
+        ({"circuit_breaker": {"failure_rate": None, "min_calls": "5"}}, "expected circuit_breaker.min_calls to be left out without failure_rate, got: '5'. Calls before the rate means anything."),
+        ({"retry": None, "retry_budget": {}}, "expected retry_budget to be left out with one attempt, got: a value of type dict. Without retries and hedges nothing is taken from it."),
+        ({"retry": {"max_attempts": 1}, "retry_budget": {}}, "expected retry_budget to be left out with one attempt, got: a value of type dict. Without retries and hedges nothing is taken from it."),
+        ({"preset": "llm", "retry": {"max_attempts": 1}, "retry_budget": {}}, "expected retry_budget to be left out with one attempt, got: a value of type dict. Without retries and hedges nothing is taken from it."),
+        ({"retry": {"max_attempts": 1, "delays": [1, 2]}}, "expected retry.delays to be left out with one attempt, got: a value of type list. There is no retry to wait for."),
+        ({"retry": {"max_retries": "0", "delays_ms": [1]}}, "expected retry.delays_ms to be left out with one attempt, got: a value of type list. There is no retry to wait for."),
+        ({"hedge": {"after": 1}, "isolation": "process"}, "expected hedge to be None with isolation, got: a value of type Hedge. A hedge is for coroutine functions, isolation for the others."),
+        ({"hedge": {"after": 1}, "isolation": "thread"}, "expected hedge to be None with isolation, got: a value of type Hedge. A hedge is for coroutine functions, isolation for the others."),
+    ],
+)  # fmt: skip
+def test_what_has_no_effect_is_refused(block, problem):
+    """S0-29: a key that changes nothing is a mistake like any other."""
+    assert problems(lambda: read({"name": "a", **block})) == [problem]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"retry": None, "retry_budget": {"shared": True}},
+        {"retry": None, "retry_budget": {}, "hedge": {"after": 1}},
+        {"retry": None, "retry_budget": None},
+        {"preset": "jobs", "retry": {"max_attempts": 1}},
+        {"isolation": "thread"},
+        {"circuit_breaker": {"failure_rate": None, "failure_threshold": 3}},
+    ],
+)
+def test_what_has_an_effect_is_kept(block):
+    """S0-29: a shared budget gets deposits, a hedge takes from one, and a thread keeps an event loop free."""
+    again = read({"name": "a", **block}).to_config()
+    assert again == read(again).to_config()
+
+
+def test_what_has_no_effect_is_not_shown():
+    """D-26: the options of a guard made in code come back as the block that is accepted."""
+    guard = Guard(
+        "a",
+        retry=RetryPolicy(max_attempts=1, delays=[1, 2], on_errors=["timeout"]),
+        breaker=CircuitBreaker("b", failure_rate=0.5, failure_threshold=3),
+        retry_budget=RetryBudget("c"),
+    )
+    block = guard.to_config()
+    assert block == {
+        "name": "a",
+        "retry": {"max_attempts": 1, "on_errors": ["timeout"]},
+        "circuit_breaker": {"name": "b", "failure_rate": 0.5},
+    }
+    assert read(block).to_config() == block
+    assert CircuitBreaker("b", window=7).to_config() == {"name": "b"}
+
+
 def test_hostile_blocks_are_answered_in_a_few_lines():
     """C-19: however many mistakes there are, and however long."""
     blocks = (
@@ -336,6 +392,24 @@ def test_no_payload_and_no_secret_is_told():
         "fallback": "postgresql://u:hunter2@h/d",
     }
     assert "hunter2" not in "".join(problems(lambda: read(block)))
+
+
+@pytest.mark.parametrize(
+    ("text", "truth"),
+    [("1", True), ("Yes", True), ("on", True), ("TRUE", True), ("0", False), ("no", False), (" Off ", False)],
+)
+def test_true_and_false_may_be_text(text, truth):
+    """C-19: in the words that environment variables have for it."""
+    assert CircuitBreaker.from_config({"name": "a", "shared": text}).shared is truth
+    assert RetryPolicy.from_config({"retry_exhausted": text}).retry_exhausted is truth
+
+
+def test_no_preset_may_be_null():
+    """C-19: null is nothing, as if the key were left out."""
+    assert read({"preset": None}).retry == read({}).retry
+    assert read({"preset": None, "retry": {"max_attempts": 2}}).retry == RetryPolicy(max_attempts=2)
+    assert read({"preset": None, "retry": None}).retry.max_attempts == 1
+    assert RetryPolicy.from_config({"preset": None, "base_delay": 1}) == RetryPolicy.from_config({"base_delay": 1})
 
 
 # --- functions ---
@@ -456,6 +530,21 @@ def test_what_cannot_be_data_is_refused_with_the_way_out():
     ]
 
 
+def test_a_function_from_elsewhere_is_shown_where_it_is_defined():
+    """D-26: what is listed for that module reads it again, and the name that it was imported under does not."""
+    block = Guard("a", fallback=json.JSONDecoder).to_config()
+    assert block["fallback"] == "json.decoder:JSONDecoder"
+    assert read(block, imports=["json.decoder"]).to_config() == block
+    assert read({"fallback": "json:JSONDecoder"}, imports=["json"], name="a").to_config() == block
+
+
+@pytest.mark.parametrize("name", ["default", "llm", "database", "step", "jobs", "tiered", "stage", "call"])
+def test_a_preset_is_shown_as_the_block_that_makes_it(name):
+    """D-26: policies are alike if their blocks are, also where one lists classes and the other their names."""
+    policy = getattr(presets, name)
+    assert RetryPolicy.from_config(json.loads(json.dumps(policy.to_config()))).to_config() == policy.to_config()
+
+
 def test_exception_classes_are_shown_by_their_names():
     """S0-07: the policy that comes back retries the same errors."""
     policy = RetryPolicy(on_errors=[ConnectionError, TemporaryFailure, json.JSONDecodeError], skip_on_errors=[429])
@@ -562,7 +651,14 @@ def behaviour(thing):
     if isinstance(thing, CircuitBreaker | Limit | RetryBudget | Guard):
         parameters = inspect.signature(type(thing).__init__).parameters.values()
         names = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-        return {name: behaviour(getattr(thing, name)) for name in ("name", *names)}
+        options = {name: behaviour(getattr(thing, name)) for name in ("name", *names)}
+        if isinstance(thing, CircuitBreaker):
+            rated = thing.failure_rate is not None
+            options |= dict.fromkeys(["failure_threshold"] if rated else ["window", "min_calls"])
+        once = isinstance(thing, Guard) and thing.retry.max_attempts == 1 and thing.hedge is None
+        if once and thing.retry_budget is not None and not thing.retry_budget.shared:
+            options["retry_budget"] = None
+        return options
     return thing
 
 
@@ -598,7 +694,7 @@ def test_a_guard_that_is_shown_makes_the_same_again(data):
         limit=limit,
         cost=price if limit is not None and limit.rates else None,
         retry_budget=data.draw(st.none() | budgets),
-        hedge=data.draw(st.none() | hedges) if idempotent else None,
+        hedge=data.draw(st.none() | hedges) if idempotent and isolation is None else None,
         on_open="fail" if breaker is None else data.draw(st.sampled_from(["fail", "wait"])),
         retry_if=data.draw(st.none() | st.just(unwanted)),
         fallback=fallback,
@@ -661,6 +757,8 @@ def test_every_key_is_read_in_every_spelling():
     with_it = {
         "cost": {"limit": blocks["limit"]},
         "on_open": {"circuit_breaker": {"name": "b"}},
+        "window": {"failure_rate": 0.5, "min_calls": 2},
+        "min_calls": {"failure_rate": 0.5},
         "fallback_on": {"fallback": f"{__name__}:cheap"},
     }
     for block, kind in MADE.items():

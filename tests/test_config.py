@@ -639,7 +639,7 @@ def test_a_wrong_block(config, expected):
         ({"retriable_errors": "some"}, ["retriable_errors", "'some'"]),
         ({"retryable_http_status_codes": [429, 999]}, ["retryable_http_status_codes[1]", "999"]),
         ({"retryable_exceptions": ["OSEror"]}, ["retryable_exceptions[0]", "'OSEror'"]),
-        ({"retry_exhausted_steps": "yes"}, ["retry_exhausted_steps", "'yes'"]),
+        ({"retry_exhausted_steps": "maybe"}, ["retry_exhausted_steps", "'maybe'"]),
         ({"delays_ms": 5}, ["delays_ms", "5"]),
     ],
 )

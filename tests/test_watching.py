@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import io
 import json
@@ -147,6 +148,119 @@ def test_a_watcher_gets_values(app):
     assert [(stage.name, stage.done, stage.running) for stage in last.stages] == [("same", 10, 0)]
     with pytest.raises(FrozenInstanceError):
         first.status = "paused"
+
+
+def test_a_watcher_is_told_how_many_there_are(app, tmp_path):
+    """As a display is: by the length of a list, by a source's own count, by the lines of a file, and by the end."""
+    file = tmp_path / "in.jsonl"
+    file.write_text("1\n2\n3\n")
+
+    class Three(outlast.components.Source):
+        def items(self):
+            return iter(range(3))
+
+        def count(self):
+            return 3
+
+    @outlast.stage
+    async def same(item):
+        for thread in threading.enumerate():
+            if thread.name == "outlast-count":
+                thread.join()
+        seen.append(views[0].now().expected)
+        return item
+
+    pipeline = outlast.Pipeline("p", same, app=app)
+    for source in ([1, 2, 3], Three(), str(file), range(3)):
+        views, seen = [], []
+        pipeline.run(source, watch=views.append)
+        assert (seen[0], views[-1].expected) == (3, 3)
+    views, seen = [], []
+    asyncio.run(pipeline.arun([1, 2, 3], watch=views.append))
+    assert views[0].expected == 3
+    views, seen = [], []
+    pipeline.run(iter([1, 2, 3]), watch=views.append)
+    assert (views[0].expected, views[-1].expected) == (None, 3)
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_watcher_that_raises_does_not_touch_the_run(app, caplog, at_the_end):
+    """Whenever it is: one warning with the type, no more calls, and the run ends as it would have."""
+    calls, mended, ran = [], [], []
+
+    def watch(view):
+        calls.append(view)
+        if view.over or not at_the_end:
+            raise KeyError("mine")
+
+    @outlast.stage(retry=None)
+    async def same(item):
+        if not mended:
+            raise ValueError("not yet")
+        return item
+
+    pipeline = outlast.Pipeline("p", same, app=app, failure_budget=1.0, min_partial_rate=0.0, min_success_rate=0.0)
+    runs = [
+        lambda: pipeline.run(range(4), run_key="k1", watch=watch),
+        lambda: asyncio.run(pipeline.arun(range(4), run_key="k2", watch=watch)),
+        lambda: pipeline.reprocess(run=ran[0].id, run_key="k3", watch=watch),
+        lambda: app.dead_letters.replay(run=ran[1].id, pipeline="p", run_key="k4", watch=watch),
+    ]
+    for number, run in enumerate(runs, 1):
+        caplog.clear(), calls.clear()
+        mended.extend([True] if number == 3 else [])
+        ran.append(run())
+        assert ran[-1].status == "completed"
+        assert [view.over for view in calls].count(True) == (1 if at_the_end else 0)
+        assert len(calls) == 1 or at_the_end
+        said = [record.getMessage() for record in caplog.records if "watch" in record.getMessage()]
+        assert said == [f"the watch function of run k{number} raised KeyError: 'mine'. It is called no more"]
+
+
+def test_a_watcher_must_be_a_function_that_answers(app):
+    """What cannot be called and what has to be awaited are refused before anything begins."""
+
+    async def later(view):
+        pass
+
+    @outlast.stage
+    def same(item):
+        return item
+
+    pipeline = outlast.Pipeline("p", same, app=app)
+    for wrong, said in ((5, "got: 5"), (later, "got: the coroutine function")):
+        for run in (
+            lambda watch: pipeline.run([1], watch=watch),
+            lambda watch: asyncio.run(pipeline.arun([1], watch=watch)),
+            lambda watch: pipeline.reprocess(watch=watch),
+            lambda watch: app.dead_letters.replay(pipeline="p", watch=watch),
+        ):
+            with pytest.raises(
+                outlast.ConfigurationError, match=f"expected watch to be a function of a RunView.*{said}"
+            ):
+                run(wrong)
+    assert app.store.runs() == []
+
+
+def test_passes_count_the_starts_of_a_run(app):
+    """1, 2, 3 in views, in the rows of attempts and in the run; numbers of an older version are not used twice."""
+    views = []
+
+    @outlast.stage
+    def same(item):
+        return item
+
+    pipeline = outlast.Pipeline("p", same, app=app)
+    for start in (1, 2, 3):
+        run = pipeline.run(range(start), run_key="k", watch=views.append)
+        assert views[-1].pass_number == app.store.run(run.id).passes == start
+    number = app.store.run(run.id).number
+    assert [attempt.pass_ for attempt in app.store.attempts(number)] == [1, 2, 3]
+    with app.store._database.writing() as tx:
+        tx.execute("update outlast_attempts set pass = 5 where run = ? and pass = 3", number)
+    pipeline.run(range(4), run_key="k", watch=views.append)
+    assert [attempt.pass_ for attempt in app.store.attempts(number)] == [1, 2, 5, 6]
+    assert (views[-1].pass_number, app.store.run(run.id).passes) == (6, 4)
 
 
 def test_what_a_watcher_sees_of_limits_and_breakers_is_a_value_too(app):

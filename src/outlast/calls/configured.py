@@ -47,7 +47,7 @@ def guard_from(make: Callable[..., G], config: Mapping[str, Any], name: str | No
     times, outer = given.get("timeout"), config
     if isinstance(times, Mapping):
         outer = _without(outer, "timeout")
-    if "preset" in given and isinstance(given.get("retry"), Mapping):
+    if given.get("preset") is not None and isinstance(given.get("retry"), Mapping):
         outer = _without(outer, "retry")  # it is read with the preset, below
     block = Block("guard", outer, parts, _importer(imports))
     if isinstance(times, Mapping):
@@ -56,6 +56,9 @@ def guard_from(make: Callable[..., G], config: Mapping[str, Any], name: str | No
     if isinstance(circuit, Mapping) and "on_open" in circuit:
         block.put("on_open", ("circuit_breaker", "on_open"), lambda: circuit["on_open"])
     _preset(block, given)
+    if _idle_budget(block.settings):
+        way_out = "Without retries and hedges nothing is taken from it."
+        block.check.add("retry_budget", "left out with one attempt", given["retry_budget"], way_out)
     if name is not None:
         block.settings.setdefault("name", name)
     return block.made(make)
@@ -105,6 +108,13 @@ def _refused(got: str, way_out: str = "") -> ConfigurationError:
     )
 
 
+def _idle_budget(options: Mapping[str, Any]) -> bool:
+    """Whether the budget has no effect: nothing is retried or hedged, and no other process has the budget too."""
+    budget, retry = options.get("retry_budget"), options.get("retry", RetryPolicy())
+    once = retry is None or retry.max_attempts == 1
+    return budget is not None and not budget.shared and once and options.get("hedge") is None
+
+
 def _mapping(config: Any) -> Any:
     if not isinstance(config, Mapping):
         raise ConfigurationError([Problem((), "a mapping of settings", show(config))])
@@ -126,9 +136,9 @@ def _times(block: Block, times: Mapping[str, Any]) -> None:
 
 def _preset(block: Block, given: Mapping[str, Any]) -> None:
     """``preset: llm`` is the policy, and the block `retry` changes it."""
-    if "preset" not in given:
-        return
     block.settings.pop("preset", None)
+    if given.get("preset") is None:
+        return
     retry = given.get("retry", {})
     if not isinstance(retry, Mapping):
         if retry is None:
@@ -166,6 +176,9 @@ def guard_block(guard: Any, options: Sequence[str], usual: Mapping[str, Any]) ->
     once, retry = RetryPolicy(max_attempts=1), parts["retry"]
     parts["retry"] = lambda policy: None if policy == once else retry(policy)
     parts["fallback_on"] = lambda specs: shown_specs(check, "fallback_on", specs)
-    block = shown("guard", {option: getattr(guard, option) for option in options}, {"name": None, **usual}, parts)
+    said = {option: getattr(guard, option) for option in options}
+    if _idle_budget(said):
+        del said["retry_budget"]
+    block = shown("guard", said, {"name": None, **usual}, parts)
     check.raise_if_any()
     return block

@@ -163,6 +163,9 @@ class Guard:
             check.add("idempotent", "true or false", idempotent)
         if hedge is not None and not self.idempotent:
             check.add("hedge", "None with idempotent=False", hedge, "A hedge runs the same work twice.")
+        if hedge is not None and isolation is not None:
+            why = "A hedge is for coroutine functions, isolation for the others."
+            check.add("hedge", "None with isolation", hedge, why)
         self.on_open = check.choice("on_open", on_open, ("fail", "wait"))
         if on_open == "wait" and breaker is None:
             check.add("on_open", "'fail' without a breaker", on_open, "It says what to do while a circuit is open.")

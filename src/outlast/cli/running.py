@@ -446,7 +446,7 @@ def _started(
 
     how = None if as_json else way_to_show(wanted=progress)
     source, sink = _files(command), _sink(command.get("output"), pipeline, command["run_key"])
-    expected = expected_items(source) if how else None
+    expected = expected_items(source) if how else lambda: None
     with _waits_said(), watching(how, expected, started, of=pipeline) as watch:
         result, signalled = _ended(
             lambda: pipeline.run(
@@ -460,8 +460,7 @@ def _started(
                 watch=watch,
             )
         )
-    many = None if expected is None else expected()
-    _tell(pipeline, result, store=store, strict=strict, as_json=as_json, signalled=signalled, expected=many)
+    _tell(pipeline, result, store=store, strict=strict, as_json=as_json, signalled=signalled, expected=expected())
 
 
 def _ended(run: Callable[[], RunResult[Any]]) -> tuple[RunResult[Any], Code | None]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def watching(
     how: str | None,
-    expected: Callable[[], int | None] | None = None,
+    expected: Callable[[], int | None] = lambda: None,
     started: Callable[[RunView], None] | None = None,
     *,
     of: Pipeline[Any, Any],

@@ -20,6 +20,7 @@ from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text, sanitise
 from outlast.observe import emit, listening
 from outlast.observe.events import DeadLettersOverThreshold
+from outlast.settings.checks import Check
 from outlast.store.faults import StoreError
 from outlast.store.filters import FIELDS, checked, chooses, spelled_out
 from outlast.store.letters import earlier_failures
@@ -240,6 +241,9 @@ class DeadLetters:
         if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):
             message = f"expected canary to be an integer of at least 1, got: {canary!r}."
             raise ConfigurationError(message)
+        wrong = Check()
+        wrong.watch(watch)
+        wrong.raise_if_any()
 
         def choose() -> tuple[list[tuple[str, str | None]], str]:
             before = None if run_key is None else self._before(store, run_key, where.get("pipeline"))

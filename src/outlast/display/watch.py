@@ -55,13 +55,13 @@ class Watch:
     def __init__(
         self,
         screen: Screen | None,
-        expected: Callable[[], int | None] | None = None,
+        expected: Callable[[], int | None] = lambda: None,
         *,
         started: Callable[[RunView], None] | None = None,
         beside: Callable[[RunView], None] | None = None,
     ) -> None:
         self._screen = screen
-        self._expected = expected
+        self.expected = expected
         self._started = started
         self._beside = beside
         self._stop = threading.Event()
@@ -78,7 +78,7 @@ class Watch:
             return
         if self._started is not None:
             self._started(view)
-        self._view = View(view, self._expected)
+        self._view = View(view)
 
     def __enter__(self) -> Self:
         with self._harmless():

@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import replace
 from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
@@ -246,7 +247,7 @@ class Run:
         if self._asked is not None:
             runner.end(self._asked)
         cancelled: asyncio.CancelledError | None = None
-        watcher = None if plan.watch is None else asyncio.create_task(_watched(runner, plan.watch))
+        watcher = None if plan.watch is None else _Watcher(runner, plan.watch)
         try:
             with marked():
                 try:
@@ -260,7 +261,7 @@ class Run:
         except asyncio.CancelledError as interruption:
             cancelled = interruption
         if watcher is not None:
-            watcher.cancel()
+            watcher.task.cancel()
         if isinstance(runner.error, OtherKeys) or (isinstance(runner.error, NoKey) and not runner.intake.read):
             raise runner.error  # nothing was begun
         if resends is not None and runner.status != "lost":
@@ -269,8 +270,8 @@ class Run:
         await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
         if cancelled is None and runner.reason != "store_error":
             await _aside(lambda: plan.home.tidy(store, began))
-        if plan.watch is not None:
-            plan.watch(view_of(runner))
+        if watcher is not None:
+            watcher.look()
         if cancelled is not None:
             mark_with_result(cancelled, result)
             raise cancelled
@@ -382,10 +383,29 @@ async def _aside(do: Callable[[], Any], waits: Stop | None = None) -> Any:
         del work, cancelled  # an exception and this frame must not keep each other
 
 
-async def _watched(runner: Runner, watch: Callable[[RunView], None]) -> None:
-    while True:
-        watch(view_of(runner))
-        await asyncio.sleep(_WATCH)
+class _Watcher:
+    """Calls a user's function with views of a run. One that raises is called no more, and the run goes on."""
+
+    def __init__(self, runner: Runner, watch: Callable[[RunView], None]) -> None:
+        self._runner = runner
+        self._watch: Callable[[RunView], None] | None = watch
+        self.task = asyncio.create_task(self._again_and_again())
+
+    def look(self) -> None:
+        """Call it once."""
+        if self._watch is None:
+            return
+        try:
+            self._watch(view_of(self._runner))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run is worth more
+            self._watch = None
+            key, text = self._runner.record.run_key, error_text(error)
+            warn("the watch function of run %s raised %s: %s. It is called no more", key, type(error).__name__, text)
+
+    async def _again_and_again(self) -> None:
+        while self._watch is not None:
+            self.look()
+            await asyncio.sleep(_WATCH)
 
 
 # -- the beginning ----------------------------------------------------------------------------------------------------------------
@@ -443,12 +463,17 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
             persist(lambda: store.note_sink(lease, at), "the store")
         if not bound and (record.sink, record.sink_at) != (name, at):
             persist(lambda: store.change_sink(lease, name, anew=record.sink_at != at), "the store")
-        again = persist(lambda: store.run(record.id), "the store")  # with the counts of who had the lease before
+        # With the counts of who had the lease before.
+        again: RunRecord = persist(lambda: store.run(record.id), "the store") or record
+        if again.passes > 1:
+            # In a run of an older version attempts may be on record under higher numbers, which must not come twice.
+            newest: int = persist(lambda: store.newest_pass(record.number), "the store")
+            again = replace(again, passes=max(again.passes, newest + 1))
     except BaseException:
         let_go(store, lease)
         raise
     remember(record.id, plan.sink)
-    return again or record, lease, record
+    return again, lease, record
 
 
 def _is_bound(record: RunRecord) -> bool:

@@ -254,6 +254,7 @@ class Pipeline(Generic[In_contra, Out_co]):
                 on_item_error=on_item_error,
                 on_change=on_change,
                 watch=looks,
+                expected=_counted(source, looks),
             )
             result = blocking(Run(plan, source))
         return result.raise_for_status() if check else result
@@ -286,6 +287,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             on_item_error=on_item_error,
             on_change=on_change,
             watch=watch,
+            expected=_counted(source, watch),
         )
         result: RunResult[Out_co] = await Run(plan, source).go()
         return result.raise_for_status() if check else result
@@ -333,6 +335,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         run_key: str | None = None,
         progress: bool = False,
         check: bool = True,
+        watch: Callable[[RunView], None] | None = None,
         **where: Unpack[LetterFilter],
     ) -> RunResult[Out_co]:
         """
@@ -341,12 +344,12 @@ class Pipeline(Generic[In_contra, Out_co]):
 
         Outputs go to the sink of the run that a letter comes from, exactly once, and its counts and its status change
         with them; `sink`, a new one, gets all of them instead. The same `run_key` goes on with the same replay.
-        `progress` and `check` are those of `run`.
+        `progress`, `check` and `watch` are those of `run`.
         """
         checked(where, without=("pipeline", "status"))
         self._check_stage(where.get("stage"))
         self.app.add_pipeline(self)  # another one of the same name may have been made since
-        with _shown(None, wanted=progress) as looks:
+        with _shown(None, wanted=progress, instead=watch) as looks:
             return self.app.dead_letters.replay(  # type: ignore[no-any-return]
                 canary=canary,
                 from_start=from_start,
@@ -385,7 +388,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             sink=sink,
             on_change="keep",
             watch=watch,
-            expected=len(ids),
+            expected=lambda: len(ids),
         )
         return blocking(Run(plan, Chosen(ids, canary, home)))
 
@@ -405,6 +408,7 @@ class Pipeline(Generic[In_contra, Out_co]):
         item_key = options.get("item_key")
         if item_key is not None and not isinstance(item_key, str) and not callable(item_key):
             check.add("item_key", "the name of a field, a function of an item, or None", item_key)
+        check.watch(options.get("watch"))
         check.raise_if_any()
         options.setdefault("home", self.app)
         options.setdefault("target", self._target())
@@ -478,3 +482,13 @@ def _shown(
 
     with Watch(screen(), expected_items(source)) as watch:
         yield watch
+
+
+def _counted(source: object, watch: Callable[[RunView], None] | None) -> Callable[[], int | None]:
+    """How many items there are. They are counted if somebody watches; what shows a run counts them or does without."""
+    if watch is None:
+        return lambda: None
+    from outlast.components import expected_items
+    from outlast.display.watch import Watch
+
+    return watch.expected if isinstance(watch, Watch) else expected_items(source)

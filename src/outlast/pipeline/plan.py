@@ -75,7 +75,7 @@ class Plan:
     watch: Callable[[RunView], None] | None = None
     tuning: Tuning = field(default_factory=Tuning)
     window: int | None = None  # how many items may be in hand, if not as many as the stages can use
-    expected: int | None = None  # how many items there are, if somebody knows
+    expected: Callable[[], int | None] = lambda: None  # how many items there are, as far as that is known
     target: str | None = None  # where the pipeline's code is, as the command line takes it, if that is known
 
     @property

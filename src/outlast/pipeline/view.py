@@ -142,20 +142,20 @@ def view_of(runner: Runner) -> RunView:
     plan, record, over, sink = runner.plan, runner.record, runner.result, runner.plan.sink
     grace = None if runner.ends_on is None or over is not None else runner.ends_on - runner.clock.monotonic()
     stopping = runner.status is not None or runner.reason is not None
-    guards = [stage.guard for stage in plan.stages]
+    counts, guards = runner.books.counts(), [stage.guard for stage in plan.stages]
     return RunView(
         id=record.id,
         run_key=record.run_key,
         pipeline=plan.name,
-        pass_number=runner.lease.token,
+        pass_number=record.passes,
         status=over.status if over is not None else "stopping" if stopping else "running",
         reason=runner.reason if over is None else None,
         why="" if over is None else over.why,
         over=over is not None,
         grace=None if grace is None else max(0.0, grace),
-        counts=runner.books.counts(),
+        counts=counts,
         before=runner.endings.before,
-        expected=plan.expected,
+        expected=counts.total if counts.source_exhausted else plan.expected(),
         spent=MappingProxyType(dict(runner.books.spent)),
         spend_limit=MappingProxyType(dict(plan.bounds.spend_limit or {})),
         sink="the store" if sink is None else PurePath(sink).name if isinstance(sink, str | PurePath) else "sink",

@@ -111,7 +111,7 @@ class Reading:
         self.check.unknown_keys(config, tuple(CONFIG_KEYS))
         # Numbers and truths may be text: an environment variable is nothing else.
         self.config: dict[str, Any] = {key: _PLAIN.get(key, _as_it_is)(value) for key, value in config.items()}
-        self.base = self._preset(presets) if "preset" in config else None
+        self.base = self._preset(presets) if config.get("preset") is not None else None
         self._usual: dict[str, Any] = {} if self.base is None else self.base.settings()
         self.settings |= self._dialect()
         self._attempts()
@@ -210,6 +210,9 @@ class Reading:
         delays = self.settings.get("delays", self._usual.get("delays"))
         if backoff == "schedule" and not delays:
             self.check.add("delays_ms", "a list of delays (backoff: schedule needs them)", Shown("none"))
+        if "delays" in self._written and self.settings.get("delays") and self.settings.get("max_attempts") == 1:
+            key = self._written["delays"]
+            self.check.add(key, "left out with one attempt", self.config[key], "There is no retry to wait for.")
         if delays and "backoff" in self.config and backoff != "schedule":
             self.check.add("backoff", "schedule when delays are listed", backoff)
         if delays:
@@ -313,6 +316,7 @@ def policy_block(policy: Any, usual: Mapping[str, Any]) -> dict[str, Any]:
     said = {name: value for name, value in policy.settings().items() if value != usual[name]}
     # What has no effect is refused in a block.
     idle = {"backoff", "initial_delay", "multiplier", "max_delay"} if policy.delays else set()
+    idle |= {"delays"} if policy.max_attempts == 1 else set()
     idle |= {"multiplier"} if policy.backoff != "exponential" else set()
     block: dict[str, Any] = {}
     for name, value in said.items():

@@ -170,6 +170,9 @@ class Check:
             return None
         return value
 
+    def watch(self, value: Any) -> None:
+        self.question("watch", value, ("a RunView",), "It is called between two steps of the run, and not awaited.")
+
     def attempts(self, value: object, delays: tuple[float, ...], limits: Mapping[str, int] | None) -> int:
         if value is None:
             return len(delays) + 1 if delays else max(limits.values(), default=0) + 1 if limits is not None else 3

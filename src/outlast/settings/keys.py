@@ -36,6 +36,8 @@ class Key(NamedTuple):
     option: str = ""
     needed: bool = False
     of: str = ""  # the option without which it means nothing
+    needs: str = ""  # the same, where only a block is refused for it
+    unless: str = ""  # the option with which it has no effect
 
 
 _NAME = Key("text", "its name; if left out, that of the guard")
@@ -72,13 +74,13 @@ BLOCKS: dict[str, dict[str, Key]] = {
     },
     "circuit_breaker": {
         "name": _NAME,
-        "failure_threshold": Key("integer", "failures in a row that open it"),
+        "failure_threshold": Key("integer", "failures in a row that open it", unless="failure_rate"),
         "reset_timeout": Key("wait", "time until probes may start"),
         "half_open_requests": Key("integer", "probes that may run at a time"),
         "success_threshold": Key("integer", "successful probes that close it; null for as many as half_open_requests"),
         "failure_rate": Key("number", "instead of failure_threshold: the share of the last calls that opens it"),
-        "window": Key("integer", "how many calls the rate looks at"),
-        "min_calls": Key("integer", "calls before the rate means anything"),
+        "window": Key("integer", "how many calls the rate looks at", needs="failure_rate"),
+        "min_calls": Key("integer", "calls before the rate means anything", needs="failure_rate"),
         "slow_call": Key("time", "a call that took longer counts as a failure"),
         "open_jitter": Key("number", "varies the open time by this ratio"),
         "open_growth": Key("number", "multiplies the open time with each failed round of probes"),
@@ -114,6 +116,10 @@ TIMES = ("wait", "time")
 _NUMBER = re.compile(r"[+-]?(\d+|\d+\.\d*|\.\d+)(e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
 _DURATION = re.compile(r"(?P<amount>[+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*(?P<unit>ms|s|min|m|h|d)", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_TRUTHS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
 _LONGEST = 40  # characters of a number
 
 
@@ -140,7 +146,7 @@ def number_of(value: Any) -> Any:
 
 def truth_of(value: Any) -> Any:
     """The truth that a text says; anything else as it is."""
-    return {"true": True, "false": False}.get(value.strip().lower(), value) if isinstance(value, str) else value
+    return _TRUTHS.get(value.strip().lower(), value) if isinstance(value, str) else value
 
 
 def seconds_of(value: Any) -> Any:
@@ -206,6 +212,8 @@ class Block:
         self.check.unknown_keys(config, (*keys_of(kind), *also))
         for name, key in BLOCKS[kind].items():
             self._read(name, key)
+        for name, key in BLOCKS[kind].items():
+            self._effect(name, key)
 
     def _read(self, name: str, key: Key) -> None:
         option = key.option or name
@@ -218,6 +226,16 @@ class Block:
                 self._complained.add(option)
             return
         self.put(option, (given[0],), lambda: self._value(key, given[0], self.config[given[0]]))
+
+    def _effect(self, name: str, key: Key) -> None:
+        """What is written and would change nothing is refused."""
+        if name not in self.config or self._complained.intersection((key.needs, key.unless)):
+            return
+        if key.needs and self.settings.get(key.needs) is None:
+            self.check.add(name, f"left out without {key.needs}", self.config[name], key.meaning.capitalize() + ".")
+        if key.unless and self.settings.get(key.unless) is not None:
+            way_out = f"{key.unless} stands in its place."
+            self.check.add(name, f"left out with {key.unless}", self.config[name], way_out)
 
     def put(self, option: str, where: tuple[str | int, ...], make: Callable[[], Any]) -> None:
         """Have an option from this place in the block; what is wrong with it is told once, and the option left out."""
@@ -336,6 +354,8 @@ def shown(
         option = key.option or name
         if option not in options or (option in usual and options[option] == usual[option]):
             continue
+        if (key.needs and options[key.needs] is None) or (key.unless and options[key.unless] is not None):
+            continue  # it has no effect
         value = options[option]
         if value is not None and parts and name in parts:
             value = parts[name](value)
