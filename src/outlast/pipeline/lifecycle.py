@@ -526,7 +526,7 @@ def _failing(record: RunRecord) -> Iterator[None]:
         raise _SinkFailed(record, error) from error
 
 
-def _withdraw(store: Store, record: RunRecord, why: BaseException) -> None:
+def _withdraw(store: Store, record: RunRecord, why: BaseException | None = None) -> None:
     """
     Forget a run that was refused before anybody has worked on it, unless somebody does so by now. One whose sink has
     failed stays on record.
