@@ -304,26 +304,22 @@ class Failing(Sink):
 
 
 @pytest.mark.parametrize("at", ["look_for", "claim", "open"])
-def test_a_sink_that_fails_before_anything_is_begun_fails_the_run(tmp_path, at):
-    """S3-05: as when it fails later: the error knows the run, which is on record and goes on under its key."""
+def test_a_sink_that_fails_before_a_run_goes_on_fails_that_pass(tmp_path, at):
+    """S3-05: as when it fails later, the error knows the run, which stays as it was; a new run is refused."""
     doubles = pipeline(tmp_path)
-    with pytest.raises(
-        outlast.RunFailed, match=f"the sink failed before anything was begun: PermissionError: no {at}"
-    ) as caught:
-        doubles.run(range(3), run_key="k", sink=Failing(at))
+    with pytest.raises(PermissionError, match=f"no {at}"):
+        doubles.run(range(3), run_key="k", sink=Failing(at), check=False)
+    assert doubles.app.store.find_run("doubles", "k") is None
+    first = doubles.run(range(3), run_key="k", sink=Failing(None))
+    failed = f"the sink failed before anything was begun: PermissionError: no {at}"
+    with pytest.raises(outlast.RunFailed, match=failed) as caught:
+        doubles.run(range(5), run_key="k", sink=Failing(at))
     assert isinstance(caught.value.__cause__, PermissionError)
-    result = doubles.run(range(3), run_key="k", sink=Failing(at), check=False)
-    assert (result.status, result.reason, result.counts.total) == ("failed", "store_error", 0)
-    assert outlast.result_of(caught.value).id == result.id
-    record = doubles.app.store.find_run("doubles", "k")
-    assert (record.status, record.reason, record.why) == (
-        "failed",
-        "store_error",
-        f"the sink failed before anything was begun: PermissionError: no {at}",
-    )
-    assert doubles.run(range(3), run_key="k", sink=Failing(None)).counts.succeeded == 3
-    assert doubles.run(range(3), run_key="k", sink=Failing(at), check=False).status == "failed"
+    result = doubles.run(range(5), run_key="k", sink=Failing(at), check=False)
+    assert (result.status, result.reason, result.counts.succeeded) == ("failed", "store_error", 3)
+    assert outlast.result_of(caught.value).id == result.id == first.id
     assert doubles.app.store.find_run("doubles", "k").status == "completed"
+    assert doubles.run(range(5), run_key="k", sink=Failing(None)).counts.succeeded == 5
 
 
 def test_a_sink_that_cannot_be_closed_takes_no_result_away(tmp_path, caplog):

@@ -433,9 +433,9 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
         if sink is not None:
             with _failing(record):
                 claim_sink(sink, store, record)
-    except BaseException as error:
+    except BaseException:
         if not record.passes:  # nobody has ever worked on it: what was refused binds nobody
-            _withdraw(store, record, error)
+            _withdraw(store, record)
         raise
     lease, bound = take(store, record), _is_bound(record)
     if not bound:
@@ -517,25 +517,25 @@ def _admit(plan: Plan, record: RunRecord, name: str | None, at: str | None, now:
 
 @contextmanager
 def _failing(record: RunRecord) -> Iterator[None]:
-    """What is raised here is the sink's failure, unless it refuses the run, or it is about something else."""
+    """
+    What the sink of a run raises here fails the run, unless it refuses it. One that nobody has worked on yet is refused
+    in any case.
+    """
     try:
         yield
     except (ConfigurationError, LeaseLost, StoreError, InterruptedError, ImportError):
         raise
     except Exception as error:
+        if not record.passes:
+            raise
         raise _SinkFailed(record, error) from error
 
 
-def _withdraw(store: Store, record: RunRecord, why: BaseException | None = None) -> None:
-    """
-    Forget a run that was refused before anybody has worked on it, unless somebody does so by now. One whose sink has
-    failed stays on record.
-    """
+def _withdraw(store: Store, record: RunRecord) -> None:
+    """Forget a run that was refused before anybody has worked on it, unless somebody does so by now."""
     try:
         lease = store.take_run(record.number, 0, leases.myself(), terms.get().ttl)
-        if lease is not None and isinstance(why, _SinkFailed):
-            _not_begun(store, lease, record, str(why), forget=False)
-        elif lease is not None and not store.forget_run(lease):
+        if lease is not None and not store.forget_run(lease):
             let_go(store, lease)
     except Exception as error:  # noqa: BLE001 - why it was refused is raised
         warn("a run that was refused stays on record: %s", error_text(error))
@@ -571,7 +571,7 @@ def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, before: Ru
     if record.kind == "replay":  # who finds it dead makes its sink good
         persist(lambda: store.hold_sink(lease, record.id), "the store")
     try:
-        with _failing(record):
+        with _failing(before):
             return make_ready(sink, store, record, lease, before=before)
     except ConfigurationError:
         if record.kind != "replay":
