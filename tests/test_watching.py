@@ -242,6 +242,27 @@ def test_a_watcher_must_be_a_function_that_answers(app):
     assert app.store.runs() == []
 
 
+def test_passes_count_the_starts_of_a_run(app):
+    """1, 2, 3 in views, in the rows of attempts and in the run; numbers of an older version are not used twice."""
+    views = []
+
+    @outlast.stage
+    def same(item):
+        return item
+
+    pipeline = outlast.Pipeline("p", same, app=app)
+    for start in (1, 2, 3):
+        run = pipeline.run(range(start), run_key="k", watch=views.append)
+        assert views[-1].pass_number == app.store.run(run.id).passes == start
+    number = app.store.run(run.id).number
+    assert [attempt.pass_ for attempt in app.store.attempts(number)] == [1, 2, 3]
+    with app.store._database.writing() as tx:
+        tx.execute("update outlast_attempts set pass = 5 where run = ? and pass = 3", number)
+    pipeline.run(range(4), run_key="k", watch=views.append)
+    assert [attempt.pass_ for attempt in app.store.attempts(number)] == [1, 2, 5, 6]
+    assert (views[-1].pass_number, app.store.run(run.id).passes) == (6, 4)
+
+
 def test_what_a_watcher_sees_of_limits_and_breakers_is_a_value_too(app):
     """A view that is kept shows them as they were, and nothing in it acts on the run."""
     limit = outlast.Limit("llm", concurrency=3, rates={"calls": outlast.Rate(1000, per=1, burst=1000)})

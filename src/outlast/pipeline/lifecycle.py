@@ -8,6 +8,7 @@ import asyncio
 import sys
 from collections import deque
 from contextvars import copy_context
+from dataclasses import replace
 from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
@@ -431,12 +432,17 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
             persist(lambda: store.note_sink(lease, at), "the store")
         if not bound and (record.sink, record.sink_at) != (name, at):
             persist(lambda: store.change_sink(lease, name, anew=record.sink_at != at), "the store")
-        again = persist(lambda: store.run(record.id), "the store")  # with the counts of who had the lease before
+        # With the counts of who had the lease before.
+        again: RunRecord = persist(lambda: store.run(record.id), "the store") or record
+        if again.passes > 1:
+            # In a run of an older version attempts may be on record under higher numbers, which must not come twice.
+            newest: int = persist(lambda: store.newest_pass(record.number), "the store")
+            again = replace(again, passes=max(again.passes, newest + 1))
     except BaseException:
         let_go(store, lease)
         raise
     remember(record.id, plan.sink)
-    return again or record, lease, record
+    return again, lease, record
 
 
 def _is_bound(record: RunRecord) -> bool:

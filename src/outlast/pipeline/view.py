@@ -147,7 +147,7 @@ def view_of(runner: Runner) -> RunView:
         id=record.id,
         run_key=record.run_key,
         pipeline=plan.name,
-        pass_number=runner.lease.token,
+        pass_number=record.passes,
         status=over.status if over is not None else "stopping" if stopping else "running",
         reason=runner.reason if over is None else None,
         why="" if over is None else over.why,

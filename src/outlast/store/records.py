@@ -304,8 +304,8 @@ class ItemRow(NamedTuple):
 
 class AttemptRow(NamedTuple):
     """
-    One attempt at one stage of one item. `pass_` is the token of the lease it ran under, so that no pass repeats
-    another's rows.
+    One attempt at one stage of one item. `pass_` is the pass of the run that made it; older versions put the token of
+    the run's lease there, which grows faster.
 
     `waits` is what the item waited for before it, in microseconds by reason: ``retry`` (the backoff after an error),
     ``retry_after`` (as long as the service asked), ``result`` (`retry_if` wanted another one), ``limit NAME``,

@@ -296,6 +296,12 @@ class Runs(Leases):
                 )
         return lease
 
+    def newest_pass(self, run_number: int) -> int:
+        """The highest pass that an attempt of the run is on record under, or 0."""
+        with self._database.reading() as tx:
+            found = tx.row("select max(pass) from outlast_attempts where run = ?", run_number)
+        return (found and found[0]) or 0
+
     def run_lease(self, run_number: int, shard: int = 0) -> Lease | None:
         """Who may write for a shard now, as `lease_of`."""
         return self.lease_of("run", shard_key(run_number, shard))

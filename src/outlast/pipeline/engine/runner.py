@@ -84,7 +84,7 @@ class Runner:
         facts = self._facts = RunFacts(
             pipeline=plan.name,
             run_id=record.id,
-            pass_=lease.token,
+            pass_=record.passes,
             monotonic=clock.monotonic,
             wall_us=to_us(clock.now()),
             audit_all=plan.audit == "all",
