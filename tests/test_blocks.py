@@ -491,6 +491,15 @@ CACHED = functools.lru_cache(cheap)
 API_KEY = "correct-horse-battery"
 
 
+class Secret(str):
+    """A text whose class this module defines."""
+
+    __slots__ = ()
+
+
+SECRET = Secret(API_KEY)
+
+
 @pytest.mark.parametrize("name", ["Kept.cheap", "Kept.made", "KEPT.method", "PART", "CACHED", "Kept"])
 def test_a_function_is_what_an_allowed_module_defines(name):
     """S0-41: also by way of a class or an object of that module, a partial and a wrapper."""
@@ -523,6 +532,7 @@ def test_no_function_of_a_module_that_is_not_listed_is_had(name, part, home):
         ("os.system", "where os is a module. Name a function by the module that defines it."),
         ("os", "where os is a module. Name a function by the module that defines it."),
         ("API_KEY", "where API_KEY is a value of type str."),
+        ("SECRET", "where SECRET is a value of type Secret."),
         ("WHOLE", "where WHOLE is a value of type dict."),
         ("cheap.__globals__", "where __globals__ is a value of type dict."),
         ("Kept.__subclasses__", "where __subclasses__ is a value of type builtin_function_or_method."),
