@@ -313,9 +313,9 @@ class _Child:
             if isinstance(result, CoroutineType):
                 result.close()
             message = f"the result cannot leave its child process: a value of type {type(result).__name__} that pickle does not take"
-            error = PermanentFailure(message, error_class="code_error")
-            raised.fields(error)[SAID] = said
-            return ERROR, pack_error(error)
+            unsent = PermanentFailure(message, error_class="code_error")
+            raised.fields(unsent)[SAID] = said
+            return ERROR, pack_error(unsent)
 
 
 def _read_frame(talk: socket.socket) -> tuple[bytes, bytearray]:
