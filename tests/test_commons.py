@@ -9,7 +9,7 @@ import pytest
 import outlast
 from outlast import testing
 from outlast.sharing import contact as contact_room
-from outlast.sharing.contact import Attended, Contact, Unreachable
+from outlast.sharing.contact import Contact, Unreachable
 from outlast.sharing.named import Bond, bind
 
 
@@ -68,19 +68,22 @@ def test_a_store_that_cannot_be_asked_is_unreachable_and_nothing_else(url):
         commons.change("breaker", "openai", lambda shared, now: (None, None))
 
 
-class Thing(Attended):
+class Thing:
     """Looked after by a contact; its first look fails as nothing that was thought of."""
 
     def __init__(self) -> None:
         self.looks, self.enough = 0, threading.Event()
 
-    def attend(self, contact) -> float:
+    def attend(self, contact) -> bool:
         self.looks += 1
         if self.looks == 1:
             raise MemoryError
         contact.asked(lambda _: None)
         self.enough.set()
-        return 0.01
+        return True
+
+    def part(self, _) -> None:
+        """Nothing to give back."""
 
 
 class Desk:
@@ -121,10 +124,10 @@ def test_the_thread_of_a_contact_goes_on_after_an_unexpected_error(caplog, monke
     fails = iter([True])
     look = contact._look_after_all
 
-    def look_after_all(now) -> bool:
+    def look_after_all() -> None:
         if next(fails, False):
             raise MemoryError
-        return look(now)
+        look()
 
     monkeypatch.setattr(contact, "_look_after_all", look_after_all)
     contact.attend(thing)

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from bisect import bisect
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +22,6 @@ from forked import Forked
 from outlast import App, Guard, Limit, Rate
 from outlast.limits.shared import SharedLimit
 from outlast.limits.stretches import Answer, Ask, Wish
-from outlast.sharing.contact import contact_with
 from outlast.testing import virtual_time
 from servers.postgres import Postgres
 from sharing import eventually
@@ -297,7 +296,8 @@ def shared(tmp_path, count=1, **options):
     try:
         yield limits
     finally:
-        contact_with(app.commons).leave()
+        for limit in limits:
+            limit._agent.leave()
         app.store.close()
 
 
@@ -341,8 +341,8 @@ def test_callers_never_ask_the_store_themselves(tmp_path, monkeypatch):
             pass
         asyncio.run(main())
         assert limit.under_way == 0
-        until(lambda: not limit._agent.attended)
-        assert asked == {"outlast-commons"}
+        until(lambda: limit._agent.thread is None)
+        assert asked == {"outlast-limit"}
         found, _ = commons.look("limit", "service")
         assert found["members"] == {}
 
@@ -440,7 +440,7 @@ def test_a_server_that_restarts_is_joined_again():
         until(lambda: (limit.__enter__(), limit.release())[1] is None and limit._mode == "alone")
         server.start()
         until(lambda: (limit.__enter__(), limit.release())[1] is None and limit._mode == "shared")
-        contact_with(app.commons).leave()
+        limit._agent.leave()
         app.store.close()
 
 
@@ -455,12 +455,11 @@ def test_in_virtual_time_nothing_is_shared(tmp_path, monkeypatch):
         assert virtual.now == 4.0
         assert "virtual" in repr(limit)
     assert list(tmp_path.iterdir()) == []
-    assert not limit._agent.attended
-    app = App("test", store=f"sqlite:///{tmp_path}/store.db")
-    app.share(limit)
+    assert limit._agent.thread is None
+    App("test", store=f"sqlite:///{tmp_path}/store.db").share(limit)
     with limit:
         assert limit._mode == "shared"
-    contact_with(app.commons).leave()
+    limit._agent.leave()
 
 
 def test_a_forked_child_is_a_process_of_its_own(tmp_path):
@@ -480,7 +479,7 @@ with limit:
 member = limit._agent.member
 pid = os.fork()
 if pid == 0:
-    assert limit._agent.member != member and limit.under_way == 0 and not limit._agent.attended
+    assert limit._agent.member != member and limit.under_way == 0 and limit._agent.thread is None
 both()
 if pid == 0:
     os._exit(0)
@@ -542,23 +541,21 @@ def test_no_time_is_enough_only_if_something_is_at_hand(tmp_path):
 def test_an_unexpected_error_in_its_thread_stops_no_caller(tmp_path, monkeypatch, caplog, where):
     """Semantics 55: it is logged, callers go on alone, and later they share again."""
     monkeypatch.setattr("outlast.limits.shared._RETRY", 0.05)
-    monkeypatch.setattr("outlast.sharing.contact._LOST", 0.05)
     limit = Limit("service", shared=True, concurrency=2, rates={"calls": Rate(10_000, per=1, burst=100)})
     App("test", store=f"sqlite:///{tmp_path}/store.db").share(limit)
     fails = iter([True, True])
 
     def failing(real):
         def once(*args, **kwargs):
-            if threading.current_thread().name == "outlast-commons" and next(fails, False):
+            if threading.current_thread().name == "outlast-limit" and next(fails, False):
                 raise MemoryError
             return real(*args, **kwargs)
 
         return once
 
     if where == "sleep":  # of the thread: the wait for its bell
-        contact = limit.bond.contact()
-        bell = contact._bell
-        monkeypatch.setattr(contact, "_bell", SimpleNamespace(wait=failing(bell.wait), set=bell.set))
+        bell = limit._agent._bell
+        monkeypatch.setattr(limit._agent, "_bell", SimpleNamespace(wait=failing(bell.wait), set=bell.set))
     else:
         monkeypatch.setattr(limit, where, failing(getattr(limit, where)))
     guard = Guard(limit=limit, retry=None)
@@ -602,3 +599,47 @@ def test_what_is_unsure_between_the_clocks_is_left_unused():
     limit.hear(Ask("m", {"calls": Wish(full=1.0)}), answer, now - 0.1, 1000.0, now)
     begin, end = limit._buckets["calls"].parts[-1]
     assert end - begin <= 0.9
+
+
+def test_a_hook_may_call_something_behind_a_shared_limit(tmp_path):
+    """Semantics 55: the thread that tells of an opened circuit is not the one that the limit waits for."""
+    app, done = App("test", store=f"sqlite:///{tmp_path}/store.db"), threading.Event()
+    breaker = outlast.CircuitBreaker("service", failure_threshold=2, shared=True)
+    alerts = Guard("alerts", retry=None, limit=Limit("alerts", concurrency=1, shared=True))
+    app.share(breaker, alerts.limit)
+    guard = Guard("service", retry=None, breaker=breaker)
+
+    def alert(event):
+        if event.name == "circuit_breaker_open":
+            alerts.call(done.set)
+
+    async def fails():
+        raise ConnectionResetError("down")
+
+    async def main():
+        for _ in range(3):
+            with suppress(Exception):
+                await guard.acall(fails)
+        await asyncio.to_thread(done.wait, 10)
+
+    unsubscribe = outlast.observe.subscribe(alert)
+    try:
+        asyncio.run(asyncio.wait_for(main(), 20))
+    finally:
+        unsubscribe()
+    assert done.is_set()
+
+
+def test_a_limit_that_is_made_for_one_call_gives_its_place_back(tmp_path):
+    """D-11: nothing refers to it any more, and the next one does not wait for the end of its lease."""
+    app = App("test", store=f"sqlite:///{tmp_path}/store.db")
+
+    def once():
+        limit = Limit("one", concurrency=1, shared=True)
+        app.share(limit)
+        began = time.monotonic()
+        with limit:
+            return time.monotonic() - began
+
+    once()
+    assert once() < 5  # of a lease of 10 s

@@ -26,7 +26,7 @@ from outlast.breaker.circuit import (
     without,
 )
 from outlast.kernel.clock import here
-from outlast.sharing.contact import LOOK, PATIENCE, Attended, Unreachable, on_loop
+from outlast.sharing.contact import PATIENCE, Unreachable, on_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -120,7 +120,7 @@ def instant(seconds: float) -> datetime:
 # -- known here ---------------------------------------------------------------------------------------------------------------
 
 
-class SharedMemory(LocalMemory, Attended):
+class SharedMemory(LocalMemory):
     """
     A circuit that processes share: a document in a store, and what is known of it here.
 
@@ -426,11 +426,13 @@ class SharedMemory(LocalMemory, Attended):
 
     # -- in the background
 
-    def attend(self, contact: Contact) -> float | None:
-        """Look what is new, renew the leases of probes, give back what is not used; None after a while without use."""
+    def attend(self, contact: Contact) -> bool:
+        """Look what is new, give signs of life, give back what nobody uses; False when nobody has used it for a while."""
         now = here.get().clock.monotonic()
         if not self._in_use(now):
-            return None
+            return False
+        if contact.lost:
+            self._go_astray()
         if unclaimed := [ticket for ticket, since in tuple(self._granted) if now - since > _CLAIM]:
             for ticket in unclaimed:
                 self._unclaimed(contact, ticket)
@@ -438,11 +440,7 @@ class SharedMemory(LocalMemory, Attended):
             contact.asked(self._sign)
         else:
             contact.asked(self._look)
-        return LOOK
-
-    def left_alone(self, why: str) -> None:  # noqa: ARG002 - each thing alike
-        """The store cannot be asked: decide here."""
-        self._go_astray()
+        return True
 
     def _in_use(self, now: float) -> bool:
         with self.lock:

@@ -14,7 +14,7 @@ from _thread import allocate_lock
 
 from outlast.kernel.clock import here
 from outlast.settings.checks import Check
-from outlast.sharing.contact import LOOK, Attended, Unreachable, on_loop
+from outlast.sharing.contact import Unreachable, on_loop
 from outlast.sharing.named import Named
 
 TYPE_CHECKING = False
@@ -121,7 +121,7 @@ class RetryBudget(Named):
             self._common.renew()
 
 
-class _Common(Attended):
+class _Common:
     """This process's part in a shared budget: what it has gathered, and what it has borrowed."""
 
     def __init__(self, budget: RetryBudget, bond: Bond) -> None:
@@ -257,8 +257,8 @@ class _Common(Attended):
 
     # -- in the background
 
-    def attend(self, contact: Contact) -> float | None:
-        """Hand in what was gathered, give back what is not needed; None after a while without use."""
+    def attend(self, contact: Contact) -> bool:
+        """Hand in what was gathered, give back what nobody needs; False when nobody has used it for a while."""
         now = here.get().clock.monotonic()
         with self._lock:
             late = self._gathered > 0 and (now - self._since > _HAND_IN or self._gathered >= 1)
@@ -271,12 +271,12 @@ class _Common(Attended):
                 if budget is not None:
                     budget.full = False  # the next deposit shows that it is in use
                 if not self._attended:
-                    return None
+                    return False
         if late or idle:
             contact.asked(lambda commons: self._settle(commons, give_back=idle))
         else:
             contact.asked(self._look)
-        return LOOK
+        return True
 
     def part(self, contact: Contact) -> None:
         """The process ends: others can use what it has."""

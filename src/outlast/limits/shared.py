@@ -1,10 +1,10 @@
 """
-A limit that processes share, and the agent of this process that asks the store for it.
+A limit that processes share, and the agent of this process that talks to the store.
 
-Callers never wait for the store: they stand in the limit's line as always, and are rung for. What they take is at hand:
-stretches of each rate's track and leased places (see `stretches`). When something is lacking, or will be soon, they
-ring for the agent, which the contact with the store looks after while the limit is in use. It asks for all callers at
-once, a few times a second, and tells the store what the service said to them.
+Callers never wait for the store: they stand in the limit's line as always, and are rung for. What they take comes from
+what is at hand: stretches of each rate's track and leased places (see `stretches`). When something is lacking, or will be
+soon, they ring for the agent, a thread that exists while the limit is in use. It asks for all callers at once, a few
+times a second, and tells what the service said to them.
 
 While the store cannot be asked, each process goes on alone, with an equal part of the limit as far as it knows how many
 they are. In virtual time nothing is shared.
@@ -12,17 +12,18 @@ they are. In virtual time nothing is shared.
 
 from __future__ import annotations
 
+import atexit
+import threading
 import weakref
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from outlast.kernel.clock import REAL, here
+from outlast.kernel.clock import REAL, Bell, here
 from outlast.kernel.log import logger
 from outlast.limits import Limit, Rate, _Bucket, _of, _ring
 from outlast.limits.stretches import QUANTUM, Ask, Offset, Stretches, Wish, exchange
 from outlast.limits.throttle import GATE_ALWAYS, GATE_FROM, LONGEST_GATE
 from outlast.observe import emit, listening
-from outlast.sharing.contact import Attended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from outlast.limits import Turn
     from outlast.limits.stretches import Answer, Shared
     from outlast.observe.events import Event
-    from outlast.sharing.contact import Contact
 
     Mode = Literal["shared", "alone", "virtual"]
 
@@ -40,6 +40,7 @@ _HURRY = 0.01  # at least so many seconds between two exchanges
 _STARVING = 0.05  # seconds between two exchanges of a process that lacks places
 _RETRY = 1.0  # seconds until a store that was away is asked again
 _IDLE = 1.0  # seconds without a call after which the agent ends
+_FAREWELL = 0.5  # seconds that the end of the program waits for the agent
 _CHUNKS = 50  # into so many the calls of a quantum are put together
 
 
@@ -345,7 +346,7 @@ class SharedLimit(Limit):
             Throttled(limit=self.name, retry_after=hint, pause=pause, width=self.width) for hint, pause in answer.bursts
         ]
 
-    def lost(self, why: str) -> None:
+    def lost(self, why: Exception) -> None:
         """The store cannot be asked: go on alone."""
         rung: list[Turn] = []
         with self._lock:
@@ -358,7 +359,7 @@ class SharedLimit(Limit):
         if first:
             logger().warning(
                 "limit %s: its store cannot be asked (%s); this process goes on alone with 1/%d of it",
-                *(self.name, why, self.processes),
+                *(self.name, type(why).__name__, self.processes),
             )
 
     def rests(self, now: float) -> bool:
@@ -366,50 +367,82 @@ class SharedLimit(Limit):
         with self._lock:
             if self._line or self.under_way or now - self._used <= _IDLE or self._refusals:
                 return False
-            self._agent.attended = False
+            self._agent.thread = None
             return True
 
 
-class _Agent(Attended):
-    """What asks the store for a limit: looked after by the contact with it, while the limit is in use."""
+class _Agent:
+    """The thread that talks to the store for a limit, while the limit is in use."""
 
     def __init__(self, limit: SharedLimit) -> None:
         self._limit = weakref.ref(limit)
-        self._rung = False
+        self._bell = Bell()
+        self._rung = self._leaving = False
         self.member = REAL.ids.new()
         self.asked = -inf  # when the store was last asked
-        self.attended = False
+        self.thread: threading.Thread | None = None
 
     def ring(self) -> None:
         """Something is wanted. Under the limit's lock."""
         if not self._rung:
-            self._rung = self._ask_for_a_look(self.asked + _HURRY)
+            self._rung = True
+            self.start()
+            self._bell.set()
 
     def start(self) -> None:
-        """The limit is in use. Under the limit's lock."""
-        if not self.attended:
-            self._ask_for_a_look(-inf)
+        """Be there. Under the limit's lock."""
+        if self.thread is None and not self._leaving:
+            limit = self._limit()
+            self.thread = threading.Thread(target=self._run, args=(limit,), name="outlast-limit", daemon=True)
+            try:
+                self.thread.start()
+            except RuntimeError:  # the program ends, or there is no room for a thread: the next caller tries again
+                self.thread = None
+            else:
+                _agents.add(self)
 
-    def _ask_for_a_look(self, at: float) -> bool:
-        limit = self._limit()
-        contact = None if limit is None or limit.bond is None else limit.bond.contact()
-        self.attended = contact is not None and contact.attend(self, at)
-        return self.attended
+    def _run(self, limit: SharedLimit) -> None:
+        try:
+            while True:
+                try:
+                    self._serve(limit)
+                except Exception as error:  # noqa: BLE001 - whatever it is: callers wait for this thread, and nobody else would start another
+                    logger().error(
+                        "limit %s: unexpected %s while its store was asked", limit.name, type(error).__name__
+                    )
+                    limit.lost(error)
+                    if self._leaving:
+                        return
+                    REAL.clock.sleep(_RETRY)
+                else:
+                    return
+        finally:
+            self._over(limit)
 
-    def attend(self, contact: Contact) -> float | None:
-        """Ask for all callers at once."""
-        limit, monotonic = self._limit(), REAL.clock.monotonic
-        if limit is None:
-            return None
-        self._rung = False
-        ask, due = limit.ask(monotonic())
-        if ask is not None:
-            self._exchange(contact, limit, ask)
-        if (ask is None or ask.leaves) and limit.rests(monotonic()):
-            return None
-        return max(0.0, due - monotonic())
+    def _over(self, limit: SharedLimit) -> None:
+        """This thread ends, however: the next who wants something starts another one."""
+        with limit._lock:  # noqa: SLF001 - same room
+            if self.thread is threading.current_thread():
+                self.thread = None
+                self._rung = False
 
-    def _exchange(self, contact: Contact, limit: SharedLimit, ask: Ask) -> None:
+    def _serve(self, limit: SharedLimit) -> None:
+        monotonic, due = REAL.clock.monotonic, 0.0
+        while True:
+            self._bell.wait(max(0.0, due - monotonic()))
+            early = self.asked + _HURRY - monotonic()
+            if early > 0 and not self._leaving:
+                REAL.clock.sleep(early)
+            self._rung = False
+            leaving = self._leaving
+            ask, due = limit.ask(monotonic(), leaves=leaving)
+            if ask is not None:
+                due = min(due, self._exchange(limit, ask))
+            if leaving or ((ask is None or ask.leaves) and limit.rests(monotonic())):
+                return
+
+    def _exchange(self, limit: SharedLimit, ask: Ask) -> float:
+        """Ask the store; when to ask again at the latest."""
         self.asked = asked = REAL.clock.monotonic()
         at = (0.0, asked)
 
@@ -418,18 +451,29 @@ class _Agent(Attended):
             at = (now, REAL.clock.monotonic())
             return exchange(found, now, ask)
 
-        limit.hear(ask, contact.asked(lambda commons: commons.change("limit", limit.name, decide)), asked, *at)
-
-    def left_alone(self, why: str) -> None:
-        """Callers go on without the store."""
-        limit = self._limit()
-        if limit is not None:
-            self._rung = False
+        try:
+            commons = None if limit.bond is None else limit.bond.commons()
+            if commons is None:
+                return inf
+            limit.hear(ask, commons.change("limit", limit.name, decide), asked, *at)
+        except Exception as why:  # noqa: BLE001 - mostly `Unreachable`; whatever it is, callers go on
             limit.lost(why)
+        else:
+            return inf
+        return REAL.clock.monotonic() + _RETRY
 
-    def part(self, contact: Contact) -> None:
-        """Give everything back."""
-        limit = self._limit()
-        ask = None if limit is None else limit.ask(REAL.clock.monotonic(), leaves=True)[0]
-        if limit is not None and ask is not None:
-            self._exchange(contact, limit, ask)
+    def leave(self) -> None:
+        """Give everything back: the program ends."""
+        thread, self._leaving = self.thread, True
+        self._bell.set()
+        if thread is not None:
+            thread.join(_FAREWELL)
+
+
+_agents: weakref.WeakSet[_Agent] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all() -> None:
+    for agent in list(_agents):
+        agent.leave()

@@ -1,9 +1,9 @@
 """
 This process's contact with what is shared: one thread for each store.
 
-Only this thread asks the store, so no event loop blocks, and a caller waits no longer than its own patience. A few
-times a second the thread refreshes whatever is in use. While the store cannot be reached, each process decides alone,
-and no call waits.
+No event loop and no caller waits longer for the store than it wants to. The thread looks after what is in use a few
+times a second, and knows whether the store can be asked at all. While it cannot, each process decides alone, and no
+call waits.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from _thread import RLock, allocate_lock, get_ident
+from _thread import allocate_lock, get_ident
 from collections import deque
 from contextvars import copy_context
-from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from outlast.errors import OutlastError
@@ -28,29 +27,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 if TYPE_CHECKING:
-    #: A function of the shared document (None: none yet) and the store's own time, in seconds since the epoch.
-    #: It returns the new document (None: no change) and an answer. It is pure and quick: other processes wait for it,
-    #: and it may be called again.
+    #: From what is shared now (None: nothing yet) and the store's own time, in seconds since the epoch, to what is to be
+    #: shared (None: as it is) and an answer. Pure and quick: other processes wait, and it may be asked again.
     Change: TypeAlias = Callable[[Mapping[str, Any] | None, float], tuple[Mapping[str, Any] | None, T]]
 
 LOOK = 0.25  # seconds between two looks at what is shared
-_LOST = 1.0  # seconds between two tries while the store cannot be reached
+_LOST = 1.0  # as long as the store cannot be asked
 PATIENCE = 2.0  # seconds that somebody waits for the store before deciding alone
 _IDLE = 10.0  # seconds without anything to do before the thread ends
 
 
 class Unreachable(OutlastError):
-    """
-    The store could not be asked. No user code sees this error: a breaker, a limit or a budget decides alone until the
-    store answers again.
-    """
+    """The store could not be asked. It stays inside: whoever shares something decides alone until the store is back."""
 
 
 class Commons(Protocol):
-    """
-    The place where processes share documents: an app's store. Its methods block, and are safe in threads. Two that
-    compare equal are the same place.
-    """
+    """Where processes share things. Blocking, and safe in threads; two that compare equal are the same place."""
 
     def change(self, kind: str, name: str, decide: Change[T]) -> T:
         """
@@ -63,24 +55,20 @@ class Commons(Protocol):
         ...
 
 
-class Attended:
-    """Something shared that a contact refreshes while it is in use. Its methods are called in the contact's thread."""
+class Attended(Protocol):
+    """What a contact looks after while it is in use."""
 
-    def attend(self, contact: Contact) -> float | None:
-        """
-        Look what is new: seconds until the next look, None when it is not in use. `Unreachable` without the store.
-        """
-        raise NotImplementedError
-
-    def left_alone(self, why: str) -> None:
-        """The store cannot be asked; it is tried again."""
+    def attend(self, contact: Contact) -> bool:
+        """Look what is new; False when nobody has used it for a while. `Unreachable` if the store cannot be asked."""
+        ...
 
     def part(self, contact: Contact) -> None:
         """The process ends: give back what others could use."""
+        ...
 
 
 class _Task:
-    """One question to a commons, with its answer."""
+    """One question to a commons, and what becomes of its answer."""
 
     __slots__ = ("_claim", "answer", "context", "done", "otherwise", "question", "refused", "then")
 
@@ -106,29 +94,22 @@ class Contact:
     """
     This process's contact with one commons.
 
-    `ask` waits for the answer, `post` does not. One thread takes the questions of both, one after the other; it exists
-    only while there is something to do. While the commons is `lost`, `ask` fails at once, and only the thread tries to
-    reach it.
+    `ask` waits for the answer, `post` does not. Both go through one thread, one after the other, which is there only
+    while there is something to do. While the commons is `lost`, only that thread goes on trying.
     """
 
     def __init__(self, commons: Commons) -> None:
         self.commons = commons
         self.lost = False
         self._said: bool | None = None  # whether the log was told that it is lost
+        self._attended: weakref.WeakSet[Attended] = weakref.WeakSet()
         self._start()
 
     def _start(self) -> None:
-        self._lock = RLock()
+        self._lock = allocate_lock()
         self._tasks: deque[_Task] = deque()
-        # Told by callers, taken by the thread: a collection of garbage may ask for a look in the middle of anything.
-        self._wishes: deque[tuple[Attended, float]] = deque()
         self._bell = Bell()
         self._thread: threading.Thread | None = None
-        self._why = ""
-        self._again = -inf  # a store that is lost is not asked before
-        self._telling = False  # that it is lost
-        # Of the thread alone: when each thing is looked at.
-        self._due: weakref.WeakKeyDictionary[Attended, float] = weakref.WeakKeyDictionary()
 
     # -- for everybody
 
@@ -169,14 +150,11 @@ class Contact:
         task.then, task.otherwise = then, otherwise
         self._submit(task)
 
-    def attend(self, thing: Attended, at: float | None = None) -> bool:
-        """Look after this while it is in use, first at this time, or soon. False if no thread can be started."""
-        self._wishes.append((thing, Clock().monotonic() + LOOK if at is None else at))
+    def attend(self, thing: Attended) -> None:
+        """Look after this from now on, while it is in use."""
         with self._lock:
-            woken = self._wake()
-        if not woken:
-            self.lose("no thread could be started")
-        return woken
+            self._attended.add(thing)
+            self._wake()
 
     # -- in its thread
 
@@ -198,16 +176,15 @@ class Contact:
     def _submit(self, task: _Task) -> None:
         with self._lock:
             self._tasks.append(task)
-            if not self._wake():
+            self._wake()
+            if self._thread is None:
                 self._tasks.clear()
                 task.refused = "no thread could be started"
                 task.done.set()
-        if task.refused is not None:
-            self.lose(task.refused)
-            if task.otherwise is not None:
-                task.otherwise()
+        if task.refused is not None and task.otherwise is not None:
+            task.otherwise()
 
-    def _wake(self) -> bool:
+    def _wake(self) -> None:
         if self._thread is None:
             import threading
 
@@ -216,10 +193,10 @@ class Contact:
                 self._thread.start()
             except RuntimeError:  # there are too many, or the program ends
                 self._thread = None
-                return False
+                self.lose("no thread could be started")
+                return
             _leave_well()
         self._bell.set()
-        return True
 
     def _run(self) -> None:
         clock = Clock()
@@ -243,21 +220,19 @@ class Contact:
 
     def _serve(self) -> None:
         monotonic = Clock().monotonic
-        busy = monotonic()
+        looked, busy = monotonic() - LOOK, monotonic()
         while True:
-            while self._wishes:
-                thing, at = self._wishes.popleft()
-                self._due[thing] = min(self._due.get(thing, inf), at)
-                del thing
-            self._bell.wait(min(_IDLE, max(0.0, min(self._due.values(), default=inf) - monotonic())))
+            every = _LOST if self.lost else LOOK
+            self._bell.wait(max(0.0, looked + every - monotonic()) if self._attended else _IDLE)
             while self._tasks:
                 self._answer(self._tasks.popleft())
                 busy = monotonic()
-            if self._look_after_all(monotonic()):
-                busy = monotonic()
-            if not self._due and monotonic() - busy >= _IDLE:
+            if self._attended and monotonic() >= looked + (_LOST if self.lost else LOOK):
+                looked = busy = monotonic()
+                self._look_after_all()
+            if not self._attended and monotonic() - busy >= _IDLE:
                 with self._lock:
-                    if not self._tasks and not self._wishes:
+                    if not self._tasks and not self._attended:
                         self._thread = None
                         return
 
@@ -293,38 +268,28 @@ class Contact:
             task.then(answer)
         return True
 
-    def _look_after_all(self, now: float) -> bool:
-        """Look after what is due; whether anything was."""
-        telling, self._telling = self._telling, False
-        due = [thing for thing, at in list(self._due.items()) if telling or at <= now]
-        for thing in due:
-            after = self._look_after(thing)
-            if after is None:
-                self._due.pop(thing, None)
-            else:
-                self._due[thing] = Clock().monotonic() + after
-        return bool(due)
+    def _look_after_all(self) -> None:
+        for thing in self._things():
+            try:
+                if thing.attend(self):
+                    continue
+            except Unreachable:
+                return  # the others would wait for the same
+            except Exception as error:  # noqa: BLE001 - of one thing: the others are looked after all the same
+                logger().error("unexpected %s while %r was asked", type(error).__name__, self.commons)
+                continue
+            with self._lock:
+                self._attended.discard(thing)
 
-    def _look_after(self, thing: Attended) -> float | None:
-        now = Clock().monotonic()
-        if self.lost and now < self._again:
-            thing.left_alone(self._why)
-            return self._again - now
-        try:
-            return thing.attend(self)
-        except Unreachable:
-            return _LOST
-        except Exception as error:  # noqa: BLE001 - of one thing: the others are looked after all the same
-            logger().error("unexpected %s while %r was asked", type(error).__name__, self.commons)
-            thing.left_alone(type(error).__name__)
-            return LOOK
+    def _things(self) -> list[Attended]:
+        with self._lock:
+            return list(self._attended)
 
     # -- moods
 
     def lose(self, why: str) -> None:
-        """It cannot be asked now, which all that is looked after is told at once."""
-        self.lost, self._why, self._again, self._telling = True, why, Clock().monotonic() + _LOST, True
-        self._bell.set()
+        """Whoever could not be answered has waited long enough."""
+        self.lost = True
         if self._said is not True and heard():
             logger().warning(
                 "%r cannot be asked: %s; until it can, this process decides alone about what it shares",
@@ -343,13 +308,12 @@ class Contact:
 
     def leave(self) -> None:
         """Give back what others could use, before the process ends."""
-        if self.lost or not self._due:
+        if self.lost or not self._attended:
             return
 
         def part(_: Commons) -> None:
-            for thing in list(self._due):
+            for thing in self._things():
                 thing.part(self)
-            self._due.clear()
 
         try:
             self.ask(part)
@@ -404,6 +368,7 @@ def _after_fork() -> None:
     global _making  # noqa: PLW0603 - as above
     _making = allocate_lock()
     for contact in _contacts.values():
+        contact._attended.clear()  # noqa: SLF001 - same room
         contact._start()  # noqa: SLF001 - same room
 
 
