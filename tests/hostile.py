@@ -7,6 +7,7 @@ its end when, and only when, all of them are dead. Each of them writes its proce
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import functools
@@ -393,6 +394,24 @@ def spend(tokens):
     outlast.current().spend(tokens=tokens)
     outlast.current().warn(f"spent {tokens}")
     return tokens
+
+
+class Unsendable(Exception):
+    """Pickle takes it and does not give it back."""
+
+    def __reduce__(self):
+        raise TypeError("stays here")
+
+
+def spend_and_end(how):
+    spend(3)
+    if how == "exit":
+        sys.exit(3)
+    if how == "cancelled":
+        raise asyncio.CancelledError
+    if how == "error":
+        raise Unsendable
+    return lambda: 1
 
 
 def send_with_key():

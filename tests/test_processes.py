@@ -855,6 +855,22 @@ def test_what_a_child_says_comes_back_with_its_result():
     assert not limit.acquire_nowait(tokens=1)
 
 
+@pytest.mark.parametrize("how", ["exit", "cancelled", "error", "result"])
+def test_what_a_child_says_comes_back_however_it_ends(tmp_path, how):
+    """Spending and warnings of an attempt that ended oddly are those of its item all the same."""
+    app = outlast.App("odd", store=f"sqlite:///{tmp_path / 'odd.db'}")
+    stage = outlast.stage(isolation="process", retry=None)(hostile.spend_and_end)
+    pipeline = outlast.Pipeline("odd", stage, app=app, failure_budget=1.0, min_success_rate=0.0, min_partial_rate=0.0)
+    result = pipeline.run([how])
+    (item,) = result.items()
+    assert (item.status, result.spent, item.spent, list(item.warnings)) == (
+        "dlq",
+        {"tokens": 3},
+        {"tokens": 3},
+        ["spent 3"],
+    )
+
+
 def test_an_error_of_a_child_brings_what_it_said():
     """Semantics 37: who sent the key along may be tried again, also from a child; who did not may not."""
     keyed = guard(idempotent=False, retry=RetryPolicy(delays=[0]))

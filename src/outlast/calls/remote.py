@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextvars import copy_context
 
 from outlast.calls.state import renumber, running, standing
+from outlast.isolation.supervisor import SAID
 from outlast.kernel import raised
 from outlast.kernel.clock import REAL
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     Said: TypeAlias = tuple[bool, dict[str, float], list[str]]  # asked for the key, spent, warnings
 
-_SAID = "__outlast_said__"  # on an error that travels
 _PLACE = ("run_id", "item_key", "item_keys", "stage", "job_id")  # what is known of the item or the job
 
 
@@ -55,8 +55,8 @@ class Elsewhere:
         running.set(self)
         try:
             result = fn(*args, **kwargs)
-        except Exception as error:
-            object.__setattr__(error, _SAID, self._said())
+        except BaseException as error:
+            object.__setattr__(error, SAID, self._said())
             raise
         return result, self._said()
 
@@ -105,7 +105,7 @@ def hear(call: Call, said: Said) -> None:
 
 def adopt(call: Call, error: BaseException) -> None:
     """An error came from another process, which numbers its histories by itself: here they count as made now."""
-    said = raised.fields(error).pop(_SAID, None)
+    said = raised.fields(error).pop(SAID, None)
     if said is not None:
         hear(call, said)
     renumber(error)

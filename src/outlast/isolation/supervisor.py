@@ -313,7 +313,9 @@ class _Child:
             if isinstance(result, CoroutineType):
                 result.close()
             message = f"the result cannot leave its child process: a value of type {type(result).__name__} that pickle does not take"
-            return ERROR, pack_error(PermanentFailure(message, error_class="code_error"))
+            unsent = PermanentFailure(message, error_class="code_error")
+            raised.fields(unsent)[SAID] = said
+            return ERROR, pack_error(unsent)
 
 
 def _read_frame(talk: socket.socket) -> tuple[bytes, bytearray]:
@@ -434,6 +436,9 @@ def unpack(pickled: bytes | bytearray | memoryview) -> Any:
 # -- exceptions that travel ----------------------------------------------------------------------------------------------------------
 
 
+SAID = "__outlast_said__"  # on an error: what its attempt said, which travels beside it
+
+
 class _Link(NamedTuple):
     """One exception of a chain: its pickle, or its name if it does not take one."""
 
@@ -444,10 +449,12 @@ class _Link(NamedTuple):
     cause: int | None
     context: int | None
     suppressed: bool
+    said: Any  # what the attempt has said besides, on the first
 
 
 def pack_error(error: BaseException) -> bytes:
     """An exception with its causes and the lines it came from, as far as they can be pickled."""
+    said = raised.fields(error).pop(SAID, None)
     chain: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting and len(chain) < _MOST_LINKS:
@@ -465,6 +472,7 @@ def pack_error(error: BaseException) -> bytes:
                 places.get(id(raised.cause(link))),
                 places.get(id(raised.context(link))),
                 raised.suppressed(link),
+                said if link is error else None,
             )
             for link in chain
         ]
@@ -532,6 +540,8 @@ def unpack_error(pickled: memoryview) -> BaseException:
             raised.set_cause(error, None if link.cause is None else errors[link.cause])
             raised.set_context(error, None if link.context is None else errors[link.context])
             raised.set_suppressed(error, link.suppressed)
+    if links[0].said is not None:
+        raised.fields(head)[SAID] = links[0].said
     if links[0].frames:
         raised.add_note(head, f"in a child process:\n{links[0].frames.rstrip()}")
     return head
