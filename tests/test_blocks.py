@@ -252,7 +252,7 @@ def test_every_mistake_in_every_block_at_once():
         "expected hedge.after to be given, got: nothing. Time until the next execution starts.",
         "expected fallback to be a function as \"module:name\", of a module that may be imported, got: 'os:system'. Allow its module where the block is read: imports=['os'].",
         "expected a known key in timeout, got: 'totl_ms'. Did you mean 'total_ms'?",
-        "expected timeout.step_ms to be milliseconds greater than 0, got: '30s'.",
+        "expected timeout.step_ms to be milliseconds greater than 0, got: '30s'. A text has its unit with it: write it under step.",
     ]
 
 
@@ -268,7 +268,14 @@ def test_every_mistake_in_every_block_at_once():
         ({"on_open": "wait"}, "expected on_open to be 'fail' without a breaker, got: 'wait'. It says what to do while a circuit is open."),
         ({"timeout": True}, "expected timeout to be seconds greater than 0, got: True."),
         ({"timeout": "nan"}, 'expected timeout to be seconds greater than 0, got: \'nan\'. A text has its unit with it: "30s", "500ms", "5m".'),
-        ({"timeout_ms": "30s"}, "expected timeout_ms to be milliseconds greater than 0, got: '30s'."),
+        ({"timeout_ms": "30s"}, "expected timeout_ms to be milliseconds greater than 0, got: '30s'. A text has its unit with it: write it under timeout."),
+        ({"timeout_s": "30s"}, "expected timeout_s to be seconds greater than 0, got: '30s'. A text has its unit with it: write it under timeout."),
+        ({"timeout_s": "soon"}, "expected timeout_s to be seconds greater than 0, got: 'soon'."),
+        ({"retry": {"delays_s": ["5min"]}}, "expected retry.delays_s[0] to be seconds of at least 0, got: '5min'. A text has its unit with it: write it under delays."),
+        ({"timeout": "inf"}, "expected timeout to be seconds greater than 0, got: 'inf'. It must be finite."),
+        ({"timeout_s": float("inf")}, "expected timeout_s to be seconds greater than 0, got: inf. It must be finite."),
+        ({"retry": {"on_errors": ["KeyboardInterrupt"]}}, "expected retry.on_errors[0] to be a subclass of Exception, got: 'KeyboardInterrupt'. Control flow (interrupts, exits, cancellation) is never caught or retried."),
+        ({"retry": {"on_errors": ["asyncio.CancelledError"]}}, "expected retry.on_errors[0] to be a subclass of Exception, got: 'asyncio.CancelledError'. Control flow (interrupts, exits, cancellation) is never caught or retried."),
         ({"timeout_s": -1}, "expected timeout_s to be seconds greater than 0, got: -1."),
         ({"idempotent": "nope"}, "expected idempotent to be true or false, got: 'nope'."),
         ({"name": "a", "circuit_breaker": {"failure_rate": 0.5, "window": 5, "min_calls": "9"}}, "expected circuit_breaker.min_calls to be at most window (5), got: 9. Otherwise the rate would never be looked at."),
@@ -412,6 +419,24 @@ def test_no_preset_may_be_null():
     assert RetryPolicy.from_config({"preset": None, "base_delay": 1}) == RetryPolicy.from_config({"base_delay": 1})
 
 
+@pytest.mark.parametrize(
+    ("rate", "per"),
+    [
+        ("5/hour", 3600),
+        ("5/ minute", 60),
+        ("5/second", 1),
+        ("5/day", 86_400),
+        ("5/5min", 300),
+        ({"amount": 5, "per": "min"}, 60),
+        ({"amount": 5, "per": "hour"}, 3600),
+        ({"amount": 5, "per_ms": 500}, 0.5),
+    ],
+)
+def test_a_rate_may_say_its_time_by_a_unit_alone(rate, per):
+    """C-19: in one word and in a block alike."""
+    assert Rate.from_config(rate) == Rate(5, per=per)
+
+
 # --- functions ---
 
 
@@ -466,6 +491,15 @@ CACHED = functools.lru_cache(cheap)
 API_KEY = "correct-horse-battery"
 
 
+class Secret(str):
+    """A text whose class this module defines."""
+
+    __slots__ = ()
+
+
+SECRET = Secret(API_KEY)
+
+
 @pytest.mark.parametrize("name", ["Kept.cheap", "Kept.made", "KEPT.method", "PART", "CACHED", "Kept"])
 def test_a_function_is_what_an_allowed_module_defines(name):
     """S0-41: also by way of a class or an object of that module, a partial and a wrapper."""
@@ -498,6 +532,7 @@ def test_no_function_of_a_module_that_is_not_listed_is_had(name, part, home):
         ("os.system", "where os is a module. Name a function by the module that defines it."),
         ("os", "where os is a module. Name a function by the module that defines it."),
         ("API_KEY", "where API_KEY is a value of type str."),
+        ("SECRET", "where SECRET is a value of type Secret."),
         ("WHOLE", "where WHOLE is a value of type dict."),
         ("cheap.__globals__", "where __globals__ is a value of type dict."),
         ("Kept.__subclasses__", "where __subclasses__ is a value of type builtin_function_or_method."),

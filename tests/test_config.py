@@ -548,8 +548,16 @@ def test_no_message_shows_the_contents_of_a_value():
         ({"initial_delay_ms": -5}, ["expected initial_delay_ms to be milliseconds of at least 0, got: -5."]),
         ({"initial_delay_ms": True}, ["expected initial_delay_ms to be milliseconds of at least 0, got: True."]),
         ({"initial_delay_ms": NAN}, ["expected initial_delay_ms to be milliseconds of at least 0, got: nan."]),
-        ({"max_delay_ms": INF}, ["expected max_delay_ms to be milliseconds of at least 0, got: inf."]),
-        ({"initial_delay_s": "1s"}, ["expected initial_delay_s to be seconds of at least 0, got: '1s'."]),
+        (
+            {"max_delay_ms": INF},
+            ["expected max_delay_ms to be milliseconds of at least 0, got: inf. It must be finite."],
+        ),
+        (
+            {"initial_delay_s": "1s"},
+            [
+                "expected initial_delay_s to be seconds of at least 0, got: '1s'. A text has its unit with it: write it under initial_delay."
+            ],
+        ),
         ({"base_delay_ms": -1}, ["expected base_delay_ms to be milliseconds of at least 0, got: -1."]),
         ({"retry_backoff_base": -1}, ["expected retry_backoff_base to be seconds of at least 0, got: -1."]),
         ({"max_retry_after_ms": None}, ["expected max_retry_after_ms to be milliseconds of at least 0, got: None."]),

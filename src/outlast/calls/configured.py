@@ -87,7 +87,9 @@ def _importer(packages: Sequence[str]) -> Callable[[str], Any]:
                 if not all(map(allowed, homes := defined_in(thing))):
                     break
             else:
-                return thing
+                if callable(thing):
+                    return thing
+                homes = [""]
         except Exception as broken:  # noqa: BLE001 - whatever somebody's module says when it is loaded
             why = f"{show(text)}, which cannot be had: {type(broken).__name__}: {error_text(broken)}"
             raise ConfigurationError([Problem((), 'a function as "module:name"', why)]) from None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _LARGEST = 1e300  # an integer beyond the floats is no number to wait for
 MOST_PROBLEMS = 20  # of one kind that are listed one by one
+_CONTROL = "Control flow (interrupts, exits, cancellation) is never caught or retried."
 JITTERS = ("full", "equal", "decorrelated")
 
 
@@ -227,12 +228,7 @@ class Check:
     def _spec(self, field: Field, spec: object) -> None:
         if isinstance(spec, type):
             if not issubclass(spec, Exception):
-                self.add(
-                    field,
-                    "a subclass of Exception",
-                    spec,
-                    "Control flow (interrupts, exits, cancellation) is never caught or retried.",
-                )
+                self.add(field, "a subclass of Exception", spec, _CONTROL)
         elif is_status(spec):
             if isinstance(spec, int | str) and not all(100 <= status <= 599 for status in statuses(spec)):
                 self.add(field, "an HTTP status from 100 to 599", spec)
@@ -244,6 +240,9 @@ class Check:
             self.add(field, "an error name, an HTTP status, an exception class or a predicate", spec)
 
     def _name(self, field: Field, name: str) -> None:
+        if _is_control(name):
+            self.add(field, "a subclass of Exception", name, _CONTROL)
+            return
         dotted = "." in name and all(part.isidentifier() for part in name.split("."))
         if dotted and (there := _missing(name)) is not None:
             module = name.rpartition(".")[0]
@@ -317,6 +316,15 @@ class Frozen(dict):  # type: ignore[type-arg]  # `Any` exists for the type check
         raise TypeError(message)
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+
+def _is_control(name: str) -> bool:
+    """Whether this is the name of an interrupt, an exit or a cancellation that is loaded."""
+    import sys
+
+    module, _, attribute = name.rpartition(".")
+    found = getattr(sys.modules.get(module or "builtins"), "__dict__", {}).get(attribute)
+    return isinstance(found, type) and issubclass(found, BaseException) and not issubclass(found, Exception)
 
 
 def _missing(name: str) -> list[str] | None:

@@ -116,6 +116,7 @@ TIMES = ("wait", "time")
 _NUMBER = re.compile(r"[+-]?(\d+|\d+\.\d*|\.\d+)(e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
 _DURATION = re.compile(r"(?P<amount>[+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*(?P<unit>ms|s|min|m|h|d)", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_WORDS = {"sec": "s", "second": "s", "minute": "m", "hour": "h", "day": "d"}  # of a rate
 _TRUTHS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
@@ -160,14 +161,27 @@ def seconds_of(value: Any) -> Any:
 def time_of(check: Check, where: tuple[str | int, ...], key: str, value: Any, *, positive: bool = False) -> float:
     """A duration in seconds, written under a key that says its unit or says none."""
     unit, size = ("milliseconds", 1000) if key.endswith("_ms") else ("seconds", 1)
-    said = seconds_of(value) if not key.endswith(("_ms", "_s")) else number_of(value)
-    if key.endswith("_s") and not isinstance(value, str):
-        said = seconds_of(value)  # a timedelta has its unit with it
-    if isinstance(said, str) and size == 1 and not key.endswith("_s"):
-        bound = "greater than 0" if positive else "of at least 0"
-        check.add(where, f"seconds {bound}", value, 'A text has its unit with it: "30s", "500ms", "5m".')
+    bare = not key.endswith(("_ms", "_s"))
+    # A timedelta has its unit with it.
+    said = seconds_of(value) if bare or (size == 1 and not isinstance(value, str)) else number_of(value)
+    bound = "greater than 0" if positive else "of at least 0"
+    way_out = ""
+    if _endless(value):
+        way_out = "It must be finite."
+    elif isinstance(said, str) and bare:
+        way_out = 'A text has its unit with it: "30s", "500ms", "5m".'
+    elif isinstance(said, str) and isinstance(seconds_of(value), float) and key != "base_delay_ms":  # another dialect
+        way_out = f"A text has its unit with it: write it under {key.rpartition('_')[0]}."
+    if way_out:
+        check.add(where, f"{unit} {bound}", value, way_out)
         return 0.0
     return check.number(where, said, low=0, default=0.0, open_low=positive, what=unit) / size
+
+
+def _endless(value: Any) -> bool:
+    return (
+        str(value).strip().lower() in ("inf", "+inf", "infinity", ".inf") if isinstance(value, str | float) else False
+    )
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------------
@@ -318,11 +332,16 @@ def named(
 
 
 def rate_of(config: Any) -> Any:
-    """The block that a rate in one word stands for: ``"500/min"``; anything else as it is."""
-    if not isinstance(config, str) or len(config) > _LONGEST:
-        return config
-    amount, slash, per = (part.strip() for part in config.partition("/"))
-    return {"amount": amount, "per": f"1{per}" if per in _UNITS else per} if slash else config
+    """
+    The block that a rate in one word stands for: ``"500/min"``; one whose time is a unit alone, ``{"per": "min"}``, in
+    full; anything else as it is.
+    """
+    if isinstance(config, str) and len(config) <= _LONGEST and "/" in config:
+        amount, _, time = config.partition("/")
+        config = {"amount": amount.strip(), "per": time.strip()}
+    per = config.get("per") if isinstance(config, Mapping) else None
+    unit = _WORDS.get(per.strip(), per.strip()) if isinstance(per, str) else None
+    return {**config, "per": f"1{unit}"} if unit in _UNITS else config
 
 
 # -- functions by name -----------------------------------------------------------------------------------------------------
