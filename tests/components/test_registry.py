@@ -17,6 +17,7 @@ import pytest
 import outlast
 import paged
 from outlast.components import (
+    Refused,
     Sink,
     Source,
     expected_items,
@@ -327,6 +328,50 @@ def test_a_sink_that_cannot_be_closed_takes_no_result_away(tmp_path, caplog):
     result = pipeline(tmp_path).run(range(3), run_key="k", sink=Failing("close"))
     assert (result.status, result.counts.succeeded) == ("completed", 3)
     assert "the sink could not be closed: PermissionError: no close" in caplog.text
+
+
+class Picky(Sink):
+    """Refuses the first output of its first batch, when that is written or when it is settled."""
+
+    def __init__(self, at, said):
+        self.at, self.said, self.kept = at, said, []
+
+    def write(self, outputs, keys):
+        if self.at == "write" and outputs:
+            self.at = None
+            raise Refused(self.said)
+        self.kept.extend(outputs)
+
+    def settle(self):
+        if self.at == "settle" and self.kept:
+            self.at = None
+            return self.said
+        return None
+
+
+@pytest.mark.parametrize("at", ["write", "settle"])
+def test_a_sink_refuses_single_outputs(tmp_path, at):
+    """S3-05: it need not announce that; their items are dead letters, and the others are there."""
+    run = pipeline(tmp_path).run(range(30), sink=Picky(at, {0: ValueError("not this one")}))
+    assert (run.counts.succeeded, run.counts.dlq) == (29, 1)
+    assert [item.error for item in run.items(status="dlq")] == ["double: ValueError: not this one"]
+
+
+@pytest.mark.parametrize("at", ["write", "settle"])
+@pytest.mark.parametrize("said", [[0], {0: "x"}, {99: ValueError("where")}])
+def test_a_sink_that_names_what_it_refuses_in_another_way_is_told(tmp_path, at, said):
+    """C-19: the sink is named, with what is expected of it and what it gave."""
+    run = pipeline(tmp_path).run(range(3), sink=Picky(at, said), check=False)
+    assert "expected the sink Picky to name the outputs that it refuses by a mapping from their places" in run.why
+
+
+@pytest.mark.parametrize("at", ["write", "settle"])
+def test_a_sink_that_never_refuses_and_does_is_told(tmp_path, at):
+    """C-19: without the items nothing can be taken back."""
+    sink = Picky(at, {0: ValueError("not this one")})
+    sink.refuses = False
+    run = pipeline(tmp_path).run(range(3), sink=sink, check=False)
+    assert "expected the sink Picky to have refuses = True, because it refuses single outputs, got: False" in run.why
 
 
 # --- replays ---

@@ -150,6 +150,7 @@ if hasattr(os, "register_at_fork"):  # not every system has fork
 class Appended(Sink):
     """A file that grows by a batch at a time, of which the first bytes count. It has one writer."""
 
+    refuses = False
     _mode = 0o644  # as other programs make files: the output is its owner's to share
 
     def __init__(self, path: Path) -> None:

@@ -54,7 +54,7 @@ class Sink(ABC):
     """
 
     name: str | None = None  # where outputs go, for the record; None if that cannot be compared
-    refuses = False  # whether `write` may raise Refused
+    refuses = True  # whether single outputs may be refused, by `write` or by `settle`; False keeps less in memory
     place: Path | None = None  # the file that outputs go to
     others: Sequence[Claimed] = ()  # what other runs have in it by the store's word; `open` takes nothing of it away
 
@@ -149,6 +149,8 @@ class Handed(Sink):
     A callable: it is handed each batch before that is committed, so after a crash it may see outputs again, with the
     same keys.
     """
+
+    refuses = False
 
     def __init__(self, take: Callable[[Any], object]) -> None:
         self._take = take

@@ -7,15 +7,18 @@ patience lasts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from outlast.components import Refused
+from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
+from outlast.settings.checks import show
 from outlast.store.records import Batch, EventRow, Homecoming, to_us
 from outlast.work.patience import persist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from outlast.components import Sink
     from outlast.kernel.clock import Stop
@@ -151,10 +154,13 @@ class ItemWriter:
     def _settle(self, sink: Sink, batch: WriteBatch, part: WriteBatch | OriginPart) -> None:
         late = persist(sink.settle, "the sink", self._give_up)
         if late:
-            self._take_back(batch, part, late)
+            self._take_back(sink, batch, part, late)
 
-    def _take_back(self, batch: WriteBatch, part: WriteBatch | OriginPart, errors: Mapping[int, Exception]) -> None:
+    def _take_back(
+        self, sink: Sink, batch: WriteBatch, part: WriteBatch | OriginPart, errors: Mapping[int, Exception]
+    ) -> None:
         """These are on record as successes, and their outputs could not be kept after all."""
+        _understood(sink, part, errors)
         items, letters = [part.sent[place] for place in errors], len(batch.letters)
         undone = {item.seq for item in items}
         self._refused(batch, part, errors)
@@ -197,11 +203,26 @@ class ItemWriter:
             try:
                 return persist(lambda: sink.write(part.outputs, part.keys), "the sink", self._give_up)  # type: ignore[no-any-return]
             except Refused as some:
+                _understood(sink, part, some.errors)
                 self._refused(batch, part, some.errors)
             except Exception:
                 # If the lease is lost, that is the error: LeaseLost.
                 self._store.beat(self._lease)
                 raise
+
+
+def _understood(sink: Sink, part: WriteBatch | OriginPart, errors: Any) -> None:
+    """Complain unless these are outputs of the part, each with what is wrong with it, of a sink that may say so."""
+    what = f"expected the sink {type(sink).__name__} to"
+    if not sink.refuses:
+        message = f"{what} have refuses = True, because it refuses single outputs, got: False."
+        raise ConfigurationError(message)
+    places = range(len(part.sent))
+    if not isinstance(errors, Mapping) or not all(
+        place in places and isinstance(error, Exception) for place, error in errors.items()
+    ):
+        message = f"{what} name the outputs that it refuses by a mapping from their places in the batch to exceptions, got: {show(errors)}."
+        raise ConfigurationError(message)
 
 
 def as_row(event: Event) -> EventRow:
