@@ -407,17 +407,15 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
             _withdraw(store, record)
         raise
     lease, bound = take(store, record), _is_bound(record)
-    if not bound:
-        held: RunRecord | None = persist(lambda: store.run(record.id), "the store")
-        if held is None or _is_bound(
-            held
-        ):  # somebody else has withdrawn it, or read something of it, before it was ours
+    try:
+        held: RunRecord | None = None if bound else persist(lambda: store.run(record.id), "the store")
+        if not bound and (held is None or _is_bound(held)):
+            # Another process has withdrawn it, or read something of it, before the lease was there.
             if held is not None or not persist(lambda: store.forget_run(lease), "the store"):
                 let_go(store, lease)
             leases.ended(lease)
             return _opened(store, plan, sink, now)
-    try:
-        persist(
+        goes_on = persist(
             lambda: store.set_run(
                 lease,
                 record.id,
@@ -428,6 +426,8 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
             ),
             "the store",
         )
+        if not goes_on:  # it was cancelled while the lease of another process was waited for
+            raise _cancelled(plan, record.run_key)
         if record.sink_at != at:
             persist(lambda: store.note_sink(lease, at), "the store")
         if not bound and (record.sink, record.sink_at) != (name, at):
@@ -443,6 +443,10 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
         raise
     remember(record.id, plan.sink)
     return again, lease, record
+
+
+def _cancelled(plan: Plan, key: str) -> ConfigurationError:
+    return ConfigurationError(f"the run {key!r} of {plan.name} was cancelled: begin another one with another run_key.")
 
 
 def _is_bound(record: RunRecord) -> bool:
@@ -462,8 +466,7 @@ def _admit(plan: Plan, record: RunRecord, name: str | None, at: str | None, now:
         message = f"expected run_key to be that of a {plan.kind}, got: {key!r}, which is {other}. {way}."
         raise ConfigurationError(message)
     if record.status == "cancelled":
-        message = f"the run {key!r} of {plan.name} was cancelled: begin another one with another run_key."
-        raise ConfigurationError(message)
+        raise _cancelled(plan, key)
     if not _is_bound(record):
         return
     if record.sink != name and (at is None or record.sink_at != at):

@@ -290,7 +290,7 @@ def as_recorded(store: Store, pipeline: str, table: Table, run_key: str | None =
 
 def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
     """What a replay that goes on was given as its sink; None if it had none, or is new."""
-    run = store.find_run(pipeline, run_key)
+    run: RunRecord | None = persist(lambda: store.find_run(pipeline, run_key), "the store")
     if run is None or run.kind != "replay" or run.sink_at is None:
         return None
     told: dict[str, Any] = json.loads(run.sink_at)
@@ -599,7 +599,11 @@ def _marked(store: Store, record: RunRecord, lease: Lease, sink: Sink, replay: s
         raise
     if sink.returned and now.status in ENDED:
         why = f"{counted(len(sink.returned), 'output')} could not be kept by the sink; run it again with run_key={now.run_key!r}"
-        persist(lambda: store.set_run(lease, now.id, status="interrupted", why=why), "the store")
+        if not persist(lambda: store.set_run(lease, now.id, status="interrupted", why=why), "the store"):
+            kept_out = counted(len(sink.returned), "output")
+            warn(
+                "%s of the run %s could not be kept by its sink, and the run was %s", kept_out, now.run_key, now.status
+            )
     return now
 
 
