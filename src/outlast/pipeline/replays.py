@@ -353,6 +353,14 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     return persist(lambda: store.run(record.id), "the store") or record
 
 
+def close(sink: Sink) -> None:
+    """Let a sink go. What it raises then changes nothing that counts: that is committed."""
+    try:
+        sink.close()
+    except Exception as error:  # noqa: BLE001 - the run has its result
+        warn("the sink could not be closed: %s: %s", type(error).__name__, error_text(error))
+
+
 def _other_sink(replay: RunRecord, run: RunRecord) -> str | None:
     """What a replay was given as its sink, in words; None if that is the run's own, given again."""
     told, own = (json.loads(each.sink_at or "{}") for each in (replay, run))
@@ -521,7 +529,7 @@ class Origins:
         if self.runner is not None:
             self.runner.heartbeat.no_more(origin.lease)
         if origin.sink is not None:
-            origin.sink.close()
+            close(origin.sink)
         let_go(self._store, origin.lease)
 
 
@@ -555,7 +563,7 @@ def hold(
             raise
     except BaseException:
         if sink is not None:
-            sink.close()
+            close(sink)
         raise
     return now, lease, sink
 
@@ -651,7 +659,7 @@ def _make_good(store: Store, record: RunRecord, given: object) -> None:
             finished(store, now, lease, sink)
     finally:
         if sink is not None:
-            sink.close()
+            close(sink)
         let_go(store, lease)
 
 
