@@ -734,6 +734,9 @@ def test_edit_and_replay_from_a_shell(shell):
     history = shell.json(f"dlq show {second['id']}")["history"]
     assert [attempt["error_type"] for attempt in history] == [None, "ValueError", "ValueError", "TypeError"]
     assert len({attempt["run"] for attempt in history}) == 3
+    shape = {*shell.json(f"runs attempts {history[0]['run']}")[0], "run"}
+    assert all({*attempt} == shape for attempt in history)
+    assert [(attempt["stage"], attempt["pass"]) for attempt in history[:2]] == [("parse", 1), ("label", 1)]
     assert [(group["stage"], group["error_type"]) for group in shell.json("dlq groups")] == [("label", "TypeError")]
 
 

@@ -17,8 +17,11 @@ import pytest
 
 import outlast
 from outlast import CircuitBreaker, Guard, RetryBudget, RetryPolicy
+from outlast.display.snapshot import Snapshot
+from outlast.display.telling import lines
 from outlast.observe import events as told
 from outlast.observe import listening, subscribe
+from outlast.sharing.contact import Contact
 from outlast.testing import capture_events, virtual_time
 from tables import table
 
@@ -766,3 +769,25 @@ def test_no_argument_of_a_call_is_told(kind, records):
     everything = [repr(event) + event.sentence() + json.dumps(event.as_dict()) for event in events]
     everything += [repr(vars(record)) + record.getMessage() for record in records]
     assert [text for text in everything if "blue-whale" in text] == []
+
+
+def test_sentences_say_a_word_once(caplog):
+    """One failure is one, a sentence ends once, and a run that was interrupted is not so twice."""
+    breaker = CircuitBreaker("one", failure_threshold=1)
+
+    def reset():
+        raise ConnectionResetError("reset")
+
+    with capture_events() as events, pytest.raises(ConnectionResetError):
+        Guard("g", breaker=breaker, retry=None).call(reset)
+    assert [event.reason for event in events if event.name == "circuit_breaker_open"] == ["1 failure in a row"]
+    counts = dict.fromkeys(("total", "succeeded", "skipped", "dlq", "failed", "pending"), 0)
+    ended = {"run_key": "k", "outcome": "interrupted", "reason": None, "pipeline": "p", **counts}
+    event = told.RunFinished(status="interrupted", why="interrupted: 3 of 9 items succeeded", **ended)
+    assert event.sentence().endswith(" interrupted: 3 of 9 items succeeded")
+    assert event.sentence().count("interrupted") == 1
+    seen = Snapshot(pipeline="p", run_key="k", status="interrupted", elapsed=1.0, why="interrupted: 3 of 9")
+    assert [*lines(seen)][-1] == "p k: interrupted: 3 of 9"
+    caplog.clear()
+    Contact("the store").lose("its file is gone. Put it back.")
+    assert "Put it back; until it can" in caplog.text

@@ -765,6 +765,24 @@ def test_a_script_that_ends_when_imported_does_not_end_its_program(tmp_path):
     assert "ConfigurationError: expected a module that can be imported, got: SystemExit" in done.stderr
 
 
+def test_a_function_that_only_the_program_itself_defines_is_refused(tmp_path):
+    """Under the guard of the main module no child finds it: that is said in the words of the guide."""
+    late = """
+    import outlast
+
+    if __name__ == "__main__":
+        @outlast.Guard(isolation="process", retry=None)
+        def double(n):
+            return 2 * n
+
+        double(4)
+    """
+    done = run(tmp_path, textwrap.dedent(late))
+    assert done.returncode == 1
+    assert "ConfigurationError: expected a function that another process can import" in done.stderr
+    assert 'Define it outside of `if __name__ == "__main__":`.' in done.stderr
+
+
 def test_a_function_that_was_typed_in_is_refused_at_decoration(tmp_path):
     """D-9: there is no file to find it in."""
     typed = "import outlast\n@outlast.Guard(isolation='process')\ndef f(): pass\n"

@@ -263,6 +263,23 @@ def test_passes_count_the_starts_of_a_run(app):
     assert (views[-1].pass_number, app.store.run(run.id).passes) == (6, 4)
 
 
+def test_a_line_that_cannot_be_read_is_dead_at_no_stage(app, tmp_path):
+    """A report has it under the source; a view counts it with all others, and no stage has it."""
+    file, views = tmp_path / "in.jsonl", []
+    file.write_text("1\n{no\n3\n")
+
+    @outlast.stage(retry=None)
+    def same(item):
+        if item == 3:
+            raise ValueError("no threes")
+        return item
+
+    pipeline = outlast.Pipeline("p", same, app=app, failure_budget=1.0, min_success_rate=0.0, min_partial_rate=0.0)
+    result = pipeline.run(file, watch=views.append)
+    (stage,) = views[-1].stages
+    assert (result.counts.dlq, views[-1].counts.dlq, stage.dead, stage.done) == (2, 2, 1, 1)
+
+
 def test_what_a_watcher_sees_of_limits_and_breakers_is_a_value_too(app):
     """A view that is kept shows them as they were, and nothing in it acts on the run."""
     limit = outlast.Limit("llm", concurrency=3, rates={"calls": outlast.Rate(1000, per=1, burst=1000)})

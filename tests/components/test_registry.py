@@ -275,6 +275,60 @@ def test_the_guide_shows_the_sink_that_is_tested():
     assert PAGES[PAGES.index("class Pages") :].strip() in guide
 
 
+class Failing(Sink):
+    """Raises when it gets to one of its methods."""
+
+    name = "failing"
+
+    def __init__(self, at):
+        self.at = at
+
+    def _reach(self, what):
+        if what == self.at:
+            raise PermissionError(f"no {what}")
+
+    def look_for(self, offset):
+        self._reach("look_for")
+
+    def claim(self):
+        self._reach("claim")
+
+    def open(self, offset, **_):
+        self._reach("open")
+
+    def write(self, outputs, keys):
+        return None
+
+    def close(self):
+        self._reach("close")
+
+
+@pytest.mark.parametrize("at", ["look_for", "claim", "open"])
+def test_a_sink_that_fails_before_a_run_goes_on_fails_that_pass(tmp_path, at):
+    """S3-05: as when it fails later, the error knows the run, which stays as it was; a new run is refused."""
+    doubles = pipeline(tmp_path)
+    with pytest.raises(PermissionError, match=f"no {at}"):
+        doubles.run(range(3), run_key="k", sink=Failing(at), check=False)
+    assert doubles.app.store.find_run("doubles", "k") is None
+    first = doubles.run(range(3), run_key="k", sink=Failing(None))
+    failed = f"the sink failed before anything was begun: PermissionError: no {at}"
+    with pytest.raises(outlast.RunFailed, match=failed) as caught:
+        doubles.run(range(5), run_key="k", sink=Failing(at))
+    assert isinstance(caught.value.__cause__, PermissionError)
+    result = doubles.run(range(5), run_key="k", sink=Failing(at), check=False)
+    assert (result.status, result.reason, result.counts.succeeded) == ("failed", "store_error", 3)
+    assert outlast.result_of(caught.value).id == result.id == first.id
+    assert doubles.app.store.find_run("doubles", "k").status == "completed"
+    assert doubles.run(range(5), run_key="k", sink=Failing(None)).counts.succeeded == 5
+
+
+def test_a_sink_that_cannot_be_closed_takes_no_result_away(tmp_path, caplog):
+    """S3-05: all is committed by then; the log says it."""
+    result = pipeline(tmp_path).run(range(3), run_key="k", sink=Failing("close"))
+    assert (result.status, result.counts.succeeded) == ("completed", 3)
+    assert "the sink could not be closed: PermissionError: no close" in caplog.text
+
+
 # --- replays ---
 
 

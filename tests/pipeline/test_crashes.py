@@ -428,3 +428,33 @@ def test_a_store_that_is_away_when_the_run_ends_is_waited_for(app, monkeypatch):
     assert (result.status, lost) == ("completed", [])
     assert app.store.find_run("p", "k").status == "completed"
     assert [event.name for event in app.store.events(result.id)] == ["run_started", "run_finished"]
+
+
+def test_a_run_that_is_cancelled_while_its_lease_is_waited_for_does_not_begin(app):
+    """D-21: what is cancelled stays so, in the store and in what the caller is told; the lease is given back."""
+    record = app.store.open_run("p", "k", doubled(app)._plan(run_key="k").marks)
+    app.store.take_run(record.number, 0, "gone.example/1:4711:1:1", 3.0)
+
+    def cancel(line):
+        if "waiting to see whether it lives" in line.getMessage():
+            assert app.store.set_run(None, record.id, status="cancelled", why="by hand")
+        return True
+
+    logging.getLogger("outlast").addFilter(cancel)
+    try:
+        with virtual_time(), pytest.raises(outlast.ConfigurationError, match="was cancelled"):
+            doubled(app).run(range(10), run_key="k")
+    finally:
+        logging.getLogger("outlast").removeFilter(cancel)
+    assert (app.store.find_run("p", "k").status, app.store.run_lease(record.number, 0)) == ("cancelled", None)
+
+
+@pytest.mark.parametrize(("wish", "kept"), [("cancel", "cancel"), ("pause", None)])
+def test_a_wish_to_cancel_outlives_the_process_that_should_have_heard_it(app, wish, kept):
+    """D-21: who was told that the run is asked to cancel is right, whichever process goes on with it."""
+    record = app.store.open_run("p", "k", doubled(app)._plan(run_key="k").marks)
+    assert app.store.want(record.id, wish)
+    lease = app.store.take_run(record.number, 0, "here", 20.0)
+    assert app.store.set_run(lease, record.id, status="running")
+    assert app.store.beat(lease)[1] == kept
+    app.store.drop_lease(lease)

@@ -122,6 +122,17 @@ def test_row_that_failed_behind_another_stage_is_told_as_the_source_has_it(app, 
         assert json.loads(row["raw_row"]) == ROWS[0]
 
 
+def test_a_masked_row_is_json(tmp_path):
+    """What is masked in it is a text, as everywhere; what is no JSON anyhow is masked as it stands."""
+    rows = [{"id": 7, "password": 12345}, {"password": "hunter2", "at": datetime(2026, 1, 1, tzinfo=UTC)}]
+    assert [json.loads(cells_of(line(raw_row=row))[-1]) for row in rows] == [
+        {"id": 7, "password": "***"},
+        {"password": "***", "at": "2026-01-01T00:00:00+00:00"},
+    ]
+    assert json.loads(cells_of(line(raw_row=rows[0]), reveal=True)[-1]) == rows[0]
+    assert "hunter2" not in cells_of(line(raw_row={(1, 2): "password=hunter2"}))[-1]
+
+
 @pytest.mark.parametrize("on_item_error", ["dlq", "collect"])
 def test_line_of_a_source_file_that_cannot_be_read_is_in_it(app, tmp_path, on_item_error):
     """S2-22: with the file's name and line, and the text as it stands there."""

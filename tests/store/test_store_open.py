@@ -53,6 +53,8 @@ def _named(dsn, name):
         ("sqlite:///:memory:", "needs a file"),
         (":memory:", "needs a file"),
         ("sqlite:///a.db?mode=ro", "no options"),
+        ("postgresql:/shop:hunter2@db/shop", "Slashes are missing"),
+        ("host=db password=hunter2 dbname=shop", "Write it as postgresql://"),
     ],
 )
 def test_a_wrong_address_is_a_clear_error(address, why, tmp_path, monkeypatch):
@@ -61,6 +63,7 @@ def test_a_wrong_address_is_a_clear_error(address, why, tmp_path, monkeypatch):
     with pytest.raises(ConfigurationError, match=why) as caught:
         open_store(address)
     assert "sqlite:///path, a path, or postgresql://" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -149,7 +149,7 @@ def test_a_run_that_moves_is_told_anew(store):
 
 
 def test_a_wish_is_heard_with_the_next_beat(store):
-    """Pause and cancel come with the beat; a run that goes on has no wish left, and one that ended takes none."""
+    """Pause and cancel come with the beat; of a run that goes on only the wish to cancel is left, and one that ended takes none."""
     run, lease = started(store)
     assert store.beat(lease)[1] is None
     assert store.want(run.id, "pause")
@@ -157,9 +157,10 @@ def test_a_wish_is_heard_with_the_next_beat(store):
     assert store.run(run.id).wanted == "pause"
     assert store.want(run.id, None)
     assert store.beat(lease)[1] is None
-    store.want(run.id, "cancel")
-    store.set_run(lease, run.id, status="running")
-    assert store.run(run.id).wanted is None
+    for wish, left in (("pause", None), ("cancel", "cancel")):
+        store.want(run.id, wish)
+        store.set_run(lease, run.id, status="running")
+        assert store.run(run.id).wanted == left
     store.set_run(lease, run.id, status="cancelled")
     assert not store.want(run.id, "pause")
 

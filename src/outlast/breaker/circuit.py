@@ -128,7 +128,7 @@ def counted(
     row, last = (row + 1, wall) if failed else (0, last)
     rate = terms.failure_rate
     if rate is None:
-        reason = f"{row} failures in a row" if row >= terms.failure_threshold else None
+        reason = f"{row} failure{'s' * (row > 1)} in a row" if row >= terms.failure_threshold else None
         return _tally(Tally, (size, row, last, calls, failures, outcomes)), reason
     if outcomes >> size - 1:  # a failure leaves the window
         outcomes ^= 1 << size - 1

@@ -201,7 +201,8 @@ def lines(now: Snapshot) -> Iterator[str]:
     if (stopping := ending(now)) is not None:
         yield plain(f"{who}: {stopping}")
     if now.why:
-        yield plain(f"{who}: {now.status}, {now.why}")
+        word = now.why if now.why.startswith(f"{now.status}:") else f"{now.status}, {now.why}"
+        yield plain(f"{who}: {word}")
         return
     for kind, name, said, calm in protections(now):
         if not calm:

@@ -376,8 +376,17 @@ def layers(fn: Any) -> Iterator[Any]:
 
 def find(reference: Reference) -> Callable[..., Any]:
     """The very function, without the decoration that would protect it once more."""
-    module = module_of(reference.module)
-    for depth, layer in enumerate(layers(attribute(module, reference.name))):
+    try:
+        found = attribute(module_of(reference.module), reference.name)
+    except AttributeError:
+        if reference.module not in {"__main__", "__mp_main__"}:
+            raise
+        message = (
+            'expected a function that another process can import for isolation="process", got: '
+            f'{reference.name}, which is not there when the script is imported. Define it outside of `if __name__ == "__main__":`.'
+        )
+        raise ConfigurationError(message) from None
+    for depth, layer in enumerate(layers(found)):
         if depth == reference.depth:
             return layer  # type: ignore[no-any-return]
     message = f"{reference.module}.{reference.name} is decorated otherwise in a child process than in the program"

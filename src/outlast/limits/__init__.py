@@ -470,7 +470,7 @@ class Limit(Heed, Named):
             rung = [other for other in self._serve(now) if other is not turn]
             if turn.entry >= 0:
                 hold = -1.0
-            elif next(iter(self._line), None) is turn:
+            elif self._head() is turn:
                 hold = self._hold(turn.cost, now) or inf  # only time was in its way, or else it lacks a place
                 turn.due = now + hold
             else:
@@ -523,6 +523,14 @@ class Limit(Heed, Named):
             self._calm = self._is_calm()
         _ring(rung)
 
+    def _head(self) -> Turn | None:
+        """The first in line."""
+        while True:
+            try:
+                return next(iter(self._line), None)
+            except RuntimeError:  # a collection of garbage has just changed the line: see the lock
+                continue
+
     def _serve(self, now: float | None = None) -> list[Turn]:
         """
         Grant what can be granted, from the head of the line; those to ring for: the granted, and a head that must watch
@@ -533,8 +541,7 @@ class Limit(Heed, Named):
             return rung
         if now is None:
             now = here.get().clock.monotonic()
-        while self._line:
-            turn = next(iter(self._line))
+        while (turn := self._head()) is not None:
             hold = self._hold(turn.cost, now)
             if turn not in self._line:
                 continue  # gone meanwhile: see the lock

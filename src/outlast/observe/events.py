@@ -409,7 +409,7 @@ class RunFinished(RunEvent):
 
     def sentence(self) -> str:
         """The event for a person's eye."""
-        return f"run {self._which()} {self.status}: {self.why}"
+        return f"run {self._which()} {self.status}: {self.why.removeprefix(f'{self.status}: ')}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import replace
 from threading import get_ident
@@ -14,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from outlast.components import open_sink, open_source
-from outlast.errors import ConfigurationError
+from outlast.errors import ConfigurationError, LeaseLost
 from outlast.kernel.clock import Stop, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
@@ -35,6 +36,7 @@ from outlast.pipeline.replays import (
     Resends,
     address_of,
     claim_sink,
+    close,
     make_ready,
     mark_left,
     remember,
@@ -42,13 +44,14 @@ from outlast.pipeline.replays import (
 from outlast.pipeline.results import RunResult
 from outlast.pipeline.view import view_of
 from outlast.sharing.named import bind
+from outlast.store import StoreError
 from outlast.store.records import ENDED
 from outlast.verdicts import classify
 from outlast.work import leases
 from outlast.work.patience import persist, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from outlast.components import Sink
     from outlast.observe.events import Event
@@ -60,6 +63,15 @@ if TYPE_CHECKING:
 
 _BLOCKED = 0.1  # seconds after which a source is not waited for if a signal comes
 _WATCH = 0.2  # seconds between two looks of whoever watches
+
+
+class _SinkFailed(Exception):
+    """The sink of a run failed before anything was begun."""
+
+    def __init__(self, record: RunRecord, error: Exception) -> None:
+        super().__init__(f"the sink failed before anything was begun: {type(error).__name__}: {error_text(error)}")
+        self.record = record
+        self.error = error
 
 
 class Run:
@@ -176,16 +188,21 @@ class Run:
                     if before.status in ENDED:
                         await _aside(lambda: _as_before(store, lease, before))
                     else:
-                        await _aside(lambda: _not_begun(store, lease, record, why))
+                        ours = not isinstance(error, _SinkFailed)
+                        await _aside(lambda: _not_begun(store, lease, record, why, forget=ours))
                 raise
             finally:
                 if leases.held(lease):  # ended in the middle of winding down
                     await _aside(lambda: _left_behind(store, lease, record))
+        except _SinkFailed as failed:
+            books = Accounting(plan.bounds, failed.record.counts, failed.record.spent)
+            why = f"{failed}; run it again with run_key={failed.record.run_key!r} to go on"
+            return self._told(store, failed.record, books, "failed", "store_error", why, failed.error)
         finally:
             if self._origins is not None:
                 await _aside(self._origins.close)
             if sink is not None:
-                sink.close()
+                close(sink)
 
     async def _open(self, store: Store, sink: Sink | None, now: dict[str, Any]) -> tuple[RunRecord, Lease, RunRecord]:
         """The run, leased. Who is cancelled meanwhile gives it back."""
@@ -286,9 +303,22 @@ class Run:
             runner.status, runner.reason, runner.error = "failed", "store_error", error
 
     def _result(self, runner: Runner, types: dict[str, type]) -> RunResult[Any]:
-        plan, books, record = self.plan, runner.books, runner.record
         status, reason = self._called(runner)
-        codec, store = plan.home.codec, runner.store
+        why = self._why(status, reason, runner)
+        return self._told(runner.store, runner.record, runner.books, status, reason, why, runner.error, types)
+
+    def _told(
+        self,
+        store: Store,
+        record: RunRecord,
+        books: Accounting,
+        status: str,
+        reason: str | None,
+        why: str,
+        error: BaseException | None,
+        types: dict[str, type] | None = None,
+    ) -> RunResult[Any]:
+        plan, codec = self.plan, self.plan.home.codec
         return RunResult(
             id=record.id,
             run_key=record.run_key,
@@ -296,14 +326,14 @@ class Run:
             status=cast("Any", status),
             outcome=books.outcome(),
             reason=reason,
-            why=self._why(status, reason, runner),
+            why=why,
             counts=books.counts(),
             spent=dict(books.spent),
-            error=runner.error,
+            error=error,
             _number=record.number,
             _kind=record.kind,
             _store=lambda: store,
-            _decode=lambda data: codec.decode(data, types),
+            _decode=lambda data: codec.decode(data, plan.types() if types is None else types),
         )
 
     def _why(self, status: str, reason: str | None, runner: Runner) -> str:
@@ -401,23 +431,22 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
     try:
         _admit(plan, record, name, at, now)
         if sink is not None:
-            claim_sink(sink, store, record)
+            with _failing(record):
+                claim_sink(sink, store, record)
     except BaseException:
         if not record.passes:  # nobody has ever worked on it: what was refused binds nobody
             _withdraw(store, record)
         raise
     lease, bound = take(store, record), _is_bound(record)
-    if not bound:
-        held: RunRecord | None = persist(lambda: store.run(record.id), "the store")
-        if held is None or _is_bound(
-            held
-        ):  # somebody else has withdrawn it, or read something of it, before it was ours
+    try:
+        held: RunRecord | None = None if bound else persist(lambda: store.run(record.id), "the store")
+        if not bound and (held is None or _is_bound(held)):
+            # Another process has withdrawn it, or read something of it, before the lease was there.
             if held is not None or not persist(lambda: store.forget_run(lease), "the store"):
                 let_go(store, lease)
             leases.ended(lease)
             return _opened(store, plan, sink, now)
-    try:
-        persist(
+        goes_on = persist(
             lambda: store.set_run(
                 lease,
                 record.id,
@@ -428,6 +457,8 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
             ),
             "the store",
         )
+        if not goes_on:  # it was cancelled while the lease of another process was waited for
+            raise _cancelled(plan, record.run_key)
         if record.sink_at != at:
             persist(lambda: store.note_sink(lease, at), "the store")
         if not bound and (record.sink, record.sink_at) != (name, at):
@@ -443,6 +474,10 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
         raise
     remember(record.id, plan.sink)
     return again, lease, record
+
+
+def _cancelled(plan: Plan, key: str) -> ConfigurationError:
+    return ConfigurationError(f"the run {key!r} of {plan.name} was cancelled: begin another one with another run_key.")
 
 
 def _is_bound(record: RunRecord) -> bool:
@@ -462,8 +497,7 @@ def _admit(plan: Plan, record: RunRecord, name: str | None, at: str | None, now:
         message = f"expected run_key to be that of a {plan.kind}, got: {key!r}, which is {other}. {way}."
         raise ConfigurationError(message)
     if record.status == "cancelled":
-        message = f"the run {key!r} of {plan.name} was cancelled: begin another one with another run_key."
-        raise ConfigurationError(message)
+        raise _cancelled(plan, key)
     if not _is_bound(record):
         return
     if record.sink != name and (at is None or record.sink_at != at):
@@ -482,6 +516,22 @@ def _admit(plan: Plan, record: RunRecord, name: str | None, at: str | None, now:
             'on_change="keep" goes on with the checkpoints of the old stages, on_change="redo" without them.'
         )
         raise ConfigurationError(message)
+
+
+@contextmanager
+def _failing(record: RunRecord) -> Iterator[None]:
+    """
+    What the sink of a run raises here fails the run, unless it refuses it. One that nobody has worked on yet is refused
+    in any case.
+    """
+    try:
+        yield
+    except (ConfigurationError, LeaseLost, StoreError, InterruptedError, ImportError):
+        raise
+    except Exception as error:
+        if not record.passes:
+            raise
+        raise _SinkFailed(record, error) from error
 
 
 def _withdraw(store: Store, record: RunRecord) -> None:
@@ -524,7 +574,8 @@ def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, before: Ru
     if record.kind == "replay":  # who finds it dead makes its sink good
         persist(lambda: store.hold_sink(lease, record.id), "the store")
     try:
-        return make_ready(sink, store, record, lease, before=before)
+        with _failing(before):
+            return make_ready(sink, store, record, lease, before=before)
     except ConfigurationError:
         if record.kind != "replay":
             raise
@@ -612,12 +663,16 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
     let_go(store, lease)
 
 
-def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str) -> None:
+def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str, *, forget: bool = True) -> None:
+    """A run of which nothing is on record is forgotten; one that is not to be forgotten has failed."""
     try:
-        if store.forget_run(lease):
+        if not forget:
+            store.set_run(lease, record.id, status="failed", reason="store_error", why=why)
+        elif store.forget_run(lease):
             leases.ended(lease)
             return
-        store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}")
+        else:
+            store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}")
     except Exception as error:  # noqa: BLE001 - what kept it from beginning is raised
         warn("the end of the run could not be written: %s", error_text(error))
     let_go(store, lease)

@@ -290,7 +290,7 @@ def as_recorded(store: Store, pipeline: str, table: Table, run_key: str | None =
 
 def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
     """What a replay that goes on was given as its sink; None if it had none, or is new."""
-    run = store.find_run(pipeline, run_key)
+    run: RunRecord | None = persist(lambda: store.find_run(pipeline, run_key), "the store")
     if run is None or run.kind != "replay" or run.sink_at is None:
         return None
     told: dict[str, Any] = json.loads(run.sink_at)
@@ -351,6 +351,14 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     undone = [seq for seq, status in found.values() if status == "succeeded"]
     persist(lambda: store.write(lease, Batch(undone=undone, read=state.read)), "the store")
     return persist(lambda: store.run(record.id), "the store") or record
+
+
+def close(sink: Sink) -> None:
+    """Let a sink go. What it raises then changes nothing that counts: that is committed."""
+    try:
+        sink.close()
+    except Exception as error:  # noqa: BLE001 - the run has its result
+        warn("the sink could not be closed: %s: %s", type(error).__name__, error_text(error))
 
 
 def _other_sink(replay: RunRecord, run: RunRecord) -> str | None:
@@ -521,7 +529,7 @@ class Origins:
         if self.runner is not None:
             self.runner.heartbeat.no_more(origin.lease)
         if origin.sink is not None:
-            origin.sink.close()
+            close(origin.sink)
         let_go(self._store, origin.lease)
 
 
@@ -555,7 +563,7 @@ def hold(
             raise
     except BaseException:
         if sink is not None:
-            sink.close()
+            close(sink)
         raise
     return now, lease, sink
 
@@ -599,7 +607,11 @@ def _marked(store: Store, record: RunRecord, lease: Lease, sink: Sink, replay: s
         raise
     if sink.returned and now.status in ENDED:
         why = f"{counted(len(sink.returned), 'output')} could not be kept by the sink; run it again with run_key={now.run_key!r}"
-        persist(lambda: store.set_run(lease, now.id, status="interrupted", why=why), "the store")
+        if not persist(lambda: store.set_run(lease, now.id, status="interrupted", why=why), "the store"):
+            kept_out = counted(len(sink.returned), "output")
+            warn(
+                "%s of the run %s could not be kept by its sink, and the run was %s", kept_out, now.run_key, now.status
+            )
     return now
 
 
@@ -647,7 +659,7 @@ def _make_good(store: Store, record: RunRecord, given: object) -> None:
             finished(store, now, lease, sink)
     finally:
         if sink is not None:
-            sink.close()
+            close(sink)
         let_go(store, lease)
 
 

@@ -399,7 +399,7 @@ def letter_view_document(view: LetterView, *, reveal: bool = False) -> dict[str,
     # What the item was at first is a payload too.
     hidden = () if reveal else ("source", "earlier")
     metadata = {name: value for name, value in view.letter.metadata.items() if name not in hidden}
-    history = [attempt._asdict() | {"run": run.id} for run, attempt in view.tried]
+    history = [attempt_document(attempt, run) | {"run": run.id} for run, attempt in view.tried]
     return letter_document(view.letter, reveal=reveal) | {"metadata": metadata, "history": history}
 
 

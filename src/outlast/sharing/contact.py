@@ -294,7 +294,7 @@ class Contact:
             logger().warning(
                 "%r cannot be asked: %s; until it can, this process decides alone about what it shares",
                 self.commons,
-                why,
+                why.rstrip("."),
             )
         self._said = True
 

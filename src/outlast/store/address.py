@@ -7,6 +7,7 @@ Its text may have a password, which is never shown.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from outlast.errors import ConfigurationError
 from outlast.kernel.redact import mask
 
 _EMBEDDED = "sqlite:///.outlast/outlast.db"
+_LIBPQ = re.compile(r"(^|\s)(host|hostaddr|port|dbname|user|password)\s*=")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -42,6 +44,8 @@ class Address:
             raise self._wrong("Slashes are missing after the colon.")
         if mark and not rest.startswith("/"):
             raise self._wrong("A path comes after three slashes: sqlite:///relative or sqlite:////absolute.")
+        if not mark and _LIBPQ.search(address):
+            raise self._wrong("Write it as postgresql://user:password@host/name.")
         path = rest[1:] if mark else address
         if path.strip() in {"", "/"}:
             raise self._wrong("The path is missing.")
@@ -61,8 +65,14 @@ class Address:
         return self.text if path is None else str(Path(path).expanduser().absolute())
 
     def _wrong(self, why: str) -> ConfigurationError:
+        # What is no address may have a password anywhere.
+        scheme, _, rest = self.text.partition(":")
+        hidden = "@" in self.text or "passw" in self.text.lower()
+        shown = repr(self.text)
+        if hidden:
+            shown = f"{scheme}:..." if rest and scheme.isalpha() else "a text that may hold a password"
         return ConfigurationError(
-            f"expected the store's address to be sqlite:///path, a path, or postgresql://..., got: {self.text!r}. {why}"
+            f"expected the store's address to be sqlite:///path, a path, or postgresql://..., got: {shown}. {why}"
         )
 
     def __str__(self) -> str:

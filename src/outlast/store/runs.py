@@ -165,7 +165,8 @@ class Runs(Leases):
         sets = "status = ?, reason = ?, why = ?, finished = ?"
         values: list[Any] = [status, reason and storable(reason), storable(why), finished]
         if status == "running":
-            sets += ", wanted = null"
+            # A wish to pause was that of a pass that is over. The run is cancelled, whichever process goes on with it.
+            sets += ", wanted = case when status = 'running' and wanted = 'cancel' then wanted end"
         if stages is not None:
             sets += ", stages = ?"
             values.append(_stages(stages))

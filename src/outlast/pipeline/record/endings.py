@@ -554,7 +554,7 @@ class Endings:
             tally = self.stages[at]
             if status == "skipped":
                 tally.skipped += 1
-            else:
+            elif item.failed_at != SOURCE:  # what could not be read has come to no stage
                 tally.dead += 1
 
     # -- what it means for the run

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import re
 from dataclasses import fields
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.components.values import plain
 from outlast.errors import ConfigurationError
-from outlast.kernel.redact import in_json, mask, to_json
+from outlast.kernel.redact import in_json, mask, masked, to_json
 from outlast.pipeline.record.rowerrors import ErrorLine
 
 if TYPE_CHECKING:
@@ -200,14 +201,25 @@ def _cell(name: str, value: Any, *, reveal: bool) -> str:
     longest = _LONGEST.get(name, 300)
     json_cell = name == "raw_row" and not isinstance(value, str)
     # Twice as long, so that what is masked is whole when the rest is cut.
-    text = (as_json(value) if json_cell else str(value))[: 2 * longest]
-    if name in _OPEN and not reveal:
+    text = (_json(value, reveal=reveal) if json_cell else str(value))[: 2 * longest]
+    if name in _OPEN and not reveal and not json_cell:
         text = mask(text)
     text = in_json(text)  # what is not seen or is obeyed is spelt out
     text = text if len(text) <= longest else text[: longest - 1] + "…"
     if json_cell:  # JSON can spell a character so that nobody takes it for a sign
         text = _BEHIND.sub(_spelt, text)
     return defused(text)
+
+
+def _json(value: Any, *, reveal: bool) -> str:
+    """A row as JSON, which it still is when something in it is masked."""
+    text = as_json(value)
+    if reveal or (hidden := mask(text)) == text:
+        return text
+    try:
+        return to_json(masked(json.loads(text)))
+    except (ValueError, RecursionError):  # what is told as it looks is no JSON
+        return hidden
 
 
 def as_json(value: Any) -> str:
