@@ -78,28 +78,28 @@ def _importer(packages: Sequence[str]) -> Callable[[str], Any]:
         if not colon or not allowed(module):
             way_out = f"Allow its module where the block is read: imports=[{show(module)}]." if colon else ""
             raise _refused(show(text), way_out)
+        part, homes = "", [module]
         try:
-            if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+            if not all(one.isidentifier() for one in (*module.split("."), *name.split("."))):
                 raise ValueError("it is no dotted name")  # a file is none, for one
-            thing = import_module(module)
+            thing: Any = import_module(module)
             for part in name.split("."):
                 thing = getattr(thing, part)
-                if not all(map(allowed, homes := defined_in(thing))):
+                homes = defined_in(thing)
+                if not all(map(allowed, homes)):
                     break
-            else:
-                if callable(thing):
-                    return thing
-                homes = [""]
         except Exception as broken:  # noqa: BLE001 - whatever somebody's module says when it is loaded
             why = f"{show(text)}, which cannot be had: {type(broken).__name__}: {error_text(broken)}"
             raise ConfigurationError([Problem((), 'a function as "module:name"', why)]) from None
         if isinstance(thing, ModuleType):
             raise _refused(f"{show(text)}, where {part} is a module", "Name a function by the module that defines it.")
-        home = next(one for one in homes if not allowed(one))
-        if not home:
+        home = next((one for one in homes if not allowed(one)), None)
+        if home:
+            way_out = f"Name it there, and allow that module where the block is read: imports=[{show(home)}]."
+            raise _refused(f"{show(text)}, where {part} is defined in {home}", way_out)
+        if home == "" or not callable(thing):
             raise _refused(f"{show(text)}, where {part} is {a_value_of(thing)}")
-        way_out = f"Name it there, and allow that module where the block is read: imports=[{show(home)}]."
-        raise _refused(f"{show(text)}, where {part} is defined in {home}", way_out)
+        return thing
 
     return found
 

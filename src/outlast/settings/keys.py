@@ -339,8 +339,9 @@ def rate_of(config: Any) -> Any:
     if isinstance(config, str) and len(config) <= _LONGEST and "/" in config:
         amount, _, time = config.partition("/")
         config = {"amount": amount.strip(), "per": time.strip()}
-    per = config.get("per") if isinstance(config, Mapping) else None
-    unit = _WORDS.get(per.strip(), per.strip()) if isinstance(per, str) else None
+    if not isinstance(config, Mapping) or not isinstance(per := config.get("per"), str):
+        return config
+    unit = _WORDS.get(per.strip(), per.strip())
     return {**config, "per": f"1{unit}"} if unit in _UNITS else config
 
 
