@@ -16,6 +16,7 @@ import pytest
 
 import outlast
 import paged
+from outlast.cli.printing import next_steps
 from outlast.components import (
     Refused,
     Sink,
@@ -27,6 +28,7 @@ from outlast.components import (
     register_source,
     registry,
 )
+from outlast.report.views import Views
 from paged import Pages
 
 PAGES = Path(paged.__file__).read_text()
@@ -159,6 +161,33 @@ def test_what_nobody_knows_is_refused_as_before(tmp_path):
     assert problem(lambda: open_sink("out.avro")).endswith("or in .parquet, got: out.avro.")
     assert problem(lambda: open_source(str(tmp_path / "in.avro"))).startswith("expected files at ")
     assert problem(lambda: open_sink("out.parquet.gz")).endswith("got: out.parquet.gz.")
+    assert problem(lambda: open_sink("nope://x")).endswith("or in .parquet, got: nope://x.")
+
+
+def test_what_nobody_knows_is_refused_with_the_names_there_are(names):
+    """C-19: the address is told with its scheme, and never with its password."""
+    register_sink("paged", Pages)
+    assert problem(lambda: open_sink("page://ann:secret@x/y")).endswith(
+        "or in .parquet, or one with a registered name (paged), got: page://***@x/y. Did you mean 'paged'?"
+    )
+
+
+class Given(Source):
+    """Its items are what it was given."""
+
+    def __init__(self, given):
+        self.given = given
+
+    def items(self):
+        return self.given
+
+
+def test_the_items_of_a_source_may_be_any_iterable(tmp_path):
+    """C-19: what cannot be iterated is said before anything is begun."""
+    assert sorted(pipeline(tmp_path).run(Given(range(3))).outputs()) == [0, 2, 4]
+    assert problem(lambda: pipeline(tmp_path).run(Given(5))) == (
+        "expected items() of Given to give an iterator or an async one, got: a value of type int."
+    )
 
 
 def test_a_component_that_makes_something_else(names):
@@ -454,6 +483,17 @@ def test_an_address_that_is_given_again_is_the_sink_of_its_run(tmp_path, names):
     flaky.reprocess(sink=f"paged://{tmp_path}/out")
     assert written(tmp_path / "out") == [0, 2, 4, 6, 8]
     assert flaky.app.store.find_run("fragile", "k").told == "5 of 5 items succeeded"
+
+
+def test_a_command_is_only_proposed_where_one_can_do_it(tmp_path):
+    """S3-24: the sink of a run that is an object must be given again, which only a program can."""
+    flaky = mended(tmp_path, ("k", Pages(tmp_path / "out")), ("file", tmp_path / "out.jsonl"))
+    views = Views(flaky.app.store)
+    runs = [flaky.app.store.find_run("fragile", key) for key in ("k", "file")]
+    object_, file = ([*next_steps(run, views.problems(run), None)][-1] for run in runs)
+    assert object_.startswith("Once it is mended, from Python, with its sink, a Pages: app.dead_letters.replay(group=")
+    assert object_.endswith(f"run='{runs[0].id}', sink=...)")
+    assert file.startswith("Once it is mended: outlast dlq replay --group")
 
 
 def test_only_the_runs_that_have_the_sink_get_their_letters_into_it(tmp_path):

@@ -34,7 +34,9 @@ from outlast.components.sinks import Sink as Sink
 from outlast.components.sql import Query as Query
 from outlast.components.tables import Inserted
 from outlast.components.tables import Table as Table
-from outlast.errors import ConfigurationError
+from outlast.errors import ConfigurationError, nearest
+from outlast.kernel.redact import mask
+from outlast.settings.checks import a_value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,6 +66,18 @@ def _read_from(source: object) -> Any:
     return Files(source) if found is None else found
 
 
+def _items_of(source: Source) -> Any:
+    items: object = source.items()
+    if isinstance(items, AsyncIterable):
+        return items
+    if isinstance(items, Iterable) and not isinstance(items, str | bytes | dict):
+        return iter(items)
+    message = (
+        f"expected items() of {type(source).__name__} to give an iterator or an async one, got: {a_value_of(items)}."
+    )
+    raise ConfigurationError(message)
+
+
 def _arrow_rows(source: Any) -> Aside:
     arrow.library(f"a source of type {type(source).__name__}")
     return Aside(lambda: arrow.rows(source))
@@ -71,7 +85,7 @@ def _arrow_rows(source: Any) -> Aside:
 
 # What a source may be -> its items. The first that holds.
 _SOURCES: tuple[tuple[Callable[[Any], bool], Callable[[Any], Any]], ...] = (
-    (lambda source: isinstance(source, Source), lambda source: source.items()),
+    (lambda source: isinstance(source, Source), _items_of),
     (datasets.is_dataset, datasets.rows),
     (lambda source: arrow.hands_out(source) and not isinstance(source, type), _arrow_rows),
     (lambda source: isinstance(source, AsyncIterable), lambda source: source),
@@ -143,7 +157,10 @@ def _addressed(sink: str | Path) -> Sink:
     if found is not None:
         message = f"expected the component {registry.name_in(sink)!r} to make a Sink, got: a value of type {type(found).__name__}."
         raise ConfigurationError(message)
-    message = f"expected a sink to be {ENDINGS}, got: {path.name}."
+    known = registry.names("sinks")
+    others = f", or one with a registered name ({', '.join(known)})" if known else ""
+    shown = mask(str(sink)) if registry.is_address(sink) else path.name
+    message = f"expected a sink to be {ENDINGS}{others}, got: {shown}.{nearest(registry.name_in(sink), known)}"
     raise ConfigurationError(message)
 
 

@@ -85,6 +85,13 @@ def find(group: Group, address: str | PurePath) -> Callable[[str], Any] | None:
     return None
 
 
+def names(group: Group) -> list[str]:
+    """All names that are registered, by this process or an installed package."""
+    from importlib.metadata import entry_points
+
+    return sorted({*_made[group], *entry_points(group=f"outlast.{group}").names})
+
+
 def made(group: Group, address: str | PurePath) -> Any:
     """The component that this address or path names; None if nothing does."""
     make = find(group, address)

@@ -185,13 +185,10 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
     if run.sink is None and run.sink_at is None:
         return None
     told: dict[str, Any] = json.loads(run.sink_at) if run.sink_at else {}
-    if "callable" in told:
-        message = f"the sink of its run is the callable {told['callable']}: replay it from Python, and give it again with sink="
-        raise Gone(message)
-    if "sink" in told:
-        if isinstance(given, Sink) and _is_that_of(given, run):
+    if (what := only_given(run)) is not None:
+        if "sink" in told and isinstance(given, Sink) and _is_that_of(given, run):
             return given
-        message = f"the sink of its run is a {told['sink']}: replay it from Python, and give it again with sink="
+        message = f"the sink of its run is {what}: replay it from Python, and give it again with sink="
         raise Gone(message)
     name = run.sink or ""
     if "address" in told:
@@ -238,6 +235,14 @@ def given_again(store: Store, pipeline: str, run_key: str, ids: Sequence[str], g
     told = addressed and "sink" not in json.loads(at)  # all of it: nothing had to be left out
     found = [run for run in map(store.run, runs) if run is not None]
     return sink if any(_is_that_of(sink, run) or (told and run.sink_at == at) for run in found) else None
+
+
+def only_given(run: RunRecord) -> str | None:
+    """What the sink of a run is, in words, if a replay can only have it by being given it; else None."""
+    told: dict[str, Any] = json.loads(run.sink_at) if run.sink_at else {}
+    if "callable" in told:
+        return f"the callable {told['callable']}"
+    return f"a {told['sink']}" if "sink" in told else None
 
 
 def waiting_in(run: RunRecord) -> Path | None:
