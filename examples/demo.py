@@ -181,7 +181,7 @@ def story(app: outlast.App, folder: Path) -> None:
     pipeline = outlast.Pipeline("reviews", parse, label, store, app=app)
     console.print(f"[bold]1. {ITEMS:,} reviews, three stages, and a service that is busy, down, and hangs up.[/]\n")
     Service.began = time.monotonic()
-    with watching("live" if sys.stderr.isatty() else "lines", lambda: ITEMS) as watch:
+    with watching("live" if sys.stderr.isatty() else "lines", lambda: ITEMS, of=pipeline) as watch:
         run = pipeline.run(
             reviews(ITEMS),
             run_key="demo",
