@@ -188,7 +188,8 @@ def act(tell, store, pattern, letters, what, key=None, *, ttl=None, patience=Non
         import fcntl
 
         fcntl.flock = lambda *_: None
-    logging.getLogger("outlast").addHandler(_Waits(tell))
+    waits = _Waits(tell)
+    logging.getLogger("outlast").addHandler(waits)
     tell("starting")  # who kills it waits for that
     try:
         mill = pipeline(app, broken=what == "fail")
@@ -205,6 +206,8 @@ def act(tell, store, pattern, letters, what, key=None, *, ttl=None, patience=Non
         nothing = isinstance(error, NothingToReplay)
         tell("nothing to do" if nothing else f"{type(error).__name__}: {error}")
         return
+    finally:
+        logging.getLogger("outlast").removeHandler(waits)
     tell("done")  # who has not killed it waits for that
 
 

@@ -329,8 +329,6 @@ def test_the_keys_of_a_breaker_inside_a_guard_are_known():
         ({"retry": None, "retry_budget": {}}, "expected retry_budget to be left out with one attempt, got: a value of type dict. Without retries and hedges nothing is taken from it."),
         ({"retry": {"max_attempts": 1}, "retry_budget": {}}, "expected retry_budget to be left out with one attempt, got: a value of type dict. Without retries and hedges nothing is taken from it."),
         ({"preset": "llm", "retry": {"max_attempts": 1}, "retry_budget": {}}, "expected retry_budget to be left out with one attempt, got: a value of type dict. Without retries and hedges nothing is taken from it."),
-        ({"retry": {"max_attempts": 1, "delays": [1, 2]}}, "expected retry.delays to be left out with one attempt, got: a value of type list. There is no retry to wait for."),
-        ({"retry": {"max_retries": "0", "delays_ms": [1]}}, "expected retry.delays_ms to be left out with one attempt, got: a value of type list. There is no retry to wait for."),
         ({"hedge": {"after": 1}, "isolation": "process"}, "expected hedge to be None with isolation, got: a value of type Hedge. A hedge is for coroutine functions, isolation for the others."),
         ({"hedge": {"after": 1}, "isolation": "thread"}, "expected hedge to be None with isolation, got: a value of type Hedge. A hedge is for coroutine functions, isolation for the others."),
     ],

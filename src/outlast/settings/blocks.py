@@ -210,9 +210,6 @@ class Reading:
         delays = self.settings.get("delays", self._usual.get("delays"))
         if backoff == "schedule" and not delays:
             self.check.add("delays_ms", "a list of delays (backoff: schedule needs them)", Shown("none"))
-        if "delays" in self._written and self.settings.get("delays") and self.settings.get("max_attempts") == 1:
-            key = self._written["delays"]
-            self.check.add(key, "left out with one attempt", self.config[key], "There is no retry to wait for.")
         if delays and "backoff" in self.config and backoff != "schedule":
             self.check.add("backoff", "schedule when delays are listed", backoff)
         if delays:
