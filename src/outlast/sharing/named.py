@@ -108,12 +108,13 @@ class Named:
         """From now on a pickle finds the other one."""
         _by_name[self._kind, self.name] = other
 
-    def _renew(self) -> None:
-        """
-        Begin as new in a forked child. A thread of the parent may have held a lock at the moment of the fork, and
-        nothing in the child would ever release it.
-        """
-        raise NotImplementedError
+    if TYPE_CHECKING:
+
+        def _renew(self) -> None:
+            """
+            Begin as new in a forked child. A thread of the parent may have held a lock at the moment of the fork, and
+            nothing in the child would ever release it.
+            """
 
     def _as_settings(self) -> dict[str, Any]:
         """With what it was made, apart from its name."""
