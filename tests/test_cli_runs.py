@@ -87,7 +87,7 @@ class Shell:
     def __call__(self, line: str, stdin: str = "", **options: str) -> subprocess.CompletedProcess[str]:
         with self.start(line, **options) as process:
             try:
-                out, err = process.communicate(stdin, timeout=40)
+                out, err = process.communicate(stdin, timeout=200)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
@@ -366,7 +366,7 @@ def interrupted(shell: Shell, key: str = "two words") -> subprocess.CompletedPro
         assert process.stdout.readline() == "waiting\n"
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate("", timeout=50)
+        out, err = process.communicate("", timeout=200)
     return subprocess.CompletedProcess("", process.returncode, out, err)
 
 
@@ -394,7 +394,7 @@ def test_sigterm_winds_down_and_exits_with_143(shell):
     with shell.start("run app.py:reviews --input in.jsonl --run-key today --item-key id") as process:
         assert process.stdout.readline() == "waiting\n"
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate("", timeout=50)
+        out, err = process.communicate("", timeout=200)
     assert process.returncode == 143, err
     assert ("interrupted" in out, "Go on: outlast resume today" in err) == (True, True)
     shell.folder.joinpath("app.py").write_text(APP.replace('review.text == "wait"', "False"))
@@ -412,7 +412,7 @@ def test_resume_knows_how_the_run_was_started_from_anywhere(shell, tmp_path):
     unknown = other(f"resume yesterday {store}")
     assert (unknown.returncode, "expected the id or the key of a run, got: 'yesterday'" in unknown.stderr) == (2, True)
     (elsewhere / "program.py").write_text(APP + "reviews.run([{'id': 1, 'text': 'good'}], run_key='mine')\n")
-    forked.run([sys.executable, "program.py"], cwd=elsewhere, env=other.env, check=True, timeout=30)
+    forked.run([sys.executable, "program.py"], cwd=elsewhere, env=other.env, check=True, timeout=200)
     mine = other("resume mine")
     assert mine.returncode == 2
     assert "was not started by a command: name --target and --input too" in mine.stderr
@@ -439,7 +439,7 @@ def finish_after_beat(process: subprocess.Popen[str]) -> tuple[str, str]:
     """Let the waiting item end once the process has had a beat: it has one every 5 seconds, and nothing tells of it from outside."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(7)
-    return process.communicate("", timeout=30)
+    return process.communicate("", timeout=200)
 
 
 def test_a_run_that_nobody_runs_is_cancelled_at_once_and_not_paused(shell):
@@ -483,7 +483,7 @@ def test_a_failed_run_with_something_left_goes_on_or_is_cancelled(shell):
     )
     for key, then in (("stopped", "stop"), ("ended", "collect")):
         command = [sys.executable, "program.py", key, then]
-        forked.run(command, cwd=shell.folder, env=shell.env, check=True, timeout=40)
+        forked.run(command, cwd=shell.folder, env=shell.env, check=True, timeout=200)
     (left, over) = (shell.json(f"runs show {key}") for key in ("stopped", "ended"))
     assert (left["status"], left["counts"]["succeeded"] < 41) == ("failed", True)
     how = "go on: start its program again, with run_key='stopped'"  # a bare resume would be refused
@@ -901,7 +901,7 @@ def test_a_breaker_is_seen_and_steered_from_another_shell(shell):
         assert "Did you mean 'shop'?" in shell("breaker reset shp").stderr
         assert shell("breaker reset shop").returncode == 0
         wait_for(lambda: [row for row in shell.json("breaker list") if row["state"] == "closed"])
-        process.communicate("", timeout=50)
+        process.communicate("", timeout=200)
     assert process.returncode == 0
 
 
@@ -1069,7 +1069,7 @@ def test_commands_that_are_suggested_work(shell):
         env=shell.env,
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=200,
         check=True,
     ).stdout
     (group,) = shell.json("dlq groups")

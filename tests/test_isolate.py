@@ -277,7 +277,7 @@ except outlast.AttemptTimeoutError:
 sys.exit(7)
 """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False, timeout=30
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False, timeout=200
     )
     assert (done.returncode, done.stdout) == (7, "left 1\n"), done.stderr
 

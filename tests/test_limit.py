@@ -512,7 +512,7 @@ with limit:
     print(limit.under_way)
 """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=200, check=False
     )
     assert done.stdout == "0 1\n1\n", done.stderr
 
@@ -1277,7 +1277,7 @@ async def main():
 print(asyncio.run(main()).reason)
 """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=200, check=False
     )
     assert done.stdout == "shutdown\n", done.stderr
 
@@ -1308,7 +1308,7 @@ with limit:
     print(limit.under_way, len(rung) >= 500)
 """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=200, check=False
     )
     assert done.stdout == "1 True\n", done.stderr
 
@@ -1426,7 +1426,7 @@ _, status = os.waitpid(pid, 0)
 print(os.waitstatus_to_exitcode(status), limit.under_way)
 """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=200, check=False
     )
     assert done.stdout == "0 1\n", done.stderr
 

@@ -697,7 +697,7 @@ def run(tmp_path, text: str, *command: str, **options) -> subprocess.CompletedPr
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=200,
         **options,
     )
 
@@ -834,7 +834,7 @@ def test_ctrl_c_ends_the_program_and_its_children(tmp_path, watch):
     with subprocess.Popen(command, cwd=tmp_path, env=environ, text=True, start_new_session=True, **pipes) as running:
         watch.see(2)
         os.killpg(running.pid, signal.SIGINT)  # as a terminal does
-        out, err = running.communicate(timeout=20)
+        out, err = running.communicate(timeout=200)
     assert watch.all_dead()
     assert (running.returncode, out, err) == (0, "interrupted\n", "")
 
@@ -856,7 +856,7 @@ def test_a_program_ends_cleanly_while_an_attempt_runs(tmp_path, watch):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=tmp_path, env=environ, text=True, **pipes) as running:
         watch.see(2)
-        out, err = running.communicate("go\n", timeout=20)
+        out, err = running.communicate("go\n", timeout=200)
     assert watch.all_dead()
     assert (running.returncode, out, err) == (7, "", "")
 

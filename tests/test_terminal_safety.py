@@ -134,7 +134,7 @@ def test_no_command_sends_a_terminal_what_it_obeys(hostile):
         cwd=folder,
         env=env | {"PYTHONPATH": str(SOURCE), "PYTHONIOENCODING": "utf-8"},
         capture_output=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     out, err = piped.stdout.decode(), piped.stderr.decode()

@@ -39,7 +39,7 @@ def test_a_replay_is_exact_after_kills_at_any_moment(tmp_path, request, kind, st
         connection.commit()
         fetch = lambda sql: connection.execute(sql).fetchall()  # noqa: E731 - one line
     command = [sys.executable, mended.__file__, address, pattern, str(LETTERS)]
-    forked.run([*command, "fail"], check=True, timeout=60, start=ForkedWithArrow)
+    forked.run([*command, "fail"], check=True, timeout=200, start=ForkedWithArrow)
     dice, killed, longest, before = random.Random(f"{kind}{store}"), 0, 0.35, LETTERS * 9 // 10
     app = outlast.App(mended.APP, store=address)
     for number in range(KILLS):
@@ -58,7 +58,7 @@ def test_a_replay_is_exact_after_kills_at_any_moment(tmp_path, request, kind, st
             longest *= 2  # it is slow: there must be something to be killed
         before = left
     for key in (["mend"], []):
-        done = forked.run([*command, "replay", *key], check=True, timeout=60, start=ForkedWithArrow)
+        done = forked.run([*command, "replay", *key], check=True, timeout=200, start=ForkedWithArrow)
         assert done.stdout in {"starting\ndone\n", "starting\nnothing to do\n"}
     assert killed  # how many hit it depends on the machine; the benchmark counts to two hundred
     assert mended.faults(app, pattern, LETTERS, fetch) == mended.Found()

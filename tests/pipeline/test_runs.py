@@ -562,7 +562,7 @@ def test_a_signal_leaves_a_run_that_can_be_resumed_and_says_how(number, code, tm
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         process.stdin.write("\n")
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=200)
     assert process.returncode == code, err
     assert out == "interrupted True\n"
     assert "interrupted: " in err

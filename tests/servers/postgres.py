@@ -34,7 +34,7 @@ USER = "pgserver"  # whom the programs run as where we are root, whom they refus
 class Postgres:
     """A server with its data in a temporary folder, both gone at the end."""
 
-    patience = 50  # seconds until it must listen, and until it must end
+    patience = 150  # seconds until it must listen, and until it must end
 
     def __init__(self) -> None:
         self._wheel = _wheel()

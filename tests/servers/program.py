@@ -43,7 +43,7 @@ def free_port() -> int:
 class Program:
     """One process on one port of loopback, with a folder of its own; a subclass says how it is started."""
 
-    patience = 30.0  # seconds until it must listen, and until it must end
+    patience = 120.0  # seconds until it must listen, and until it must end
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="outlast-server-"))

@@ -123,7 +123,7 @@ def test_a_forked_child_uses_none_of_its_parents_connections(address, store):
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=200,
     )
     expected = "[0, 1, 2]" if address.startswith("postgresql") else "[0, 2]"
     assert done.stdout.strip() == expected, done.stderr
