@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from outlast.store.records import Checkpoint, Lease, RunRecord
 
 _BLOCKED = 0.1  # seconds after which a source is not waited for if a signal comes
+_GOOD = ("completed", "partial_success")  # ends that return
+_THE_END = "the end of the run"  # what could not be recorded
 _WATCH = 0.2  # seconds between two looks of whoever watches
 
 
@@ -267,7 +269,18 @@ class Run:
         if resends is not None and runner.status != "lost":
             await _aside(lambda: _set_free(store, lease, record))
         result = runner.result = self._result(runner, types)
-        await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
+        told = _news(record, lease, result, lost=runner.status == "lost")
+        unwritten = await _aside(lambda: _ended(store, lease, record, result, told, lost=runner.status == "lost"))
+        if unwritten is not None and result.status in _GOOD:  # a good end that is not on record is none
+            runner.status, runner.reason, runner.error = "failed", "store_error", unwritten
+            if isinstance(unwritten, LeaseLost):
+                runner.status = "lost"
+            runner.detail = _THE_END
+            result = runner.result = self._result(runner, types)
+            told = _news(record, lease, result, lost=runner.status == "lost")
+        if listening():
+            for event in told:
+                emit(event)
         if cancelled is None and runner.reason != "store_error":
             await _aside(lambda: plan.home.tidy(store, began))
         if watcher is not None:
@@ -613,10 +626,9 @@ def _tell_start(record: RunRecord, target: str | None) -> Event:
 # -- the end ------------------------------------------------------------------------------------------------------------------------
 
 
-def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any], *, lost: bool) -> None:
+def _news(record: RunRecord, lease: Lease, result: RunResult[Any], *, lost: bool) -> list[Event]:
+    """The events that tell the end."""
     from outlast.observe import events
-
-    leases.ended(lease)
 
     identity: dict[str, Any] = {"run_id": record.id, "pipeline": record.pipeline, "run_key": record.run_key}
     told: list[Event] = []
@@ -640,27 +652,35 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
             pending=counts.pending,
         )
     )
-    if listening():
-        for event in told:
-            emit(event)
+    return told
+
+
+def _ended(
+    store: Store, lease: Lease, record: RunRecord, result: RunResult[Any], told: list[Event], *, lost: bool
+) -> Exception | None:
+    """Write the end, and give the lease back; why it could not be written."""
+    leases.ended(lease)
     if lost:
-        return
+        return None
     rows = [as_row(event) for event in told]
 
     def write() -> None:  # once more changes nothing
         store.set_run(lease, record.id, status=result.status, reason=result.reason, why=result.why)
         store.add_events(rows)
 
+    unwritten: Exception | None = None
     try:
         if result.status in ENDED and result.reason != "store_error":
             keep_trying(write, "the store")  # whoever gets this result must find it there, too
         else:  # the store was waited for, or somebody waits for us to end
             write()
-    except Exception as error:  # noqa: BLE001 - all items are on record; only the run's own line is not
+    except Exception as error:  # noqa: BLE001 - whoever gets the result is told
+        unwritten = error
         warn("the end of the run could not be written: %s", error_text(error))
         if classify(error).category == "permanent":
-            return
+            return unwritten
     let_go(store, lease)
+    return unwritten
 
 
 def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str, *, forget: bool = True) -> None:
@@ -727,7 +747,7 @@ def _why(status: str, reason: str | None, runner: Runner, untried: int | None) -
         case "source_error":
             return f"the source failed with {problem}; {said}{again}"
         case "store_error":
-            return f"what was finished could not be recorded: {problem}; {said}{again}"
+            return f"{_THE_END if runner.detail is _THE_END else 'what was finished'} could not be recorded: {problem}; {said}{again}"
         case "resource_error":
             return f"a resource could not be opened: {problem}"
         case "lease_lost":
