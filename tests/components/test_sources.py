@@ -453,13 +453,13 @@ def test_an_item_that_ended_further_back_is_found_although_its_new_place_was_fre
     pipeline.run(
         rows[:1], run_key="k"
     )  # a run with a shard; now as if a pass had read all, and only the 900th had ended
-    from outlast.store.records import Batch, ItemRow
+    from outlast.store.records import Changes, ItemRow
 
     record = store.find_run("p", "k")
     lease = store.take_run(record.number, 0, "test", 60)
     store.write(
         lease,
-        Batch(
+        Changes(
             items=[ItemRow(900, names[900], "succeeded", 0, 1, False, None, (), {}, b'{"v":1,"d":900}', 0, 0)],
             read=1200,
         ),

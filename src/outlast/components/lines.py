@@ -132,14 +132,14 @@ class Mark(NamedTuple):
         return " ".join(map(str, self)).rstrip()
 
 
-_held: set[Appended] = set()  # sinks with an open file
+_open: set[Appended] = set()  # sinks with an open file
 
 
 def _let_go_in_child() -> None:
     """
     A lock is held as long as any process has the file open. A child of this one must not keep it when this one is dead.
     """
-    for sink in [*_held]:
+    for sink in [*_open]:
         sink.close()
 
 
@@ -231,7 +231,7 @@ class Appended(Sink):
     def _hold(self, file: int) -> None:
         """Have this file, and be the only one who has it."""
         self._file = file
-        _held.add(self)
+        _open.add(self)
         try:
             import fcntl
         except ImportError:  # another operating system: see `_renew`
@@ -393,7 +393,7 @@ class Appended(Sink):
 
     def close(self) -> None:
         file, self._file = self._file, -1
-        _held.discard(self)
+        _open.discard(self)
         if file >= 0:
             os.close(file)
 

@@ -244,7 +244,7 @@ class Inserted(Sink):
         if offset is not None:
             # Whoever had the run before may be moving these rows at this moment: it is waited for, and what it has
             # moved is not here any more.
-            staged = self._found(cursor, offset, alone=True)
+            staged = self._found(cursor, offset, lock=True)
             told = [entry for piece, entries in staged if piece == _REFUSED for entry in entries]
             rows = [entry for piece, entries in staged if piece != _REFUSED for entry in entries]
             refused: dict[int, Exception] = {}
@@ -260,15 +260,15 @@ class Inserted(Sink):
         else:
             self._clear(cursor)
 
-    def _found(self, cursor: Any, number: int, *, alone: bool = False) -> list[tuple[int, Any]]:
+    def _found(self, cursor: Any, number: int, *, lock: bool = False) -> list[tuple[int, Any]]:
         """
-        What is staged of a batch: numbers of pieces, and what is in them. `alone`: nobody else has it until the
+        What is staged of a batch: numbers of pieces, and what is in them. `lock`: nobody else has it until the
         transaction ends.
         """
         mark = self._mark
-        lock = " for update" if alone and self._dialect != "sqlite" else ""  # a transaction of SQLite is alone anyway
+        locking = " for update" if lock and self._dialect != "sqlite" else ""  # SQLite locks the file anyway
         cursor.execute(
-            f"select piece, content from {STAGE} where run = {mark} and batch = {mark} order by piece{lock}",
+            f"select piece, content from {STAGE} where run = {mark} and batch = {mark} order by piece{locking}",
             (self._run, number),
         )
         pairs = [

@@ -25,7 +25,7 @@ from outlast.store.faults import StoreError
 from outlast.store.filters import FIELDS, checked, chooses, spelled_out
 from outlast.store.letters import earlier_failures
 from outlast.store.records import from_us
-from outlast.work.patience import persist
+from outlast.work.patience import keep_trying
 
 if TYPE_CHECKING:
     import os
@@ -254,7 +254,7 @@ class DeadLetters:
                 return self._chosen(store, ids, wanted)
             return self._left(store, before, ids, wanted)
 
-        chosen, owner = persist(choose, "the store", unclear=False)
+        chosen, owner = keep_trying(choose, "the store", unclear=False)
         first = _spread(len(chosen), canary or 0)
         order = [chosen[place] for place in first]
         # What comes home to one run comes together.

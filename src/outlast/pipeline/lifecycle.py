@@ -27,7 +27,7 @@ from outlast.pipeline.intake import Intake, beside
 from outlast.pipeline.keys import Ahead, NoKey, checked
 from outlast.pipeline.lease import let_go, take
 from outlast.pipeline.logs import marked
-from outlast.pipeline.record.books import Accounting, in_words, tally
+from outlast.pipeline.record.books import Accounting, counts_in_words, in_words
 from outlast.pipeline.record.writer import as_row
 from outlast.pipeline.replays import (
     LOOKED_THROUGH,
@@ -48,7 +48,7 @@ from outlast.store import StoreError
 from outlast.store.records import ENDED
 from outlast.verdicts import classify
 from outlast.work import leases
-from outlast.work.patience import persist, terms
+from outlast.work.patience import keep_trying, terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,7 +158,7 @@ class Run:
                 self._items = checked(open_source(self._source), plan.item_key)
             finally:
                 self._looking = None
-        store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
+        store: Store = await _aside(lambda: keep_trying(lambda: plan.home.store, "the store"))
         now = identity_of(plan, sink)
         try:
             record, lease, before = await self._open(store, sink, now)
@@ -223,7 +223,7 @@ class Run:
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
         plan, began = self.plan, here.get().clock.now()
-        state = await _aside(lambda: persist(lambda: store.shard_state(record.number, 0), "the store"))
+        state = await _aside(lambda: keep_trying(lambda: store.shard_state(record.number, 0), "the store"))
         books = Accounting(plan.bounds, record.counts, record.spent)
         codec, types = plan.home.codec, plan.types()
         options: dict[str, Any] = {
@@ -237,7 +237,7 @@ class Run:
         resends: Resends | None = None
         if isinstance(self._source, Chosen) and self._origins is not None:
             resends = self._resends = Resends(self._source, plan, lease, self._origins, **options)
-            await _aside(lambda: persist(resends.begin, "the store"))
+            await _aside(lambda: keep_trying(resends.begin, "the store"))
 
         intake = resends or Intake(self._items, plan.item_key, stages=plan.stages, doubted=self._doubted, **options)
         self.runner = runner = Runner(plan, store, record, lease, books, sink, intake, stop, self._deliver)
@@ -307,9 +307,9 @@ class Run:
             if self._origins is not None:
                 await _aside(self._origins.finish)
             if sink is not None and status in ENDED:
-                await _aside(lambda: persist(sink.finish, "the sink"))
+                await _aside(lambda: keep_trying(sink.finish, "the sink"))
                 if self._origins is not None or runner.record.replayed_by is not None:
-                    await _aside(lambda: persist(lambda: runner.store.hold_sink(runner.lease, None), "the store"))
+                    await _aside(lambda: keep_trying(lambda: runner.store.hold_sink(runner.lease, None), "the store"))
             if sink is not None:
                 await _aside(lambda: mark_left(runner.store, runner.lease, sink))
         except Exception as error:  # noqa: BLE001 - all items are on record: a resume finishes it
@@ -437,7 +437,7 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
     """The run of this key, the right to work on it and to write to its sink, and the run as it was found."""
     name = None if sink is None else sink.name
     key, at = plan.run_key or here.get().ids.new(), address_of(plan.sink)
-    record: RunRecord = persist(
+    record: RunRecord = keep_trying(
         lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, sink_at=at, identity=now),
         "the store",
     )
@@ -452,14 +452,14 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
         raise
     lease, bound = take(store, record), _is_bound(record)
     try:
-        held: RunRecord | None = None if bound else persist(lambda: store.run(record.id), "the store")
-        if not bound and (held is None or _is_bound(held)):
+        known: RunRecord | None = None if bound else keep_trying(lambda: store.run(record.id), "the store")
+        if not bound and (known is None or _is_bound(known)):
             # Another process has withdrawn it, or read something of it, before the lease was there.
-            if held is not None or not persist(lambda: store.forget_run(lease), "the store"):
+            if known is not None or not keep_trying(lambda: store.forget_run(lease), "the store"):
                 let_go(store, lease)
             leases.ended(lease)
             return _opened(store, plan, sink, now)
-        goes_on = persist(
+        goes_on = keep_trying(
             lambda: store.set_run(
                 lease,
                 record.id,
@@ -473,14 +473,14 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
         if not goes_on:  # it was cancelled while the lease of another process was waited for
             raise _cancelled(plan, record.run_key)
         if record.sink_at != at:
-            persist(lambda: store.note_sink(lease, at), "the store")
+            keep_trying(lambda: store.note_sink(lease, at), "the store")
         if not bound and (record.sink, record.sink_at) != (name, at):
-            persist(lambda: store.change_sink(lease, name, anew=record.sink_at != at), "the store")
+            keep_trying(lambda: store.change_sink(lease, name, anew=record.sink_at != at), "the store")
         # With the counts of who had the lease before.
-        again: RunRecord = persist(lambda: store.run(record.id), "the store") or record
+        again: RunRecord = keep_trying(lambda: store.run(record.id), "the store") or record
         if again.passes > 1:
             # In a run of an older version attempts may be on record under higher numbers, which must not come twice.
-            newest: int = persist(lambda: store.newest_pass(record.number), "the store")
+            newest: int = keep_trying(lambda: store.newest_pass(record.number), "the store")
             again = replace(again, passes=max(again.passes, newest + 1))
     except BaseException:
         let_go(store, lease)
@@ -585,14 +585,14 @@ def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
 
 def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, before: RunRecord) -> RunRecord:
     if record.kind == "replay":  # who finds it dead makes its sink good
-        persist(lambda: store.hold_sink(lease, record.id), "the store")
+        keep_trying(lambda: store.hold_sink(lease, record.id), "the store")
     try:
         with _failing(before):
             return make_ready(sink, store, record, lease, before=before)
     except ConfigurationError:
         if record.kind != "replay":
             raise
-        runs = persist(lambda: store.runs(record.pipeline, limit=LOOKED_THROUGH), "the store")
+        runs = keep_trying(lambda: store.runs(record.pipeline, limit=LOOKED_THROUGH), "the store")
         same = [run for run in runs if run.kind == "run" and run.sink_at == record.sink_at]
         # Of an object only its kind is on record; of a file the name may be relative.
         own = next((run for run in same if sink.place is not None or run.sink == sink.name), None)
@@ -608,7 +608,7 @@ def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, before: Ru
 def _set_free(store: Store, lease: Lease, record: RunRecord) -> None:
     """Letters that were claimed and not settled are open again."""
     try:
-        persist(lambda: store.free_letters(lease, record.id, "its replay has ended before its turn"), "the store")
+        keep_trying(lambda: store.free_letters(lease, record.id, "its replay has ended before its turn"), "the store")
     except Exception as error:  # noqa: BLE001 - whoever replays next opens them
         warn("letters of the replay could not be opened again: %s", error_text(error))
 
@@ -671,7 +671,7 @@ def _ended(
     unwritten: Exception | None = None
     try:
         if result.status in ENDED and result.reason != "store_error":
-            persist(write, "the store")  # whoever gets this result must find it there, too
+            keep_trying(write, "the store")  # whoever gets this result must find it there, too
         else:  # the store was waited for, or somebody waits for us to end
             write()
     except Exception as error:  # noqa: BLE001 - whoever gets the result is told
@@ -723,7 +723,7 @@ def _why(status: str, reason: str | None, runner: Runner, untried: int | None) -
     counts, bounds = runner.books.counts(), runner.books.bounds
     missing = counts.source_exhausted and runner.status is None and runner.reason is None
     elsewhere = runner.record.elsewhere
-    said = tally(counts, missing=missing, elsewhere=elsewhere, untried=untried)
+    said = counts_in_words(counts, missing=missing, elsewhere=elsewhere, untried=untried)
     again = f"; run it again with run_key={runner.record.run_key!r} to go on"
     problem = "" if runner.error is None else f"{type(runner.error).__name__}: {error_text(runner.error)}"
     match reason or status:
