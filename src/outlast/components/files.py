@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.components import lines, packed
+from outlast.components import lines, packed, registry
 from outlast.components.csvs import TABLES
 from outlast.components.reading import Aside, Source
-from outlast.errors import ConfigurationError
+from outlast.errors import ConfigurationError, nearest
+from outlast.kernel.redact import mask
 from outlast.kernel.value import put
 from outlast.settings.checks import Check
 
@@ -103,6 +104,12 @@ def _found(pattern: str) -> list[Path]:
     # A file of that very name wins: brackets are legal in names.
     names = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - the pattern may be absolute
     paths = [path for path in map(Path, names) if path.is_file()]
+    if not paths and registry.is_address(pattern):
+        known = registry.names("sources")
+        others = f" ({', '.join(known)})" if known else ""
+        near = nearest(registry.name_in(pattern), known)
+        message = f"expected the address of a source to have a registered name{others}, got: {mask(pattern)}.{near}"
+        raise ConfigurationError(message)
     if not paths:
         folder = (
             f" It is a folder: name its files, such as {pattern.rstrip('/')}/*.parquet."

@@ -77,7 +77,7 @@ def gathered(store: Store, run: RunRecord) -> Report:
     groups = store.failed_groups(run.id, limit=_LISTED)
     complete = _complete(sums)
     stages = _stages(run, sums, complete=complete)
-    letters = _letters(groups, sums, run.id, store.code_option(run.pipeline), store.app_option())
+    letters = _letters(groups, sums, run, store.code_option(run.pipeline), store.app_option())
     counts = _counts(run)
     return Report(
         format=FORMAT,
@@ -471,8 +471,16 @@ def _warnings(rows: Iterable[tuple[str, int]]) -> tuple[tuple[Warned, ...], int]
 
 
 def _letters(
-    groups: Sequence[StoredGroup], sums: Sums, run: str, code: Sequence[str], app: Sequence[str]
+    groups: Sequence[StoredGroup], sums: Sums, run: RunRecord, code: Sequence[str], app: Sequence[str]
 ) -> tuple[LetterGroup, ...]:
+    from outlast.pipeline.replays import only_given
+
+    def replay(group: StoredGroup) -> str:
+        if only_given(run) is not None:  # no command can give it
+            return f"app.dead_letters.replay(group={group.id!r}, run={run.id!r}, sink=...)"
+        canary = ["--canary", "20"] if group.count > 20 else []
+        return shlex.join(["outlast", "dlq", "replay", "--group", group.id, "--run", run.id[:12], *canary, *code, *app])
+
     waiting: dict[tuple[str, str], int] = defaultdict(int)
     whole = 0
     for mark, stage, status, number in sums.letters:
@@ -492,21 +500,8 @@ def _letters(
             sample_keys=tuple(sanitise(key, 120) for key in group.sample_keys),
             first_seen_at=group.first_seen_at,
             last_seen_at=group.last_seen_at,
-            look=shlex.join(["outlast", "dlq", "list", "--group", group.id, "--run", run[:12], *app]),
-            replay=shlex.join(
-                [
-                    "outlast",
-                    "dlq",
-                    "replay",
-                    "--group",
-                    group.id,
-                    "--run",
-                    run[:12],
-                    *(["--canary", "20"] if group.count > 20 else []),
-                    *code,
-                    *app,
-                ]
-            ),
+            look=shlex.join(["outlast", "dlq", "list", "--group", group.id, "--run", run.id[:12], *app]),
+            replay=replay(group),
         )
         for group in groups
     )
