@@ -48,8 +48,7 @@ class Secret:
     def env(cls, name: str, /) -> Secret:
         """The secret in this environment variable."""
         if not name or not isinstance(name, str):
-            message = "expected the name of an environment variable, got an empty one."
-            raise ConfigurationError(message)
+            raise ConfigurationError("expected the name of an environment variable, got an empty one.")
         return cls(name)
 
     @property
