@@ -376,13 +376,14 @@ class Letters:
             return self._open_claimed(tx, run, reason)
 
     def claimants(self) -> list[Claimant]:
-        """Whoever has claimed letters that are not settled."""
+        """Whoever has claimed letters that are not settled; letters of jobs that were requeued wait for those."""
         database = self._database
         with database.reading() as tx:
             claims: list[str] = [
                 row[0]
                 for row in tx.rows(
-                    f"select distinct {_CLAIM} from outlast_dead_letters where app = ? and status = 'replaying'",
+                    f"select distinct {_CLAIM} from outlast_dead_letters where app = ? and status = 'replaying' "
+                    f"and not (kind = 'job' and {_CLAIM} like 'job %')",
                     self.app,
                 )
             ]

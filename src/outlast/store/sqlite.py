@@ -47,6 +47,7 @@ class Sqlite(Database):
     begin = "begin immediate"
     for_update = for_share = skip_locked = ""
     arrays = False
+    known_here = "select count(*) from sqlite_master where name = 'outlast_store'"
     labelled = "?"
     among = "in (select value from json_each(?))"
     lower = "lower({})"

@@ -203,7 +203,7 @@ class Upkeep:
 
         ``runs``: those that ended, with their items and attempts, unless dead letters of theirs are open: those come
         home to them. Their other dead letters stay. ``dead_letters``: those resolved or archived. ``events``: all but
-        those of runs that have not ended.
+        those of runs that have not ended. ``jobs``: those that succeeded or were cancelled; ``failed_jobs``: the others.
         """
         before, left = to_us(older_than), math.inf if at_most is None else at_most
         if kind == "runs":
@@ -215,7 +215,9 @@ class Upkeep:
             going_on = "select 1 from outlast_runs where outlast_runs.id = outlast_events.run and finished is null"
             condition = f"app = ? and at < ? and not exists ({going_on})"
             return self._delete("outlast_events", "id", condition, left, self.app, before)
-        message = f"expected kind to be one of runs, dead_letters, events, got: {kind!r}."
+        if kind in {"jobs", "failed_jobs"}:
+            return self._prune_jobs(kind, before, left)
+        message = f"expected kind to be one of runs, dead_letters, events, jobs, failed_jobs, got: {kind!r}."
         raise ValueError(message)
 
     def _prune_runs(self, before: int, left: float) -> int:
@@ -257,6 +259,40 @@ class Upkeep:
                 tx.execute("delete from outlast_runs where number = ?", number)
             done += 1
         return done
+
+    def _prune_jobs(self, kind: Prunable, before: int, left: float) -> int:
+        """
+        Jobs go with their attempts; their dead letters stay. One that succeeded stays as long as its unique key is to be
+        held.
+        """
+        states = ("failed",) if kind == "failed_jobs" else ("succeeded", "cancelled")
+        deleted = 0
+        for state in states:
+            while deleted < left and (done := self._prune_ended(state, before)):
+                deleted += done
+        return deleted
+
+    def _prune_ended(self, state: str, before: int) -> int:
+        database = self._database
+        # The states twice: the second time as they are in the index.
+        over = (
+            f"app = ? and state = '{state}' and ended < ? and state in ('succeeded', 'failed', 'cancelled') "
+            f"and (unique_until is null or unique_until <= {database.now})"
+        )
+        with database.reading() as tx:  # a transaction that writes is not begun for nothing
+            if tx.row(f"select 1 from outlast_jobs where {over} limit 1", self.app, before) is None:
+                return 0
+        with database.writing() as tx:
+            # Materialised: a planner may do a limited query more than once, and delete more than that.
+            rows = tx.rows(
+                f"with old as materialized (select id from outlast_jobs where {over} order by ended, id limit {_CHUNK} {database.skip_locked}) "
+                f"delete from outlast_jobs where id in (select id from old) and state = '{state}' returning id",
+                *(self.app, before),
+            )
+            tx.execute(
+                f"delete from outlast_job_attempts where job {database.among}", database.passed(row[0] for row in rows)
+            )
+        return len(rows)
 
     def _emptied(self, table: str, run: int) -> int:
         """Delete the first rows of a run; how many there were."""
