@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from outlast.store import open_store
-from outlast.store.records import AttemptRow, Batch, DeadLetterRow, ItemRow, StageMark
+from outlast.store.records import AttemptRow, Changes, DeadLetterRow, ItemRow, StageMark
 
 BATCH = 2000
 STAGES = ("parse", "ask", "check")
@@ -42,7 +42,7 @@ def opened(backend):
 def batches(items, token):
     for first in range(0, items, BATCH):
         seqs = range(first, min(items, first + BATCH))
-        yield Batch(
+        yield Changes(
             items=[ItemRow(n, f"{n:032x}", "succeeded", 2, 3, 0, None, (), {}, None, START + n, 900) for n in seqs],
             attempts=[AttemptRow(n, stage, token, 1, "success", START + n, 300) for n in seqs for stage in range(3)],
             read=seqs[-1] + 1,

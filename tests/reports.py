@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import outlast
-from outlast.store.records import Batch, ItemRow, StageMark
+from outlast.store.records import Changes, ItemRow, StageMark
 from outlast.testing import virtual_time
 from stores import START, attempt, letter
 
@@ -69,6 +69,6 @@ def hostile(store):
     letters = [
         letter(1, run=run.id, seq=0, stage="<b>stage</b>", item_key=EVIL, **wrong, payload=b'{"v":1,"d":"<payload>"}')
     ]
-    store.write(lease, Batch(items=[dead], attempts=rows, dead_letters=letters, read=1, source_exhausted=True))
+    store.write(lease, Changes(items=[dead], attempts=rows, dead_letters=letters, read=1, source_exhausted=True))
     store.set_run(lease, run.id, status="failed", why=f"{EVIL} {SECRET}")
     return run

@@ -7,7 +7,7 @@ from itertools import count
 
 import psycopg
 
-from outlast.store.records import AttemptRow, Batch, DeadLetterRow, ItemRow, StageMark
+from outlast.store.records import AttemptRow, Changes, DeadLetterRow, ItemRow, StageMark
 
 START = 1_800_000_000_000_000  # microseconds: in January 2027
 STAGES = (StageMark("parse"), StageMark("label", "2", checkpoint=True))
@@ -76,14 +76,14 @@ def letter(number=None, **fields):
     return DeadLetterRow(**(given | fields))
 
 
-def batch(*seqs, pass_=1, **fields):
+def changes(*seqs, pass_=1, **fields):
     """Items that succeeded, each with an attempt at both stages."""
     given = {
         "items": [item(seq) for seq in seqs],
         "attempts": [attempt(seq, stage, pass_=pass_) for seq in seqs for stage in (0, 1)],
         "read": max(seqs, default=-1) + 1,
     }
-    return Batch(**(given | fields))
+    return Changes(**(given | fields))
 
 
 def sql(store, statement, *parameters):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from outlast import RetryPolicy
-from outlast.calls.quiet import persist
+from outlast.calls.quiet import keep_trying
 from outlast.errors import LeaseLost
 from outlast.kernel.clock import Stop, stopping
 from outlast.store.sqlite import Sqlite
@@ -36,7 +36,7 @@ def test_what_passes_is_waited_for_without_a_word():
     """The policy says how long; no event is told, and the error that was waited for is told to the caller once."""
     service, told = Service(ConnectionError("one"), TimeoutError("two"), ConnectionError("three")), []
     with virtual_time() as time, capture_events() as events:
-        assert persist(service, STEADY, 60.0, waits=told.append) == "done"
+        assert keep_trying(service, STEADY, 60.0, waits=told.append) == "done"
     assert (service.calls, time.sleeps, events) == (4, [1.0, 1.0, 1.0], [])
     assert [str(error) for error in told] == ["one"]
 
@@ -45,7 +45,7 @@ def test_what_passes_is_waited_for_without_a_word():
 def test_what_the_policy_does_not_want_is_raised_at_once(error):
     """As it is: nothing is attached to it."""
     with virtual_time() as time, pytest.raises(type(error)) as caught:
-        persist(Service(error), STEADY, 60.0)
+        keep_trying(Service(error), STEADY, 60.0)
     assert caught.value is error
     assert (time.sleeps, getattr(error, "__notes__", [])) == ([], [])
 
@@ -55,7 +55,7 @@ def test_patience_begins_with_the_first_failure(patience, calls):
     """A wait that does not fit is not begun; the last error is raised."""
     service = Service(*(ConnectionError(str(number)) for number in range(9)))
     with virtual_time(), pytest.raises(ConnectionError) as caught:
-        persist(service, STEADY, patience)
+        keep_trying(service, STEADY, patience)
     assert (service.calls, str(caught.value)) == (calls, str(calls - 1))
 
 
@@ -64,7 +64,7 @@ def test_a_stop_ends_the_wait():
     stop = Stop()
     service = Service(*[ConnectionError()] * 3)
     with virtual_time(), pytest.raises(InterruptedError, match="asked to stop while the disk is full"):
-        persist(
+        keep_trying(
             service, STEADY, 60.0, stop=stop, stopped="asked to stop while the disk is full", waits=lambda _: stop.set()
         )
     assert service.calls == 1
@@ -74,14 +74,14 @@ def test_a_lost_lease_is_never_waited_for(on_terms):
     """Whatever else may pass: that does not, and what is unclear passes only if it is said."""
     with virtual_time() as time:
         with pytest.raises(LeaseLost):
-            patience.persist(Service(LeaseLost("gone")), "the store")
+            patience.keep_trying(Service(LeaseLost("gone")), "the store")
         with pytest.raises(RuntimeError):
-            patience.persist(Service(RuntimeError("odd")), "the sink", unclear=False)
+            patience.keep_trying(Service(RuntimeError("odd")), "the sink", unclear=False)
         assert time.sleeps == []
-        assert patience.persist(Service(RuntimeError("odd")), "the store") == "done"
+        assert patience.keep_trying(Service(RuntimeError("odd")), "the store") == "done"
         on_terms(patience=0.0)
         with pytest.raises(ConnectionError):
-            patience.persist(Service(ConnectionError()), "the store", patience=60.0)
+            patience.keep_trying(Service(ConnectionError()), "the store", patience=60.0)
     assert len(time.sleeps) == 1
 
 
@@ -92,7 +92,7 @@ def test_the_stop_of_the_program_is_heard():
     try:
         stop.set()
         with virtual_time(), pytest.raises(InterruptedError, match="while the store could not be used"):
-            patience.persist(Service(ConnectionError()), "the store")
+            patience.keep_trying(Service(ConnectionError()), "the store")
     finally:
         stopping.reset(token)
 

@@ -140,8 +140,8 @@ def test_no_attempt_begins_while_what_is_finished_fills_the_room(app, monkeypatc
     full, begun, at_the_halt = threading.Event(), [], []
 
     class Watched(Memory):
-        def shut(self):
-            super().shut()
+        def block(self):
+            super().block()
             full.set()
 
     def held(store, lease, batch):

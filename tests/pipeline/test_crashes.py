@@ -22,7 +22,7 @@ import outlast
 from forked import Forked
 from outlast.store import Store, StoreRefused, StoreUnavailable
 from outlast.store import postgres as database
-from outlast.testing import virtual_time
+from outlast.testing import capture_events, virtual_time
 from servers.disk import Disk
 from servers.postgres import Postgres
 
@@ -428,6 +428,34 @@ def test_a_store_that_is_away_when_the_run_ends_is_waited_for(app, monkeypatch):
     assert (result.status, lost) == ("completed", [])
     assert app.store.find_run("p", "k").status == "completed"
     assert [event.name for event in app.store.events(result.id)] == ["run_started", "run_finished"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "said"),
+    [
+        (StoreUnavailable("the server is restarting"), "store_error", "the end of the run could not be recorded"),
+        (outlast.LeaseLost("taken over"), "lease_lost", "another process works on this run now"),
+    ],
+)
+def test_an_end_that_is_not_on_record_is_no_good_end(app, monkeypatch, fault, reason, said):
+    """D-21: the caller hears of it, so do those who listen, and the same key ends the run."""
+    set_run = Store.set_run
+
+    def away(store, lease, run_id, *, status, **how):
+        if status == "completed":
+            raise fault
+        return set_run(store, lease, run_id, status=status, **how)
+
+    with monkeypatch.context() as patched, virtual_time(), capture_events() as told:
+        patched.setattr(Store, "set_run", away)
+        with pytest.raises(outlast.RunFailed, match=said) as raised:
+            doubled(app).run(range(10), run_key="k")
+    result = raised.value.result
+    assert (result.status, result.reason, result.error, result.counts.succeeded) == ("failed", reason, fault, 10)
+    assert [(event.status, event.reason) for event in told if event.name == "run_finished"] == [("failed", reason)]
+    assert app.store.find_run("p", "k").status == "running"
+    again = doubled(app).run(range(10), run_key="k")
+    assert (again.status, again.counts.succeeded) == ("completed", 10)
 
 
 def test_a_run_that_is_cancelled_while_its_lease_is_waited_for_does_not_begin(app):

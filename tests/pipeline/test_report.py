@@ -19,7 +19,7 @@ import outlast
 from outlast import report
 from outlast.report.gather import spread
 from outlast.report.story import Moment
-from outlast.store.records import Batch, StageMark
+from outlast.store.records import Changes, StageMark
 from outlast.testing import virtual_time
 from reports import EVIL, LENIENT, STEADY, hostile, scripted
 from stores import attempt, item
@@ -221,7 +221,7 @@ def test_percentiles_are_off_by_half_a_percent_at_most(app):
     durations = [int(1.007**n) for n in range(1, 3000)]
     rows = [attempt(seq)._replace(took_us=took) for seq, took in enumerate(durations)]
     items = [item(seq, stage=0, attempts=1)._replace(took_us=took) for seq, took in enumerate(durations)]
-    app.store.write(lease, Batch(items=items, attempts=rows, read=len(rows)))
+    app.store.write(lease, Changes(items=items, attempts=rows, read=len(rows)))
     (stage,) = report.read(app, run.id).stages
     for share, value in ((0.5, stage.took.p50), (0.95, stage.took.p95), (0.99, stage.took.p99)):
         exact = durations[int(-(-share * len(durations) // 1)) - 1] / 1e6
@@ -262,12 +262,12 @@ def test_an_item_enters_a_stage_once_however_often_the_run_goes_on(app):
     # Item 0 ends in the first pass; 1 is cut short at the second stage, 2 before it.
     rows = [attempt(seq, stage=0, pass_=lease.token) for seq in range(3)]
     rows += [attempt(0, stage=1, pass_=lease.token), attempt(1, stage=1, pass_=lease.token, error="cut", **cut)]
-    store.write(lease, Batch(items=[item(0, stage=1, attempts=2)], attempts=rows, read=3))
+    store.write(lease, Changes(items=[item(0, stage=1, attempts=2)], attempts=rows, read=3))
     store.drop_lease(lease)
     lease = store.take_run(run.number, 0, "another", 60)
     rows = [attempt(seq, stage=stage, pass_=lease.token) for seq in (1, 2, 3) for stage in (0, 1)]
     ended = [item(1, stage=1, attempts=4), item(2, stage=1, attempts=3), item(3, stage=1, attempts=2)]
-    store.write(lease, Batch(items=ended, attempts=rows, read=4, source_exhausted=True))
+    store.write(lease, Changes(items=ended, attempts=rows, read=4, source_exhausted=True))
     found = report.read(app, "k")
     parse, label = found.stages
     assert (found.passes, found.complete) == (2, True)
@@ -328,6 +328,21 @@ def test_a_run_or_an_item_that_is_not_there_is_named(app):
     assert report.read(app, "same", pipeline="b").run.pipeline == "b"
     with pytest.raises(outlast.ConfigurationError, match=r"the key or the position of an item of same, got: 'x'"):
         report.story(app, "same", "x", pipeline="a")
+
+
+def test_letters_whose_sink_only_a_program_has_are_replayed_from_python(app):
+    """No command is proposed that would be refused."""
+
+    @outlast.stage
+    def first(number):
+        if number == 3:
+            raise ValueError("broken")
+        return number
+
+    pipeline = outlast.Pipeline("p", first, app=app, **LENIENT)
+    result = pipeline.run(range(40), sink=lambda rows: None)
+    (group,) = report.of(result).letters
+    assert group.replay == f"app.dead_letters.replay(group={group.group!r}, run={result.id!r}, sink=...)"
 
 
 # -- after replays ----------------------------------------------------------------------------------------------------------------------

@@ -13,12 +13,12 @@ import pytest
 from outlast import classify
 from outlast.store import Store, StoreError, StoreUnavailable, open_store
 from outlast.store.leases import fenced
-from outlast.store.records import Batch, RunCounts
+from outlast.store.records import Changes, RunCounts
 from outlast.store.sqlite import Sqlite
 from servers.disk import Disk
 from servers.postgres import USER, Postgres
 from servers.proxy import Proxy
-from stores import STAGES, batch, contents, item, letter, started
+from stores import STAGES, changes, contents, item, letter, started
 
 
 def transient(error, *classes):
@@ -64,7 +64,7 @@ def test_a_full_disk_loses_nothing_and_when_there_is_room_it_goes_on(backend, re
             while error is None:
                 assert number < 100
                 before = contents(store)
-                full = Batch(
+                full = Changes(
                     items=[item(number * 10 + seq, output=os.urandom(100_000)) for seq in range(10)],
                     dead_letters=[letter(number)],
                     read=number * 10 + 10,
@@ -107,7 +107,11 @@ def test_a_file_locked_by_another_program_is_waited_for_and_then_a_clear_error(l
     store, other = locked
     run, lease = started(store)
     other.execute("begin immediate")
-    for write in (lambda: store.write(lease, batch(0)), lambda: store.beat(lease), lambda: store.want(run.id, "pause")):
+    for write in (
+        lambda: store.write(lease, changes(0)),
+        lambda: store.beat(lease),
+        lambda: store.want(run.id, "pause"),
+    ):
         with pytest.raises(
             StoreUnavailable, match=r"is locked: another program has been writing to it for 0.2 s"
         ) as caught:
@@ -115,7 +119,7 @@ def test_a_file_locked_by_another_program_is_waited_for_and_then_a_clear_error(l
         assert transient(caught.value, "database_connection")
     assert store.run(run.id).wanted is None
     other.execute("rollback")
-    store.write(lease, batch(0))
+    store.write(lease, changes(0))
     assert store.run(run.id).counts.succeeded == 1
 
 
@@ -125,7 +129,7 @@ def test_a_writer_gets_its_turn(tmp_path):
         run, lease = started(store)
         other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
         other.execute("begin immediate")
-        writer = threading.Thread(target=store.write, args=(lease, batch(0)))
+        writer = threading.Thread(target=store.write, args=(lease, changes(0)))
         writer.start()
         writer.join(0.1)
         assert writer.is_alive()
@@ -163,19 +167,19 @@ def test_a_restarted_server_is_found_again(mode):
     """While it is down every call fails as a lost connection; once it is back the next call works, with all that was committed."""
     with Postgres() as server, open_store(server.dsn) as store:
         run, lease = started(store)
-        store.write(lease, batch(0, 1))
+        store.write(lease, changes(0, 1))
         server.stop(mode)
         for call in (
-            lambda: store.write(lease, batch(2)),
+            lambda: store.write(lease, changes(2)),
             lambda: store.run(run.id),
-            lambda: store.write(lease, batch(2)),
+            lambda: store.write(lease, changes(2)),
             lambda: store.beat(lease),
         ):
             with pytest.raises(StoreUnavailable) as caught:
                 call()
             assert transient(caught.value, "database_connection")
         server.start()
-        store.write(lease, batch(2))
+        store.write(lease, changes(2))
         assert store.beat(lease)[0].token == lease.token
         assert store.run(run.id).counts.succeeded == 3
 
@@ -205,11 +209,11 @@ def test_after_a_cut_connection_the_next_call_connects_again(postgres):
             store.run(run.id)
         assert transient(caught.value, "database_connection")
         assert store.run(run.id).status == "running"
-        store.write(lease, batch(0))
+        store.write(lease, changes(0))
         proxy.cut()
         with pytest.raises(StoreUnavailable):
-            store.write(lease, batch(1))
-        store.write(lease, batch(1))
+            store.write(lease, changes(1))
+        store.write(lease, changes(1))
         assert store.run(run.id).counts == RunCounts(total=2, succeeded=2)
 
 
@@ -222,7 +226,7 @@ def test_a_session_ended_by_an_administrator_is_replaced(postgres):
             postgres.terminate(tx.row("select pg_backend_pid()")[0])
             tx.execute("select 1")
         assert transient(caught.value, "database_connection")
-        store.write(lease, batch(0))
+        store.write(lease, changes(0))
         assert store.run(run.id).why == ""
 
 
@@ -294,9 +298,9 @@ def test_a_file_that_goes_away_under_an_open_store_is_an_error(tmp_path, what):
         if what == "replaced":
             path.touch()
         with pytest.raises(StoreError, match="was deleted, moved or replaced while it was open"):
-            store.write(lease, batch(0))
+            store.write(lease, changes(0))
         (tmp_path / "aside.db").rename(path)
-        store.write(lease, batch(0))
+        store.write(lease, changes(0))
         assert store.run(run.id).counts.succeeded == 1
 
 

@@ -10,8 +10,8 @@ import pytest
 from outlast import classify
 from outlast.errors import LeaseLost
 from outlast.store import StoreRefused, StoreUnavailable
-from outlast.store.records import Batch, Checkpoint, EventRow, Homecoming, LetterFailure, Mended, RunCounts, Settled
-from stores import START, Plan, attempt, batch, contents, counts, item, letter, sql, started
+from outlast.store.records import Changes, Checkpoint, EventRow, Homecoming, LetterFailure, Mended, RunCounts, Settled
+from stores import START, Plan, attempt, changes, contents, counts, item, letter, sql, started
 
 AGAIN = LetterFailure("label", "again", "E", "timeout", "network", "f" * 16, attempts=2, first_us=START)
 EVERYTHING = {
@@ -50,11 +50,11 @@ def prepared(store):
     """A replay, its lease, and a batch of it that brings an item home to another run."""
     run, lease = started(store)
     _, held = started(store, "yesterday", owner="second")
-    store.write(held, Batch(items=[item(0), item(5, "dlq", reason="boom")], read=6, sink_offset=10))
+    store.write(held, Changes(items=[item(0), item(5, "dlq", reason="boom")], read=6, sink_offset=10))
     store.add_letters([letter(number, status="replaying", claimed_by=run.id) for number in (77, 78, 79)])
     mended = [Mended(5, 0, "succeeded", degraded=True, reason=None, warnings=("late",), output=b"home")]
     coming = Homecoming(lease=held, items=mended, sink_offset=30, judge=said)
-    return run, lease, Batch(**EVERYTHING, homes=[coming])
+    return run, lease, Changes(**EVERYTHING, homes=[coming])
 
 
 def test_a_batch_comes_back_as_it_was(store):
@@ -111,16 +111,16 @@ def test_a_success_can_be_taken_back(store):
     """Its row goes, with what it counted and spent; it may end in another way. Twice is once, and nothing but successes is touched."""
     run, lease = started(store)
     rows = [item(0, degraded=True, spent={"usd": 0.25}), item(1, spent={"usd": 0.5}), item(2, "dlq")]
-    store.write(lease, Batch(items=rows, read=3))
+    store.write(lease, Changes(items=rows, read=3))
     assert store.find_keys(run.number, [rows[0].key]) == {rows[0].key: (0, "succeeded")}
-    undone = Batch(undone=[0, 2, 99], items=[item(0, "dlq", spent={"usd": 0.25})], read=3)
+    undone = Changes(undone=[0, 2, 99], items=[item(0, "dlq", spent={"usd": 0.25})], read=3)
     for _ in range(2):
         store.write(lease, undone)
         found = store.run(run.id)
         assert found.counts == RunCounts(total=3, succeeded=1, skipped=0, dlq=2, failed=0, degraded=0)
         assert found.spent == {"usd": 0.75}
     assert store.find_keys(run.number, [rows[0].key]) == {rows[0].key: (0, "dlq")}
-    store.write(lease, Batch(undone=[1], read=3))
+    store.write(lease, Changes(undone=[1], read=3))
     assert store.run(run.id).counts == RunCounts(total=3, succeeded=0, skipped=0, dlq=2, failed=0, degraded=0)
     assert store.run(run.id).spent == {"usd": 0.25}
     assert [row.seq for row in store.items(run.number)] == [0, 2]
@@ -153,7 +153,7 @@ def test_a_commit_whose_answer_is_lost_can_be_written_again(store, monkeypatch):
     _, lease, full = prepared(store)
     plan = Plan(store, monkeypatch)
     plan.fail(1000)
-    store.write(lease, Batch())
+    store.write(lease, Changes())
     beside = plan.seen  # what an empty batch takes, its commit last
     plan.fail(None)
     before = contents(store)
@@ -218,12 +218,12 @@ def test_what_is_written_twice_is_there_once(store):
 def test_a_finished_item_never_changes(store, status):
     """Another status for it is a defect of whoever writes: refused, with everything that came along."""
     run, lease = started(store)
-    store.write(lease, batch(0, 1))
+    store.write(lease, changes(0, 1))
     before = contents(store)
     with pytest.raises(StoreRefused, match=f"item 1 is finished as 'succeeded' and cannot become '{status}'"):
-        store.write(lease, Batch(items=[item(7), item(1, status)], dead_letters=[letter(9)]))
+        store.write(lease, Changes(items=[item(7), item(1, status)], dead_letters=[letter(9)]))
     assert contents(store) == before
-    store.write(lease, Batch(items=[item(1, reason="told otherwise", attempts=9)]))
+    store.write(lease, Changes(items=[item(1, reason="told otherwise", attempts=9)]))
     assert store.items(run.number)[1] == item(1)
 
 
@@ -231,15 +231,15 @@ def test_a_batch_that_contradicts_itself_is_refused(store):
     """The same item twice in one batch."""
     run, lease = started(store)
     with pytest.raises(StoreRefused, match="there already"):
-        store.write(lease, Batch(items=[item(0), item(0, "failed")]))
+        store.write(lease, Changes(items=[item(0), item(0, "failed")]))
     assert store.items(run.number) == []
 
 
 def test_a_checkpoint_may_be_made_again(store):
     """Changed code makes another; the one of the furthest stage is found."""
     run, lease = started(store)
-    store.write(lease, Batch(checkpoints=[Checkpoint(1, "a", 0, "1", b"old"), Checkpoint(1, "a", 2, "1", b"far")]))
-    store.write(lease, Batch(checkpoints=[Checkpoint(1, "a", 2, "2", b"new"), Checkpoint(2, "b", 0, "1", b"b")]))
+    store.write(lease, Changes(checkpoints=[Checkpoint(1, "a", 0, "1", b"old"), Checkpoint(1, "a", 2, "1", b"far")]))
+    store.write(lease, Changes(checkpoints=[Checkpoint(1, "a", 2, "2", b"new"), Checkpoint(2, "b", 0, "1", b"b")]))
     assert store.checkpoints_of(run.number, [1, 2, 3]) == {
         1: Checkpoint(1, "a", 2, "2", b"new"),
         2: Checkpoint(2, "b", 0, "1", b"b"),
@@ -253,7 +253,7 @@ def test_texts_that_no_database_takes_are_written_as_near_as_they_can_be(store):
     odd = "nul \0 half \ud800 tab \t back \\ quote ' ü 🎈"
     store.write(
         lease,
-        Batch(
+        Changes(
             items=[item(0, "failed", key=odd, reason=odd, warnings=(odd,)), item(1, key="")],
             attempts=[attempt(0, outcome="failed", error_class="x", error_type="y", error=odd)],
             dead_letters=[letter(1, item_key=odd, error=odd, metadata={odd: odd})],
@@ -271,7 +271,7 @@ def test_texts_that_no_database_takes_are_written_as_near_as_they_can_be(store):
 def test_finished_items_come_by_position(store):
     """Those of a range, in order; items that are not finished leave gaps."""
     run, lease = started(store)
-    store.write(lease, batch(5, 1, 9, 3))
+    store.write(lease, changes(5, 1, 9, 3))
     assert store.finished(run.number, 1, 5) == [
         (1, "key-1", "succeeded"),
         (3, "key-3", "succeeded"),
@@ -285,13 +285,13 @@ def test_keys_are_found_in_any_order_also_those_written_since(store):
     """The first call reads them all; later batches of this store are known too, and another run has its own."""
     run, lease = started(store)
     other, lease_of_other = started(store, "tomorrow")
-    store.write(lease, batch(*range(50)))
-    store.write(lease_of_other, batch(7))
+    store.write(lease, changes(*range(50)))
+    store.write(lease_of_other, changes(7))
     assert store.find_keys(run.number, ["key-49", "key-0", "no"]) == {
         "key-49": (49, "succeeded"),
         "key-0": (0, "succeeded"),
     }
-    store.write(lease, Batch(items=[item(60, "failed")]))
+    store.write(lease, Changes(items=[item(60, "failed")]))
     assert store.find_keys(run.number, ["key-60"]) == {"key-60": (60, "failed")}
     assert store.find_keys(other.number, ["key-7", "key-0"]) == {"key-7": (7, "succeeded")}
     assert store.find_keys(run.number, []) == {}
@@ -301,7 +301,7 @@ def test_items_and_attempts_are_read_in_pages(store):
     """Pages meet without a gap; one status, one item, or all."""
     run, lease = started(store)
     rows = [item(seq, "failed" if seq % 3 else "succeeded") for seq in range(10)]
-    store.write(lease, Batch(items=rows, attempts=[attempt(seq, stage) for seq in range(10) for stage in (1, 0)]))
+    store.write(lease, Changes(items=rows, attempts=[attempt(seq, stage) for seq in range(10) for stage in (1, 0)]))
     first = store.items(run.number, limit=4)
     assert first + store.items(run.number, after=first[-1].seq) == rows
     assert [row.seq for row in store.items(run.number, "succeeded")] == [0, 3, 6, 9]
@@ -316,10 +316,10 @@ def test_items_and_attempts_are_read_in_pages(store):
 def test_outputs_stream_in_order_while_the_run_goes_on(store):
     """More than one page of them, and what is written while they are read comes too."""
     run, lease = started(store)
-    store.write(lease, Batch(items=[item(seq, output=b"%d" % seq) for seq in range(1200)]))
+    store.write(lease, Changes(items=[item(seq, output=b"%d" % seq) for seq in range(1200)]))
     stream = store.outputs(run.number)
     head = [next(stream) for _ in range(600)]
-    store.write(lease, Batch(items=[item(5000, output=b"last"), item(5001, "failed", output=b"no")]))
+    store.write(lease, Changes(items=[item(5000, output=b"last"), item(5001, "failed", output=b"no")]))
     assert [*head, *stream] == [*(b"%d" % seq for seq in range(1200)), b"last"]
 
 
@@ -328,7 +328,7 @@ def test_sizes_at_the_edge_of_a_statement(store):
     run, lease = started(store)
     first = 0
     for size in (0, 1, 499, 500, 501, 2000):
-        store.write(lease, batch(*range(first, first + size)))
+        store.write(lease, changes(*range(first, first + size)))
         first += size
     assert counts(store, run) == ((first, 0, 0, 0, 0),) * 2
     assert sql(store, "select count(*) from outlast_attempts") == [(2 * first,)]
@@ -338,7 +338,7 @@ def test_large_outputs_are_kept_whole(store):
     """Some megabytes in one row."""
     run, lease = started(store)
     large = bytes(range(256)) * 20_000
-    store.write(lease, Batch(items=[item(0, output=large)]))
+    store.write(lease, Changes(items=[item(0, output=large)]))
     assert next(store.outputs(run.number)) == large
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from outlast.errors import LeaseLost
 from outlast.kernel.clock import here
-from outlast.store.records import Batch, LetterGroup, LetterStat, Settled, from_us
+from outlast.store.records import Changes, LetterGroup, LetterStat, Settled, from_us
 from outlast.testing import virtual_time
 from stores import START, letter
 
@@ -296,7 +296,7 @@ def test_a_replay_frees_and_settles_what_it_has_claimed_itself(store):
     store.claim_for_replay(leases[1], second.id, [letter(3).id], reason="second")
     done = Settled(letter(3).id, "resolved", None, None, 0)
     with pytest.raises(LeaseLost):
-        store.write(leases[0], Batch(resolved=[done]))
+        store.write(leases[0], Changes(resolved=[done]))
     assert store.free_letters(leases[1], second.id, "over") == 1
     found = {int(one.id, 16): (one.status, one.claimed_by) for one in store.letters(status=None)}
     assert {number: status for number, (status, _) in found.items()} == {1: "replaying", 2: "replaying", 3: "open"}

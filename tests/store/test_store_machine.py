@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from outlast.errors import LeaseLost
 from outlast.store import StoreRefused, StoreUnavailable
-from outlast.store.records import Batch, Checkpoint, EventRow
+from outlast.store.records import Changes, Checkpoint, EventRow
 from stores import STAGES, Plan, attempt, contents, counts, item, letter
 
 STATUSES = ("succeeded", "skipped", "dlq", "failed")
@@ -65,7 +65,7 @@ class Life(RuleBasedStateMachine):
             for seq in fresh
         ]
         mark = len(self.written)
-        full = Batch(
+        full = Changes(
             items=rows,
             attempts=[
                 attempt(seq, stage, number, pass_=self.leases[-1].token)
@@ -116,7 +116,7 @@ class Life(RuleBasedStateMachine):
         lease = data.draw(st.sampled_from(self.leases[:-1]))
         before = contents(self.store)
         with pytest.raises(LeaseLost):
-            self.store.write(lease, Batch(items=[item(99)], read=10**6))
+            self.store.write(lease, Changes(items=[item(99)], read=10**6))
         with pytest.raises(LeaseLost):
             self.store.add_events([EventRow("f" * 32, "late", 1)], lease)
         with pytest.raises(LeaseLost):
@@ -130,14 +130,14 @@ class Life(RuleBasedStateMachine):
         other = next(status for status in STATUSES if status != row.status)
         before = contents(self.store)
         with pytest.raises(StoreRefused):
-            self.store.write(self.leases[-1], Batch(items=[item(98), item(row.seq, other)], read=10**6))
+            self.store.write(self.leases[-1], Changes(items=[item(98), item(row.seq, other)], read=10**6))
         assert contents(self.store) == before
 
     @rule(at=st.integers(1, 12), data=st.data())
     def break_in_the_middle(self, at, data):
         """A fault at some statement: nothing, or all of it; the same batch again makes it all."""
         seq = data.draw(seqs)
-        full = Batch(items=[self.items.get(seq, item(seq))], attempts=[attempt(seq, 1, 9)], read=seq + 1)
+        full = Changes(items=[self.items.get(seq, item(seq))], attempts=[attempt(seq, 1, 9)], read=seq + 1)
         self.plan.fail(at)
         try:
             self.store.write(self.leases[-1], full)

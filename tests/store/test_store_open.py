@@ -13,7 +13,7 @@ import pytest
 
 from outlast import ConfigurationError, classify
 from outlast.store import StoreError, StoreRefused, StoreUnavailable, database, open_store
-from outlast.store.records import Batch
+from outlast.store.records import Changes
 from outlast.store.sqlite import _refuse_network
 from stores import STAGES, attempt, contents, item, sql, started
 from tables import table
@@ -284,7 +284,7 @@ def test_a_store_from_before_waits_were_on_record_is_brought_up_to_date(fresh, m
     with open_store(fresh) as store:
         run, lease = started(store)
         assert (run.number, run.identity) == (number, None)
-        store.write(lease, Batch(attempts=[attempt(1, waits={"retry": 7})], items=[item(1, waits={"snooze": 8})]))
+        store.write(lease, Changes(attempts=[attempt(1, waits={"retry": 7})], items=[item(1, waits={"snooze": 8})]))
         assert [row.waits for row in store.attempts(run.number)] == [None, {"retry": 7}]
         assert [row.waits for row in store.items(run.number)] == [{"snooze": 8}]
 

@@ -18,7 +18,7 @@ from outlast.store import StoreUnavailable, open_store
 from outlast.store.leases import fenced
 from outlast.store.records import (
     RUN_MOVES,
-    Batch,
+    Changes,
     Checkpoint,
     EventRow,
     RunCounts,
@@ -28,7 +28,7 @@ from outlast.store.records import (
     to_us,
 )
 from outlast.testing import virtual_time
-from stores import STAGES, START, Plan, batch, contents, item, letter, sql, started
+from stores import STAGES, START, Plan, changes, contents, item, letter, sql, started
 
 
 def test_a_run_key_opens_one_run(store):
@@ -99,7 +99,7 @@ def test_two_apps_in_one_database_see_nothing_of_each_other(address):
     with open_store(address, app="shop") as shop, open_store(address, app="mail") as mail:
         run, lease = started(shop)
         event = EventRow("e" * 32, "run_started", START)
-        shop.write(lease, batch(0, dead_letters=[letter(1)]))
+        shop.write(lease, changes(0, dead_letters=[letter(1)]))
         shop.add_events([event], lease)
         shop.save_state("breaker", "openai", {"open": True}, expect=0)
         assert mail.run(run.id) is None
@@ -194,7 +194,7 @@ def test_a_dropped_lease_can_be_taken_at_once_and_writes_no_more(store):
     store.drop_lease(lease)
     assert store.run_lease(run.number, 0) == second
     with pytest.raises(LeaseLost):
-        store.write(lease, batch(0))
+        store.write(lease, changes(0))
     assert store.run(run.id).passes == 2
 
 
@@ -214,11 +214,11 @@ def test_a_paused_owner_that_wakes_up_writes_nothing_on_any_path(store):
     neither items nor attempts, checkpoints, dead letters, resolved letters, events or counters (C-22).
     """
     run, old = started(store, ttl=0.0)
-    store.write(old, batch(0, dead_letters=[letter(1, status="replaying")]))
+    store.write(old, changes(0, dead_letters=[letter(1, status="replaying")]))
     new = store.take_run(run.number, 0, "second", 600)
     assert new.token > old.token
     before = contents(store)
-    late = batch(
+    late = changes(
         *(1, 2),
         checkpoints=[Checkpoint(3, "key-3", 1, "2", b"{}")],
         dead_letters=[letter(2)],
@@ -228,8 +228,8 @@ def test_a_paused_owner_that_wakes_up_writes_nothing_on_any_path(store):
     )
     for write in (
         lambda: store.write(old, late),
-        lambda: store.write(old, Batch()),
-        lambda: store.write(old, batch(0)),
+        lambda: store.write(old, Changes()),
+        lambda: store.write(old, changes(0)),
         lambda: store.beat(old),
         lambda: store.add_events([EventRow("e" * 32, "item_failed", START)], old),
         lambda: store.set_run(old, run.id, status="completed"),
@@ -238,7 +238,7 @@ def test_a_paused_owner_that_wakes_up_writes_nothing_on_any_path(store):
             write()
     store.drop_lease(old)
     assert contents(store) == before
-    store.write(new, batch(1, 2, pass_=2))
+    store.write(new, changes(1, 2, pass_=2))
     assert store.run(run.id).counts == RunCounts(total=3, succeeded=3)
 
 
@@ -270,7 +270,7 @@ def test_taking_over_and_writing_never_interleave(store):
         left = list(range(200))
         while left:
             try:
-                store.write(old, batch(left[0], pass_=old.token))
+                store.write(old, changes(left[0], pass_=old.token))
                 accepted.append(left.pop(0))
             except LeaseLost:
                 refused.append(left.pop(0))
@@ -288,7 +288,7 @@ def test_taking_over_and_writing_never_interleave(store):
     assert {row.seq for row in store.items(run.number, limit=1000)} == kept == set(accepted)
     assert all(one < other for one, other in pairwise(accepted))
     assert set(refused) == set(range(200)) - kept
-    store.write(new, batch(500, pass_=new.token))
+    store.write(new, changes(500, pass_=new.token))
 
 
 def test_a_shard_knows_how_far_it_has_come(store):
@@ -296,21 +296,21 @@ def test_a_shard_knows_how_far_it_has_come(store):
     run, lease = started(store)
     assert store.shard_state(run.number, 0) == ShardState(0, None, False)
     assert store.shard_state(run.number, 3) == ShardState(0, None, False)
-    store.write(lease, Batch(read=10, sink_offset=120))
-    store.write(lease, Batch(read=7, source_exhausted=True))
+    store.write(lease, Changes(read=10, sink_offset=120))
+    store.write(lease, Changes(read=7, source_exhausted=True))
     assert store.shard_state(run.number, 0) == ShardState(10, 120, True)
-    store.write(lease, Batch(sink_offset=60))
+    store.write(lease, Changes(sink_offset=60))
     assert store.shard_state(run.number, 0) == ShardState(10, 120, True)
 
 
 def test_the_counts_of_a_run_are_those_of_its_shards(store):
     """Two shards, two owners, one sum; the source is exhausted when all of them are."""
     run, first = started(store)
-    store.write(first, batch(0, 1, source_exhausted=True))
+    store.write(first, changes(0, 1, source_exhausted=True))
     assert store.run(run.id).source_exhausted
     second = store.take_run(run.number, 1, "second", 600)
-    store.write(second, Batch(items=[item(1_000_000, "skipped", spent={"usd": 0.5})], read=5))
-    store.write(first, Batch(items=[item(5, "failed", spent={"usd": 0.25, "tokens": 3.0})]))
+    store.write(second, Changes(items=[item(1_000_000, "skipped", spent={"usd": 0.5})], read=5))
+    store.write(first, Changes(items=[item(5, "failed", spent={"usd": 0.25, "tokens": 3.0})]))
     found = store.run(run.id)
     assert found.counts == RunCounts(total=7, succeeded=2, skipped=1, failed=1)
     assert found.spent == {"usd": 0.75, "tokens": 3.0}

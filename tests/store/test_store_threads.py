@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 
-from outlast.store.records import Batch, EventRow
+from outlast.store.records import Changes, EventRow
 from stores import STAGES, attempt, counts, item, letter
 
 
@@ -25,7 +25,7 @@ def test_sixteen_threads_read_and_write_one_store(store):
             event = EventRow(f"{first:032x}", "batch", 1, run.id)
             store.write(
                 lease,
-                Batch(
+                Changes(
                     items=rows,
                     attempts=[attempt(row.seq) for row in rows],
                     dead_letters=[dead],
@@ -70,14 +70,14 @@ def test_sixteen_threads_read_and_write_one_store(store):
 CHILD = """
 import os, sys, threading
 from outlast.store import open_store
-from outlast.store.records import Batch, ItemRow
+from outlast.store.records import Changes, ItemRow
 
 store = open_store(sys.argv[1])
 run = store.open_run("reviews", "today", ())
 lease = store.take_run(run.number, 0, "parent", 600)
 
 def write(seq):
-    store.write(lease, Batch(items=[ItemRow(seq, str(seq), "succeeded", 0, 1, False, None, (), {}, None, 1, 1)]))
+    store.write(lease, Changes(items=[ItemRow(seq, str(seq), "succeeded", 0, 1, False, None, (), {}, None, 1, 1)]))
 
 write(0)
 parents = {id(connection) for pool in (store._database._many, store._database._batches) for connection in pool._idle}

@@ -12,7 +12,7 @@ from outlast.errors import LeaseLost
 from outlast.store import StoreRefused, StoreUnavailable, open_store
 from outlast.store.database import Transaction
 from outlast.store.records import EventRow, from_us
-from stores import START, TABLES, Plan, batch, contents, sql, started
+from stores import START, TABLES, Plan, changes, contents, sql, started
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
@@ -134,7 +134,7 @@ def test_an_event_never_becomes_visible_before_one_with_a_lower_number(postgres,
             pass  # they are on their way
         assert [int(found.id, 16) - ours for found in seen] == [1]
         run, lease = started(second)
-        second.write(lease, batch(0, 1))
+        second.write(lease, changes(0, 1))
         assert second.run(run.id).counts.succeeded == 2
         go_on.set()
         for thread in (*slow, *others):
@@ -188,8 +188,8 @@ def test_a_run_that_ended_is_pruned_with_all_that_is_its_own(store, monkeypatch)
     monkeypatch.setattr("outlast.store.upkeep._CHUNK", 7)
     over, lease = started(store, "over")
     kept, kept_lease = started(store, "kept")
-    store.write(lease, batch(*range(30)))
-    store.write(kept_lease, batch(*range(5)))
+    store.write(lease, changes(*range(30)))
+    store.write(kept_lease, changes(*range(5)))
     store.set_run(lease, over.id, status="completed")
     store.set_run(kept_lease, kept.id, status="interrupted")
     assert store.prune("runs", datetime.now(UTC) - timedelta(hours=1)) == 0
@@ -215,7 +215,7 @@ def test_pruning_that_is_interrupted_anywhere_goes_on_the_next_time(store, monke
     empty = contents(store)
     for at in range(1, 100):
         run, lease = started(store, "over")
-        store.write(lease, batch(*range(5)))
+        store.write(lease, changes(*range(5)))
         store.set_run(lease, run.id, status="failed")
         plan.fail(at)
         try:

@@ -174,10 +174,10 @@ def test_work_goes_through_threads_and_comes_back():
         desk = Desk(do)
         for number in range(5):
             desk.threads.put(number)
-        assert desk.threads.held == 5
+        assert desk.threads.outstanding == 5
         came = await desk.all(5)
         assert {number: str(what) for number, what in came.items()} == {0: "0", 1: "10", 2: "20", 3: "three", 4: "40"}
-        assert (desk.threads.held, desk.threads.busy, desk.threads.unseen) == (0, 0, 0)
+        assert (desk.threads.outstanding, desk.threads.busy, desk.threads.unseen) == (0, 0, 0)
         desk.threads.close()
 
     asyncio.run(run())
@@ -211,8 +211,8 @@ def test_parked_work_is_held_and_not_busy():
         desk = Desk(do, slots=[slots])
         desk.threads.put(1)
         await asyncio.to_thread(parked.wait, 20)
-        assert (desk.threads.held, desk.threads.busy, desk.threads.waiting()) == (1, 0, [1])
-        assert (desk.threads.unstarted(), desk.threads.held) == ([1], 0)
+        assert (desk.threads.outstanding, desk.threads.busy, desk.threads.waiting()) == (1, 0, [1])
+        assert (desk.threads.unstarted(), desk.threads.outstanding) == ([1], 0)
         desk.threads.close()
 
     asyncio.run(run())

@@ -12,7 +12,7 @@ from outlast.kernel.clock import Stop, here
 from outlast.policy import RetryPolicy
 from outlast.testing import virtual_time
 from outlast.work.memory import Memory
-from outlast.work.patience import persist
+from outlast.work.patience import keep_trying
 from outlast.work.slots import Slots
 from outlast.work.threads import Threads
 from outlast.work.timers import Timers
@@ -113,7 +113,7 @@ class Worker:
             self.endings.flush()
 
     def write(self, batch):
-        persist(partial(self.store.append, list(batch)), "the store", self.give_up)
+        keep_trying(partial(self.store.append, list(batch)), "the store", self.give_up)
 
     def check(self):
         if self.in_hand == 0 and self.endings.settled:

@@ -9,7 +9,7 @@ import pytest
 
 from outlast.kernel.clock import Stop
 from outlast.work.memory import Memory
-from outlast.work.patience import persist
+from outlast.work.patience import keep_trying
 from outlast.work.writer import BatchLimits, BatchWriter
 
 
@@ -95,12 +95,12 @@ def test_a_batch_goes_with_its_bytes_and_memory_is_shut_until_there_is_room():
         held, memory = threading.Event(), Memory(250)
         desk = Desk(write=lambda _: held.wait(10), memory=memory, bytes=100)
         desk.add(1, size=100)
-        assert (memory.held, memory.is_open(), desk.writer.full) == (100, True, False)
+        assert (memory.used, memory.has_room(), desk.writer.behind) == (100, True, False)
         desk.add(2, 3, size=100)
-        assert (memory.held, memory.is_open(), desk.writer.full) == (300, False, True)
+        assert (memory.used, memory.has_room(), desk.writer.behind) == (300, False, True)
         held.set()
         assert await desk.hear(3) == [("written", [1]), ("written", [2]), ("written", [3])]
-        assert memory.held == 0
+        assert memory.used == 0
         desk.writer.close()
 
     asyncio.run(story())
@@ -118,7 +118,7 @@ def test_the_open_batch_grows_while_enough_are_under_way():
 
         desk = Desk(write=write, entries=2, under_way=1)
         desk.add(*range(7))
-        assert (desk.writer.batch, desk.writer.full) == ([2, 3, 4, 5, 6], True)
+        assert (desk.writer.batch, desk.writer.behind) == ([2, 3, 4, 5, 6], True)
         held.set()
         await desk.hear(2)
         assert wrote == [[0, 1], [2, 3, 4, 5, 6]]
@@ -155,7 +155,7 @@ def test_a_store_that_is_away_is_waited_for_until_there_is_a_hurry():
             tried.set()
             raise ConnectionResetError
 
-        desk.writer._write = lambda _: persist(away, "the store", desk.give_up)
+        desk.writer._write = lambda _: keep_trying(away, "the store", desk.give_up)
         desk.add(1)
         await asyncio.to_thread(tried.wait, 10)
         desk.writer.hurry()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def persist(
+def keep_trying(
     do: Callable[[], T],
     policy: RetryPolicy,
     patience: float,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextvars import copy_context
 
-from outlast.calls.state import renumber, running, standing
+from outlast.calls.state import current_work, renumber, running
 from outlast.isolation.supervisor import SAID
 from outlast.kernel import raised
 from outlast.kernel.clock import REAL
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Said: TypeAlias = tuple[bool, dict[str, float], list[str]]  # asked for the key, spent, warnings
 
-_PLACE = ("run_id", "item_key", "item_keys", "stage", "job_id")  # what is known of the item or the job
+_WORK = ("run_id", "item_key", "item_keys", "stage", "job_id")  # what is known of the item or the job
 
 
 class Elsewhere:
@@ -36,13 +36,13 @@ class Elsewhere:
         self._key = call.key()
         self._asked = False
         self._notes: Notes | None = None
-        self._place: dict[str, Any] = {}
-        place = standing.get()
-        if place is not None:
+        self._work: dict[str, Any] = {}
+        work = current_work.get()
+        if work is not None:
             from outlast.calls.records import Context
 
-            place.fill(there := Context())
-            self._place = {name: getattr(there, name) for name in _PLACE}
+            work.fill(there := Context())
+            self._work = {name: getattr(there, name) for name in _WORK}
         left = call.left()
         # On the real monotonic clock, which is the same one in every process.
         self.deadline = None if left is None else REAL.clock.monotonic() + left
@@ -76,7 +76,7 @@ class Elsewhere:
             key=self._ask_key,
             notes=self._take_notes,
         )
-        for name, value in self._place.items():
+        for name, value in self._work.items():
             setattr(context, name, value)
         return context
 

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         @property
         def max_hedges(self) -> int: ...
 
-    class Place(Protocol):
+    class CurrentWork(Protocol):
         """The item or the job that the running code works on."""
 
         def fill(self, context: Context) -> None: ...
@@ -113,7 +113,7 @@ class Ended(Exception):
 _MARK = "__outlast_history__"
 _numbers = itertools.count(1)
 running: ContextVar[Running] = ContextVar("outlast_call", default=None)
-standing: ContextVar[Place | None] = ContextVar("outlast_place", default=None)  # around all calls made there
+current_work: ContextVar[CurrentWork | None] = ContextVar("outlast_work", default=None)  # of all calls made there
 latest = [
     0
 ]  # the number of the newest history: read when an attempt begins, to tell the marks it leaves from older ones
@@ -123,10 +123,10 @@ def current() -> Context:
     """Where the running code stands: attempt, time left, last error."""
     from outlast.calls.records import Context
 
-    call, place = made(running.get()), standing.get()
+    call, work = made(running.get()), current_work.get()
     context = Context() if call is None else call.context()
-    if place is not None:
-        place.fill(context)
+    if work is not None:
+        work.fill(context)
     return context
 
 
@@ -213,7 +213,7 @@ class Call:
     owing: float | None = None  # since when it does
     asked = False  # whether the code has asked for its idempotency key, to send it along
     around: Begun | None = None  # the call that a plain one was made in, and that it speaks for
-    alone = False  # whether it has a key and a record of its own, whatever its guard
+    has_own_key = False  # whether it has a key and a record of its own, whatever its guard
     _key: str | None = None
 
     def __init__(
@@ -237,7 +237,7 @@ class Call:
             began, outer = world.clock.monotonic(), running.get()
         self.began = self.attempt_began = began
         around = made(outer)
-        if around is not None and guard.plain and not self.alone:
+        if around is not None and guard.plain and not self.has_own_key:
             self.around = around
         if guard.total_timeout is not None and world.retries:
             self.deadline = began + guard.total_timeout

@@ -244,7 +244,7 @@ class Inserted(Sink):
         if offset is not None:
             # Whoever had the run before may be moving these rows at this moment: it is waited for, and what it has
             # moved is not here any more.
-            staged = self._found(cursor, offset, alone=True)
+            staged = self._found(cursor, offset, lock=True)
             told = [entry for piece, entries in staged if piece == _REFUSED for entry in entries]
             rows = [entry for piece, entries in staged if piece != _REFUSED for entry in entries]
             refused: dict[int, Exception] = {}
@@ -260,15 +260,15 @@ class Inserted(Sink):
         else:
             self._clear(cursor)
 
-    def _found(self, cursor: Any, number: int, *, alone: bool = False) -> list[tuple[int, Any]]:
+    def _found(self, cursor: Any, number: int, *, lock: bool = False) -> list[tuple[int, Any]]:
         """
-        What is staged of a batch: numbers of pieces, and what is in them. `alone`: nobody else has it until the
+        What is staged of a batch: numbers of pieces, and what is in them. `lock`: nobody else has it until the
         transaction ends.
         """
         mark = self._mark
-        lock = " for update" if alone and self._dialect != "sqlite" else ""  # a transaction of SQLite is alone anyway
+        locking = " for update" if lock and self._dialect != "sqlite" else ""  # SQLite locks the file anyway
         cursor.execute(
-            f"select piece, content from {STAGE} where run = {mark} and batch = {mark} order by piece{lock}",
+            f"select piece, content from {STAGE} where run = {mark} and batch = {mark} order by piece{locking}",
             (self._run, number),
         )
         pairs = [
@@ -396,10 +396,9 @@ class Inserted(Sink):
         dialect = dialect_of(connection)
         if dialect == "other":
             kind = type(connection).__module__
-            message = (
+            raise ConfigurationError(
                 f"expected a connection of sqlite3, psycopg, PyMySQL, mysqlclient or the like, got: one of {kind}."
             )
-            raise ConfigurationError(message)
         if dialect == "sqlite":
             connection.isolation_level = None
         elif callable(getattr(connection, "autocommit", None)):
@@ -532,8 +531,7 @@ def _cell(value: Any, dialect: Dialect, kind: str) -> Any:
 def _native(value: Any, dialect: Dialect) -> Any:
     """One of the values that drivers know, for one that knows fewer."""
     if type(value) is float and dialect == "sqlite" and value != value:  # noqa: PLR0124 - NaN is the one that is not itself
-        message = "SQLite keeps NULL in the place of NaN: make it None"
-        raise ValueError(message)
+        raise ValueError("SQLite keeps NULL in the place of NaN: make it None")
     if isinstance(value, list):
         return [_native(each, dialect) for each in value]
     if isinstance(value, dt.datetime):

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ConfigurationError, PermanentFailure, TemporaryFailure
 from outlast.isolation import supervisor
-from outlast.isolation.supervisor import CALL, ERROR, HEADER, PREPARE, READY, REFUSED, RESULT, STOP, Place, Reference
+from outlast.isolation.supervisor import CALL, ERROR, HEADER, PREPARE, READY, REFUSED, RESULT, STOP, Program, Reference
 from outlast.settings.callables import name_of
 from outlast.settings.names import attribute
 
@@ -75,11 +75,10 @@ def check(fn: Callable[..., Any]) -> None:
 
 
 def _refuse(fn: Callable[..., Any], why: str) -> NoReturn:
-    message = (
+    raise ConfigurationError(
         f'expected a function that another process can import for isolation="process", got: {name_of(fn)}, which {why}. '
         'Move it to the top of a module, or use isolation="thread".'
     )
-    raise ConfigurationError(message)
 
 
 def _reference(fn: Callable[..., Any]) -> Reference | None:
@@ -108,13 +107,13 @@ def _main_file() -> tuple[str, str] | None:
     return os.path.abspath(path), getattr(main, "__package__", None) or ""  # noqa: PTH100 - as above
 
 
-def _here() -> Place:
+def _this_program() -> Program:
     try:
         folder = os.getcwd()  # noqa: PTH109 - as above
     except OSError:  # it was removed
         folder = None
     path = tuple(entry for entry in sys.path if isinstance(entry, str))
-    return Place(folder, path, tuple(sys.argv), dict(os.environ), _main_file())
+    return Program(folder, path, tuple(sys.argv), dict(os.environ), _main_file())
 
 
 # -- children -------------------------------------------------------------------------------------------------------------------------
@@ -129,7 +128,7 @@ class _Child:
         self.talk = talk
         self.line = line
         self.known: set[Reference | None] = {None}
-        self.place: Place | None = None
+        self.program: Program | None = None
         self.gone = False  # it, and all that it had started
         self.why = "ended before its result"
         self._poll = select.poll()
@@ -212,7 +211,7 @@ class _Pool:
         self._control: socket.socket | None = None
         self._all: weakref.WeakSet[_Child] = weakref.WeakSet()
         self.killed = 0
-        self._held = False
+        self._locked = False
 
     def take(self, reference: Reference | None) -> _Child:
         """A child for one attempt: one that knows the function, if there is one, or any, or a new one."""
@@ -298,10 +297,10 @@ class _Pool:
         """
         A fork is due: none may happen in the middle of a change. Not for ever, if it comes out of such a change itself.
         """
-        self._held = self._lock.acquire(timeout=1)
+        self._locked = self._lock.acquire(timeout=1)
 
     def go_on(self) -> None:
-        if self._held:
+        if self._locked:
             self._lock.release()
 
     def forget(self) -> None:
@@ -446,18 +445,18 @@ class ProcessAttempt:
         until = monotonic() + within
         self._child = child = _pool.take(self._reference)
         try:
-            place = _here()
-            moved = place != child.place
+            program = _this_program()
+            moved = program != child.program
             if self._reference in child.known and not moved:
                 return True
             # A few bytes, which any child that lives takes at once: however short the time is, it is the answer that is
             # late.
-            self._send(PREPARE, pickle.dumps((self._reference, place if moved else None)), max(within, 1.0))
+            self._send(PREPARE, pickle.dumps((self._reference, program if moved else None)), max(within, 1.0))
             answer = _Answer(child)
             if answer.wait(until - monotonic()):
                 self._content(answer)
                 child.known.add(self._reference)
-                child.place = place
+                child.program = program
                 return True
         except BaseException:
             self._drop()
@@ -541,8 +540,7 @@ class ProcessAttempt:
         self._child = None
         why = child.why
         child.end()
-        message = f"the child process of {self._name} {why}"
-        raise TemporaryFailure(message, error_class="worker_lost")
+        raise TemporaryFailure(f"the child process of {self._name} {why}", error_class="worker_lost")
 
     def _drop(self) -> None:
         """Nobody waits for it any more."""

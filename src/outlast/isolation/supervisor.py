@@ -44,8 +44,8 @@ _MOST_LINKS = 16  # of a chain of exceptions
 _TICK_MS = 10
 
 
-class Place(NamedTuple):
-    """Where a program stands, as far as its children must know."""
+class Program(NamedTuple):
+    """What the children of a program must know of it."""
 
     folder: str | None
     path: tuple[str, ...]
@@ -282,9 +282,9 @@ class _Child:
 
     def _prepare(self, told: bytearray) -> tuple[bytes, bytes]:
         try:
-            reference, place = pickle.loads(told)  # noqa: S301 - from the program that this child belongs to
-            if place is not None:
-                _move_to(place)
+            reference, program = pickle.loads(told)  # noqa: S301 - from the program that this child belongs to
+            if program is not None:
+                _move_to(program)
             if reference is not None:
                 self._known[reference] = find(reference)
         except Exception as error:  # noqa: BLE001 - told to the caller
@@ -351,17 +351,17 @@ main_file: tuple[str, str] | None = None  # in a child: the main module of its p
 loading_main = False
 
 
-def _move_to(place: Place) -> None:
+def _move_to(program: Program) -> None:
     global main_file  # noqa: PLW0603 - one program, one main module
     with contextlib.suppress(OSError):
-        if place.folder is not None:
-            os.chdir(place.folder)
-    sys.path[:] = place.path
-    sys.argv[:] = place.argv
-    for name in set(os.environ) - set(place.environ):
+        if program.folder is not None:
+            os.chdir(program.folder)
+    sys.path[:] = program.path
+    sys.argv[:] = program.argv
+    for name in set(os.environ) - set(program.environ):
         del os.environ[name]
-    os.environ.update(place.environ)
-    main_file = place.main
+    os.environ.update(program.environ)
+    main_file = program.main
 
 
 def layers(fn: Any) -> Iterator[Any]:
@@ -381,11 +381,10 @@ def find(reference: Reference) -> Callable[..., Any]:
     except AttributeError:
         if reference.module not in {"__main__", "__mp_main__"}:
             raise
-        message = (
+        raise ConfigurationError(
             'expected a function that another process can import for isolation="process", got: '
             f'{reference.name}, which is not there when the script is imported. Define it outside of `if __name__ == "__main__":`.'
-        )
-        raise ConfigurationError(message) from None
+        ) from None
     for depth, layer in enumerate(layers(found)):
         if depth == reference.depth:
             return layer  # type: ignore[no-any-return]

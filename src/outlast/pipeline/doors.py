@@ -17,7 +17,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from outlast.pipeline.errors import mark_with_result
-from outlast.pipeline.intake import Woken
+from outlast.pipeline.intake import ReadInterrupted
 from outlast.pipeline.lifecycle import Run, announce
 from outlast.pipeline.results import RunResult
 
@@ -99,7 +99,7 @@ class Signals:
         self.caught.append(number)
         self._wind_down()
         if self._waiting_here():  # in a queue, a pipe, a page of a service: as without a run, the signal ends that
-            raise Woken
+            raise ReadInterrupted
 
     def before(self, number: int) -> Any:
         """What was there before it, once it is over; else None."""

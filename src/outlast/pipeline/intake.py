@@ -21,7 +21,7 @@ from outlast.pipeline.identity import other_keys
 from outlast.pipeline.keys import Keys
 from outlast.store.codec import Lost
 from outlast.work.memory import size_of
-from outlast.work.patience import persist
+from outlast.work.patience import keep_trying
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
@@ -38,7 +38,7 @@ _TASTE = 16  # items read between two looks at the clock
 _SLICE = 0.005  # seconds of reading before others have their turn
 
 
-class Woken(KeyboardInterrupt):
+class ReadInterrupted(KeyboardInterrupt):
     """A signal came while a source blocked. It only ends that wait; `Run.ask_soon` tells the run about the signal."""
 
 
@@ -61,7 +61,7 @@ def beside(stop: Stop) -> Callable[[Callable[[], Any]], Awaitable[Any]]:
 
     async def aside(ask: Callable[[], Any]) -> Any:
         context = copy_context()
-        return await loop.run_in_executor(None, lambda: context.run(persist, ask, "the store", stop))
+        return await loop.run_in_executor(None, lambda: context.run(keep_trying, ask, "the store", stop))
 
     return aside
 
@@ -199,7 +199,7 @@ class Intake:
             self.reading = None
         except BaseException as error:  # noqa: BLE001 - raised when those before it are taken care of
             self.reading = None
-            self._broken = InterruptedError("ended by a signal") if isinstance(error, Woken) else error
+            self._broken = InterruptedError("ended by a signal") if isinstance(error, ReadInterrupted) else error
         return items
 
     async def _several(self, most: int) -> list[Any]:

@@ -27,7 +27,7 @@ from outlast.pipeline.intake import Intake, beside
 from outlast.pipeline.keys import Ahead, NoKey, checked
 from outlast.pipeline.lease import let_go, take
 from outlast.pipeline.logs import marked
-from outlast.pipeline.record.books import Accounting, in_words, tally
+from outlast.pipeline.record.books import Accounting, counts_in_words, in_words
 from outlast.pipeline.record.writer import as_row
 from outlast.pipeline.replays import (
     LOOKED_THROUGH,
@@ -48,10 +48,10 @@ from outlast.store import StoreError
 from outlast.store.records import ENDED
 from outlast.verdicts import classify
 from outlast.work import leases
-from outlast.work.patience import persist, terms
+from outlast.work.patience import keep_trying, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from outlast.components import Sink
     from outlast.observe.events import Event
@@ -59,9 +59,11 @@ if TYPE_CHECKING:
     from outlast.pipeline.results import ItemResult
     from outlast.pipeline.view import RunView
     from outlast.store import Store
-    from outlast.store.records import Checkpoint, Lease, RunRecord
+    from outlast.store.records import Checkpoint, Lease, RunRecord, StageMark
 
 _BLOCKED = 0.1  # seconds after which a source is not waited for if a signal comes
+_GOOD = ("completed", "partial_success")  # ends that return
+_THE_END = "the end of the run"  # what could not be recorded
 _WATCH = 0.2  # seconds between two looks of whoever watches
 
 
@@ -156,7 +158,7 @@ class Run:
                 self._items = checked(open_source(self._source), plan.item_key)
             finally:
                 self._looking = None
-        store: Store = await _aside(lambda: persist(lambda: plan.home.store, "the store"))
+        store: Store = await _aside(lambda: keep_trying(lambda: plan.home.store, "the store"))
         now = identity_of(plan, sink)
         try:
             record, lease, before = await self._open(store, sink, now)
@@ -221,7 +223,7 @@ class Run:
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
         plan, began = self.plan, here.get().clock.now()
-        state = await _aside(lambda: persist(lambda: store.shard_state(record.number, 0), "the store"))
+        state = await _aside(lambda: keep_trying(lambda: store.shard_state(record.number, 0), "the store"))
         books = Accounting(plan.bounds, record.counts, record.spent)
         codec, types = plan.home.codec, plan.types()
         options: dict[str, Any] = {
@@ -235,7 +237,7 @@ class Run:
         resends: Resends | None = None
         if isinstance(self._source, Chosen) and self._origins is not None:
             resends = self._resends = Resends(self._source, plan, lease, self._origins, **options)
-            await _aside(lambda: persist(resends.begin, "the store"))
+            await _aside(lambda: keep_trying(resends.begin, "the store"))
 
         intake = resends or Intake(self._items, plan.item_key, stages=plan.stages, doubted=self._doubted, **options)
         self.runner = runner = Runner(plan, store, record, lease, books, sink, intake, stop, self._deliver)
@@ -267,7 +269,18 @@ class Run:
         if resends is not None and runner.status != "lost":
             await _aside(lambda: _set_free(store, lease, record))
         result = runner.result = self._result(runner, types)
-        await _aside(lambda: _ended(store, lease, record, result, lost=runner.status == "lost"))
+        told = _news(record, lease, result, lost=runner.status == "lost")
+        unwritten = await _aside(lambda: _ended(store, lease, record, result, told, lost=runner.status == "lost"))
+        if unwritten is not None and result.status in _GOOD:  # a good end that is not on record is none
+            runner.status, runner.reason, runner.error = "failed", "store_error", unwritten
+            if isinstance(unwritten, LeaseLost):
+                runner.status = "lost"
+            runner.detail = _THE_END
+            result = runner.result = self._result(runner, types)
+            told = _news(record, lease, result, lost=runner.status == "lost")
+        if listening():
+            for event in told:
+                emit(event)
         if cancelled is None and runner.reason != "store_error":
             await _aside(lambda: plan.home.tidy(store, began))
         if watcher is not None:
@@ -294,9 +307,9 @@ class Run:
             if self._origins is not None:
                 await _aside(self._origins.finish)
             if sink is not None and status in ENDED:
-                await _aside(lambda: persist(sink.finish, "the sink"))
+                await _aside(lambda: keep_trying(sink.finish, "the sink"))
                 if self._origins is not None or runner.record.replayed_by is not None:
-                    await _aside(lambda: persist(lambda: runner.store.hold_sink(runner.lease, None), "the store"))
+                    await _aside(lambda: keep_trying(lambda: runner.store.hold_sink(runner.lease, None), "the store"))
             if sink is not None:
                 await _aside(lambda: mark_left(runner.store, runner.lease, sink))
         except Exception as error:  # noqa: BLE001 - all items are on record: a resume finishes it
@@ -424,7 +437,7 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
     """The run of this key, the right to work on it and to write to its sink, and the run as it was found."""
     name = None if sink is None else sink.name
     key, at = plan.run_key or here.get().ids.new(), address_of(plan.sink)
-    record: RunRecord = persist(
+    record: RunRecord = keep_trying(
         lambda: store.open_run(plan.name, key, plan.marks, kind=plan.kind, sink=name, sink_at=at, identity=now),
         "the store",
     )
@@ -439,14 +452,14 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
         raise
     lease, bound = take(store, record), _is_bound(record)
     try:
-        held: RunRecord | None = None if bound else persist(lambda: store.run(record.id), "the store")
-        if not bound and (held is None or _is_bound(held)):
+        known: RunRecord | None = None if bound else keep_trying(lambda: store.run(record.id), "the store")
+        if not bound and (known is None or _is_bound(known)):
             # Another process has withdrawn it, or read something of it, before the lease was there.
-            if held is not None or not persist(lambda: store.forget_run(lease), "the store"):
+            if known is not None or not keep_trying(lambda: store.forget_run(lease), "the store"):
                 let_go(store, lease)
             leases.ended(lease)
             return _opened(store, plan, sink, now)
-        goes_on = persist(
+        goes_on = keep_trying(
             lambda: store.set_run(
                 lease,
                 record.id,
@@ -460,14 +473,14 @@ def _opened(store: Store, plan: Plan, sink: Sink | None, now: dict[str, Any]) ->
         if not goes_on:  # it was cancelled while the lease of another process was waited for
             raise _cancelled(plan, record.run_key)
         if record.sink_at != at:
-            persist(lambda: store.note_sink(lease, at), "the store")
+            keep_trying(lambda: store.note_sink(lease, at), "the store")
         if not bound and (record.sink, record.sink_at) != (name, at):
-            persist(lambda: store.change_sink(lease, name, anew=record.sink_at != at), "the store")
+            keep_trying(lambda: store.change_sink(lease, name, anew=record.sink_at != at), "the store")
         # With the counts of who had the lease before.
-        again: RunRecord = persist(lambda: store.run(record.id), "the store") or record
+        again: RunRecord = keep_trying(lambda: store.run(record.id), "the store") or record
         if again.passes > 1:
             # In a run of an older version attempts may be on record under higher numbers, which must not come twice.
-            newest: int = persist(lambda: store.newest_pass(record.number), "the store")
+            newest: int = keep_trying(lambda: store.newest_pass(record.number), "the store")
             again = replace(again, passes=max(again.passes, newest + 1))
     except BaseException:
         let_go(store, lease)
@@ -501,21 +514,19 @@ def _admit(plan: Plan, record: RunRecord, name: str | None, at: str | None, now:
     if not _is_bound(record):
         return
     if record.sink != name and (at is None or record.sink_at != at):
-        message = (
+        raise ConfigurationError(
             f"expected the sink of the run {key!r} to stay the same, {record.sink or 'the store'}, got: {name or 'none'}. "
             "What it has finished is there: give the same sink, or another run_key."
         )
-        raise ConfigurationError(message)
     if plan.kind == "run" and (problem := refusal(record.identity, now, key)) is not None:
         raise ConfigurationError(problem)
-    others = [mark[:2] for mark in _plain(record)] != [mark[:2] for mark in _marks(plan)]
-    if others and plan.on_change == "stop":
-        old, new = (", ".join(f"{n} {v}" for n, v, _ in marks) for marks in (_plain(record), _marks(plan)))
-        message = (
+    before, after = _versions(record.stages), _versions(plan.marks)
+    if before != after and plan.on_change == "stop":
+        old, new = (", ".join(f"{name} {version}" for name, version in marks) for marks in (before, after))
+        raise ConfigurationError(
             f"the stages have changed since the run {key!r} of {plan.name} began ({old}; now {new}). Finished items stay as they are: "
             'on_change="keep" goes on with the checkpoints of the old stages, on_change="redo" without them.'
         )
-        raise ConfigurationError(message)
 
 
 @contextmanager
@@ -544,20 +555,15 @@ def _withdraw(store: Store, record: RunRecord) -> None:
         warn("a run that was refused stays on record: %s", error_text(error))
 
 
-def _plain(record: RunRecord) -> list[tuple[str, str, bool]]:
-    return [(mark.name, mark.version, mark.checkpoint) for mark in record.stages]
-
-
-def _marks(plan: Plan) -> list[tuple[str, str, bool]]:
-    return [(mark.name, mark.version, mark.checkpoint) for mark in plan.marks]
+def _versions(marks: Iterable[StageMark]) -> list[tuple[str, str]]:
+    return [(mark.name, mark.version) for mark in marks]
 
 
 def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
     """
     Whether an item may go on behind a checkpoint: not if that stage or one before it has changed and is to be redone.
     """
-    now = [mark[:2] for mark in _marks(plan)]
-    before = [mark[:2] for mark in _plain(record)]
+    now, before = _versions(plan.marks), _versions(record.stages)
 
     def valid(checkpoint: Checkpoint) -> bool:
         if checkpoint.stage + 1 >= len(now):
@@ -572,30 +578,29 @@ def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
 
 def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, before: RunRecord) -> RunRecord:
     if record.kind == "replay":  # who finds it dead makes its sink good
-        persist(lambda: store.hold_sink(lease, record.id), "the store")
+        keep_trying(lambda: store.hold_sink(lease, record.id), "the store")
     try:
         with _failing(before):
             return make_ready(sink, store, record, lease, before=before)
     except ConfigurationError:
         if record.kind != "replay":
             raise
-        runs = persist(lambda: store.runs(record.pipeline, limit=LOOKED_THROUGH), "the store")
+        runs = keep_trying(lambda: store.runs(record.pipeline, limit=LOOKED_THROUGH), "the store")
         same = [run for run in runs if run.kind == "run" and run.sink_at == record.sink_at]
         # Of an object only its kind is on record; of a file the name may be relative.
         own = next((run for run in same if sink.place is not None or run.sink == sink.name), None)
         if own is None:
             raise
-        message = (
+        raise ConfigurationError(
             f"expected sink to be a new one, got: {sink.name}, which is that of the run {own.run_key!r}. "
             "What is replayed goes to the sink of its run by itself: leave sink out."
-        )
-        raise ConfigurationError(message) from None
+        ) from None
 
 
 def _set_free(store: Store, lease: Lease, record: RunRecord) -> None:
     """Letters that were claimed and not settled are open again."""
     try:
-        persist(lambda: store.free_letters(lease, record.id, "its replay has ended before its turn"), "the store")
+        keep_trying(lambda: store.free_letters(lease, record.id, "its replay has ended before its turn"), "the store")
     except Exception as error:  # noqa: BLE001 - whoever replays next opens them
         warn("letters of the replay could not be opened again: %s", error_text(error))
 
@@ -613,10 +618,9 @@ def _tell_start(record: RunRecord, target: str | None) -> Event:
 # -- the end ------------------------------------------------------------------------------------------------------------------------
 
 
-def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any], *, lost: bool) -> None:
+def _news(record: RunRecord, lease: Lease, result: RunResult[Any], *, lost: bool) -> list[Event]:
+    """The events that tell the end."""
     from outlast.observe import events
-
-    leases.ended(lease)
 
     identity: dict[str, Any] = {"run_id": record.id, "pipeline": record.pipeline, "run_key": record.run_key}
     told: list[Event] = []
@@ -640,62 +644,72 @@ def _ended(store: Store, lease: Lease, record: RunRecord, result: RunResult[Any]
             pending=counts.pending,
         )
     )
-    if listening():
-        for event in told:
-            emit(event)
+    return told
+
+
+def _ended(
+    store: Store, lease: Lease, record: RunRecord, result: RunResult[Any], told: list[Event], *, lost: bool
+) -> Exception | None:
+    """Write the end, and give the lease back; why it could not be written."""
+    leases.ended(lease)
     if lost:
-        return
+        return None
     rows = [as_row(event) for event in told]
 
     def write() -> None:  # once more changes nothing
         store.set_run(lease, record.id, status=result.status, reason=result.reason, why=result.why)
         store.add_events(rows)
 
+    unwritten: Exception | None = None
     try:
         if result.status in ENDED and result.reason != "store_error":
-            persist(write, "the store")  # whoever gets this result must find it there, too
+            keep_trying(write, "the store")  # whoever gets this result must find it there, too
         else:  # the store was waited for, or somebody waits for us to end
             write()
-    except Exception as error:  # noqa: BLE001 - all items are on record; only the run's own line is not
+    except Exception as error:  # noqa: BLE001 - whoever gets the result is told
+        unwritten = error
         warn("the end of the run could not be written: %s", error_text(error))
         if classify(error).category == "permanent":
-            return
+            return unwritten
     let_go(store, lease)
+    return unwritten
 
 
 def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str, *, forget: bool = True) -> None:
     """A run of which nothing is on record is forgotten; one that is not to be forgotten has failed."""
-    try:
+
+    def write() -> None:
         if not forget:
             store.set_run(lease, record.id, status="failed", reason="store_error", why=why)
         elif store.forget_run(lease):
             leases.ended(lease)
-            return
         else:
             store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}")
-    except Exception as error:  # noqa: BLE001 - what kept it from beginning is raised
-        warn("the end of the run could not be written: %s", error_text(error))
-    let_go(store, lease)
+
+    _given_back(store, lease, write)
 
 
 def _left_behind(store: Store, lease: Lease, record: RunRecord) -> None:
     """It did not come to its own end: what is finished is on record, and the rest is for whoever goes on with it."""
-    try:
-        why = "ended before it had wound down; run it again to go on"
-        store.set_run(lease, record.id, status="interrupted", why=why)
-    except Exception as error:  # noqa: BLE001 - what has ended it is raised
-        warn("the end of the run could not be written: %s", error_text(error))
-    let_go(store, lease)
+    why = "ended before it had wound down; run it again to go on"
+    _given_back(store, lease, lambda: store.set_run(lease, record.id, status="interrupted", why=why))
 
 
 def _as_before(store: Store, lease: Lease, before: RunRecord) -> None:
     """It was refused: the run is what it was."""
     status = "interrupted" if before.status == "running" else before.status
+    said: dict[str, Any] = {"status": status, "reason": before.reason, "why": before.why}
+    _given_back(store, lease, lambda: store.set_run(lease, before.id, **said))
+
+
+def _given_back(store: Store, lease: Lease, write: Callable[[], object]) -> None:
+    """Write what is to be said of a run, and give its lease back."""
     try:
-        store.set_run(lease, before.id, status=status, reason=before.reason, why=before.why)
-    except Exception as error:  # noqa: BLE001 - why it was refused is raised
+        write()
+    except Exception as error:  # noqa: BLE001 - what has ended it, or kept it from beginning, is raised
         warn("the end of the run could not be written: %s", error_text(error))
-    let_go(store, lease)
+    if leases.held(lease):  # else it went with a run that was forgotten
+        let_go(store, lease)
 
 
 def _why(status: str, reason: str | None, runner: Runner, untried: int | None) -> str:
@@ -703,7 +717,7 @@ def _why(status: str, reason: str | None, runner: Runner, untried: int | None) -
     counts, bounds = runner.books.counts(), runner.books.bounds
     missing = counts.source_exhausted and runner.status is None and runner.reason is None
     elsewhere = runner.record.elsewhere
-    said = tally(counts, missing=missing, elsewhere=elsewhere, untried=untried)
+    said = counts_in_words(counts, missing=missing, elsewhere=elsewhere, untried=untried)
     again = f"; run it again with run_key={runner.record.run_key!r} to go on"
     problem = "" if runner.error is None else f"{type(runner.error).__name__}: {error_text(runner.error)}"
     match reason or status:
@@ -727,7 +741,7 @@ def _why(status: str, reason: str | None, runner: Runner, untried: int | None) -
         case "source_error":
             return f"the source failed with {problem}; {said}{again}"
         case "store_error":
-            return f"what was finished could not be recorded: {problem}; {said}{again}"
+            return f"{_THE_END if runner.detail is _THE_END else 'what was finished'} could not be recorded: {problem}; {said}{again}"
         case "resource_error":
             return f"a resource could not be opened: {problem}"
         case "lease_lost":

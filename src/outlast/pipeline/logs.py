@@ -9,7 +9,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from outlast.calls.state import current, standing
+from outlast.calls.state import current, current_work
 
 if TYPE_CHECKING:
     import logging
@@ -47,7 +47,7 @@ def _record(*args: Any, **kwargs: Any) -> logging.LogRecord:
     import logging
 
     record = (_before or logging.LogRecord)(*args, **kwargs)
-    context = None if standing.get() is None else current()
+    context = None if current_work.get() is None else current()
     record.outlast_run_id = None if context is None else context.run_id
     record.outlast_item_key = None if context is None else context.item_key
     record.outlast_stage = None if context is None else context.stage

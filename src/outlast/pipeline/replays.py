@@ -44,13 +44,13 @@ from outlast.kernel.wording import counted
 from outlast.pipeline.engine.item import Item
 from outlast.pipeline.intake import Intake
 from outlast.pipeline.lease import let_go, take, taken
-from outlast.pipeline.record.books import Accounting, in_words, tally
+from outlast.pipeline.record.books import Accounting, counts_in_words, in_words
 from outlast.pipeline.results import Counts
 from outlast.policy import RetryPolicy
-from outlast.store.records import ENDED, UNTRIED, Batch, Standing
+from outlast.store.records import ENDED, UNTRIED, Changes, Standing
 from outlast.verdicts import classify
 from outlast.work.leases import certainly_dead
-from outlast.work.patience import persist
+from outlast.work.patience import keep_trying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -162,10 +162,9 @@ class _Variable:
     def reveal(self) -> str:
         value = os.environ.get(self.variable)
         if not value:
-            message = (
+            raise Gone(
                 f"the address of the sink of its run is in the environment variable {self.variable}, which is not set"
             )
-            raise Gone(message)
         remember_secret(value)
         return value
 
@@ -188,8 +187,7 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
     if (what := only_given(run)) is not None:
         if "sink" in told and isinstance(given, Sink) and _is_that_of(given, run):
             return given
-        message = f"the sink of its run is {what}: replay it from Python, and give it again with sink="
-        raise Gone(message)
+        raise Gone(f"the sink of its run is {what}: replay it from Python, and give it again with sink=")
     name = run.sink or ""
     if "address" in told:
         return open_sink(told["address"])
@@ -198,10 +196,9 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
     path = Path(told.get("file") or name)
     there = path.exists() or spool_of(path).exists()
     if offset and not there:
-        message = (
+        raise Gone(
             f"the sink of its run is gone: {path}. Put it back, or give another one with sink= (--output in a shell)"
         )
-        raise Gone(message)
     ended = run.status in ENDED
     if not told and there and path.suffix not in {".parquet", ".pq"} and ended and path.stat().st_size != (offset or 0):
         # Only its name is on record, from before there was more: what is not just as that run has left it may be
@@ -271,11 +268,10 @@ def _table(run: RunRecord, told: dict[str, Any], given: object) -> Table:
         return _tables[name]
     if "env" in told:
         return Table(_Variable(told["env"]), told["table"], key=told["key"])
-    message = (
+    raise Gone(
         f"the sink of its run, the {name}, has an address that is not on record: give it again with sink=, "
         "or in a shell with --output ADDRESS#TABLE"
     )
-    raise Gone(message)
 
 
 def as_recorded(store: Store, pipeline: str, table: Table, run_key: str | None = None) -> Table:
@@ -295,7 +291,7 @@ def as_recorded(store: Store, pipeline: str, table: Table, run_key: str | None =
 
 def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
     """What a replay that goes on was given as its sink; None if it had none, or is new."""
-    run: RunRecord | None = persist(lambda: store.find_run(pipeline, run_key), "the store")
+    run: RunRecord | None = keep_trying(lambda: store.find_run(pipeline, run_key), "the store")
     if run is None or run.kind != "replay" or run.sink_at is None:
         return None
     told: dict[str, Any] = json.loads(run.sink_at)
@@ -306,25 +302,24 @@ def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
     if "address" in told:
         return told["address"]
     what = f"the callable {told['callable']}" if "callable" in told else f"a {told['sink']}"
-    message = f"expected sink: the replay {run_key!r} was given {what}, give it again."
-    raise ConfigurationError(message)
+    raise ConfigurationError(f"expected sink: the replay {run_key!r} was given {what}, give it again.")
 
 
 def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
     """The sink comes before the lease: who cannot write must not take a run away from somebody who is only slow."""
-    sink.look_for(persist(lambda: store.shard_state(record.number, 0), "the store").sink_offset)
+    sink.look_for(keep_trying(lambda: store.shard_state(record.number, 0), "the store").sink_offset)
 
     def claim() -> None:
         try:
             sink.claim()
         except Busy:  # one that begins has its file before its lease, and one that ends after it
-            other = persist(lambda: store.run_lease(record.number, 0), "the store")
+            other = keep_trying(lambda: store.run_lease(record.number, 0), "the store")
             if other is not None and not certainly_dead(other.owner):
                 raise taken(record, other) from None
             raise
 
     stopped = "asked to stop while another process writes to the sink"
-    quiet.persist(claim, _BUSY_SINK, _BUSY, stop=stopping.get(), stopped=stopped)
+    quiet.keep_trying(claim, _BUSY_SINK, _BUSY, stop=stopping.get(), stopped=stopped)
 
 
 def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, before: RunRecord) -> RunRecord:
@@ -333,29 +328,29 @@ def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, bef
     another one if something on it is not in the sink. `before` is the run as it was found: one that has come to a good
     end, and that nobody has touched since, has left nothing behind what is committed.
     """
-    state = persist(lambda: store.shard_state(record.number, 0), "the store")
+    state = keep_trying(lambda: store.shard_state(record.number, 0), "the store")
     alone = not lease.before or certainly_dead(lease.before)
     settled: bool | None = False  # somebody had it and did not finish: what is behind may be theirs
     if not lease.before and before.replayed_by is None:
         settled = (before.status in ENDED and before.reason not in _CUT_OFF) or None
     if sink.place is not None and state.sink_offset is not None:
         addresses = [*{str(address_of(path)) for path in (sink.place, sink.place.resolve())}]
-        sink.others = persist(lambda: store.claims(record.number, addresses), "the store")
+        sink.others = keep_trying(lambda: store.claims(record.number, addresses), "the store")
     at, mark = state.sink_offset, state.sink_mark
     open_it = partial(sink.open, at, run=record.id, token=lease.token, alone=alone, settled=settled, mark=mark)
-    persist(open_it, "the sink", patience=lease.ttl / 2, unclear=False)  # nobody beats for the lease yet
+    keep_trying(open_it, "the sink", patience=lease.ttl / 2, unclear=False)  # nobody beats for the lease yet
     if sink.name is not None and (state.sink_offset is None or sink.mark != state.sink_mark):
         # From now on what stands in the file is ours, and can be told from what is on record; and more may follow that
         # is not.
-        news = Batch(sink_offset=state.sink_offset or 0, sink_mark=sink.mark, read=state.read)
-        persist(lambda: store.write(lease, news), "the store")
+        news = Changes(sink_offset=state.sink_offset or 0, sink_mark=sink.mark, read=state.read)
+        keep_trying(lambda: store.write(lease, news), "the store")
     if not sink.returned:
         return record
     # They are done once more: the sink says then what is wrong, and their dead letters have what they came from.
-    found = persist(lambda: store.find_keys(record.number, sink.returned), "the store")
+    found = keep_trying(lambda: store.find_keys(record.number, sink.returned), "the store")
     undone = [seq for seq, status in found.values() if status == "succeeded"]
-    persist(lambda: store.write(lease, Batch(undone=undone, read=state.read)), "the store")
-    return persist(lambda: store.run(record.id), "the store") or record
+    keep_trying(lambda: store.write(lease, Changes(undone=undone, read=state.read)), "the store")
+    return keep_trying(lambda: store.run(record.id), "the store") or record
 
 
 def close(sink: Sink) -> None:
@@ -415,7 +410,7 @@ class Origin:
             if self._bounds.final_check and now.success_rate < 1 - self._bounds.failure_budget:
                 status, reason = "failed", said.reason or "failure_budget_exceeded"
             return Standing(status, reason, in_words(status, reason, now, self._bounds, elsewhere=elsewhere), elsewhere)
-        old, new = tally(then, elsewhere=said.elsewhere), tally(now, elsewhere=elsewhere)
+        old, new = counts_in_words(then, elsewhere=said.elsewhere), counts_in_words(now, elsewhere=elsewhere)
         return said._replace(why=said.why.replace(old, new, 1), elsewhere=elsewhere)
 
 
@@ -475,12 +470,12 @@ class Origins:
         return found
 
     def _take(self, run: str) -> Origin | None:
-        record: RunRecord | None = persist(lambda: self._store.run(run), "the store")
+        record: RunRecord | None = keep_trying(lambda: self._store.run(run), "the store")
         if record is None or record.id == self._replay.id:
             return None
         # A replay that was stopped past its lease may find the run free, because whoever took over has finished with
         # it.
-        held = _held(
+        leased = _leased(
             self._store,
             record,
             self._replay.id,
@@ -488,7 +483,7 @@ class Origins:
             given=self._given,
             only_if=partial(self._store.beat, self._lease),
         )
-        return Origin(*held, self._bounds, _other_sink(self._replay, record) if self._elsewhere else None)
+        return Origin(*leased, self._bounds, _other_sink(self._replay, record) if self._elsewhere else None)
 
     def room_for(self, run: str) -> bool:
         """Whether this one is held, or can be without giving another one back."""
@@ -520,7 +515,7 @@ class Origins:
     def _finish(self, run: str) -> None:
         origin = self._open[run]
         if origin.sink is not None:
-            record: RunRecord | None = persist(lambda: self._store.run(run), "the store")
+            record: RunRecord | None = keep_trying(lambda: self._store.run(run), "the store")
             if record is not None:
                 finished(self._store, record, origin.lease, origin.sink)
         self._give_back(self._open.pop(run))
@@ -552,15 +547,15 @@ def hold(
     finished with. Once the lease is there and before anything is done with it, `only_if` may raise: the lease is given
     back.
     """
-    state = persist(lambda: store.shard_state(record.number, 0), "the store")
+    state = keep_trying(lambda: store.shard_state(record.number, 0), "the store")
     sink = None if elsewhere else opened_again(record, state.sink_offset, given)
     try:
         if sink is not None:
             claim_sink(sink, store, record)
         lease = take(store, record, counted=False)
         try:
-            persist(only_if, "the store")
-            now: RunRecord = persist(lambda: store.run(record.id), "the store") or record
+            keep_trying(only_if, "the store")
+            now: RunRecord = keep_trying(lambda: store.run(record.id), "the store") or record
             if sink is not None:
                 now = _marked(store, now, lease, sink, replay or now.replayed_by)
         except BaseException:
@@ -573,7 +568,7 @@ def hold(
     return now, lease, sink
 
 
-def _held(store: Store, record: RunRecord, replay: str | None, **how: Any) -> tuple[RunRecord, Lease, Sink | None]:
+def _leased(store: Store, record: RunRecord, replay: str | None, **how: Any) -> tuple[RunRecord, Lease, Sink | None]:
     """
     As `hold`, which is done again while the error is one that passes, such as a connection that was cut; `Gone` if it
     does not.
@@ -593,7 +588,7 @@ def _held(store: Store, record: RunRecord, replay: str | None, **how: Any) -> tu
         return Gone(f"the sink of its run cannot be used: {error_text(error)}")
 
     try:
-        return persist(once, "the sink of a run that letters come from")  # type: ignore[no-any-return]
+        return keep_trying(once, "the sink of a run that letters come from")  # type: ignore[no-any-return]
     except (LeaseLost, Gone, ConfigurationError, InterruptedError):
         raise
     except Exception as error:
@@ -601,18 +596,18 @@ def _held(store: Store, record: RunRecord, replay: str | None, **how: Any) -> tu
 
 
 def _marked(store: Store, record: RunRecord, lease: Lease, sink: Sink, replay: str | None) -> RunRecord:
-    persist(lambda: store.hold_sink(lease, replay), "the store")
+    keep_trying(lambda: store.hold_sink(lease, replay), "the store")
     try:
         # A replay that is under way waits for a sink as it does when it writes to it: its letters need not be sent
         # again for a moment's loss.
-        now: RunRecord = persist(lambda: make_ready(sink, store, record, lease, before=record), "the sink")
+        now: RunRecord = keep_trying(lambda: make_ready(sink, store, record, lease, before=record), "the sink")
     except BaseException:
         with suppress(Exception):  # whose mark was there still has to be made good
             store.hold_sink(lease, record.replayed_by)
         raise
     if sink.returned and now.status in ENDED:
         why = f"{counted(len(sink.returned), 'output')} could not be kept by the sink; run it again with run_key={now.run_key!r}"
-        if not persist(lambda: store.set_run(lease, now.id, status="interrupted", why=why), "the store"):
+        if not keep_trying(lambda: store.set_run(lease, now.id, status="interrupted", why=why), "the store"):
             kept_out = counted(len(sink.returned), "output")
             warn(
                 "%s of the run %s could not be kept by its sink, and the run was %s", kept_out, now.run_key, now.status
@@ -623,16 +618,16 @@ def _marked(store: Store, record: RunRecord, lease: Lease, sink: Sink, replay: s
 def finished(store: Store, record: RunRecord, lease: Lease, sink: Sink) -> None:
     """Finish the sink of a run that is over; one that is to be resumed is finished then. The mark goes."""
     if record.status in ENDED or record.kind == "replay":
-        persist(sink.finish, "the sink")
+        keep_trying(sink.finish, "the sink")
     mark_left(store, lease, sink)
-    persist(lambda: store.hold_sink(lease, None), "the store")
+    keep_trying(lambda: store.hold_sink(lease, None), "the store")
 
 
 def mark_left(store: Store, lease: Lease, sink: Sink) -> None:
     """Everything that the sink was given is committed: note how it looks, so that it is known again."""
     mark = sink.left()
     if mark is not None:
-        persist(lambda: store.mark_sink(lease, mark), "the store")
+        keep_trying(lambda: store.mark_sink(lease, mark), "the store")
 
 
 def make_good(store: Store, given: object = None) -> None:
@@ -640,9 +635,9 @@ def make_good(store: Store, given: object = None) -> None:
     Make good what dead replays have left: rows that were committed and not moved, tails that were never committed,
     Parquet files that were not built.
     """
-    for record in persist(store.held_sinks, "the store"):
-        holder = persist(partial(store.run, record.replayed_by or ""), "the store")
-        lease = None if holder is None else persist(partial(store.run_lease, holder.number, 0), "the store")
+    for record in keep_trying(store.held_sinks, "the store"):
+        holder = keep_trying(partial(store.run, record.replayed_by or ""), "the store")
+        lease = None if holder is None else keep_trying(partial(store.run_lease, holder.number, 0), "the store")
         if lease is not None and not certainly_dead(lease.owner):
             continue
         try:
@@ -656,10 +651,10 @@ def make_good(store: Store, given: object = None) -> None:
 
 
 def _make_good(store: Store, record: RunRecord, given: object) -> None:
-    now, lease, sink = _held(store, record, None, given=given)
+    now, lease, sink = _leased(store, record, None, given=given)
     try:
         if sink is None:
-            persist(lambda: store.hold_sink(lease, None), "the store")
+            keep_trying(lambda: store.hold_sink(lease, None), "the store")
         else:
             finished(store, now, lease, sink)
     finally:

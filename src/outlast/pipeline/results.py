@@ -13,7 +13,7 @@ from outlast.kernel.wording import counted, duration
 from outlast.pipeline.errors import FailureBudgetExceeded, RunFailed, RunInterrupted, mark_with_result
 from outlast.pipeline.record.errorfile import append_errors
 from outlast.pipeline.record.rowerrors import error_lines
-from outlast.store.records import Tally
+from outlast.store.records import ItemCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ RunOutcome: TypeAlias = Literal["success", "partial", "failure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts(Tally):
+class Counts(ItemCounts):
     """
     Where the items of a run are. `total` (items read) is always succeeded + skipped + dlq + failed + pending;
     `degraded` ones are part of the succeeded. `source_exhausted` says whether everything was read.
@@ -50,7 +50,7 @@ class Counts(Tally):
     source_exhausted: bool = False
 
     @classmethod
-    def of(cls, counts: Tally, *, degraded: int, source_exhausted: bool) -> Counts:
+    def of(cls, counts: ItemCounts, *, degraded: int, source_exhausted: bool) -> Counts:
         """Counts as users get them."""
         return cls(
             total=counts.total,

@@ -216,7 +216,7 @@ def _stages(runner: Runner) -> tuple[StageView, ...]:
     for stage, place in reversed([*zip(runner.stages, runner.scheduler.places(), strict=True)]):
         at = stage.index
         done += endings.through[at + 1]
-        tally = endings.stages[at]
+        counts = endings.stages[at]
         found.append(
             StageView(
                 name=stage.name,
@@ -230,10 +230,10 @@ def _stages(runner: Runner) -> tuple[StageView, ...]:
                 done=done,
                 refused=endings.refusals if stage.last else 0,
                 entered=endings.entered[at],
-                retries=tally.retries,
-                skipped=tally.skipped,
-                dead=tally.dead,
+                retries=counts.retries,
+                skipped=counts.skipped,
+                dead=counts.dead,
             )
         )
-        done += sum(place) + endings.held[at] - endings.entered[at]
+        done += sum(place) + endings.recording[at] - endings.entered[at]
     return tuple(reversed(found))

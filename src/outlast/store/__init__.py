@@ -4,7 +4,7 @@ The store: runs, items, attempts, dead letters, events and shared states, on SQL
     with open_store() as store:
         run = store.open_run("reviews", "2026-11-15", stages)
         lease = store.take_run(run.number, 0, owner="host:1", ttl=20)
-        store.write(lease, Batch(items=..., attempts=..., read=2000))
+        store.write(lease, Changes(items=..., attempts=..., read=2000))
 
 `Store` uses one SQL for both databases; what differs is in `sqlite` and `postgres`. All methods block, and are safe in
 threads. A method that fails raises a `StoreError`, whose class says whether another attempt may help. A write under an

@@ -24,7 +24,7 @@ from outlast.store.records import (
     RUN_MOVES,
     UNTRIED,
     AttemptRow,
-    Batch,
+    Changes,
     Checkpoint,
     Failure,
     ItemRow,
@@ -67,47 +67,47 @@ class Items:
         self._keys: _Keys | None = None
         self._keys_lock = threading.Lock()
 
-    def write(self, lease: Lease, batch: Batch) -> None:
+    def write(self, lease: Lease, changes: Changes) -> None:
         """
-        All of a batch or nothing of it. `LeaseLost` if the lease is not the newest.
+        All of the changes or none of them. `LeaseLost` if the lease is not the newest.
 
         An item that is finished stays as it is: the same again is ignored, another status is refused.
         """
         try:
             with self._database.writing(batches=True) as tx:
-                self._write(tx, lease, batch)
+                self._write(tx, lease, changes)
         except Duplicate:  # some of it is there already, or it names a row twice
             with self._database.writing(batches=True) as tx:
-                self._write(tx, lease, self._unwritten(tx, lease, batch))
+                self._write(tx, lease, self._unwritten(tx, lease, changes))
         with self._keys_lock:
-            if batch.undone:
+            if changes.undone:
                 self._forget_keys()
             if self._keys is not None and self._keys.run == shard_of(lease.key)[0]:
-                self._keys.add((item.seq, key_text(item.key), item.status) for item in batch.items)
+                self._keys.add((item.seq, key_text(item.key), item.status) for item in changes.items)
 
-    def _write(self, tx: Transaction, lease: Lease, batch: Batch) -> None:
+    def _write(self, tx: Transaction, lease: Lease, changes: Changes) -> None:
         run, number = shard_of(lease.key)
         # Its own run comes last: that is under which name the transaction is found by whoever has to end it.
-        homes = sorted(batch.homes, key=lambda home: shard_of(home.lease.key))
+        homes = sorted(changes.homes, key=lambda home: shard_of(home.lease.key))
         shards = [fenced(self._database, tx, self.app, home.lease, _SHARD) for home in homes]
         shard = fenced(self._database, tx, self.app, lease, _SHARD)
-        if batch.undone:
-            shard = self._undo(tx, run, shard, batch.undone)
-        self._insert_items(tx, run, batch.items)
-        self._insert_attempts(tx, run, batch.attempts)
-        checkpoints = [(run, *checkpoint) for checkpoint in batch.checkpoints]
+        if changes.undone:
+            shard = self._undo(tx, run, shard, changes.undone)
+        self._insert_items(tx, run, changes.items)
+        self._insert_attempts(tx, run, changes.attempts)
+        checkpoints = [(run, *checkpoint) for checkpoint in changes.checkpoints]
         tx.insert("outlast_checkpoints", f"run, {_CHECKPOINT}", checkpoints)
         now = to_us(here.get().clock.now())
         # Each as of its own moment, not the batch's: that is the order in which people read them.
-        letters = [letter_values(self.app, letter, letter.created_us) for letter in batch.dead_letters]
+        letters = [letter_values(self.app, letter, letter.created_us) for letter in changes.dead_letters]
         tx.insert("outlast_dead_letters", LETTER, letters)
-        self._resolve(tx, lease, batch, now)
+        self._resolve(tx, lease, changes, now)
         for home, before in zip(homes, shards, strict=True):
             self._bring_home(tx, home, before)
         sets = ", ".join(f"{column.strip()} = ?" for column in _SHARD.split(","))
         tx.execute(
             f"update outlast_progress set {sets} where run = ? and shard = ? and token = ?",
-            *_advanced(shard, batch),
+            *_advanced(shard, changes),
             *(run, number, lease.token),
         )
 
@@ -179,23 +179,23 @@ class Items:
         tx.insert("outlast_attempts", f"run, {_SHORT_ATTEMPT}", short)
         tx.insert("outlast_attempts", f"run, {_ATTEMPT}", long)
 
-    def _resolve(self, tx: Transaction, lease: Lease, batch: Batch, now: int) -> None:
-        if not batch.resolved:
+    def _resolve(self, tx: Transaction, lease: Lease, changes: Changes, now: int) -> None:
+        if not changes.resolved:
             return
         (claim,) = tx.row("select id from outlast_runs where number = ?", shard_of(lease.key)[0])
         # In order of their ids, as everywhere, so that two transactions never wait for each other.
-        for settled in sorted(Settled(*each) for each in batch.resolved):
+        for settled in sorted(Settled(*each) for each in changes.resolved):
             letter, status, failure, reason, seq = settled
             # What a sink could not keep was resolved with its item, and is taken back with it.
-            held = ("replaying", "resolved" if seq in batch.undone else "replaying")
+            claimed = ("replaying", "resolved" if seq in changes.undone else "replaying")
             tried = reason is None
-            counts = tried and not (batch.undone and seq in batch.undone)  # which has counted already
+            counts = tried and not (changes.undone and seq in changes.undone)  # which has counted already
             done = tx.execute(
                 "update outlast_dead_letters set status = ?, moved = ?, reason = coalesce(?, reason), replays = replays + ?, "
                 "last_attempt = case when ? = 1 and ? = 'resolved' then ? else last_attempt end "
                 "where app = ? and id = ? and status in (?, ?) and claimed_by = ?",
                 *(status, now, reason and storable(reason), int(counts)),
-                *(int(tried), status, now, self.app, letter, *held, claim),
+                *(int(tried), status, now, self.app, letter, *claimed, claim),
             )
             if done.rowcount != 1:  # somebody has opened it since, and may have done its work
                 raise lost(lease)
@@ -266,13 +266,13 @@ class Items:
                 *(_json(now.elsewhere) if now.elsewhere else None, run),
             )
 
-    def _unwritten(self, tx: Transaction, lease: Lease, batch: Batch) -> Batch:
-        """What of a batch is not on record yet."""
+    def _unwritten(self, tx: Transaction, lease: Lease, changes: Changes) -> Changes:
+        """What of the changes is not on record yet."""
         run, passed, among = shard_of(lease.key)[0], self._database.passed, self._database.among
         fenced(self._database, tx, self.app, lease)
-        seqs = passed({row.seq for row in (*batch.items, *batch.attempts)})
+        seqs = passed({row.seq for row in (*changes.items, *changes.attempts)})
         items = dict(tx.rows(f"select seq, status from outlast_items where run = ? and seq {among}", run, seqs))
-        for item in batch.items:
+        for item in changes.items:
             if items.get(item.seq, item.status) != item.status:
                 message = f"item {item.seq} is finished as {items[item.seq]!r} and cannot become {item.status!r}: this is a defect in the program that writes."
                 raise StoreRefused(message, error_class="code_error")
@@ -284,32 +284,32 @@ class Items:
                 seqs,
             )
         }
-        letters = self._known(tx, "outlast_dead_letters", (letter.id for letter in batch.dead_letters))
+        letters = self._known(tx, "outlast_dead_letters", (letter.id for letter in changes.dead_letters))
         # A checkpoint is the one thing that may be made again, by changed code.
-        for checkpoint in batch.checkpoints:
+        for checkpoint in changes.checkpoints:
             tx.execute(
                 "delete from outlast_checkpoints where run = ? and seq = ? and stage = ?",
                 *(run, checkpoint.seq, checkpoint.stage),
             )
-        return Batch(
-            items=[item for item in batch.items if item.seq not in items],
-            attempts=[attempt for attempt in batch.attempts if attempt[:4] not in attempts],
-            checkpoints=batch.checkpoints,
-            dead_letters=[letter for letter in batch.dead_letters if letter.id not in letters],
+        return Changes(
+            items=[item for item in changes.items if item.seq not in items],
+            attempts=[attempt for attempt in changes.attempts if attempt[:4] not in attempts],
+            checkpoints=changes.checkpoints,
+            dead_letters=[letter for letter in changes.dead_letters if letter.id not in letters],
             # Settled and brought home in the transaction that wrote its item.
-            resolved=[each for each in batch.resolved if Settled(*each).seq not in items],
+            resolved=[each for each in changes.resolved if Settled(*each).seq not in items],
             homes=[
                 replace(
                     home,
                     items=[item for item in home.items if item.replayed not in items],
                     failed=[again for again in home.failed if again.replayed not in items],
                 )
-                for home in batch.homes
+                for home in changes.homes
             ],
-            read=batch.read,
-            sink_offset=batch.sink_offset,
-            sink_mark=batch.sink_mark,
-            source_exhausted=batch.source_exhausted,
+            read=changes.read,
+            sink_offset=changes.sink_offset,
+            sink_mark=changes.sink_mark,
+            source_exhausted=changes.source_exhausted,
         )
 
     def _known(self, tx: Transaction, table: str, ids: Iterable[str]) -> set[str]:
@@ -486,12 +486,12 @@ def _json(value: object) -> str:
     return text if text.isascii() else storable(text)
 
 
-def _advanced(shard: Any, batch: Batch) -> tuple[Any, ...]:
-    """The shard's row after this batch. Its items are all new."""
+def _advanced(shard: Any, changes: Changes) -> tuple[Any, ...]:
+    """The shard's row after these changes. Its items are all new."""
     read, offset, mark, exhausted, *counts, degraded, spent, _ = shard
     finished: dict[str, int] = dict.fromkeys(_COUNTED, 0)
     added: dict[str, float] = {}
-    for item in batch.items:
+    for item in changes.items:
         finished[item[2]] += 1
         degraded += item[5]
         if item[8]:
@@ -500,16 +500,16 @@ def _advanced(shard: Any, batch: Batch) -> tuple[Any, ...]:
         _add(added, json.loads(spent))
         spent = _json(added)
     return (
-        max(read, batch.read),
-        *_moved(offset, mark, batch),
-        bool(exhausted) or batch.source_exhausted,
+        max(read, changes.read),
+        *_moved(offset, mark, changes),
+        bool(exhausted) or changes.source_exhausted,
         *(count + finished[status] for count, status in zip(counts, _COUNTED, strict=True)),
         degraded,
         spent,
     )
 
 
-def _moved(offset: int | None, mark: str | None, news: Batch | Homecoming) -> tuple[int | None, str | None]:
+def _moved(offset: int | None, mark: str | None, news: Changes | Homecoming) -> tuple[int | None, str | None]:
     """How far the sink counts now, and its mark there."""
     if news.sink_offset is None or (offset is not None and news.sink_offset < offset):
         return offset, mark

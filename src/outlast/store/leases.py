@@ -10,7 +10,7 @@ with the token until that transaction ends. Only the newest token may write. A w
       │          (expired)
       └──────────────────► take by another owner: token + 1; writes with the first owner's token fail
 
-`PLACES` names the table for leases of a kind; kinds without an entry are in the table `outlast_leases`.
+`TABLES` names the table for leases of a kind; kinds without an entry are in the table `outlast_leases`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.errors import LeaseLost
-from outlast.store.records import Lease, from_us, shard_of, storable, to_us
+from outlast.store.records import Lease, from_us, key_text, shard_of, storable, to_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from outlast.store.database import Database, Transaction
 
 
-class Place(NamedTuple):
+class LeaseTable(NamedTuple):
     """
     Where leases are: a table, and a condition on its rows with the values for one key. `fence` names another table
     whose rows every write locks anyway: these rows hold the token too, and the row of the lease is not locked.
@@ -48,10 +48,10 @@ class Place(NamedTuple):
 
 
 # A batch locks the progress of its shard, perhaps for long; a heartbeat must not wait for it.
-PLACES = {
-    "run": Place("outlast_shards", "run, shard", lambda _app, _kind, key: shard_of(key), fence="outlast_progress")
+TABLES = {
+    "run": LeaseTable("outlast_shards", "run, shard", lambda _app, _kind, key: shard_of(key), fence="outlast_progress")
 }
-_OTHERS = Place("outlast_leases", "app, kind, key", lambda *names: names)
+_OTHERS = LeaseTable("outlast_leases", "app, kind, key", lambda app, kind, key: (app, kind, key_text(key)))
 
 
 class Leases:
@@ -67,11 +67,11 @@ class Leases:
 
     def lease_of(self, kind: str, key: str) -> Lease | None:
         """Who may write for this now, and until when if it is not renewed."""
-        place = _place(kind)
+        at = _table(kind)
         with self._database.reading() as tx:
             found = tx.row(
-                f"select token, owner, until, ttl from {place.table} where {place.where} and until > {self._database.now}",
-                *place.values(self.app, kind, key),
+                f"select token, owner, until, ttl from {at.table} where {at.where} and until > {self._database.now}",
+                *at.values(self.app, kind, key),
             )
         return None if found is None else Lease(kind, key, found[0], found[1], from_us(found[2]), found[3])
 
@@ -97,30 +97,30 @@ def take(
     A lease, in a transaction, once no transaction writes under the one before. Those whose owner may be unable to end
     them are ended: what writes for this key, and what writes under one of the `others`, which are labels.
     """
-    place, owner = _place(kind), storable(owner)
-    values = place.values(app, kind, key)
+    at, owner = _table(kind), storable(owner)
+    values = at.values(app, kind, key)
     marks = ", ".join("?" * len(values))
-    for table in place.tables:
-        tx.execute(f"insert into {table} ({place.columns}) values ({marks}) on conflict do nothing", *values)
-    before = tx.row(f"select owner from {place.table} where {place.where}", *values)
+    for table in at.tables:
+        tx.execute(f"insert into {table} ({at.columns}) values ({marks}) on conflict do nothing", *values)
+    before = tx.row(f"select owner from {at.table} where {at.where}", *values)
     found = tx.row(
-        f"update {place.table} set token = token + 1, owner = ?, ttl = ?, until = {database.now} + ? "
-        f"where {place.where} and until <= {database.now} returning token, until",
+        f"update {at.table} set token = token + 1, owner = ?, ttl = ?, until = {database.now} + ? "
+        f"where {at.where} and until <= {database.now} returning token, until",
         *(owner, ttl, round(ttl * 1e6), *values),
     )
     if found is None:
         return None
     database.evict(tx, (label(app, kind, key), *others))
-    _close(database, tx, place, values, found[0])
+    _close(database, tx, at, values, found[0])
     return Lease(kind, key, found[0], owner, from_us(found[1]), ttl, (before and before[0]) or "")
 
 
 def renew(database: Database, tx: Transaction, app: str, lease: Lease) -> Lease:
     """The lease for another `ttl` seconds; `LeaseLost` if another owner has taken it."""
-    place = _place(lease.kind)
+    at = _table(lease.kind)
     found = tx.row(
-        f"update {place.table} set until = {database.now} + ? where {place.where} and token = ? returning until",
-        *(round(lease.ttl * 1e6), *place.values(app, lease.kind, lease.key), lease.token),
+        f"update {at.table} set until = {database.now} + ? where {at.where} and token = ? returning until",
+        *(round(lease.ttl * 1e6), *at.values(app, lease.kind, lease.key), lease.token),
     )
     if found is None:
         raise lost(lease)
@@ -133,8 +133,8 @@ def end(database: Database, tx: Transaction, app: str, kind: str, key: str, toke
     """
     if _end(database, tx, app, kind, key, "", f"(until <= {database.now} or token = ?)", token, evict=True):
         return True
-    place = _place(kind)
-    return tx.row(f"select 1 from {place.table} where {place.where}", *place.values(app, kind, key)) is None
+    at = _table(kind)
+    return tx.row(f"select 1 from {at.table} where {at.where}", *at.values(app, kind, key)) is None
 
 
 def fenced(database: Database, tx: Transaction, app: str, lease: Lease, columns: str = "token") -> Any:
@@ -142,11 +142,11 @@ def fenced(database: Database, tx: Transaction, app: str, lease: Lease, columns:
     The row that has the lease's token, held until the transaction ends, so that no other owner takes the lease before;
     `LeaseLost` if one has.
     """
-    place = _place(lease.kind)
-    lock = database.for_share if place.fence is None else database.for_update
+    at = _table(lease.kind)
+    lock = database.for_share if at.fence is None else database.for_update
     row = tx.row(
-        f"select {columns}, {database.labelled} from {place.fence or place.table} where {place.where} and token = ? {lock}",
-        *(label(app, lease.kind, lease.key), *place.values(app, lease.kind, lease.key), lease.token),
+        f"select {columns}, {database.labelled} from {at.fence or at.table} where {at.where} and token = ? {lock}",
+        *(label(app, lease.kind, lease.key), *at.values(app, lease.kind, lease.key), lease.token),
     )
     if row is None:
         raise lost(lease)
@@ -168,8 +168,8 @@ def lost(lease: Lease) -> LeaseLost:
     return LeaseLost(message)
 
 
-def _place(kind: str) -> Place:
-    return PLACES.get(kind, _OTHERS)
+def _table(kind: str) -> LeaseTable:
+    return TABLES.get(kind, _OTHERS)
 
 
 def _end(
@@ -183,22 +183,22 @@ def _end(
     *given: Any,
     evict: bool = False,
 ) -> bool:
-    place = _place(kind)
-    values = place.values(app, kind, key)
+    at = _table(kind)
+    values = at.values(app, kind, key)
     found = tx.row(
-        f"update {place.table} set token = token + 1, until = 0{also} where {place.where} and {condition} returning token",
+        f"update {at.table} set token = token + 1, until = 0{also} where {at.where} and {condition} returning token",
         *(*values, *given),
     )
     if found is not None:
         if evict:
             database.evict(tx, (label(app, kind, key),))
-        _close(database, tx, place, values, found[0])
+        _close(database, tx, at, values, found[0])
     return found is not None
 
 
-def _close(database: Database, tx: Transaction, place: Place, values: tuple[Any, ...], token: int) -> None:
+def _close(database: Database, tx: Transaction, at: LeaseTable, values: tuple[Any, ...], token: int) -> None:
     """Wait for what is being written under the token before; from then on that is worth nothing."""
-    if place.fence is not None:
-        tx.execute(f"update {place.fence} set token = ? where {place.where}", token, *values)
+    if at.fence is not None:
+        tx.execute(f"update {at.fence} set token = ? where {at.where}", token, *values)
     elif database.for_update:
-        tx.row(f"select 1 from {place.table} where {place.where} {database.for_update}", *values)
+        tx.row(f"select 1 from {at.table} where {at.where} {database.for_update}", *values)

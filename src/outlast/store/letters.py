@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from outlast.calls.quiet import persist
+from outlast.calls.quiet import keep_trying
 from outlast.kernel.clock import here
 from outlast.policy import RetryPolicy
 from outlast.store.database import Duplicate
@@ -136,7 +136,7 @@ class Letters:
     def add_letters(self, letters: Iterable[DeadLetterRow]) -> int:
         """Add dead letters that no run made, such as imported ones; how many were not there yet."""
         given = {letter.id: letter for letter in letters}
-        return persist(lambda: self._add(given), _AT_ONCE, inf)
+        return keep_trying(lambda: self._add(given), _AT_ONCE, inf)
 
     def _add(self, given: dict[str, DeadLetterRow]) -> int:
         database, now = self._database, to_us(here.get().clock.now())

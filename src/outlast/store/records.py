@@ -122,7 +122,7 @@ class StageMark:
     checkpoint: bool = False
 
 
-class Tally:
+class ItemCounts:
     """What follows from counts of items: `total` were read, and the others count those that are finished."""
 
     __slots__ = ()
@@ -145,7 +145,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class RunCounts(Tally):
+class RunCounts(ItemCounts):
     """`total` items were read; the others count those that are finished. `degraded` is part of `succeeded`."""
 
     total: int = 0
@@ -252,7 +252,7 @@ class ShardState(NamedTuple):
     sink_mark: str | None = None
 
 
-class Claimed(NamedTuple):
+class SinkClaim(NamedTuple):
     """What another run has committed to a sink of the same address, and whether that run is the newer one."""
 
     pipeline: str
@@ -527,7 +527,7 @@ class Standing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Changes:
     """
     What one transaction writes. `read` and `sink_offset` are absolute and never shrink; `sink_mark` is the mark of the
     sink at its offset.

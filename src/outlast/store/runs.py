@@ -12,10 +12,10 @@ from outlast.store.leases import Leases, fenced, label, renew, take
 from outlast.store.records import (
     ENDED,
     RUN_MOVES,
-    Claimed,
     RunCounts,
     RunRecord,
     ShardState,
+    SinkClaim,
     StageMark,
     from_us,
     key_text,
@@ -226,7 +226,7 @@ class Runs(Leases):
         with self._database.reading() as tx:
             return self._runs(tx, "and replayed_by is not null order by number")
 
-    def claims(self, run_number: int, addresses: Sequence[str]) -> list[Claimed]:
+    def claims(self, run_number: int, addresses: Sequence[str]) -> list[SinkClaim]:
         """What other runs, also of other apps, have committed to sinks of these addresses, the newest first."""
         with self._database.reading() as tx:
             rows = tx.rows(
@@ -235,7 +235,7 @@ class Runs(Leases):
                 *(*addresses, run_number),
             )
         return [
-            Claimed(pipeline, key, offset, mark, number > run_number) for pipeline, key, offset, mark, number in rows
+            SinkClaim(pipeline, key, offset, mark, number > run_number) for pipeline, key, offset, mark, number in rows
         ]
 
     def forget_run(self, lease: Lease) -> bool:

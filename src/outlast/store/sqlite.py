@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.calls.quiet import persist
+from outlast.calls.quiet import keep_trying
 from outlast.kernel.clock import REAL
 from outlast.policy import RetryPolicy
 from outlast.store.database import Database, Duplicate
@@ -90,7 +90,7 @@ class Sqlite(Database):
     def _write_ahead(self, connection: sqlite3.Connection) -> str:
         # The first to do it needs the file alone for a moment, and SQLite does not wait for that by itself. What it
         # waits for by itself passes in real time, and so does this.
-        asked = persist(lambda: connection.execute("pragma journal_mode = wal"), _BUSY, self._patience, world=REAL)
+        asked = keep_trying(lambda: connection.execute("pragma journal_mode = wal"), _BUSY, self._patience, world=REAL)
         return str(asked.fetchone()[0])
 
     def spelled(self, sql: str) -> str:

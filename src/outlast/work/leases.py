@@ -23,7 +23,7 @@ from outlast.kernel.clock import here, stopping
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
 from outlast.verdicts import classify
-from outlast.work.patience import persist, terms
+from outlast.work.patience import keep_trying, terms
 
 if TYPE_CHECKING:
     import asyncio
@@ -97,15 +97,15 @@ def take(
     seen: Lease | None = None
     waited, left = 0.0, ""
     while True:
-        lease: Lease | None = persist(lambda: ask(owner, terms.get().ttl), "the store")
+        lease: Lease | None = keep_trying(lambda: ask(owner, terms.get().ttl), "the store")
         if lease is not None:
             _alive[owner] = None
             return replace(lease, before=lease.before or left)
-        other: Lease | None = persist(look, "the store")
+        other: Lease | None = keep_trying(look, "the store")
         if other is None:
             continue
         if certainly_dead(other.owner):
-            persist(partial(drop, other), "the store")
+            keep_trying(partial(drop, other), "the store")
             continue
         if seen is not None and (other.token, other.until) != (seen.token, seen.until):
             raise taken(other)
@@ -113,7 +113,7 @@ def take(
             raise taken(other)
         if waited > other.ttl + 1:
             # It should have ended or been renewed by now: the clock by which it ends was set back since.
-            persist(partial(drop, other, unless_renewed=True), "the store")
+            keep_trying(partial(drop, other, unless_renewed=True), "the store")
             left = other.owner  # which may live
             continue
         if seen is None:

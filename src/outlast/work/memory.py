@@ -22,41 +22,40 @@ class Memory:
     """
     A bound on the bytes of values that are finished and not written. A single value may be larger than the bound.
 
-    While the bound is shut, no work begins; work that has begun ends and is written. The event loop counts the bytes
-    and opens and shuts the bound. A thread may shut it too, when many results are not counted yet; the loop checks it
-    then.
+    While it blocks, no work begins; work that has begun ends and is written. The event loop counts the bytes, blocks
+    and unblocks. A thread may block too, when many results are not counted yet; the loop checks it then.
     """
 
-    __slots__ = ("_always", "_free", "held", "is_open", "most", "typical", "wait")
+    __slots__ = ("_always", "_free", "has_room", "most", "typical", "used", "wait")
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self.most = most
-        self.held = 0  # bytes of values that are finished and not written
+        self.used = 0  # bytes of values that are finished and not written
         self.typical = 0  # bytes of one value, estimated from recent large ones; 0 while all are small
         self._free = threading.Event()
         self._free.set()
         self._always = False
-        self.is_open = self._free.is_set
+        self.has_room = self._free.is_set
         self.wait = self._free.wait
 
     def weigh(self, size: int) -> None:
         """Learn from the size of one value."""
         self.typical = size if size > self.typical else self.typical - ((self.typical - size) >> 5)
 
-    def holds(self, values: int, share: int = 1) -> bool:
+    def fits(self, values: int, share: int = 1) -> bool:
         """Whether so many more values of the typical size fit into the bound, or into a share of it."""
-        return self.held + self.typical * values < self.most // share
+        return self.used + self.typical * values < self.most // share
 
-    def shut(self) -> None:
+    def block(self) -> None:
         """Let no work begin."""
         if not self._always:
             self._free.clear()
 
-    def open(self) -> None:
+    def unblock(self) -> None:
         """Let work begin."""
         self._free.set()
 
-    def open_for_good(self) -> None:
+    def unblock_for_good(self) -> None:
         """No work begins any more, so nothing may wait here."""
         self._always = True
         self._free.set()

@@ -44,7 +44,7 @@ _PATIENT = RetryPolicy(
 _SURE = _PATIENT.replace(on_errors=("transient",))
 
 
-def persist(
+def keep_trying(
     do: Callable[[], Any],
     what: str,
     give_up: Stop | None = None,
@@ -64,7 +64,7 @@ def persist(
             warning = "%s cannot be used, the run waits for it: %s%s"
             warn(warning, what, error_text(error), more, extra={"outlast_waits": what})
 
-    return quiet.persist(
+    return quiet.keep_trying(
         do,
         _PATIENT if unclear else _SURE,
         longest if patience is None else min(patience, longest),

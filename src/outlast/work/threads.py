@@ -60,7 +60,7 @@ class Threads(Generic[T, R]):
         self._growing = False
         self.closed = False
         self._abandoned = False
-        self.held = 0  # work that is in here: on its way to a thread, in one, or parked
+        self.outstanding = 0  # work that is in here: on its way to a thread, in one, or parked
         self.holding: set[T] = (
             set()
         )  # work that has just failed: nothing begins before the loop has decided what follows
@@ -69,7 +69,7 @@ class Threads(Generic[T, R]):
 
     def put(self, work: T) -> None:
         """Have a thread do it."""
-        self.held += 1
+        self.outstanding += 1
         self._inbox.append(work)
         if self._threads == 0:
             self._start()
@@ -106,7 +106,7 @@ class Threads(Generic[T, R]):
     @property
     def busy(self) -> int:
         """How much is in a thread or on its way to one, and not parked."""
-        return self.held - sum(len(slots.waiting) for slots in self._slots)
+        return self.outstanding - sum(len(slots.waiting) for slots in self._slots)
 
     @property
     def unseen(self) -> int:
@@ -132,7 +132,7 @@ class Threads(Generic[T, R]):
                     found.append(waiting.popleft())
                 except IndexError:
                     break
-        self.held -= len(found)
+        self.outstanding -= len(found)
         return found
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ class Threads(Generic[T, R]):
                 self._released.notify_all()
 
     def wait_for_release(self, work: T) -> None:
-        """Wait, in a thread, until nothing is held."""
+        """Wait, in a thread, until all that `hold` was called for is released."""
         with self._released:
             self._stalled.add(work)
             while self.holding and not self.closed:
@@ -186,7 +186,7 @@ class Threads(Generic[T, R]):
                 burst.append(self._done.popleft())
             except IndexError:
                 break
-        self.held -= len(burst)
+        self.outstanding -= len(burst)
         self._burst = len(burst)
         self._back(burst)
         self._burst = 0

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from outlast.work.memory import Memory
 
 
-class Batch(Protocol):
-    """The entries that are written together."""
+class Writable(Protocol):
+    """A batch: the entries that are written together."""
 
     @property
     def empty(self) -> bool:
@@ -39,7 +39,7 @@ class Batch(Protocol):
         ...
 
 
-B = TypeVar("B", bound=Batch)
+B = TypeVar("B", bound=Writable)
 R = TypeVar("R")
 
 
@@ -99,11 +99,11 @@ class BatchWriter(Generic[B]):
         threading.Thread(target=copy_context().run, args=(self._run,), daemon=True, name="outlast-writer").start()
 
     @property
-    def full(self) -> bool:
-        """Whether writing is behind. Then no new work should begin."""
+    def behind(self) -> bool:
+        """Whether there is more to write than there should be. Then no new work should begin."""
         limits = self.limits
-        behind = self._entries >= limits.entries and self._under_way >= limits.under_way
-        return behind or not self.memory.is_open()
+        full = self._entries >= limits.entries and self._under_way >= limits.under_way
+        return full or not self.memory.has_room()
 
     @property
     def settled(self) -> bool:
@@ -115,14 +115,14 @@ class BatchWriter(Generic[B]):
         memory, limits = self.memory, self.limits
         self._entries += entries
         self._bytes += size
-        memory.held += size
+        memory.used += size
         if size > LARGE or memory.typical:
             memory.weigh(size)
         if self._entries >= limits.entries or self._bytes >= limits.bytes:
             self._due = True
             self.flush()
-            if memory.held >= memory.most:
-                memory.shut()
+            if memory.used >= memory.most:
+                memory.block()
         elif self._timer is None:
             self._due = False
             self._timer = self._loop.call_later(limits.latency, self._late)
@@ -151,7 +151,7 @@ class BatchWriter(Generic[B]):
 
     def _back(self, batch: B, size: int) -> None:
         self._under_way -= 1
-        self.memory.held -= size
+        self.memory.used -= size
         self._written(batch)
         if self._due:
             self.flush()

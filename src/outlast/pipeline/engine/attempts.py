@@ -13,7 +13,7 @@ from types import coroutine
 from typing import TYPE_CHECKING, Any
 
 from outlast.calls.drivers import ISOLATED, Deadline, Scripted
-from outlast.calls.state import latest, standing
+from outlast.calls.state import current_work, latest
 from outlast.errors import PermanentFailure, TemporaryFailure
 from outlast.kernel.clock import here
 from outlast.kernel.redact import error_text
@@ -35,7 +35,7 @@ _PROBE_ROUNDS = 3  # rounds of failed probes, without a success, after which an 
 _WAIT, _BACK = Next.WAIT, Next.BACK
 
 
-class Attempts:
+class AttemptRunner:
     """Makes the attempts of a run; each gets a copy of the run's context."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Attempts:
         context = self._base.copy()
         item.stage = stage
         if item.falling:
-            context.run(standing.set, item)
+            context.run(current_work.set, item)
             try:
                 answer = context.run(stage.guard.fallback, item.value, **_lent(stage))  # type: ignore[arg-type]
                 if hasattr(type(answer), "__await__"):
@@ -89,7 +89,7 @@ class Attempts:
             return context.run(item.failed, stage, error, began)
         except BaseException as thrown:  # noqa: BLE001 - as above
             return self.thrown(item, stage, thrown, began)
-        if stage.declared.repairs and not stage.alone:  # one item of the batch may have failed
+        if stage.declared.repairs and not stage.single:  # one item of the batch may have failed
             return await self._apart(context, item.succeeded, stage, result, began)
         return context.run(item.succeeded, stage, result, began)
 
@@ -141,7 +141,7 @@ class Attempts:
         context = self._base.copy()
         item.stage = stage
         if item.falling:
-            context.run(standing.set, item)
+            context.run(current_work.set, item)
             try:
                 answer = context.run(stage.guard.fallback, item.value, **_lent(stage))  # type: ignore[arg-type]
             except BaseException as error:
@@ -157,7 +157,7 @@ class Attempts:
                 return self._held_up(item, stage, begun)
             call = item.call
         if call is None:
-            context.run(standing.set, item)
+            context.run(current_work.set, item)
         else:
             context.run(item.enter, call)
         item.seen = latest[0]

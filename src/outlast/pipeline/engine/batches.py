@@ -20,7 +20,7 @@ from math import frexp, ldexp
 from typing import TYPE_CHECKING, Any
 
 from outlast.calls.records import Context, Notes
-from outlast.calls.state import Ended, running, standing
+from outlast.calls.state import Ended, current_work, running
 from outlast.deciding import REASONS, after_failure
 from outlast.errors import PermanentFailure
 from outlast.kernel import raised
@@ -138,7 +138,7 @@ class Group:
         self._before = before
         self._outcome: list[tuple[Item | Group, Next]] = []
 
-    # -- standing in the context
+    # -- as the current work of the context
 
     @property
     def key(self) -> str | None:
@@ -157,7 +157,7 @@ class Group:
 
     def enter(self, call: StageCall) -> None:
         running.set(call)
-        standing.set(self)
+        current_work.set(self)
 
     def context(self) -> Context:
         """What `current` says where no attempt is prepared: in a fallback."""

@@ -1,8 +1,8 @@
 """
 One item's way through the stages: where it is, what has happened to it, and what is next. It neither waits nor calls.
 
-`Attempts` makes an attempt and calls `succeeded` or `failed`, which returns what to do next (`Next`). A failed attempt
-is decided as in any protected call, with the rules of `itemcall`.
+`AttemptRunner` makes an attempt and calls `succeeded` or `failed`, which returns what to do next (`Next`). A failed
+attempt is decided as in any protected call, with the rules of `itemcall`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outlast.calls.records import Notes
-from outlast.calls.state import Ended, running, standing
+from outlast.calls.state import Ended, current_work, running
 from outlast.deciding import REASONS
 from outlast.errors import CircuitBreakerOpenError, PermanentFailure
 from outlast.kernel import raised
@@ -76,7 +76,6 @@ class RunStage:
     """One stage in one run: the function as it is called there, and its slots."""
 
     __slots__ = (
-        "alone",
         "declared",
         "direct",
         "full",
@@ -90,6 +89,7 @@ class RunStage:
         "onward",
         "rounds",
         "run",
+        "single",
         "slots",
         "work",
     )
@@ -107,9 +107,9 @@ class RunStage:
         self.direct = False  # calling it makes a coroutine and runs no code yet
         self.native = False  # a direct stage that leaves the context variables of its task as they were
         self.onward = Next.HOLD if declared.checkpoint else Next.GO  # for an item that came through
-        self.alone = declared.batch is None  # one item for each call: no batch stage
+        self.single = declared.batch is None  # one item for each call: no batch stage
         # Anything but retries has to be asked before an attempt; and repairs must not run in the event loop.
-        self.full = not declared.guard.plain or not self.alone or (self.is_async and bool(declared.repairs))
+        self.full = not declared.guard.plain or not self.single or (self.is_async and bool(declared.repairs))
         self.slots: Slots[Any] = Slots(declared.concurrency)  # at a batch stage a `GroupQueue` waits for them
         self.rounds: int | None = None  # rounds of failed probes when its breaker first held an item up
 
@@ -147,7 +147,7 @@ class RunFacts:
 
 
 class Item:
-    """One item of a run. During each of its attempts `standing` holds it, for `outlast.current` and for log records."""
+    """One item of a run. During its attempts it is in `current_work`, for `outlast.current` and for log records."""
 
     # What an item that comes through at once never changes stands here, on the class: making one must cost little.
     call: StageCall | None = None
@@ -199,12 +199,12 @@ class Item:
             return False
         return self.call is None or self.call.tries == 0
 
-    # -- standing in the context
+    # -- as the current work of the context
 
     def enter(self, call: StageCall) -> None:
         """Called inside of an attempt's own context, before an attempt with a call of its own."""
         running.set(call)
-        standing.set(self)
+        current_work.set(self)
 
     def context(self) -> Context:
         """What `current` says during a first attempt that has no call yet."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from outlast.calls.state import Call, standing
+from outlast.calls.state import Call, current_work
 from outlast.deciding import after_failure
 from outlast.kernel.clock import roll_for
 from outlast.verdicts import classify, refusal
@@ -42,8 +42,8 @@ class _Underway:
     deadline = None
 
     def context(self) -> Context:
-        place: Any = standing.get()
-        context: Context = place.context()
+        work: Any = current_work.get()
+        context: Context = work.context()
         return context
 
 
@@ -53,7 +53,7 @@ UNDERWAY: Any = _Underway()
 class StageCall(Call):
     """A protected call of one item at a stage, with the rules above."""
 
-    alone = True
+    has_own_key = True
     item: Item
     circuits = defers = True
     uncharged = 0  # attempts that the service refused, and that do not count

@@ -114,7 +114,7 @@ class Runner:
         self._resources = Resources(plan.provided)
         self._opener: asyncio.Task[Any] | None = None  # as long as resources are opened
         give_up = Stop()
-        self.batches = BatchWriter(
+        self.writer = BatchWriter(
             WriteBatch(),
             ItemWriter(store, lease, sink, self._refused, give_up).write,
             written=self._recorded,
@@ -124,7 +124,7 @@ class Runner:
             limits=plan.tuning.batches,
             give_up=give_up,
         )
-        self.endings = Endings(plan, facts, self.phase, books, self.batches, sink, deliver)
+        self.endings = Endings(plan, facts, self.phase, books, self.writer, sink, deliver)
         base = copy_context()
         base.run(stopping.set, stop)
         base.run(running.set, UNDERWAY)
@@ -134,7 +134,7 @@ class Runner:
             facts,
             self.phase,
             self.endings,
-            self.batches,
+            self.writer,
             base=base,
             clock=clock,
             window=self.window,
@@ -156,7 +156,7 @@ class Runner:
             stage.kwargs = self._resources.for_stage(stage.declared.resources)
             stage.direct = stage.native = not stage.kwargs and iscoroutinefunction(stage.work)
         soon, scheduler = self.loop.call_soon_threadsafe, self.scheduler
-        self.batches.start()
+        self.writer.start()
         self.heartbeat = Heartbeat(
             self.store.beat,
             self.lease,
@@ -166,7 +166,7 @@ class Runner:
             wanted=lambda wish: _unless_closed(soon, self.end, wish),
         )
         if started is not None:
-            self.batches.batch.events.append(as_row(started))
+            self.writer.batch.events.append(as_row(started))
         self._background = [self.loop.create_task(self._feed()), self.loop.create_task(scheduler.ring())]
         for task in self._background:
             task.add_done_callback(scheduler.left)
@@ -188,8 +188,8 @@ class Runner:
         if self._background:
             self.phase.cancelling = True
             self.heartbeat.close()
-            self.batches.close()
-            self._memory.open_for_good()
+            self.writer.close()
+            self._memory.unblock_for_good()
             scheduler.threads.close()
             await _dismiss([*self._background, *scheduler.open_tasks])
             scheduler.threads.abandon()
@@ -233,9 +233,9 @@ class Runner:
 
     async def _settle(self) -> None:
         """Wait until everything that is finished is on record."""
-        while not self.batches.settled:
+        while not self.writer.settled:
             self._settled = self.loop.create_future()
-            self.batches.flush()
+            self.writer.flush()
             await self._settled
 
     async def _leave(self) -> None:
@@ -257,7 +257,7 @@ class Runner:
             self.scheduler.drop_unbegun()
         if drop:
             self.phase.dropping = True
-            self._memory.open_for_good()
+            self._memory.unblock_for_good()
             self.scheduler.drop_waiting()
         self.check_done()
 
@@ -280,8 +280,8 @@ class Runner:
         self._stop.set()
         if self._opener is not None:
             self._opener.cancel()
-        self.batches.hurry()
-        self._memory.open_for_good()
+        self.writer.hurry()
+        self._memory.unblock_for_good()
         self.scheduler.cancel()
         if not self._done.done():
             self._done.set_result(None)
@@ -290,7 +290,7 @@ class Runner:
         """Another process works on this: stop at once, and write nothing more."""
         self.status = self.status or "lost"
         self.reason, self.error = "lease_lost", error
-        self.batches.abandon()
+        self.writer.abandon()
         self.stop("lease_lost", error, drop=True)
         self.cancel()
         self._wake_settled()
@@ -376,14 +376,14 @@ class Runner:
         try:
             while phase.reading:
                 room = self._wide() - phase.in_hand
-                if room <= 0 or self.scheduler.unbegun >= LOW or self.batches.full or self.crowded():
+                if room <= 0 or self.scheduler.unbegun >= LOW or self.writer.behind or self.crowded():
                     self._hungry = self.loop.create_future()
                     await self._hungry
                     continue
                 # Without a name, which would keep these items and what becomes of them until the next are read.
                 self._take_in(await self.intake.chunk(min(room, self.plan.tuning.chunk)))
                 if self.intake.exhausted:
-                    self.books.source_exhausted = self.batches.batch.exhausted = True
+                    self.books.source_exhausted = self.writer.batch.exhausted = True
                     phase.reading = False
                     break
                 await asyncio.sleep(0)
@@ -406,7 +406,7 @@ class Runner:
         return max(self._least_window, self._memory.most // size)
 
     def _take_in(self, chunk: list[Item]) -> None:
-        self.books.total = self.batches.batch.read = self.intake.read
+        self.books.total = self.writer.batch.read = self.intake.read
         if chunk and self.books.bounds.spend_limit and (what := self.books.overspent) is not None:
             self._stop_spending(what)
         if not self.phase.reading:
@@ -435,8 +435,8 @@ class Runner:
 
     def review(self) -> None:
         """See whether there is memory for more values."""
-        if not self._memory.is_open() and self._memory.holds(self.scheduler.threads.unseen, share=2):
-            self._memory.open()
+        if not self._memory.has_room() and self._memory.fits(self.scheduler.threads.unseen, share=2):
+            self._memory.unblock()
             self.feed_more()
             self.scheduler.relieve()
 
@@ -448,7 +448,7 @@ class Runner:
             self.endings.recorded(batch)
             self.intake.recorded(batch)
             self.review()
-            self.scheduler.recorded(batch.held)
+            self.scheduler.recorded(batch.recording)
             self.feed_more()
             self._wake_settled()
         except Exception as error:  # noqa: BLE001 - a defect of ours, or of a hook; the run would wait for ever
@@ -456,7 +456,7 @@ class Runner:
 
     def _refused(self, batch: WriteBatch, part: WriteBatch | OriginPart, errors: Mapping[int, Exception]) -> None:
         """In the writer's thread: have the loop make failures of outputs that a sink does not take."""
-        self.batches.in_loop(lambda: self.halt(self.endings.refused(batch, part, errors)))
+        self.writer.in_loop(lambda: self.halt(self.endings.refused(batch, part, errors)))
 
     def _writer_broke(self, error: BaseException) -> None:
         if isinstance(error, LeaseLost):

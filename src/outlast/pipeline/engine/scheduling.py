@@ -17,8 +17,8 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from outlast.calls.drivers import same
-from outlast.calls.state import latest, standing
-from outlast.pipeline.engine.attempts import Attempts, as_failure, inside, rest
+from outlast.calls.state import current_work, latest
+from outlast.pipeline.engine.attempts import AttemptRunner, as_failure, inside, rest
 from outlast.pipeline.engine.batches import LINGER, Group, GroupQueue
 from outlast.pipeline.engine.item import Next, RunStage
 from outlast.work.memory import LARGE, size_of
@@ -90,7 +90,7 @@ class Scheduler:
         facts: RunFacts,
         phase: Phase,
         endings: Endings,
-        batches: BatchWriter[WriteBatch],
+        writer: BatchWriter[WriteBatch],
         *,
         base: Variables,
         clock: Clock,
@@ -103,8 +103,8 @@ class Scheduler:
         self._stages = stages
         self._phase = phase
         self._endings = endings
-        self._batches = batches
-        self._memory = batches.memory
+        self._writer = writer
+        self._memory = writer.memory
         self._base = base
         self._monotonic = facts.monotonic
         self._virtual = clock.virtual
@@ -113,14 +113,14 @@ class Scheduler:
         self._loop = asyncio.get_running_loop()
         self._async_stages = [stage for stage in reversed(stages) if stage.is_async]
         for stage in stages:
-            if not stage.alone:
+            if not stage.single:
                 stage.slots.waiting = GroupQueue(stage, stage.declared.batch or 1)
-        self._queued = [stage for stage in stages if stage.is_async or not stage.alone]  # the loop owns their queues
+        self._queued = [stage for stage in stages if stage.is_async or not stage.single]  # the loop owns their queues
         self._most_tasks = min(MOST_TASKS, sum(stage.declared.concurrency for stage in self._async_stages))
         self.tasks: set[asyncio.Task[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
         self._fresh: deque[Item] = deque()  # not begun, before an async stage
-        self._metered: deque[Item] | None = deque() if metered and not stages[0].is_async and stages[0].alone else None
+        self._metered: deque[Item] | None = deque() if metered and not stages[0].is_async and stages[0].single else None
         self._granted: deque[Unit] = deque()  # have a slot, and wait for a task
         self._lines: dict[asyncio.Task[None], Unit] = {}  # stand in the line of a limit, each in a task
         self._relieving = False
@@ -132,12 +132,12 @@ class Scheduler:
             seen=self.safely(self._seen),
             lost=_release,
             loop=self._loop,
-            slots=[stage.slots for stage in blocking if stage.alone],
+            slots=[stage.slots for stage in blocking if stage.single],
             most=min(threads, sum(stage.declared.concurrency for stage in blocking)),
         )
         self._careful = False  # work that ends in a thread holds up the others until the loop has seen it
         self._tasted = 0
-        self.attempts = Attempts(facts, phase, base, self.threads.hold, virtual=clock.virtual)
+        self.attempts = AttemptRunner(facts, phase, base, self.threads.hold, virtual=clock.virtual)
 
     def safely(self, callback: Callable[..., None]) -> Callable[..., None]:
         """The callback, and the end of the run if it fails: the run would wait for ever otherwise."""
@@ -160,7 +160,7 @@ class Scheduler:
     def take_in(self, items: Iterable[Item]) -> None:
         """Begin with items that were read."""
         first = self._stages[0]
-        fresh = first.is_async and first.alone
+        fresh = first.is_async and first.single
         for item in items:
             if self._metered is not None and not item.at:
                 self._metered.append(item)
@@ -175,7 +175,7 @@ class Scheduler:
     def no_more_to_come(self) -> None:
         """Nothing more is read: batches need not wait for others."""
         for stage in self._stages:
-            if not stage.alone:
+            if not stage.single:
                 self._gathered(stage)
 
     def recorded(self, items: Iterable[Item]) -> None:
@@ -288,11 +288,11 @@ class Scheduler:
     def set_ready(self, unit: Unit) -> None:
         """It can go on at its stage, as soon as there is a slot."""
         stage = self._stages[unit.at]
-        if not stage.is_async and stage.alone:
+        if not stage.is_async and stage.single:
             self.threads.put(unit)
             return
         stage.slots.waiting.append(unit)
-        if stage.alone:
+        if stage.single:
             self._wake(1)
         else:
             self._gathered(stage)
@@ -328,7 +328,7 @@ class Scheduler:
         stage = self._stages[unit.at]
         if not stage.slots.release(unit) or self._phase.dropping:
             return
-        if not stage.alone:
+        if not stage.single:
             self._gathered(stage)
         elif stage.is_async:
             self._wake(1)
@@ -373,7 +373,7 @@ class Scheduler:
             unit = self._granted.popleft()
             self._stages[unit.at].slots.resume(unit)
             return unit
-        if not self._memory.is_open():
+        if not self._memory.has_room():
             return None
         for stage in self._async_stages:
             slots = stage.slots
@@ -382,7 +382,7 @@ class Scheduler:
                 return slots.waiting.popleft()
         if self._fresh:
             slots = self._stages[0].slots
-            if slots.free and not self._batches.full:
+            if slots.free and not self._writer.behind:
                 slots.take()
                 if len(self._fresh) == LOW:
                     self._decides.feed_more()
@@ -395,8 +395,8 @@ class Scheduler:
             unit = self._pick()
             if unit is None:
                 self._decides.feed_more()
-                if len(self._idle) + 1 >= len(self.tasks) and self.threads.held == 0:
-                    self._batches.flush()  # nothing is under way: what waits for the record need not wait longer
+                if len(self._idle) + 1 >= len(self.tasks) and self.threads.outstanding == 0:
+                    self._writer.flush()  # nothing is under way: what waits for the record need not wait longer
                 waiting = self._loop.create_future()
                 self._idle.append(waiting)
                 try:
@@ -430,7 +430,7 @@ class Scheduler:
         Carry it from stage to stage as long as slots are free; the slot of the first is taken already. Whether the
         context of the task was changed.
         """
-        stages, monotonic, enter = self._stages, self._monotonic, standing.set
+        stages, monotonic, enter = self._stages, self._monotonic, current_work.set
         changed = False
         after: Next = _GO
         while True:
@@ -499,7 +499,7 @@ class Scheduler:
                 return changed
             following = stages[unit.at]
             slots = following.slots
-            if not following.is_async or not slots.free or slots.waiting or not following.alone:
+            if not following.is_async or not slots.free or slots.waiting or not following.single:
                 self.set_ready(unit)
                 return changed
             slots.take()
@@ -562,7 +562,7 @@ class Scheduler:
 
     def _meter(self) -> None:
         metered = self._metered
-        while metered and self.threads.held < 2 * self._stages[0].declared.concurrency:
+        while metered and self.threads.outstanding < 2 * self._stages[0].declared.concurrency:
             self.threads.put(metered.popleft())
 
     def _came_back(self, burst: list[tuple[Any, Next | BaseException]]) -> None:
@@ -579,26 +579,26 @@ class Scheduler:
                 threads.release(unit)
         self._careful = self._decides.wary()
         self._meter()
-        if threads.held < _SPACE:
+        if threads.outstanding < _SPACE:
             self._decides.feed_more()
         if self._virtual and threads.busy == 0:
             self.timers.look()  # no thread is busy any more: time may jump at once
-        if threads.held == 0 and len(self._idle) >= len(self.tasks):
-            self._batches.flush()
+        if threads.outstanding == 0 and len(self._idle) >= len(self.tasks):
+            self._writer.flush()
 
     def _seen(self) -> None:
-        if not self._memory.is_open():
+        if not self._memory.has_room():
             self._decides.review()
 
     def _enter(self) -> None:
         """Wait, in a thread, until there is memory for what an attempt may bring back."""
         memory = self._memory
-        if memory.typical and not memory.holds(self.threads.unseen):
-            memory.shut()
+        if memory.typical and not memory.fits(self.threads.unseen):
+            memory.block()
             try:
                 self._loop.call_soon_threadsafe(self.safely(self._decides.review))
             except RuntimeError:  # the run is over
-                memory.open_for_good()
+                memory.unblock_for_good()
         memory.wait()
 
     def _carry_in_thread(self, unit: Unit) -> Next | None:
@@ -622,17 +622,17 @@ class Scheduler:
                 if after is _END:
                     if self._careful:
                         threads.hold(unit)
-                elif threads.holding and stage.alone:
+                elif threads.holding and stage.single:
                     threads.release(unit)
             finally:
                 if after is _LINE:
                     slots.keep(unit)
                 else:
                     slots.give()
-                    if stage.alone and slots.waiting:
+                    if stage.single and slots.waiting:
                         threads.again(slots.next())
             following = stages[unit.at]
-            if after is not _GO or threads.closed or following.is_async or not following.alone:
+            if after is not _GO or threads.closed or following.is_async or not following.single:
                 if self._tasted < _TASTES:  # later the loop weighs them, which may be far behind in the beginning
                     self._tasted += 1
                     size = size_of(getattr(unit, "output", None))

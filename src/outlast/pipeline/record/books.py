@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from outlast.kernel.wording import counted
 from outlast.pipeline.results import Counts
-from outlast.store.records import Tally
+from outlast.store.records import ItemCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ class Bounds:
         return said
 
 
-class Accounting(Tally):
+class Accounting(ItemCounts):
     """
     The counts of a run. `judge` is called when an item ends, and returns a reason to stop reading, or None. `record` is
     called when the ends of items are in the store, and only then are they counted. The counts begin with those of
@@ -162,7 +162,7 @@ class Accounting(Tally):
         return "failure" if failures and not self.succeeded else "partial"
 
 
-def tally(
+def counts_in_words(
     counts: Counts, *, missing: bool = False, elsewhere: Mapping[str, int] = _NOWHERE, untried: int | None = None
 ) -> str:
     """
@@ -217,7 +217,7 @@ def in_words(
     untried: int | None = None,
 ) -> str:
     """What a run came to that its counts alone decide about."""
-    said = tally(counts, missing=missing, elsewhere=elsewhere, untried=untried)
+    said = counts_in_words(counts, missing=missing, elsewhere=elsewhere, untried=untried)
     match reason or status:
         case "completed" if counts.total == 0:
             return "there were no items"

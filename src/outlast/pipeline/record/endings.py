@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _NOTHING: dict[str, float] = {}
 
 
-class Tally:
+class StageCounts:
     """What happened at one stage, for a display."""
 
     __slots__ = ("dead", "retries", "skipped")
@@ -75,14 +75,14 @@ class Endings:
         facts: RunFacts,
         phase: Phase,
         books: Accounting,
-        batches: BatchWriter[WriteBatch],
+        writer: BatchWriter[WriteBatch],
         sink: Sink | None,
         deliver: Callable[[ItemResult[Any]], None] | None,
     ) -> None:
         self._facts = facts
         self._phase = phase
         self._books = books
-        self._batches = batches
+        self._writer = writer
         self._sink = sink
         self._deliver = deliver
         self._codec = plan.home.codec
@@ -100,13 +100,13 @@ class Endings:
         self._heard = _loud()
         # Only while the run is watched: what became of items at each stage, and how many have ended behind so many.
         self._watched = plan.watch is not None
-        self.stages = [Tally() for _ in plan.stages]
+        self.stages = [StageCounts() for _ in plan.stages]
         self.refusals = 0  # items that had ended well until the sink refused their outputs
         self.through = [0] * (len(plan.stages) + 1)
         self.entered = [0] * len(
             plan.stages
         )  # items that began at this stage: behind a checkpoint, or as a dead letter
-        self.held = [0] * len(plan.stages)  # items on their way to it whose checkpoint is being recorded
+        self.recording = [0] * len(plan.stages)  # items on their way to it whose checkpoint is being recorded
         self.before = books.finished  # items that earlier passes have finished
 
     # -- from the runner
@@ -154,11 +154,11 @@ class Endings:
     def _keep_attempts(self, item: Item) -> None:
         """Keep the rows of unfinished attempts, and what they have cost: the pass that finishes the item adds it up."""
         if item.rows:
-            self._batches.batch.attempts += item.rows
+            self._writer.batch.attempts += item.rows
             if self._watched:
-                self._tally_retries(item)
+                self._count_retries(item)
             item.rows = []
-            self._batches.added(entries=0)
+            self._writer.added(entries=0)
 
     def unreadable(self, item: Item) -> None:
         """The item could not even be read, or its dead letter cannot be replayed: it is to be finished."""
@@ -178,7 +178,7 @@ class Endings:
 
     def checkpoint(self, item: Item) -> bool:
         """Put the output of the stage before on record; the item goes on then. False if it has failed instead."""
-        batch = self._batches.batch
+        batch = self._writer.batch
         stage = self._stages[item.at - 1]
         try:
             kept = self._codec.keep(item.value)
@@ -193,11 +193,11 @@ class Endings:
         batch.checkpoints.append(Checkpoint(item.seq, item.key, item.at - 1, stage.version, kept.data))
         batch.attempts += item.rows
         if self._watched:
-            self._tally_retries(item)
-            self.held[item.at] += 1
+            self._count_retries(item)
+            self.recording[item.at] += 1
         item.rows = []
-        batch.held.append(item)
-        self._batches.added(len(kept.data), entries=0)
+        batch.recording.append(item)
+        self._writer.added(len(kept.data), entries=0)
         return True
 
     def recorded(self, batch: WriteBatch) -> None:
@@ -207,8 +207,8 @@ class Endings:
             for item in batch.sent:  # those that the sink could have refused
                 self._tell_success(item)
         if self._watched:
-            for item in batch.held:
-                self.held[item.at] -= 1
+            for item in batch.recording:
+                self.recording[item.at] -= 1
         if self._deliver is not None:
             for result in batch.told:
                 self._deliver(result)
@@ -216,7 +216,7 @@ class Endings:
     # -- writing
 
     def _write(self, item: Item) -> Sequence[Halt]:
-        batch, facts = self._batches.batch, self._facts
+        batch, facts = self._writer.batch, self._facts
         status: Any = item.status
         output: bytes | None = None
         size = 0
@@ -278,7 +278,7 @@ class Endings:
         if item.letter is not None:
             self._settle_letter(item, batch, output, failure)
         if self._watched:
-            self._tally(item, status)
+            self._count(item, status)
         if failure is None:
             if self._heard and status == "succeeded" and not (self._sink is not None and self._sink.refuses):
                 self._tell_success(item)
@@ -291,7 +291,7 @@ class Endings:
         item.output = None
         if self._sink is None or not self._sink.refuses:
             item.source = item.value = item.saved = None
-        self._batches.added(size)
+        self._writer.added(size)
         self._phase.in_hand -= 1
         if stop is not None:
             halt = self._halt(stop, item)
@@ -538,24 +538,24 @@ class Endings:
             )
         )
 
-    def _tally_retries(self, item: Item) -> None:
+    def _count_retries(self, item: Item) -> None:
         for row in item.rows:
             if row.outcome == "retrying":
                 self.stages[row.stage].retries += 1
 
-    def _tally(self, item: Item, status: str) -> None:
+    def _count(self, item: Item, status: str) -> None:
         at = item.at
         if item.first_failed is not None or item.attempts > at + 1:  # there may be retries, which most items have not
-            self._tally_retries(item)
+            self._count_retries(item)
         if status == "succeeded":
             self.through[at + 1] += 1
         else:
             self.through[at] += 1
-            tally = self.stages[at]
+            counts = self.stages[at]
             if status == "skipped":
-                tally.skipped += 1
+                counts.skipped += 1
             elif item.failed_at != SOURCE:  # what could not be read has come to no stage
-                tally.dead += 1
+                counts.dead += 1
 
     # -- what it means for the run
 

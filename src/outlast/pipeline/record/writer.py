@@ -14,8 +14,8 @@ from outlast.components import Refused
 from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
 from outlast.settings.checks import show
-from outlast.store.records import Batch, EventRow, Homecoming, to_us
-from outlast.work.patience import persist
+from outlast.store.records import Changes, EventRow, Homecoming, to_us
+from outlast.work.patience import keep_trying
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,6 @@ class WriteBatch:
         "checkpoints",
         "events",
         "exhausted",
-        "held",
         "homes",
         "items",
         "keys",
@@ -54,6 +53,7 @@ class WriteBatch:
         "marks",
         "outputs",
         "read",
+        "recording",
         "resolved",
         "returned",
         "sent",
@@ -72,7 +72,7 @@ class WriteBatch:
         self.outputs: list[Any] = []
         self.keys: list[str] = []
         self.sent: list[Item] = []  # the items of the outputs, if the sink may refuse some
-        self.held: list[Item] = []  # items that go on when this batch is in the store
+        self.recording: list[Item] = []  # items that go on when their checkpoint is in the store
         self.told: list[Any] = []  # results to deliver when this batch is in the store
         self.read = read  # items read so far
         self.exhausted = exhausted  # whether the source has no more items
@@ -130,7 +130,7 @@ class ItemWriter:
         """Outputs to the sinks, then all of it to the store."""
         offset = None if self._sink is None else self._hand_out(self._sink, batch, batch)
         homes = [self._homecoming(batch, part) for part in batch.homes.values()]
-        rows = Batch(
+        rows = Changes(
             items=batch.items,
             attempts=batch.attempts,
             checkpoints=batch.checkpoints,
@@ -143,8 +143,8 @@ class ItemWriter:
             source_exhausted=batch.exhausted,
         )
         if batch.events:  # before the batch: what began has begun, whatever comes of this
-            persist(lambda: self._store.add_events(batch.events, self._lease), "the store", self._give_up)
-        persist(lambda: self._store.write(self._lease, rows), "the store", self._give_up)
+            keep_trying(lambda: self._store.add_events(batch.events, self._lease), "the store", self._give_up)
+        keep_trying(lambda: self._store.write(self._lease, rows), "the store", self._give_up)
         if self._sink is not None:
             self._settle(self._sink, batch, batch)
         for part in batch.homes.values():
@@ -152,7 +152,7 @@ class ItemWriter:
                 self._settle(part.origin.sink, batch, part)
 
     def _settle(self, sink: Sink, batch: WriteBatch, part: WriteBatch | OriginPart) -> None:
-        late = persist(sink.settle, "the sink", self._give_up)
+        late = keep_trying(sink.settle, "the sink", self._give_up)
         if late:
             self._take_back(sink, batch, part, late)
 
@@ -175,7 +175,7 @@ class ItemWriter:
             )
             for each in batch.homes.values()
         ]
-        rows = Batch(
+        rows = Changes(
             undone=sorted(undone),
             items=[row for row in batch.items if row.seq in undone],
             dead_letters=batch.letters[letters:],
@@ -184,7 +184,7 @@ class ItemWriter:
             read=batch.read,
             source_exhausted=batch.exhausted,
         )
-        persist(lambda: self._store.write(self._lease, rows), "the store", self._give_up)
+        keep_trying(lambda: self._store.write(self._lease, rows), "the store", self._give_up)
 
     def _homecoming(self, batch: WriteBatch, part: OriginPart) -> Homecoming:
         origin = part.origin
@@ -201,7 +201,7 @@ class ItemWriter:
     def _hand_out(self, sink: Sink, batch: WriteBatch, part: WriteBatch | OriginPart) -> int | None:
         while True:
             try:
-                return persist(lambda: sink.write(part.outputs, part.keys), "the sink", self._give_up)  # type: ignore[no-any-return]
+                return keep_trying(lambda: sink.write(part.outputs, part.keys), "the sink", self._give_up)  # type: ignore[no-any-return]
             except Refused as some:
                 _understood(sink, part, some.errors)
                 self._refused(batch, part, some.errors)
@@ -215,8 +215,7 @@ def _understood(sink: Sink, part: WriteBatch | OriginPart, errors: Any) -> None:
     """Complain unless these are outputs of the part, each with what is wrong with it, of a sink that may say so."""
     what = f"expected the sink {type(sink).__name__} to"
     if not sink.refuses:
-        message = f"{what} have refuses = True, because it refuses single outputs, got: False."
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"{what} have refuses = True, because it refuses single outputs, got: False.")
     places = range(len(part.sent))
     if not isinstance(errors, Mapping) or not all(
         place in places and isinstance(error, Exception) for place, error in errors.items()
