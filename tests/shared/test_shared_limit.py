@@ -440,9 +440,8 @@ def test_a_store_that_is_away_stops_nobody(tmp_path, caplog):
         away.rename(path)
         until(lambda: (limit.__enter__(), limit.release())[1] is None and limit._mode == "shared")
         said = [record.getMessage() for record in caplog.records if "limit service" in record.getMessage()]
-    assert len(said) == 2, said
-    assert "alone" in said[0]
-    assert "again" in said[1]
+    # Once each; more often only if the machine lets this process stand still, and then still in turn.
+    assert ["again" if "again" in line else "alone" for line in said] == ["alone", "again"] * max(1, len(said) // 2)
 
 
 def test_a_server_that_restarts_is_joined_again():
