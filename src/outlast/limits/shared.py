@@ -291,7 +291,7 @@ class SharedLimit(Limit):
 
     def hear(self, ask: Ask, answer: Answer, asked: float, store: float, answered: float) -> None:
         """The store has answered."""
-        if self._lost and self._mode != "virtual":  # also when it only leaves: who was told that it is gone hears that it is back
+        if self._lost and self._mode != "virtual":  # also when it leaves: who was told that it is away hears of it
             logger().warning("limit %s: shares with other processes again", self.name)
         with self._lock:
             if self._mode == "virtual":
