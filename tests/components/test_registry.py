@@ -204,6 +204,14 @@ def test_a_component_that_makes_something_else(names):
     assert "hunter2" not in problem(lambda: open_source("paged://u:hunter2@x"))
 
 
+def test_an_address_that_nobody_reads_is_told_as_one():
+    """It is no file: what is registered is named, the nearest one too, and no password."""
+    register_source("paged", list)
+    said = problem(lambda: open_source("pagde://u:hunter2@x"))
+    assert said.startswith("expected the address of a source to have a registered name (")
+    assert ("'paged'" in said, "hunter2" in said) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("name", "make", "said"),
     [
@@ -211,12 +219,17 @@ def test_a_component_that_makes_something_else(names):
         (
             ".avro",
             str,
-            "expected name to be a scheme or an ending in small letters, without a dot in front, such as 'avro', got: '.avro'.",
+            "expected name to be a scheme or an ending in small letters without a dot, such as 'avro', got: '.avro'.",
         ),
         (
             5,
             str,
-            "expected name to be a scheme or an ending in small letters, without a dot in front, such as 'avro', got: 5.",
+            "expected name to be a scheme or an ending in small letters without a dot, such as 'avro', got: 5.",
+        ),
+        (
+            "tar.gz",
+            str,
+            "expected name to be a scheme or an ending in small letters without a dot, such as 'avro', got: 'tar.gz'.",
         ),
         ("avro", 5, "expected make to be a function of an address, got: 5."),
         ("avro", None, "expected make to be a function of an address, got: None."),

@@ -330,6 +330,21 @@ def test_a_run_or_an_item_that_is_not_there_is_named(app):
         report.story(app, "same", "x", pipeline="a")
 
 
+def test_letters_whose_sink_only_a_program_has_are_replayed_from_python(app):
+    """No command is proposed that would be refused."""
+
+    @outlast.stage
+    def first(number):
+        if number == 3:
+            raise ValueError("broken")
+        return number
+
+    pipeline = outlast.Pipeline("p", first, app=app, **LENIENT)
+    result = pipeline.run(range(40), sink=lambda rows: None)
+    (group,) = report.of(result).letters
+    assert group.replay == f"app.dead_letters.replay(group={group.group!r}, run={result.id!r}, sink=...)"
+
+
 # -- after replays ----------------------------------------------------------------------------------------------------------------------
 
 

@@ -56,7 +56,12 @@ def test_a_lease_of_any_kind_has_one_owner(store, address):
     assert lease == Lease("worker", "mail", 1, "first", lease.until, 600, "")
     assert store.take_lease("worker", "mail", "second", 600) is None
     assert store.lease_of("worker", "mail") == lease
-    others = (("worker", "shop"), ("schedule", "mail"), ("schedule", "an 'odd' name\u2028 of any length " * 9))
+    others = (
+        ("worker", "shop"),
+        ("schedule", "mail"),
+        ("schedule", "an 'odd' name\u2028 of any length " * 9),
+        ("schedule", "zero \0, half \ud800"),
+    )
     for kind, key in others:
         assert store.lease_of(kind, key) is None
         assert store.take_lease(kind, key, "second", 600).token == 1

@@ -315,11 +315,11 @@ async def _isolated(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], k
         result = fn(*args, **kwargs)
     else:
         work = partial(copy_context().run, ISOLATED[call.guard.isolation or "thread"], call, fn, args, kwargs)
-        result = await _aside(call, work)
+        result = await _from_thread(call, work)
     return await result if awaitable(result) else result
 
 
-async def _aside(call: Call, work: Callable[[], Any]) -> Any:
+async def _from_thread(call: Call, work: Callable[[], Any]) -> Any:
     """What comes of the work, in a thread that waits for it; if nobody waits here any more, it is given up there."""
     from threading import Thread
 
@@ -685,6 +685,5 @@ def _steps(call: Call, *, timed: bool) -> Iterator[Attempt | float]:
 def _left(attempt: Attempt) -> float | None:
     """The wait before the next attempt; None when the loop is over."""
     if attempt.state == "new":
-        message = f"attempt {attempt.number} was never entered: put the work of the loop into `with attempt:`"
-        raise RuntimeError(message)
+        raise RuntimeError(f"attempt {attempt.number} was never entered: put the work of the loop into `with attempt:`")
     return attempt.pending

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.components import lines, packed
+from outlast.components import lines, packed, registry
 from outlast.components.csvs import TABLES
 from outlast.components.reading import Source, ThreadedReader
-from outlast.errors import ConfigurationError
+from outlast.errors import ConfigurationError, nearest
+from outlast.kernel.redact import mask
 from outlast.kernel.value import put
 from outlast.settings.checks import Check
 
@@ -66,8 +67,7 @@ class Files(Source):
         known: set[Path] = set()
         for path in paths:
             if (real := path.resolve()) in known:
-                message = f"expected every file of a source once, got twice: {path}."
-                raise ConfigurationError(message)
+                raise ConfigurationError(f"expected every file of a source once, got twice: {path}.")
             known.add(real)
         said = [name for name in ("delimiter", "encoding") if getattr(self, name) is not None]
         if said and not any(packed.inner(path) in TABLES for path in paths):
@@ -104,18 +104,22 @@ def _found(pattern: str) -> list[Path]:
     # A file of that very name wins: brackets are legal in names.
     names = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - the pattern may be absolute
     paths = [path for path in map(Path, names) if path.is_file()]
+    if not paths and registry.is_address(pattern):
+        known = registry.names("sources")
+        others = f" ({', '.join(known)})" if known else ""
+        near = nearest(registry.name_in(pattern), known)
+        message = f"expected the address of a source to have a registered name{others}, got: {mask(pattern)}.{near}"
+        raise ConfigurationError(message)
     if not paths:
         folder = (
             f" It is a folder: name its files, such as {pattern.rstrip('/')}/*.parquet."
             if Path(pattern).is_dir()
             else ""
         )
-        message = f"expected files at {pattern!r}, got: none.{folder}"
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"expected files at {pattern!r}, got: none.{folder}")
     for path in paths:
         if path.suffix.lower() not in PARQUET and packed.inner(path) not in _LINES:
-            message = f"expected every file of a source to be {ENDINGS}, got: {path.name}."
-            raise ConfigurationError(message)
+            raise ConfigurationError(f"expected every file of a source to be {ENDINGS}, got: {path.name}.")
         if path.suffix.lower() in PARQUET:
             from outlast.components import arrow
 

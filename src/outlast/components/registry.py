@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Group: TypeAlias = Literal["sources", "sinks"]
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_NAME = re.compile(r"[a-z][a-z0-9+.-]*")
+_NAME = re.compile(r"[a-z][a-z0-9+-]*")  # an ending has no dot inside: that of a.tar.gz is gz
 _made: dict[str, dict[str, Callable[[str], Any]]] = {"sources": {}, "sinks": {}}
 # What Outlast itself makes of an ending or a scheme; a component of this name would never be asked.
 OWN = frozenset("jsonl ndjson json csv tsv parquet pq gz zst sqlite postgresql postgres".split())
@@ -45,7 +45,7 @@ def register_sink(name: str, make: Callable[[str], object]) -> None:
 def _register(group: Group, name: str, make: Callable[[str], object]) -> None:
     check = Check()
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        check.add("name", "a scheme or an ending in small letters, without a dot in front, such as 'avro'", name)
+        check.add("name", "a scheme or an ending in small letters without a dot, such as 'avro'", name)
     elif name in OWN:
         check.add("name", "one that Outlast does not have itself", name)
     check.question("make", make, ("an address",))

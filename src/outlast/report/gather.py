@@ -34,7 +34,7 @@ from outlast.report.model import (
     Wait,
     Warned,
 )
-from outlast.report.views import as_told
+from outlast.report.views import as_told, stage_name
 from outlast.store.figures import MOST
 from outlast.store.records import from_us, to_us
 
@@ -77,7 +77,7 @@ def gathered(store: Store, run: RunRecord) -> Report:
     groups = store.failed_groups(run.id, limit=_LISTED)
     complete = _complete(sums)
     stages = _stages(run, sums, complete=complete)
-    letters = _letters(groups, sums, run.id, store.code_option(run.pipeline), store.app_option())
+    letters = _letters(groups, sums, run, store.code_option(run.pipeline), store.app_option())
     counts = _counts(run)
     return Report(
         format=FORMAT,
@@ -101,7 +101,7 @@ def gathered(store: Store, run: RunRecord) -> Report:
                 key=sanitise(item.key),
                 position=item.seq,
                 status=item.status,
-                stage=_stage(run, item.stage),
+                stage=told_stage(run, item.stage),
                 attempts=item.attempts,
                 took=item.took / _SECOND,
             )
@@ -217,8 +217,9 @@ def _complete(sums: Sums) -> bool:
     return sum(figure.number for figure in sums.attempts) >= made
 
 
-def _stage(run: RunRecord, number: int) -> str:
-    return sanitise(run.stages[number].name) if 0 <= number < len(run.stages) else str(number)
+def told_stage(run: RunRecord, number: int) -> str:
+    """The stage of this number, as it may be shown."""
+    return sanitise(stage_name(run, number))
 
 
 def _passes(events: Sequence[tuple[str, int, Mapping[str, Any]]]) -> tuple[Pass, ...]:
@@ -408,7 +409,7 @@ def _errors(figures: Iterable[ErrorFigure], run: RunRecord) -> tuple[tuple[Error
     found: dict[str, list[Any]] = {}
     beyond: set[str] | None = None
     whole = 0
-    names = {place: _stage(run, place) for place in range(len(run.stages))} | {-1: SOURCE}
+    names = {place: told_stage(run, place) for place in range(len(run.stages))} | {-1: SOURCE}
     for figure in figures:
         stage, text = names.get(figure.stage, str(figure.stage)), figure.error or ""
         kind, name = figure.error_class or "unknown", figure.error_type or "no error"
@@ -470,8 +471,16 @@ def _warnings(rows: Iterable[tuple[str, int]]) -> tuple[tuple[Warned, ...], int]
 
 
 def _letters(
-    groups: Sequence[StoredGroup], sums: Sums, run: str, code: Sequence[str], app: Sequence[str]
+    groups: Sequence[StoredGroup], sums: Sums, run: RunRecord, code: Sequence[str], app: Sequence[str]
 ) -> tuple[LetterGroup, ...]:
+    from outlast.pipeline.replays import only_given
+
+    def replay(group: StoredGroup) -> str:
+        if only_given(run) is not None:  # no command can give it
+            return f"app.dead_letters.replay(group={group.id!r}, run={run.id!r}, sink=...)"
+        canary = ["--canary", "20"] if group.count > 20 else []
+        return shlex.join(["outlast", "dlq", "replay", "--group", group.id, "--run", run.id[:12], *canary, *code, *app])
+
     waiting: dict[tuple[str, str], int] = defaultdict(int)
     whole = 0
     for mark, stage, status, number in sums.letters:
@@ -491,21 +500,8 @@ def _letters(
             sample_keys=tuple(sanitise(key, 120) for key in group.sample_keys),
             first_seen_at=group.first_seen_at,
             last_seen_at=group.last_seen_at,
-            look=shlex.join(["outlast", "dlq", "list", "--group", group.id, "--run", run[:12], *app]),
-            replay=shlex.join(
-                [
-                    "outlast",
-                    "dlq",
-                    "replay",
-                    "--group",
-                    group.id,
-                    "--run",
-                    run[:12],
-                    *(["--canary", "20"] if group.count > 20 else []),
-                    *code,
-                    *app,
-                ]
-            ),
+            look=shlex.join(["outlast", "dlq", "list", "--group", group.id, "--run", run.id[:12], *app]),
+            replay=replay(group),
         )
         for group in groups
     )

@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.errors import LeaseLost
-from outlast.store.records import Lease, from_us, shard_of, storable, to_us
+from outlast.store.records import Lease, from_us, key_text, shard_of, storable, to_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ class LeaseTable(NamedTuple):
 TABLES = {
     "run": LeaseTable("outlast_shards", "run, shard", lambda _app, _kind, key: shard_of(key), fence="outlast_progress")
 }
-_OTHERS = LeaseTable("outlast_leases", "app, kind, key", lambda *names: names)
+_OTHERS = LeaseTable("outlast_leases", "app, kind, key", lambda app, kind, key: (app, kind, key_text(key)))
 
 
 class Leases:
