@@ -676,7 +676,7 @@ class LetterIntake(Intake):
         super().__init__(iter(()), None, stages=plan.stages, **options)
         self._plan = plan
         self._lease = lease
-        self.origins: Origins = origins
+        self.origins = self._origins = origins
         self._types = plan.types()
         self._codec = plan.home.codec
         self._names = [stage.name for stage in plan.stages]
@@ -731,7 +731,7 @@ class LetterIntake(Intake):
         items: list[Item] = []
         for seq, id_ in rows:
             letter = letters.get(id_)
-            if items and letter is not None and letter.run is not None and not self.origins.room_for(letter.run):
+            if items and letter is not None and letter.run is not None and not self._origins.room_for(letter.run):
                 break  # these must be on their way before it can be opened
             items.append(await self._item(seq, id_, letter))
             self._last = seq
@@ -799,7 +799,7 @@ class LetterIntake(Intake):
         return item
 
     async def _origin(self, run: str) -> Origin | str | None:
-        origins = self.origins
+        origins = self._origins
         while not origins.room_for(run):
             while not origins.idle:
                 self._news.clear()
