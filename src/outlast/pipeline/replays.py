@@ -809,7 +809,7 @@ class LetterIntake(Intake):
 
     def recorded(self, batch: WriteBatch) -> None:
         self._under_way -= len(batch.items)
-        # Now, and not when they were handed out: a replay that is stopped gives back what has not ended.
+        # Now, and not when it was handed out: a replay that is stopped gives back what has not ended.
         for item in batch.items:
             if item.reason is not None and item.reason.startswith(UNTRIED):
                 self.untried[item.reason.removeprefix(UNTRIED)] += 1
