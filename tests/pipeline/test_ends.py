@@ -1040,7 +1040,7 @@ def test_who_does_not_wait_for_a_resource_to_open_need_not(sqlite_app, times):
 @pytest.mark.parametrize(("door", "keyed"), [("run", False), ("run", True), ("stream", False)])
 def test_a_signal_ends_the_waiting_of_a_source(sqlite_app, handlers, monkeypatch, door, keyed):
     """Ctrl-C while the source stands in a queue: the run is interrupted and goes on later; nobody heard it before the next item came."""
-    monkeypatch.setattr("outlast.pipeline.lifecycle._BLOCKED", -1.0)  # at once, for whoever stands in the source
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(blocked=-1.0))  # at once, for whoever stands in the source
     closed = []
 
     def source():
