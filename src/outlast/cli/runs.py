@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from outlast.cli.output import AppName, AsJson, Limit, StoreUrl, hint, print_found, print_json, refuse, say  # noqa: TC001 - typer reads the annotations
+from outlast.cli.options import AppName, AsJson, Limit, OfPipeline, Reason, Run, StoreUrl  # noqa: TC001 - typer reads the annotations
+from outlast.cli.output import hint, print_found, print_json, refuse, say
 from outlast.cli.stores import opened, stored_at
 from outlast.display.terminal import STATUS_COLOURS
 from outlast.kernel.wording import counted, duration
@@ -35,8 +36,8 @@ breaker = typer.Typer(
     no_args_is_help=True,
 )
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run, by its key, its id, or the beginning of one.")]
-OfPipeline = Annotated[str | None, typer.Option("--pipeline", help="Only of this pipeline.")]
+Outputs = Annotated[bool, typer.Option("--reveal", help="Print outputs as they are.")]
+Breaker = Annotated[str, typer.Argument(metavar="NAME", help="The breaker.")]
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ def show_run(
     print_run(record, groups)
     if worker is not None:
         say(f"It is running at {worker}.")
-    if worker is None:
+    else:
         for step in next_steps(record, groups, resume, code, anew=anew, stored=stored):
             hint(step)
 
@@ -115,7 +116,7 @@ def list_items(
     status: Annotated[str | None, typer.Option("--status", help="Only succeeded, skipped, dlq or failed.")] = None,
     after: Annotated[int | None, typer.Option("--after", help="Only those behind this position.")] = None,
     limit: Limit = 50,
-    reveal: Annotated[bool, typer.Option("--reveal", help="Print outputs as they are.")] = False,
+    reveal: Outputs = False,
     pipeline: OfPipeline = None,
     store: StoreUrl = None,
     app: AppName = None,
@@ -232,7 +233,7 @@ def list_errors(
 def print_outputs(
     run: Run,
     *,
-    reveal: Annotated[bool, typer.Option("--reveal", help="Print outputs as they are.")] = False,
+    reveal: Outputs = False,
     pipeline: OfPipeline = None,
     store: StoreUrl = None,
     app: AppName = None,
@@ -331,9 +332,9 @@ def list_breakers(*, store: StoreUrl = None, app: AppName = None, as_json: AsJso
 
 @breaker.command("isolate")
 def isolate_breaker(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The breaker.")],
+    name: Breaker,
     *,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it stays on record.")],
+    reason: Reason,
     store: StoreUrl = None,
     app: AppName = None,
     as_json: AsJson = False,
@@ -343,13 +344,7 @@ def isolate_breaker(
 
 
 @breaker.command("reset")
-def reset_breaker(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The breaker.")],
-    *,
-    store: StoreUrl = None,
-    app: AppName = None,
-    as_json: AsJson = False,
-) -> None:
+def reset_breaker(name: Breaker, *, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
     """Close a breaker now, whatever it has seen, in every process that shares it and in runs."""
     _wish(name, "reset", "by hand", store, app, as_json=as_json)
 

@@ -161,9 +161,8 @@ class Appended(Sink):
         self._written = 0  # the offset after the batch that is being committed
         self._reach = 0  # how far was ever written
         self._begins = 0  # where in the file the first batch is
-        self._tail = self._next_tail = (
-            b""  # the last bytes that are committed, and those after the batch that is being committed
-        )
+        # The last bytes that are committed, and those after the batch that is being committed.
+        self._tail = self._next_tail = b""
 
     def look_for(self, offset: int | None) -> None:
         if offset and not self._path.exists():

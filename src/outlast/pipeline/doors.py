@@ -131,9 +131,8 @@ class Signals:
                 cause = problem if result is None else result.error
                 if result is not None:
                     mark_with_result(ending, result)
-                raise ending from (
-                    None if isinstance(cause, InterruptedError) else cause
-                )  # which only says that nothing was begun
+                # InterruptedError only says that nothing was begun.
+                raise ending from (None if isinstance(cause, InterruptedError) else cause)
 
     def again(self) -> None:
         """What came while a stream was being left comes again: nobody hears what is raised there."""

@@ -809,9 +809,8 @@ class Resends(Intake):
 
     def recorded(self, batch: WriteBatch) -> None:
         self._under_way -= len(batch.items)
-        for (
-            item
-        ) in batch.items:  # now, and not when it was handed out: a replay that is stopped gives back what has not ended
+        # Now, and not when it was handed out: a replay that is stopped gives back what has not ended.
+        for item in batch.items:
             if item.reason is not None and item.reason.startswith(UNTRIED):
                 self.untried[item.reason.removeprefix(UNTRIED)] += 1
         for origin in batch.returned:

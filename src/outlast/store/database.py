@@ -132,6 +132,16 @@ class Database(ABC):
         with self._faults(), self._many.lend() as connection:
             yield Transaction(self, connection)
 
+    def rows(self, sql: str, *parameters: Any) -> list[Any]:
+        """What a single statement finds."""
+        with self.reading() as tx:
+            return tx.rows(sql, *parameters)
+
+    def row(self, sql: str, *parameters: Any) -> Any:
+        """The first row that a single statement finds; None if there is none."""
+        with self.reading() as tx:
+            return tx.row(sql, *parameters)
+
     @contextmanager
     def snapshot(self) -> Iterator[Transaction]:
         """Statements that all see the same instant, and write nothing."""
@@ -156,8 +166,7 @@ class Database(ABC):
     @contextmanager
     def _faults(self) -> Iterator[None]:
         if self._closed:
-            message = "the store is closed. Open it again with open_store()."
-            raise StoreRefused(message, error_class="code_error")
+            raise StoreRefused("the store is closed. Open it again with open_store().", error_class="code_error")
         try:
             yield
         except self.driver_error as error:
@@ -257,11 +266,10 @@ def _number(found: Any) -> int:
     if not found:
         return 0
     if not isinstance(found[0], int) or found[0] < 0:
-        message = (
+        raise StoreRefused(
             f"expected the store's schema to be a number, got: {sanitise(repr(found[0]), 60)}. "
             "The store is damaged, or it is not Outlast's: restore it from a backup, or use another one."
         )
-        raise StoreRefused(message)
     return found[0]
 
 
@@ -296,8 +304,7 @@ def _scripts(name: str) -> list[tuple[str, str]]:
     found = sorted((entry.name, entry.read_text(encoding="utf-8")) for entry in folder.iterdir())
     numbered = [(name, text) for name, text in found if re.match(r"\d{4}_\w+\.sql$", name)]
     if [int(name[:4]) for name, _ in numbered] != list(range(1, len(numbered) + 1)):
-        message = f"the migrations for {name} are not numbered one after the other"
-        raise RuntimeError(message)
+        raise RuntimeError(f"the migrations for {name} are not numbered one after the other")
     return [(name.removesuffix(".sql"), text) for name, text in numbered]
 
 

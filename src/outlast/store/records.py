@@ -539,9 +539,8 @@ class Homecoming:
     failed: Sequence[FailedAgain] = ()
     sink_offset: int | None
     sink_mark: str | None = None
-    undone: Sequence[
-        tuple[int, int]
-    ] = ()  # items that came home and could not be kept: their numbers there and in the replay
+    # Items that came home and could not be kept: their numbers there and in the replay.
+    undone: Sequence[tuple[int, int]] = ()
     judge: Callable[[Standing, RunCounts, RunCounts, bool], Standing]
 
 

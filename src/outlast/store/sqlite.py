@@ -61,10 +61,9 @@ class Sqlite(Database):
         self.path = Path(path).expanduser().absolute()  # a later change of directory must not make it another file
         self._patience = _PATIENCE if patience is None else patience
         if sqlite3.sqlite_version_info < _OLDEST:
-            message = (
+            raise StoreRefused(
                 f"expected SQLite 3.35 or newer, got: {sqlite3.sqlite_version}. Use a newer Python, or PostgreSQL."
             )
-            raise StoreRefused(message)
         _refuse_network(self.path)
         self._file = _prepare(self.path)
 
@@ -198,11 +197,10 @@ def _refuse_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> Non
     # The last of the deepest: what was mounted over it hides it.
     kind = max(enumerate(above), key=lambda found: (len(found[1][0]), found[0]))[1][1] if above else ""
     if kind in _REMOTE:
-        message = (
+        raise StoreRefused(
             f"the store {path} is on a network file system ({kind}), where SQLite cannot lock. "
             "Use a path on a local disk, or PostgreSQL: postgresql://..."
         )
-        raise StoreRefused(message)
 
 
 def _unescaped(place: str) -> str:

@@ -120,8 +120,7 @@ def take(
             warn("%s is held by %s; waiting to see whether it lives", what, other.owner)
         seen = other
         if clock.sleep(1.0, stopping.get()):
-            message = "asked to stop while waiting to see whether another process lives"
-            raise InterruptedError(message)
+            raise InterruptedError("asked to stop while waiting to see whether another process lives")
         waited += 1.0
 
 

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.calls.records import Notes
+from outlast.calls.records import Notes, add_to
 from outlast.calls.state import Ended, current_work, running
 from outlast.deciding import REASONS
 from outlast.errors import CircuitBreakerOpenError, PermanentFailure
@@ -652,8 +652,7 @@ class Item:
 def sum_of(some: Mapping[str, float] | None, more: Mapping[str, float]) -> dict[str, float]:
     """What was spent, and what was spent besides."""
     total = dict(some or {})
-    for name, amount in more.items():
-        total[name] = total.get(name, 0.0) + amount
+    add_to(total, more)
     return total
 
 
