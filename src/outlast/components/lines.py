@@ -130,7 +130,7 @@ class Mark(NamedTuple):
         return " ".join(map(str, self)).rstrip()
 
 
-_open: set[Appended] = set()  # sinks with an open file
+_open: set[FileSink] = set()  # sinks with an open file
 
 
 def _let_go_in_child() -> None:
@@ -145,7 +145,7 @@ if hasattr(os, "register_at_fork"):  # not every system has fork
     os.register_at_fork(after_in_child=_let_go_in_child)
 
 
-class Appended(Sink):
+class FileSink(Sink):
     """A file that grows by a batch at a time, of which the first bytes count. It has one writer."""
 
     refuses = False
@@ -389,7 +389,7 @@ class Appended(Sink):
             os.close(file)
 
 
-class Lines(Appended):
+class Lines(FileSink):
     """A file of JSON Lines."""
 
     def __init__(self, path: Path) -> None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.components import columns
 from outlast.components.arrow import SLICE, library, python
-from outlast.components.lines import Appended, Mark, flush_folder
+from outlast.components.lines import FileSink, Mark, flush_folder
 from outlast.components.reading import broken_source
 from outlast.components.sinks import spool_of
 from outlast.components.values import row_of, tell, unfit
@@ -93,7 +93,7 @@ def _footer(path: Path) -> bytes:
 # -- writing --------------------------------------------------------------------------------------------------------------------
 
 
-class Parquet(Appended):
+class Parquet(FileSink):
     """One Parquet file, once the run is over."""
 
     _mode = 0o600  # of the spool, which is nobody else's

@@ -93,7 +93,7 @@ class Table:
         return f"table {self.name} in {shown(self.target)}"
 
 
-class Inserted(Sink):
+class TableSink(Sink):
     """The sink for a `Table`. All but `encode` is called in one thread at a time."""
 
     refuses = True

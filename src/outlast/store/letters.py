@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from outlast.calls.quiet import keep_trying
+from outlast.calls.internal import keep_trying
 from outlast.kernel.clock import here
 from outlast.policy import RetryPolicy
 from outlast.store.database import Duplicate

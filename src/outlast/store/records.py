@@ -22,7 +22,7 @@ RunStatus: TypeAlias = Literal[
     "running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"
 ]
 RunKind = Literal["run", "replay"]
-Wish = Literal["pause", "cancel"]
+RunRequest = Literal["pause", "cancel"]
 ItemStatus: TypeAlias = Literal["succeeded", "skipped", "dlq", "failed"]
 AttemptOutcome = Literal["success", "retrying", "failed"]
 LetterStatus = Literal["open", "replaying", "resolved", "archived"]
@@ -212,7 +212,7 @@ class RunRecord:
     source_exhausted: bool
     spent: Mapping[str, float]
     passes: int
-    wanted: Wish | None
+    wanted: RunRequest | None
     sink: str | None
     started_at: datetime
     finished_at: datetime | None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from outlast.store.database import Transaction
-    from outlast.store.records import Lease, RunKind, RunStatus, Wish
+    from outlast.store.records import Lease, RunKind, RunRequest, RunStatus
 
 _RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished, identity, sink_at, replayed_by, elsewhere"
 _SHARD = "run, passes, read, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
@@ -164,7 +164,7 @@ class Runs(Leases):
         sets = "status = ?, reason = ?, why = ?, finished = ?"
         values: list[Any] = [status, reason and storable(reason), storable(why), finished]
         if status == "running":
-            # A wish to pause was that of a pass that is over. The run is cancelled, whichever process goes on with it.
+            # A request to pause was for a pass that is over. The run is cancelled, whichever process goes on with it.
             sets += ", wanted = case when status = 'running' and wanted = 'cancel' then wanted end"
         if stages is not None:
             sets += ", stages = ?"
@@ -253,13 +253,13 @@ class Runs(Leases):
             tx.execute("delete from outlast_runs where number = ?", number)
         return True
 
-    def want(self, id: str, wish: Wish | None) -> bool:
+    def request_end(self, id: str, what: RunRequest | None) -> bool:
         """
         Ask a run to pause or to be cancelled; its next beat hears it. Whether there is such a run that has not ended.
         """
         with self._database.writing() as tx:
             done = tx.execute(
-                "update outlast_runs set wanted = ? where app = ? and id = ? and finished is null", wish, self.app, id
+                "update outlast_runs set wanted = ? where app = ? and id = ? and finished is null", what, self.app, id
             )
             return done.rowcount == 1
 
@@ -304,7 +304,7 @@ class Runs(Leases):
         """Who may write for a shard now, as `lease_of`."""
         return self.lease_of("run", shard_key(run_number, shard))
 
-    def beat(self, lease: Lease) -> tuple[Lease, Wish | None]:
+    def beat(self, lease: Lease) -> tuple[Lease, RunRequest | None]:
         """Keep the lease of a run, as `renew_lease`, and hear what is wanted of the run."""
         with self._database.writing() as tx:
             renewed = renew(self._database, tx, self.app, lease)

@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.calls.quiet import keep_trying
+from outlast.calls.internal import keep_trying
 from outlast.kernel.clock import REAL
 from outlast.policy import RetryPolicy
 from outlast.store.database import Database, Duplicate
