@@ -415,7 +415,7 @@ def test_an_outcome_tells_of_the_timeout(blocking):
 
 def test_abandoned_threads_are_bounded():
     """D-9, semantics 40: past the bound no further thread is started, and the call says why; when some end, it goes on."""
-    release = threading.Event()
+    release, others = threading.Event(), {*threading.enumerate()}
     guard = Guard(retry=None, timeout=0.001, isolation="thread")
     for _ in range(threads.MOST_ABANDONED):
         with pytest.raises(outlast.AttemptTimeoutError):
@@ -428,9 +428,8 @@ def test_abandoned_threads_are_bounded():
         assert outlast.classify(caught.value).error_class == "resource_exhausted"
     finally:
         release.set()
-        for thread in threading.enumerate():
-            if thread.name.startswith("outlast-"):
-                thread.join(20)
+        for thread in {*threading.enumerate()} - others:
+            thread.join(20)
     assert Guard(retry=None, timeout=20, isolation="thread").call(int) == 0
 
 
