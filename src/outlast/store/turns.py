@@ -52,8 +52,7 @@ def finish(
     """Write the ends of attempts, with their letters; the ids of those that came late, and of those that are cancelled."""
     for end in ends:
         if end.state not in JOB_MOVES["processing"]:
-            message = f"expected a job that was processed to become {_choices()}, got: {end.state!r}."
-            raise ValueError(message)
+            raise ValueError(f"expected a job that was processed to become {_choices()}, got: {end.state!r}.")
     # In the order of their ids; of two ends of one claim the first counts.
     ordered = sorted({(end.id, end.token): end for end in reversed(ends)}.values(), key=lambda end: (end.id, end.token))
     plain = [end for end in ordered if end.state == "succeeded"]
