@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from outlast.errors import ConfigurationError, OutlastError
+from outlast.kernel.clock import ahead_us as ahead_us  # noqa: PLC0414 - the worker finds it here
 from outlast.kernel.clock import here, in_trio
 from outlast.kernel.wording import counted
 from outlast.settings.checks import Check
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from outlast.kernel.aliases import Seconds, StopReason
     from outlast.store import Store
     from outlast.store.codec import Codec
-    from outlast.store.jobs import JobAttemptRow, JobRow
+    from outlast.store.records import JobAttempt, JobRow
 
     class JobHome(Protocol):
         """An app, as far as jobs need it."""
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
         def name(self) -> str: ...
         @property
         def store(self) -> Store: ...
+        @property
+        def store_url(self) -> str: ...
+        @property
+        def store_file(self) -> str | None: ...
         @property
         def codec(self) -> Codec: ...
         @property
@@ -189,7 +193,7 @@ class JobHandle(Generic[T_co]):
             clock.sleep(waits.next(self, row, clock.monotonic()))
         return self._result(row)
 
-    async def aresult(self, timeout: Seconds | None = None) -> T_co:
+    async def aresult(self, timeout: Seconds | None = None) -> T_co:  # noqa: ASYNC109 - as `result` has it
         """As `result`."""
         clock = here.get().clock
         waits = _Waits(timeout, clock.monotonic())
@@ -233,10 +237,14 @@ class JobHandle(Generic[T_co]):
         )
         history = self.history()
         lines = [f"  {attempt}" for attempt in history[-_SHOWN:]]
-        what = f"{counted(len(history), 'attempt')} on record" + (f", the last {_SHOWN}:" if len(history) > _SHOWN else ":")
+        what = f"{counted(len(history), 'attempt')} on record" + (
+            f", the last {_SHOWN}:" if len(history) > _SHOWN else ":"
+        )
         kind = [] if row.error_class is None else [f"error class: {row.error_class}"]
         why = [] if row.stop_reason is None else [f"no further attempt: {row.stop_reason}"]
-        failed.add_note("\n".join([*kind, *why, what, *lines]) if history else "\n".join([*kind, *why, "no attempt on record"]))
+        failed.add_note(
+            "\n".join([*kind, *why, what, *lines]) if history else "\n".join([*kind, *why, "no attempt on record"])
+        )
         return failed
 
 
@@ -255,13 +263,15 @@ class _Waits:
         left = self._until - now
         if left <= 0:
             due = f", due at {from_us(row.due_us):%Y-%m-%d %H:%M:%S} UTC" if row.status == "queued" else ""
-            message = f"the job {job.id} ({row.kind}) has not ended within {self._timeout:g} s: it is {row.status}{due}."
+            message = (
+                f"the job {job.id} ({row.kind}) has not ended within {self._timeout:g} s: it is {row.status}{due}."
+            )
             raise ResultTimeoutError(message)
         wait, self._wait = self._wait, min(_LAST_LOOK, self._wait * _GROWTH)
         return min(wait, left)
 
 
-def _attempt(row: JobAttemptRow) -> AttemptRow:
+def _attempt(row: JobAttempt) -> AttemptRow:
     return AttemptRow(
         number=row.number,
         started_at=from_us(row.started_us),
@@ -274,12 +284,6 @@ def _attempt(row: JobAttemptRow) -> AttemptRow:
         worker=row.worker,
         next_run_at=None if row.next_run_us is None else from_us(row.next_run_us),
     )
-
-
-def ahead_us() -> int:
-    """How far the time here is ahead of the database's clock, in microseconds: 0, except in virtual time."""
-    clock = here.get().clock
-    return round(max(0.0, clock.monotonic() - time.monotonic()) * 1_000_000) if clock.virtual else 0
 
 
 async def beside(work: Callable[[], R]) -> R:

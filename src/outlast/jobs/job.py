@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 from outlast import presets
 from outlast.calls.guard import Guard
 from outlast.errors import ConfigurationError, PermanentFailure, Problem, nearest
-from outlast.jobs.handle import JobHandle, ahead_us, beside
+from outlast.jobs.handle import JobHandle, beside
+from outlast.kernel.clock import ahead_us
 from outlast.kernel.log import warn
 from outlast.pipeline.resources import Use
 from outlast.pipeline.stages import annotations_of
@@ -27,21 +28,21 @@ from outlast.settings.callables import Shape, kind_of, name_of, shape_of
 from outlast.settings.checks import MOST_PROBLEMS, Check, Shown, a_value_of
 from outlast.store.codec import Lost, types_in
 from outlast.store.faults import StoreRefused
+from outlast.store.jobs import MOST_BYTES as LARGEST
+from outlast.store.records import NewJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable
     from typing import Literal, Never
 
     from outlast.jobs.handle import JobHome
     from outlast.kernel.aliases import Seconds
     from outlast.store.codec import Kept
-    from outlast.store.jobs import NewJob
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 UNSET: Any = object()
-LARGEST = 1 << 20  # bytes of a payload or a result: a row that every worker reads, and no place for files
 _LONGEST_NAME = 100  # characters of a kind or a queue
 _LONGEST_KEY = 500  # characters of a unique key: an index holds it
 _FARTHEST = 100 * 366 * 86400.0  # seconds: a century
@@ -85,7 +86,7 @@ class BoundJob(Generic[P, T]):
             return JobHandle(home, home.store.enqueue([new], ahead_us=ahead_us())[0].id)
         from outlast.jobs import transactions
 
-        return JobHandle(home, transactions.enqueue(home.store, self._options.transaction, [new])[0].id)
+        return JobHandle(home, transactions.enqueue(home, self._options.transaction, [new])[0].id)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[T]:
         """As `enqueue`; for a transaction of an async library it is the only way."""
@@ -95,7 +96,7 @@ class BoundJob(Generic[P, T]):
             return JobHandle(home, (await beside(lambda: home.store.enqueue([new], ahead_us=ahead_us())))[0].id)
         from outlast.jobs import transactions
 
-        return JobHandle(home, (await transactions.aenqueue(home.store, self._options.transaction, [new]))[0].id)
+        return JobHandle(home, (await transactions.aenqueue(home, self._options.transaction, [new]))[0].id)
 
     def enqueue_many(self, arguments: Iterable[Mapping[str, Any]], /) -> int:
         """
@@ -103,22 +104,20 @@ class BoundJob(Generic[P, T]):
         key another job has are not.
         """
         many = self._many(arguments)
-        store = self._job.home.store
         if self._options.transaction is None:
-            return store.enqueue_many(many, ahead_us=ahead_us())
+            return self._job.home.store.enqueue_many(many, ahead_us=ahead_us())
         from outlast.jobs import transactions
 
-        return sum(one.new for one in transactions.enqueue(store, self._options.transaction, many))
+        return sum(one.new for one in transactions.enqueue(self._job.home, self._options.transaction, many))
 
     async def aenqueue_many(self, arguments: Iterable[Mapping[str, Any]], /) -> int:
         """As `enqueue_many`."""
         many = self._many(arguments)
-        store = self._job.home.store
         if self._options.transaction is None:
-            return await beside(lambda: store.enqueue_many(many, ahead_us=ahead_us()))
+            return await beside(lambda: self._job.home.store.enqueue_many(many, ahead_us=ahead_us()))
         from outlast.jobs import transactions
 
-        return sum(one.new for one in await transactions.aenqueue(store, self._options.transaction, many))
+        return sum(one.new for one in await transactions.aenqueue(self._job.home, self._options.transaction, many))
 
     def _new(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
         arguments = self._job.arguments(args, kwargs)
@@ -138,12 +137,16 @@ class BoundJob(Generic[P, T]):
         made: list[NewJob] = []
         problems: list[Problem] = []
         if isinstance(arguments, Mapping):
-            message = "expected an iterable with the keyword arguments of each job, got: one mapping. Write [...] around it."
+            message = (
+                "expected an iterable with the keyword arguments of each job, got: one mapping. Write [...] around it."
+            )
             raise ConfigurationError(message)
         for place, given in enumerate(arguments):
             try:
                 if not isinstance(given, Mapping):
-                    problems.append(Problem((), "the keyword arguments of a job as a mapping", a_value_of(given)).within(place))
+                    problems.append(
+                        Problem((), "the keyword arguments of a job as a mapping", a_value_of(given)).within(place)
+                    )
                     continue
                 made.append(self._made(self._job.arguments((), given)))
             except ConfigurationError as wrong:
@@ -155,7 +158,6 @@ class BoundJob(Generic[P, T]):
         return made
 
     def _made(self, arguments: Mapping[str, Any]) -> NewJob:
-        from outlast.store.jobs import NewJob
 
         job, options = self._job, self._options
         key = options.unique_key
@@ -209,7 +211,11 @@ class Job(BoundJob[P, T]):
         parameters = inspect.signature(fn).parameters
         self.resources = resources_of(fn)
         self._order = [name for name, found in parameters.items() if found.kind is found.POSITIONAL_OR_KEYWORD]
-        named = [found for name, found in parameters.items() if found.kind is not found.VAR_KEYWORD and name not in self.resources]
+        named = [
+            found
+            for name, found in parameters.items()
+            if found.kind is not found.VAR_KEYWORD and name not in self.resources
+        ]
         self._defaults = {found.name: found.default for found in named if found.default is not found.empty}
         self.names = frozenset(found.name for found in named)
         self._needed = self.names - self._defaults.keys()
@@ -294,9 +300,7 @@ class Job(BoundJob[P, T]):
         given = dict(kwargs)
         problems: list[str] = []
         if len(args) > len(self._order):
-            problems.append(
-                f"expected at most {len(self._order)} arguments of {self.kind} by place, got: {len(args)}."
-            )
+            problems.append(f"expected at most {len(self._order)} arguments of {self.kind} by place, got: {len(args)}.")
         for name, value in zip(self._order, args, strict=False):
             if name in given:
                 problems.append(f"expected the argument {name} of {self.kind} once, got: by place and by name.")
@@ -306,12 +310,16 @@ class Job(BoundJob[P, T]):
             for name in self.resources
             if name in given
         ]
-        unknown = [] if self._anything else [name for name in given if name not in self.names and name not in self.resources]
+        unknown = (
+            [] if self._anything else [name for name in given if name not in self.names and name not in self.resources]
+        )
         for name in unknown[:MOST_PROBLEMS]:
             way_out = nearest(str(name), self._listed()) or f" It takes: {', '.join(self._listed()) or 'none'}."
             problems.append(f"expected no argument {str(name)!r} of {self.kind}.{way_out}")
         problems += [
-            f"expected the argument {name} of {self.kind}, got: nothing." for name in self._listed() if name in self._needed and name not in given
+            f"expected the argument {name} of {self.kind}, got: nothing."
+            for name in self._listed()
+            if name in self._needed and name not in given
         ]
         if any(not isinstance(name, str) for name in given):
             problems.append(f"expected the names of arguments of {self.kind} to be texts.")
@@ -341,8 +349,15 @@ class Job(BoundJob[P, T]):
                 problems.append(f"{wanted} a value that is nested too deeply.")
                 continue
             except Exception as error:  # noqa: BLE001 - as above
-                what = getattr(error, "kind", None) or f"{a_value_of(value)}, which fails to be stored with {type(error).__name__}"
-                problems.append(f"{wanted} a value with {what} in it. Pass what it is made of." if hasattr(error, "kind") else f"{wanted} {what}.")
+                what = (
+                    getattr(error, "kind", None)
+                    or f"{a_value_of(value)}, which fails to be stored with {type(error).__name__}"
+                )
+                problems.append(
+                    f"{wanted} a value with {what} in it. Pass what it is made of."
+                    if hasattr(error, "kind")
+                    else f"{wanted} {what}."
+                )
                 continue
             if lacks := kept.lacks(self.known):
                 problems.append(f"{wanted} a value of {' and '.join(lacks)}. {_way_out(name, kept)}")
@@ -402,7 +417,9 @@ class Job(BoundJob[P, T]):
         try:
             return (), dict(self.arguments((), arguments))
         except ConfigurationError as wrong:
-            message = f"the arguments on record do not fit {self.kind}: {' '.join(wrong.problems)}{self._about(version)}"
+            message = (
+                f"the arguments on record do not fit {self.kind}: {' '.join(wrong.problems)}{self._about(version)}"
+            )
             raise Unbindable(message) from None
 
     def _upgraded(self, arguments: Any, version: int) -> Any:
@@ -429,7 +446,11 @@ class Job(BoundJob[P, T]):
         try:
             kept = codec.keep({"value": value})
             lacks = kept.lacks(self.known) if kept.classes else []
-            why = f"it is, or holds, a value of {' and '.join(lacks)}. Annotate what {self.kind} returns." if lacks else ""
+            why = (
+                f"it is, or holds, a value of {' and '.join(lacks)}. Annotate what {self.kind} returns."
+                if lacks
+                else ""
+            )
             if not why and len(kept.data) <= LARGEST:
                 return kept.data
             why = why or f"it takes {len(kept.data):,} bytes, more than {LARGEST:,}."
@@ -640,7 +661,14 @@ def _protection(fn: Any, guard: Guard | None, timeout: float | None, isolation: 
         (),
         0,
         [*(found.name for found in parameters if found.kind is not found.VAR_KEYWORD), *opened],
-        [*(found.name for found in parameters if found.default is found.empty and found.kind is not found.VAR_KEYWORD), *opened],
+        [
+            *(
+                found.name
+                for found in parameters
+                if found.default is found.empty and found.kind is not found.VAR_KEYWORD
+            ),
+            *opened,
+        ],
         more=False,
         anything=any(found.kind is found.VAR_KEYWORD for found in parameters),
     )

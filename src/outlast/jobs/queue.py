@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ConfigurationError
-from outlast.jobs.handle import JobHandle, ahead_us
+from outlast.jobs.handle import JobHandle
+from outlast.kernel.clock import ahead_us
 from outlast.settings.checks import Check, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from outlast.jobs.handle import JobHome
-    from outlast.store.jobs import WorkerRow
+    from outlast.store.records import WorkerState
 
 STATUSES = ("queued", "processing", "succeeded", "failed", "cancelled")
 _PAGE = 200
@@ -76,13 +77,13 @@ class Jobs:
     def _found(
         self, queue: str | None, kind: str | None, status: Any, unique_key: str | None
     ) -> Iterator[JobHandle[Any]]:
-        before: int | None = None
+        after: int | None = None
         while rows := self._home.store.jobs(
-            queue=queue, kind=kind, status=status, unique_key=unique_key, before=before, limit=_PAGE
+            queue=queue, kind=kind, status=status, unique_key=unique_key, after=after, limit=_PAGE
         ):
             for row in rows:
                 yield JobHandle(self._home, row.id)
-            before = rows[-1].id
+            after = rows[-1].id
 
     def requeue(self, id: str, /) -> JobHandle[Any]:  # noqa: A002 - as above
         """
@@ -100,7 +101,7 @@ class Jobs:
         """
         Take a job out of the queue, or ask the worker that is at it to stop; False if it has ended already.
         """
-        return self._home.store.cancel_job(int(self.get(id).id))
+        return self._home.store.cancel_job(int(self.get(id).id), ahead_us=ahead_us())
 
     def pause(self, queue: str, /) -> None:
         """Start no further job of this queue, on any worker, until `resume`. What has begun goes on."""
@@ -119,12 +120,12 @@ class Jobs:
                 scheduled=row.scheduled,
                 processing=row.processing,
                 paused=row.paused,
-                oldest_wait=row.oldest_wait,
+                oldest_wait=None if row.oldest_wait_us is None else row.oldest_wait_us / 1_000_000,
             )
             for row in self._home.store.queue_stats(ahead_us=ahead_us())
         ]
 
-    def workers(self) -> Sequence[WorkerRow]:
+    def workers(self) -> Sequence[WorkerState]:
         """The workers that hold a lease, with how many jobs each is at."""
         return self._home.store.workers()
 

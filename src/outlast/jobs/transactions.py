@@ -11,21 +11,27 @@ whoever passes an object of theirs has done so.
 
 from __future__ import annotations
 
-import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from outlast.errors import ConfigurationError
-from outlast.jobs.handle import ahead_us, beside
+from outlast.jobs.handle import beside
+from outlast.kernel.clock import ahead_us
 from outlast.settings.checks import a_value_of
-from outlast.store.callers import enqueueing, identity
+from outlast.store.address import Address
+from outlast.store.faults import StoreRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
+    from typing import TypeAlias
 
     from outlast.jobs.handle import JobHome
-    from outlast.store.callers import Steps
     from outlast.store.records import Enqueued, NewJob
+
+    # Yields statements with their parameters, and is sent their rows.
+    Asking: TypeAlias = Generator[tuple[str, tuple[Any, ...]], Sequence[Any], None]
+    Steps: TypeAlias = Generator[tuple[str, tuple[Any, ...]], Sequence[Any], list[Enqueued]]
 
 _TAKEN = "a connection of sqlite3, psycopg or asyncpg, or a Connection or Session of SQLAlchemy, async ones too"
 
@@ -66,7 +72,7 @@ async def aenqueue(home: JobHome, transaction: object, jobs: Sequence[NewJob]) -
     await caller.prepare()
     # The store may have to be opened. Not while the caller has the only writer of a SQLite file: that is asked first.
     if caller.dialect == "postgres":
-        await beside(lambda: identity(home.store))
+        await beside(lambda: home.store)
     steps = _steps(home, caller, jobs)
     try:
         statement = next(steps)
@@ -84,52 +90,56 @@ async def aenqueue(home: JobHome, transaction: object, jobs: Sequence[NewJob]) -
 # -- what is asked before anything is written ----------------------------------------------------------------------------
 
 
-def _steps(home: JobHome, caller: Caller | AsyncCaller, jobs: Sequence[NewJob]) -> Steps:
+def _steps(home: JobHome, caller: Caller, jobs: Sequence[NewJob]) -> Steps:
     yield from (_ask_sqlite if caller.dialect == "sqlite" else _ask_postgres)(home, caller)
-    return (yield from enqueueing(home.store, jobs, ahead_us=ahead_us()))
+    steps = home.store.enqueue_steps(jobs, paramstyle="qmark", ahead_us=ahead_us())
+    # An error takes a whole transaction of PostgreSQL with it. One of SQLite would go on with half of the jobs.
+    bounded = caller.dialect == "sqlite" and len(jobs) > 1
+    if bounded:
+        yield "savepoint outlast_enqueue", ()
+    try:
+        done = yield from steps
+    except StoreRefused as refused:
+        raise ConfigurationError(str(refused)) from None
+    except Exception:
+        if bounded:
+            yield "rollback to outlast_enqueue", ()
+            yield "release outlast_enqueue", ()
+        raise
+    if bounded:
+        yield "release outlast_enqueue", ()
+    return done
 
 
-def _ask_postgres(home: JobHome, _: Caller | AsyncCaller) -> Steps:
-    ((first, name, found),) = yield "select txid_current(), current_database(), to_regclass('outlast_store') is not null", ()
-    own, place = identity(home.store) if _is_postgres(home) else ("", "")
-    if not found or name != place:
-        raise _elsewhere(home, f"the database {name!r}" + ("" if found else ", where none of its tables can be seen"))
+def _ask_postgres(home: JobHome, _: Caller) -> Asking:
+    ((first, name),) = yield "select txid_current(), current_database()", ()
     # A number that is gone by the next statement was that of a transaction which is over: each one is committed by
     # itself.
-    ((second, id_),) = yield "select txid_current_if_assigned(), (select id from outlast_store)", ()
+    ((second,),) = yield "select txid_current_if_assigned()", ()
     if first != second:
         raise ConfigurationError(_AUTOCOMMIT)
-    if id_ != own:
-        raise _elsewhere(home, f"another database of the name {name!r}")
-    return []
+    if home.store_file is not None or name != home.store.database_name:
+        raise _elsewhere(home, f"the database {name!r}")
 
 
-def _ask_sqlite(home: JobHome, caller: Caller | AsyncCaller) -> Steps:
-    # Not before the store is there: to make it, its own connection would wait for the caller's to end.
+def _ask_sqlite(home: JobHome, caller: Caller) -> Asking:
+    files = yield "pragma database_list", ()
+    file = next((_text(one[2]) for one in files if _text(one[1]) == "main"), "")
+    if not _same_file(file, home.store_file):
+        raise _elsewhere(home, f"the file {file!r}" if file else "a database in memory")
     if caller.raw.in_transaction:
         ((there,),) = yield "select count(*) from sqlite_master where type = 'table' and name = 'outlast_jobs'", ()
-        files = yield "pragma database_list", ()
-        file = next((_text(one[2]) for one in files if one[1] in {"main", b"main"}), "")
-        if not there and not _is_postgres(home) and _same_file(file, _file(home)):
-            message = (
+        if not there:
+            # To make it now, the store's own connection would wait for the caller's.
+            raise ConfigurationError(
                 "expected the store to be made before the transaction that enqueues into it, got: a database without its tables. "
                 "Open it once when the program starts: `app.store`, or `outlast migrate` in a shell."
             )
-            raise ConfigurationError(message)
     elif caller.raw.isolation_level is None and getattr(caller.raw, "autocommit", -1) != 0:
         raise ConfigurationError(_AUTOCOMMIT)
     else:
-        files = yield "pragma database_list", ()
-        file = next((_text(one[2]) for one in files if one[1] in {"main", b"main"}), "")
-    if _is_postgres(home) or not _same_file(file, _file(home)):
-        raise _elsewhere(home, f"the file {file!r}" if file else "a database in memory")
-    own, _ = identity(home.store)
-    if not caller.raw.in_transaction:
+        _ = home.store  # made, if need be, while nobody waits for it
         yield "begin immediate", ()  # it writes next; a later lock could be refused
-    ((id_,),) = yield "select id from outlast_store", ()
-    if _text(id_) != own:
-        raise _elsewhere(home, f"another file at {file!r}")
-    return []
 
 
 _AUTOCOMMIT = (
@@ -140,22 +150,14 @@ _AUTOCOMMIT = (
 
 def _elsewhere(home: JobHome, what: str) -> ConfigurationError:
     return ConfigurationError(
-        f"expected a transaction on the store's own database, {home.store!r}, got: one on {what}. "
+        f"expected a transaction on the store's own database, {Address(home.store_url)}, got: one on {what}. "
         "A job is enqueued with the caller's work only where both are in one database; leave transaction= out, or put the store there."
     )
 
 
-def _is_postgres(home: JobHome) -> bool:
-    return home.store_file is None
-
-
-def _file(home: JobHome) -> str:
-    return home.store_file or ""
-
-
-def _same_file(one: str, other: str) -> bool:
+def _same_file(one: str, other: str | None) -> bool:
     try:
-        return bool(one and other) and os.path.samefile(one, other)
+        return bool(one) and other is not None and Path(one).samefile(other)
     except OSError:
         return False
 
@@ -214,7 +216,7 @@ class _Psycopg(Caller):
         library = sys.modules["psycopg"]
         with library.Cursor(self.connection, row_factory=sys.modules["psycopg.rows"].tuple_row) as cursor:
             cursor.execute(_percent(sql), parameters, prepare=False)
-            return cursor.fetchall() if cursor.description else ()  # type: ignore[no-any-return]
+            return cursor.fetchall() if cursor.description else ()
 
 
 class _AsyncPsycopg(AsyncCaller):
@@ -222,7 +224,7 @@ class _AsyncPsycopg(AsyncCaller):
         library = sys.modules["psycopg"]
         async with library.AsyncCursor(self.connection, row_factory=sys.modules["psycopg.rows"].tuple_row) as cursor:
             await cursor.execute(_percent(sql), parameters, prepare=False)
-            return await cursor.fetchall() if cursor.description else ()  # type: ignore[no-any-return]
+            return await cursor.fetchall() if cursor.description else ()
 
 
 class _Asyncpg(AsyncCaller):
@@ -293,7 +295,9 @@ def _alchemy_dialect(name: str) -> str:
 
 
 def _alchemy(sql: str, parameters: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
-    return sys.modules["sqlalchemy"].text(_numbered(sql, ":p", 0)), {f"p{n}": value for n, value in enumerate(parameters)}
+    return sys.modules["sqlalchemy"].text(_numbered(sql, ":p", 0)), {
+        f"p{n}": value for n, value in enumerate(parameters)
+    }
 
 
 def _fetched(result: Any) -> Sequence[Any]:
