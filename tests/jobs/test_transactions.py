@@ -318,7 +318,7 @@ def test_another_database_is_refused_with_a_sentence(app, postgres_server, tmp_p
     try:
         for what, connection in connections.items():
             said = problem(lambda given=connection: send.options(transaction=given).enqueue("me"))
-            assert said.startswith("expected a transaction on the store's own database, <Store 'tests-")
+            assert said.startswith(f"expected a transaction on the store's own database, {app.store_url.replace("postgres:@", "***@")}, got:")
             assert f"got: one on {what}" in said
             assert "leave transaction= out, or put the store there." in said
             connection.commit()
@@ -334,7 +334,7 @@ def test_another_database_is_refused_with_a_sentence(app, postgres_server, tmp_p
 def test_a_copy_of_the_store_is_another_database(postgres_app, postgres, postgres_server):
     """A restored copy has the store's id, and another name; the same name elsewhere has another id."""
     send = job_of(postgres_app)
-    postgres_app.store.close()
+    postgres_app.store.close()  # nobody may be at a database that is copied
     copy = f"copy_{postgres_app.name[-8:]}"
     postgres_app._store = None
     postgres_server.execute(
@@ -348,11 +348,11 @@ def test_a_copy_of_the_store_is_another_database(postgres_app, postgres, postgre
         connection.execute("create temporary table outlast_store (id text)")
         connection.execute("insert into outlast_store values ('another')")
         said = problem(lambda: send.options(transaction=connection).enqueue("me"))
-        assert f"got: one on another database of the name '{postgres.name}'" in said
+        assert "got: one in another database" in said
     with psycopg.connect(postgres.dsn) as connection:
         connection.execute("set search_path to pg_catalog")
         said = problem(lambda: send.options(transaction=connection).enqueue("me"))
-        assert f"the database '{postgres.name}', where none of its tables can be seen" in said
+        assert "got: one in another database" in said
 
 
 def test_a_store_that_is_not_made_yet_is_told_at_once(tmp_path):
