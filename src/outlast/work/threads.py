@@ -61,9 +61,8 @@ class Threads(Generic[T, R]):
         self.closed = False
         self._abandoned = False
         self.outstanding = 0  # work that is in here: on its way to a thread, in one, or parked
-        self.holding: set[T] = (
-            set()
-        )  # work that has just failed: nothing begins before the loop has decided what follows
+        # Work that has just failed: nothing begins before the loop has decided what follows.
+        self.holding: set[T] = set()
         self._stalled: set[T] = set()  # work that waits for this decision in a thread
         self._released = threading.Condition()
 
