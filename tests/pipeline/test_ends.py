@@ -713,6 +713,7 @@ def test_attempts_that_end_while_a_run_winds_down_are_on_record(app, batch):
             runners[0].end("interrupted")
         if item == 0 or (batch and 0 in item):
             raise TimeoutError("late")
+        await asyncio.sleep(0)  # until then it is no task that can be cancelled, and the run waits for it
         runners[0].cancel()
         await asyncio.Event().wait()
 
@@ -1040,7 +1041,7 @@ def test_who_does_not_wait_for_a_resource_to_open_need_not(sqlite_app, times):
 @pytest.mark.parametrize(("door", "keyed"), [("run", False), ("run", True), ("stream", False)])
 def test_a_signal_ends_the_waiting_of_a_source(sqlite_app, handlers, monkeypatch, door, keyed):
     """Ctrl-C while the source stands in a queue: the run is interrupted and goes on later; nobody heard it before the next item came."""
-    monkeypatch.setattr("outlast.pipeline.lifecycle._BLOCKED", -1.0)  # at once, for whoever stands in the source
+    monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(blocked=-1.0))  # at once, for whoever stands in the source
     closed = []
 
     def source():

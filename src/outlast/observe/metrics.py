@@ -135,27 +135,8 @@ STATE = Metric(
     "1 for the state that a circuit breaker is in, 0 for the others, as far as this process knows.",
     "gauge",
 )
-METRICS: Final = (
-    RETRIES,
-    SUCCESSES,
-    EXHAUSTED,
-    PERMANENT,
-    TIMEOUTS,
-    REFUSALS,
-    HEDGES,
-    FALLBACKS,
-    REJECTED,
-    HOOKS,
-    THROTTLED,
-    LATE,
-    ITEMS,
-    RUNS,
-    LETTERS,
-    OPEN_LETTERS,
-    OVER,
-    TRANSITIONS,
-    STATE,
-)
+# In the order in which they stand above.
+METRICS: Final = tuple(one for one in list(globals().values()) if isinstance(one, Metric))
 
 _REACHED: dict[type[Event], str] = {
     told.CircuitBreakerOpen: "open",
