@@ -195,7 +195,7 @@ def test_a_letter_that_was_put_away_resolved_or_deleted_is_not_in_the_way(store)
     store.move_letters([name], to="resolved", reason="done by hand")
     store.requeue_job(number)
     (job,) = claimed(store, lease)
-    second = failed(job)._replace(letter=letter(kind="job", pipeline="send", item_key=str(number)))
+    second = failed(job)._replace(letter=letter(10**9, kind="job", pipeline="send", item_key=str(number)))
     finished(store, lease, second)
     assert (store.letter(name).status, store.job(number).letter) == ("resolved", second.letter.id)
 
