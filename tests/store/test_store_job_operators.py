@@ -460,7 +460,7 @@ with open_store(sys.argv[1]) as store:
 """
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_two_processes_that_enqueue_one_key_at_once_get_one_job(store, address):
     """Each key has one job, which both have the id of, and one of them has made."""
     programs = [
