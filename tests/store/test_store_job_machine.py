@@ -198,11 +198,12 @@ class Life(RuleBasedStateMachine):
         try:
             done = self.store.turn(self.leases[name], ends, {self.queue: want}, KINDS, ahead_us=self.now)
         except StoreUnavailable:
-            self.plan.fail(None)
-            done = self.store.turn(self.leases[name], ends, {}, KINDS, known=self.hands[name], ahead_us=self.now)
-            want = len(done.claimed)
+            done = None
         finally:
             self.plan.fail(None)
+        if done is None:  # not while the error lives: its traceback has the cursor of the statement that failed
+            done = self.store.turn(self.leases[name], ends, {}, KINDS, known=self.hands[name], ahead_us=self.now)
+            want = len(done.claimed)
         self.believe_ends(name, ends, done)
         self.promote()
         self.believe_claims(name, want, alone=False, claimed=done.claimed)
