@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
 
 import asyncpg
 import psycopg
@@ -26,7 +27,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import outlast
-from outlast.jobs.transactions import _alchemy_dialect
+from outlast.jobs.transactions import _alchemy_dialect, _commits_each
 from tables import table
 
 
@@ -282,6 +283,16 @@ def test_a_connection_that_commits_every_statement_is_refused(app):
         assert problem(lambda: send.options(transaction=connection).enqueue("me")) == said
     engine.dispose()
     assert statuses(app) == []
+
+
+@table(
+    "isolation_level, autocommit, refused",
+    [("", -1, False), (None, -1, True), ("", True, True), (None, True, True), ("DEFERRED", False, False)],
+)
+def test_what_commits_every_statement_in_sqlite(isolation_level, autocommit, refused):
+    """Python 3.12 brought another way to say so, which the older one does not change."""
+    connection = SimpleNamespace(isolation_level=isolation_level, autocommit=autocommit)
+    assert _commits_each(connection) is refused
 
 
 def test_an_asyncpg_connection_without_a_transaction_is_refused(postgres_app):

@@ -236,6 +236,9 @@ def show_letter(
         named = "" if attempt.stage >= len(held_by.stages) else f" ({held_by.stages[attempt.stage].name})"
         where = f" in the replay {held_by.run_key}" if held_by.kind == "replay" else ""
         say(f"  attempt {attempt.number} at stage {attempt.stage + 1}{named}{where}: {what}")
+    for made in view.job:
+        said = "" if made.error is None else f": {made.error_type}: {made.error}"
+        say(f"  attempt {made.number} {made.outcome}{said}")
     if letter.unstored is not None:
         begins = "cannot be replayed" if letter.begins_at is None else f"a replay begins at {letter.begins_at}"
         say(f"input        not stored: {letter.unstored}; {begins}")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.record.rowerrors import ErrorLine
     from outlast.report import Report, Story
     from outlast.store import Store
-    from outlast.store.records import AttemptRow, ItemRow, ItemStatus, RunRecord, RunStatus, SharedState
+    from outlast.store.records import AttemptRow, ItemRow, ItemStatus, JobAttempt, RunRecord, RunStatus, SharedState
 
 ABANDONED = "interrupted: the process that ran it is gone, or cannot reach the store."
 _COMMAND = "run_command"  # the event that says how a run was started, so that it can go on in the same way
@@ -61,12 +61,13 @@ class Shell(Plain):
 class LetterView(NamedTuple):
     """
     A dead letter with every attempt at it, each with the run that made it, and how it had failed before it was
-    replayed.
+    replayed; `job` has the attempts of a job.
     """
 
     letter: DeadLetter
     tried: Sequence[tuple[RunRecord, AttemptRow]]
     earlier: Sequence[Mapping[str, Any]]
+    job: Sequence[JobAttempt] = ()
 
 
 class Views:
@@ -316,7 +317,8 @@ class Views:
         own = [] if letter.run_id is None or row.seq is None else [(letter.run_id, row.seq)]
         held = [(store.run(run_id), seq) for run_id, seq in (*own, *store.replays_of(row))]
         tried = [(run, attempt) for run, seq in held if run is not None for attempt in store.attempts(run.number, seq)]
-        return LetterView(letter, tried, list(earlier_failures(row)))
+        job = store.job_attempts(int(row.item_key)) if row.kind == "job" and row.item_key.isdecimal() else ()
+        return LetterView(letter, tried, list(earlier_failures(row)), job)
 
 
 def as_told(store: Store, run: RunRecord) -> RunRecord:
@@ -396,7 +398,23 @@ def letter_view_document(view: LetterView, *, reveal: bool = False) -> dict[str,
     hidden = () if reveal else ("source", "earlier")
     metadata = {name: value for name, value in view.letter.metadata.items() if name not in hidden}
     history = [attempt_document(attempt, run) | {"run": run.id} for run, attempt in view.tried]
+    history += [_job_attempt(attempt) for attempt in view.job]
     return letter_document(view.letter, reveal=reveal) | {"metadata": metadata, "history": history}
+
+
+def _job_attempt(attempt: JobAttempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "outcome": attempt.outcome,
+        "started_at": from_us(attempt.started_us),
+        "duration": attempt.took_us / 1e6,
+        "error": attempt.error,
+        "error_type": attempt.error_type,
+        "error_class": attempt.error_class,
+        "stop_reason": attempt.stop_reason,
+        "worker": attempt.worker,
+        "next_run_at": None if attempt.next_run_us is None else from_us(attempt.next_run_us),
+    }
 
 
 def slots_document(value: Any) -> dict[str, Any]:
