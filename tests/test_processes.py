@@ -228,7 +228,7 @@ def resources() -> tuple[int, int, list[int], bool]:
     )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_thousand_timeouts_leak_nothing():
     """D-9, semantics 40: no thread, process, zombie or descriptor, here and at the supervisor."""
     limited = guard(retry=None, timeout=0.005)

@@ -892,7 +892,7 @@ class Unusual(BaseException):
     """No Exception, and nobody's control flow."""
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("thrown", [asyncio.CancelledError, GeneratorExit, SystemExit, Unusual, StopAsyncIteration])
 @pytest.mark.parametrize("where", ["generator", "async generator", "item_key", "later item_key", "sink"])
 def test_whatever_a_source_a_key_function_or_a_sink_raises_ends_the_run(sqlite_app, where, thrown):
@@ -941,7 +941,7 @@ def test_whatever_a_source_a_key_function_or_a_sink_raises_ends_the_run(sqlite_a
         assert isinstance(result.error, thrown) or isinstance(result.error.__cause__, thrown)
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(200)
 def test_a_run_that_is_cancelled_while_a_resource_opens_is_interrupted(sqlite_app):
     """It was on record as completed, because there were no items."""
     opening = asyncio.Event()
@@ -1000,7 +1000,7 @@ def test_a_resource_that_cannot_be_opened_fails_the_run(sqlite_app, thrown):
     assert items.gi_frame is None
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("times", [1, 2])
 def test_who_does_not_wait_for_a_resource_to_open_need_not(sqlite_app, times):
     """Asked once, the run begins nothing; asked twice, what opens is not waited for."""
@@ -1037,7 +1037,7 @@ def test_who_does_not_wait_for_a_resource_to_open_need_not(sqlite_app, times):
     assert (result.status, result.counts.total, left) == ("interrupted", 0, ["opening"] * (times - 1))
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(("door", "keyed"), [("run", False), ("run", True), ("stream", False)])
 def test_a_signal_ends_the_waiting_of_a_source(sqlite_app, handlers, monkeypatch, door, keyed):
     """Ctrl-C while the source stands in a queue: the run is interrupted and goes on later; nobody heard it before the next item came."""

@@ -175,7 +175,7 @@ CASES = {
 }
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("store", "case"),
     [("sqlite", case) for case in CASES] + [("postgres", "calls and uneven tokens")],

@@ -2,7 +2,7 @@
 What a store has on record, as the command line and a desk ask for it: values, and the documents that programs get of
 them.
 
-    Views          runs and what is in them, dead letters, events, breakers; and wishes to what is running
+    Views          runs and what is in them, dead letters, events, breakers; and wishes to what is running; jobs: `jobs`
     run_document   and its like: a value as a document for programs
 """
 
@@ -16,6 +16,7 @@ from outlast.errors import ConfigurationError, OutlastError
 from outlast.kernel.clock import here
 from outlast.kernel.redact import masked, sanitise
 from outlast.observe.events import canonical
+from outlast.report.jobs import JobViews, job_attempt_document, process_of
 from outlast.store.codec import Codec
 from outlast.store.faults import StoreError
 from outlast.store.letters import earlier_failures
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from outlast.pipeline import RunResult
     from outlast.pipeline.record.rowerrors import ErrorLine
     from outlast.report import Report, Story
+    from outlast.report.jobs import JobView
     from outlast.store import Store
-    from outlast.store.records import AttemptRow, ItemRow, ItemStatus, JobAttempt, RunRecord, RunStatus, SharedState
+    from outlast.store.records import AttemptRow, ItemRow, ItemStatus, RunRecord, RunStatus, SharedState
 
 ABANDONED = "interrupted: the process that ran it is gone, or cannot reach the store."
 _COMMAND = "run_command"  # the event that says how a run was started, so that it can go on in the same way
@@ -61,13 +63,13 @@ class Shell(Plain):
 class LetterView(NamedTuple):
     """
     A dead letter with every attempt at it, each with the run that made it, and how it had failed before it was
-    replayed; `job` has the attempts of a job.
+    replayed.
     """
 
     letter: DeadLetter
     tried: Sequence[tuple[RunRecord, AttemptRow]]
     earlier: Sequence[Mapping[str, Any]]
-    job: Sequence[JobAttempt] = ()
+    job: JobView | None = None  # whose letter it is, if it is one of a job that is still on record
 
 
 class Views:
@@ -83,6 +85,11 @@ class Views:
     def code_option(self, pipeline: str) -> list[str]:
         """What a command needs to find the code of a pipeline."""
         return self._store.code_option(pipeline)
+
+    @property
+    def jobs(self) -> JobViews:
+        """Durable jobs, their queues and their workers."""
+        return JobViews(self._store)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -133,8 +140,7 @@ class Views:
         lease = self._store.run_lease(run.number, 0)
         if lease is None or certainly_dead(lease.owner):
             return None
-        host, _, rest = lease.owner.partition(":")
-        return f"{host.partition('/')[0]}, process {rest.partition(':')[0]}"
+        return process_of(lease.owner)
 
     def problems(self, run: RunRecord) -> FailureGroups:
         """What is failed of a run and open, the largest group first."""
@@ -314,11 +320,12 @@ class Views:
         row = store.letter(letter.id)
         if row is None:
             return LetterView(letter, (), ())
+        if (job := self.jobs.of_letter(row)) is not None:
+            return LetterView(letter, (), list(earlier_failures(row)), job)
         own = [] if letter.run_id is None or row.seq is None else [(letter.run_id, row.seq)]
         held = [(store.run(run_id), seq) for run_id, seq in (*own, *store.replays_of(row))]
         tried = [(run, attempt) for run, seq in held if run is not None for attempt in store.attempts(run.number, seq)]
-        job = store.job_attempts(int(row.item_key)) if row.kind == "job" and row.item_key.isdecimal() else ()
-        return LetterView(letter, tried, list(earlier_failures(row)), job)
+        return LetterView(letter, tried, list(earlier_failures(row)))
 
 
 def as_told(store: Store, run: RunRecord) -> RunRecord:
@@ -398,23 +405,9 @@ def letter_view_document(view: LetterView, *, reveal: bool = False) -> dict[str,
     hidden = () if reveal else ("source", "earlier")
     metadata = {name: value for name, value in view.letter.metadata.items() if name not in hidden}
     history = [attempt_document(attempt, run) | {"run": run.id} for run, attempt in view.tried]
-    history += [_job_attempt(attempt) for attempt in view.job]
+    if view.job is not None:
+        history = [job_attempt_document(attempt) for attempt in view.job.attempts]
     return letter_document(view.letter, reveal=reveal) | {"metadata": metadata, "history": history}
-
-
-def _job_attempt(attempt: JobAttempt) -> dict[str, Any]:
-    return {
-        "number": attempt.number,
-        "outcome": attempt.outcome,
-        "started_at": from_us(attempt.started_us),
-        "duration": attempt.took_us / 1e6,
-        "error": attempt.error,
-        "error_type": attempt.error_type,
-        "error_class": attempt.error_class,
-        "stop_reason": attempt.stop_reason,
-        "worker": attempt.worker,
-        "next_run_at": None if attempt.next_run_us is None else from_us(attempt.next_run_us),
-    }
 
 
 def slots_document(value: Any) -> dict[str, Any]:
