@@ -250,6 +250,21 @@ def test_a_job_of_an_async_library_is_there_if_and_only_if_that_commits(postgres
         assert job.kind == "send"
 
 
+def test_many_jobs_in_a_transaction_take_few_statements_and_keep_their_order(app):
+    """Fifty at a time, the first given with the smallest id; keys go one by one."""
+    send = job_of(app)
+    with plain(app, "commit") as transaction:
+        assert send.options(transaction=transaction).enqueue_many({"to": str(n)} for n in range(130)) == 130
+    found = [send.bind_payload(app.store.job(int(job.id)).payload, 1)[1]["to"] for job in app.jobs.find()]
+    assert found[::-1] == [str(n) for n in range(130)]
+    steps = app.store.enqueue_steps([send._new((str(n),), {}) for n in range(130)], paramstyle="qmark")
+    known = app.store.job(int(next(app.jobs.find()).id))
+    answers = [[(1,)], [(app.store._store_id(), known.due_us)], *([(n,) for n in range(size)] for size in (50, 50, 30))]
+    asked = [steps.send(rows)[0].split(" values ")[0] for rows in (None, *answers[: len(answers) - 1])]
+    steps.close()
+    assert [text.startswith("insert into outlast_jobs") for text in asked] == [False, False, True, True, True]
+
+
 def test_a_sync_connection_may_be_used_in_async_code(app):
     """It blocks as the caller's own statements do."""
     send = job_of(app)
