@@ -39,6 +39,7 @@ class Threads(Generic[T, R]):
         loop: asyncio.AbstractEventLoop,
         slots: Sequence[Slots[T]],
         most: int,
+        name: str = "outlast-stage",
     ) -> None:
         """
         `do` runs in a thread. In the loop, `back` is called with the results of a burst, and `seen` after it. `lost`
@@ -51,6 +52,7 @@ class Threads(Generic[T, R]):
         self._loop = loop
         self._slots = slots
         self._most = most
+        self._name = name
         self._threads = 0
         self._inbox: deque[T] = deque()
         self._ready = threading.Semaphore(0)
@@ -87,7 +89,7 @@ class Threads(Generic[T, R]):
     def _start(self) -> None:
         self._threads += 1
         thread = threading.Thread(
-            target=copy_context().run, args=(self._run,), daemon=True, name=f"outlast-stage-{self._threads}"
+            target=copy_context().run, args=(self._run,), daemon=True, name=f"{self._name}-{self._threads}"
         )
         thread.start()
 
