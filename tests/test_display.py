@@ -13,24 +13,27 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from outlast.components import count_items
+from outlast.breaker import CircuitState
+from outlast.components import Files
 from outlast.display.graph import gutter, ranks
 from outlast.display.page import run_page
-from outlast.display.snapshot import (
-    BreakerLine,
-    BudgetLine,
-    CostLine,
-    Edge,
-    LimitLine,
-    Pace,
-    Snapshot,
-    Speed,
-    StageLine,
-)
+from outlast.display.snapshot import CostLine, Edge, Pace, Snapshot, Speed, StageLine
 from outlast.display.telling import breaker, ending, lines, pace
 from outlast.display.terminal import picture
 from outlast.kernel.wording import counted, duration, per_second, percent
+from outlast.pipeline.view import BreakerView, BudgetView, LimitView
 from tables import table
+
+
+def circuit(name: str, state: str = "closed", **fields: object) -> BreakerView:
+    unknown = {"failure_count": 0, "since": None, "probe_in": None, "isolated": None, "shared": False}
+    return BreakerView(name=name, state=CircuitState(state), **(unknown | fields))
+
+
+def lane(name: str, **fields: object) -> LimitView:
+    plain = {"concurrency": None, "width": None, "paused": 0.0, "rates": {}, "taken": {}}
+    return LimitView(name=name, **(plain | {"shared": False, "processes": None} | fields))
+
 
 WAY = ["source", "parse", "label", "store", "out.jsonl"]
 RUN = Snapshot(
@@ -64,22 +67,16 @@ RUN = Snapshot(
         for start, end, count in zip(WAY, WAY[1:], [12_468, 12_400, 12_350, 12_290], strict=False)
     ),
     limits=(
-        LimitLine(
-            name="openai",
-            under_way=40,
-            width=40,
-            concurrency=64,
-            waiting=310,
-            paused=12.3,
-            speeds=(
-                Speed(name="calls", amount=500, per=60, used=492.2),
-                Speed(name="tokens", amount=2_000_000, per=60, used=187_312),
-            ),
-            processes=3,
-        ),
+        lane("openai", under_way=40, width=40, concurrency=64, waiting=310, paused=12.3, shared=True, processes=3),
     ),
-    breakers=(BreakerLine(name="openai"),),
-    budgets=(BudgetLine(name="openai", left=7),),
+    speeds={
+        "openai": (
+            Speed(name="calls", amount=500, per=60, used=492.2),
+            Speed(name="tokens", amount=2_000_000, per=60, used=187_312),
+        )
+    },
+    breakers=(circuit("openai"),),
+    budgets=(BudgetView(name="openai", available=7),),
     costs=(CostLine(name="usd", spent=12.34, an_item=0.001, at_the_end=20, limit=200),),
     problems=(
         (38, "label", "client_error: HTTP 422 from the service: " + "cannot label this text " * 4),
@@ -191,12 +188,12 @@ def test_a_low_terminal_keeps_what_holds_the_run_up():
 
 def test_a_circuit_that_is_not_closed_is_told_and_no_end_is_promised():
     """S0-26, S3-05: open with its next probe, half-open, isolated by hand with the reason."""
-    held = changed(RUN, breakers=(BreakerLine(name="shop", state="open", since=48.2, probe_in=11.8),))
+    held = changed(RUN, breakers=(circuit("shop", state="open", since=48.2, probe_in=11.8),))
     assert drawn(held, 80)[2] == "148 items/s     waits for breaker shop 1,812 retries  23 waiting  310 throttled"
     assert "breaker  shop    open for 48 s   next probe in 12 s" in drawn(held, 80)
-    assert breaker(BreakerLine(name="b", state="open", since=1, probe_in=0)) == ["open for 1 s", "the next item probes"]
-    assert breaker(BreakerLine(name="b", state="half_open", since=70)) == ["half-open for 1 min 10 s", "probing"]
-    isolated = BreakerLine(name="b", state="open", since=9, isolated="maintenance")
+    assert breaker(circuit("b", state="open", since=1, probe_in=0)) == ["open for 1 s", "the next item probes"]
+    assert breaker(circuit("b", state="half_open", since=70)) == ["half-open for 1 min 10 s", "probing"]
+    isolated = circuit("b", state="open", since=9, isolated="maintenance")
     assert breaker(isolated) == ["isolated: maintenance", "until: outlast breaker reset"]
     assert list(lines(held))[-1] == "breaker shop: open for 48 s, next probe in 12 s"
 
@@ -321,8 +318,9 @@ def test_no_snapshot_breaks_the_picture(width, height, counts, expected, rate, s
             StageLine(name=stage, done=succeeded, waiting=pending, dead=dead, behind=(name,)) for stage in stages
         ),
         edges=tuple(Edge(start=start, end=end, count=dead) for start, end in pairwise([*stages, "\0sink"])),
-        limits=(LimitLine(name=name, under_way=pending, waiting=dead, speeds=(Speed(name="calls", amount=1, per=1),)),),
-        breakers=(BreakerLine(name=name, state="open", since=1, isolated=name),),
+        limits=(lane(name, under_way=pending, waiting=dead),),
+        speeds={name: (Speed(name="calls", amount=1, per=1),)},
+        breakers=(circuit(name, state="open", since=1, isolated=name),),
         problems=((dead, stages[0], name),) * 7,
     )
     drawing = picture(snapshot, width, height)
@@ -368,4 +366,4 @@ def test_numbers_read_well_at_the_edges(said, expected):
 def test_items_are_counted_before_they_are_read(name, text, expected, tmp_path):
     """S3-05: so that a display can say when the end comes."""
     (tmp_path / name).write_text(text)
-    assert count_items(tmp_path / name) == expected
+    assert Files(tmp_path / name).count() == expected

@@ -23,18 +23,10 @@ from rich.console import Console
 import outlast
 from outlast.components import expected_items
 from outlast.display import watch as watching
-from outlast.display.snapshot import (
-    BreakerLine,
-    BudgetLine,
-    CostLine,
-    Edge,
-    LimitLine,
-    Snapshot,
-    Speed,
-    StageLine,
-    View,
-)
+from outlast.display.snapshot import CostLine, Edge, Snapshot, Speed, StageLine, View
+from outlast.display.telling import protections
 from outlast.display.watch import Lines, Watch
+from outlast.pipeline.view import BudgetView
 from outlast.testing import virtual_time
 from tables import table
 from terminal import SOURCE, Terminal
@@ -124,9 +116,11 @@ def test_a_look_at_a_run_that_waits_for_everything(app):
     )
     # Eight calls in 70 s.
     speed = Speed(name="calls", amount=6.0, per=60.0, used=7 / 70 * 60)
-    assert look.limits == (LimitLine(name="llm", under_way=1, width=8, concurrency=8, waiting=3, speeds=(speed,)),)
-    assert look.breakers == (BreakerLine(name="shop", state="open", since=40.0, probe_in=260.0),)
-    assert look.budgets == (BudgetLine(name="llm", left=18 + 1),)
+    (limit,), (breaker,) = look.limits, look.breakers
+    assert (limit.name, limit.under_way, limit.width, limit.concurrency, limit.waiting) == ("llm", 1, 8, 8, 3)
+    assert look.speeds == {"llm": (speed,)}
+    assert (breaker.name, breaker.state, breaker.since, breaker.probe_in) == ("shop", "open", 40.0, 260.0)
+    assert look.budgets == (BudgetView(name="llm", available=18 + 1),)
     assert (last.status, last.why, last.finished) == ("completed", result.why, 12)
     assert [(stage.done, stage.retries) for stage in last.stages] == [(11, 0), (11, 2), (11, 2), (11, 0)]
     assert last.costs == (CostLine(name="usd", spent=5.5, an_item=5.5 / 12, limit=100.0),)
@@ -424,7 +418,7 @@ def test_a_service_that_asks_for_a_pause_is_seen(app):
             pipeline.run(range(8), watch=watch)
         assert time.now >= 30
     assert looks[0].limits[0].paused == 30.0
-    assert not looks[0].limits[0].calm
+    assert [calm for kind, _, _, calm in protections(looks[0]) if kind == "limit"] == [False]
 
 
 def test_a_replay_begins_where_it_failed(app):

@@ -113,8 +113,7 @@ def __getattr__(name: str) -> object:
     elif name in _MODULES:
         value = import_module(f"outlast.{name}")
     else:
-        message = f"module 'outlast' has no attribute {name!r}"
-        raise AttributeError(message)
+        raise AttributeError(f"module 'outlast' has no attribute {name!r}")
     globals()[name] = value
     return value
 

@@ -5,7 +5,7 @@ The composition root: an application's name, its store and its secrets, joined i
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from outlast.errors import ConfigurationError
 from outlast.kernel.redact import MASK, remember_secret, remember_variable
@@ -16,12 +16,21 @@ from outlast.store.address import Address
 from outlast.store.retention import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any, Never
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from typing import Literal, Never
 
     from outlast.breaker import CircuitBreaker
     from outlast.budgets import RetryBudget
+    from outlast.calls.guard import Guard
+    from outlast.jobs.job import Job, JobDecorator
+    from outlast.kernel.aliases import Seconds
     from outlast.limits import Limit
+    from outlast.policy import RetryPolicy
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_UNSET: Any = object()
 
 
 class Secret:
@@ -39,8 +48,7 @@ class Secret:
     def env(cls, name: str, /) -> Secret:
         """The secret in this environment variable."""
         if not name or not isinstance(name, str):
-            message = "expected the name of an environment variable, got an empty one."
-            raise ConfigurationError(message)
+            raise ConfigurationError("expected the name of an environment variable, got an empty one.")
         return cls(name)
 
     @property
@@ -109,6 +117,7 @@ class App(Home):
         check.raise_if_any()
         super().__init__(name, url, seal=seal, retention_days=days, dead_letter_threshold=dead_letter_threshold)
         self.secrets = tuple(secrets)
+        self.kinds: dict[str, Job[..., Any]] = {}
         for secret in self.secrets:
             remember_variable(secret.variable)  # one that is not set yet is looked up whenever something goes out
 
@@ -129,6 +138,67 @@ class App(Home):
                 )
         check.raise_if_any()
         bind(things, self.commons)
+
+    @overload
+    def job(self, fn: Callable[P, Coroutine[Any, Any, T]], /) -> Job[P, T]: ...
+    @overload
+    def job(self, fn: Callable[P, T], /) -> Job[P, T]: ...
+    @overload
+    def job(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        guard: Guard | None = None,
+        retry: RetryPolicy | None = ...,
+        timeout: Seconds | None = None,
+        isolation: Literal["thread", "process"] | None = None,
+        unique_for: Seconds | None = None,
+        version: int = 1,
+        upgrade: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
+    ) -> JobDecorator: ...
+    def job(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        guard: Guard | None = None,
+        retry: RetryPolicy | None = _UNSET,
+        timeout: Seconds | None = None,
+        isolation: Literal["thread", "process"] | None = None,
+        unique_for: Seconds | None = None,
+        version: int = 1,
+        upgrade: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
+        **unknown: Never,
+    ) -> Any:
+        """
+        Make a function a durable job: its calls are kept in the store until a worker has done them. Sync functions run
+        in threads, with ``isolation="process"`` in processes that can be killed.
+
+        The job is called after its function, or `name`. Between attempts it waits in the `queue`, as `retry` says (if
+        nothing is said, the preset ``jobs``); a `guard` protects the function inside of each attempt. `timeout` bounds
+        one attempt. A unique key is held while its job is in the store, and for `unique_for` seconds after its success
+        even if that is longer. When its parameters change, raise `version`: an `upgrade` gets the arguments that older
+        code has enqueued, and their version, and returns those of today.
+        """
+        from outlast.jobs.job import UNSET, JobDecorator, make
+
+        options: dict[str, Any] = {
+            "name": name,
+            "queue": queue,
+            "guard": guard,
+            "retry": UNSET if retry is _UNSET else retry,
+            "timeout": timeout,
+            "isolation": isolation,
+            "unique_for": unique_for,
+            "version": version,
+            "upgrade": upgrade,
+            "unknown": unknown,
+        }
+        return JobDecorator(self, options) if fn is None else make(self, fn, **options)
 
     def __repr__(self) -> str:
         # Not the store: its address may hold a password.

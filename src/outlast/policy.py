@@ -83,8 +83,7 @@ class _Schedule(Sequence["Delay"]):
             return [self[i] for i in range(*index.indices(len(self)))]
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
-            message = f"the schedule has {len(self)} delays"
-            raise IndexError(message)
+            raise IndexError(f"the schedule has {len(self)} delays")
         nominal, low, high = self._policy.band(position + 1)
         return Delay(attempt=position + 2, nominal=nominal, min=low, max=high)
 

@@ -63,8 +63,7 @@ class Time:
     def advance(self, seconds: float) -> None:
         """Let so many seconds pass."""
         if not seconds >= 0:
-            message = f"expected seconds to be at least 0, got: {seconds}. Time does not run backwards."
-            raise ValueError(message)
+            raise ValueError(f"expected seconds to be at least 0, got: {seconds}. Time does not run backwards.")
         self._reach(self.now + seconds)
 
     def _reach(self, instant: float) -> None:
@@ -290,10 +289,9 @@ class Faults:
     def __init__(self, stage: str, *errors: Exception | None) -> None:
         for error in errors:
             if error is not None and not isinstance(error, Exception):
-                message = (
+                raise TypeError(
                     f"expected every fault to be an exception or None, got: a value of type {type(error).__name__}"
                 )
-                raise TypeError(message)
         self.stage = stage
         self.errors = errors
 

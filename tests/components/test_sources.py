@@ -24,7 +24,7 @@ import pytest
 from backports import zstd
 
 import outlast
-from outlast.components import count_items, open_source
+from outlast.components import Files, open_source
 from outlast.pipeline.keys import Keys
 
 
@@ -62,7 +62,7 @@ def test_compressed_lines_are_read_as_plain_ones_are(app, tmp_path, ending):
     path.write_bytes(pack(data[:half]) + pack(data[half:]))
     wanted = [{"id": str(row["id"]), "text": row["text"]} for row in ROWS] if "sv" in ending else ROWS
     assert outputs(app, path) == wanted
-    assert count_items(path) == 3000
+    assert Files(path).count() == 3000
 
 
 def noises(count, size):
@@ -110,7 +110,7 @@ def test_parquet_files_are_read_with_others_in_the_order_of_their_names(app, tmp
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines(ROWS[1500:2000])))
     pq.write_table(pa.Table.from_pylist([row | {"more": 1.5} for row in ROWS[2000:]]), tmp_path / "c.pq")
     assert outputs(app, f"{tmp_path}/[abc].*") == ROWS[:2000] + [row | {"more": 1.5} for row in ROWS[2000:]]
-    assert count_items(f"{tmp_path}/[abc].*") == 3000
+    assert Files(f"{tmp_path}/[abc].*").count() == 3000
     with pytest.raises(outlast.ConfigurationError, match=r"It is a folder: name its files, such as .*/\*.parquet"):
         open_source(tmp_path)
 

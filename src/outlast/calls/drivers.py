@@ -695,6 +695,5 @@ def _steps(call: Call, *, timed: bool) -> Iterator[Attempt | float]:
 def _left(attempt: Attempt) -> float | None:
     """The wait before the next attempt; None when the loop is over."""
     if attempt.state == "new":
-        message = f"attempt {attempt.number} was never entered: put the work of the loop into `with attempt:`"
-        raise RuntimeError(message)
+        raise RuntimeError(f"attempt {attempt.number} was never entered: put the work of the loop into `with attempt:`")
     return attempt.pending

@@ -256,10 +256,9 @@ class Guard:
         called with, if that is not up to its caller.
         """
         if self.idle_timeout is not None:
-            message = (
+            raise ConfigurationError(
                 f"expected no idle_timeout for {name_of(fn)}: it bounds the wait for each item of an async generator."
             )
-            raise ConfigurationError(message)
         self._check_shapes(fn, given)
         if is_async(fn):
             self._check_async(fn)
@@ -269,11 +268,10 @@ class Guard:
             message = f"expected no hedge for the sync function {name}: nothing could end the slower of the two."
             raise ConfigurationError(message)
         if self.timeout is not None and self.isolation is None:
-            message = (
+            raise ConfigurationError(
                 f'expected isolation="thread" or "process" with a timeout for the sync function {name}: nothing else can leave a blocking call on time. '
                 "Or use total_timeout, which is checked between attempts."
             )
-            raise ConfigurationError(message)
         if self.isolation == "process":
             from outlast.isolation.processes import check
 
@@ -291,10 +289,9 @@ class Guard:
         for field, also in (("cost", self.cost), ("fallback", self.fallback)):
             shape = None if also is None or given is None else shape_of(also)
             if shape is not None and given is not None and not shape.follows(given):
-                message = (
+                raise ConfigurationError(
                     f"expected {field} to take the arguments of {name_of(fn)}{given}, got: {name_of(also)}{shape}."
                 )
-                raise ConfigurationError(message)
 
     def _check_stream(self, fn: Callable[..., Any], kind: str) -> None:
         for field in (
@@ -311,10 +308,9 @@ class Guard:
 
     def _check_async(self, fn: Callable[..., Any]) -> None:
         if self.isolation is not None:
-            message = (
+            raise ConfigurationError(
                 f"expected no isolation for the coroutine function {name_of(fn)}: it is cancelled on time without it."
             )
-            raise ConfigurationError(message)
 
     def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """
@@ -359,10 +355,9 @@ class Guard:
     def outcome(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
         """Call fn under this guard and return how it ended instead of raising."""
         if self._check(fn):
-            message = (
+            raise ConfigurationError(
                 f"expected a sync function, got: the coroutine function {name_of(fn)}. Use `await guard.aoutcome(...)`."
             )
-            raise ConfigurationError(message)
         call = _new_call(self, fn)
         call.recorded = True
         try:
@@ -769,8 +764,7 @@ def retry(target: Any = _NOTHING, /, **options: Any) -> Any:
             raise ConfigurationError(message)
         return Guard(retry=target, **around)
     if not callable(target) and not isinstance(target, staticmethod | classmethod):
-        message = f"expected a function or a RetryPolicy, got: {show(target)}."
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"expected a function or a RetryPolicy, got: {show(target)}.")
     if named:
         message = f"expected options without a function, got: both. Write @retry({named}) above the function."
         raise ConfigurationError(message)

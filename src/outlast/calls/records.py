@@ -73,8 +73,7 @@ class Outcome(Generic[T]):
 def amount(name: str, value: float) -> float:
     """What can be counted: a finite number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        message = f"expected {name} to be a finite number of at least 0, got: {show(value)}"
-        raise ValueError(message)
+        raise ValueError(f"expected {name} to be a finite number of at least 0, got: {show(value)}")
     return float(value)
 
 
@@ -141,11 +140,10 @@ class Context:
     def idempotency_key(self) -> str:
         """A key that is the same in every attempt of this call and in no other call."""
         if self._key is None:
-            message = (
+            raise LookupError(
                 "this call has no idempotency key: a plain @retry prepares nothing for its first attempt. "
                 "Use a Guard with a total_timeout, or make a key yourself outside of the retried function."
             )
-            raise LookupError(message)
         return self._key()
 
     @property

@@ -54,5 +54,4 @@ def __getattr__(name: str) -> object:
         from outlast.cli.commands import app
 
         return app
-    message = f"module 'outlast.cli' has no attribute {name!r}"
-    raise AttributeError(message)
+    raise AttributeError(f"module 'outlast.cli' has no attribute {name!r}")

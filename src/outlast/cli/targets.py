@@ -27,26 +27,22 @@ def load(target: str) -> Pipeline[Any, Any]:
         if len(found) == 1:
             return next(iter(found.values()))
         if not found:
-            message = (
+            raise ConfigurationError(
                 f"expected {where} to have a pipeline, got: none. It takes one in a variable of the module, such as "
                 'reviews = outlast.Pipeline("reviews", label).'
             )
-            raise ConfigurationError(message)
-        message = (
+        raise ConfigurationError(
             f"expected {target} to say which pipeline, as in {target}:{next(iter(found), 'reviews')}. {_listed(found)}"
         )
-        raise ConfigurationError(message)
     thing: Any = module
     for part in name.split("."):
         if not hasattr(thing, part):
-            message = (
+            raise ConfigurationError(
                 f"expected {where} to have {name!r}.{nearest(part, list(found) or _names(thing))} {_listed(found)}"
             )
-            raise ConfigurationError(message)
         thing = getattr(thing, part)
     if not isinstance(thing, Pipeline):
-        message = f"expected {target} to be a Pipeline, got: {_kind(thing)}. {_listed(found)}"
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"expected {target} to be a Pipeline, got: {_kind(thing)}. {_listed(found)}")
     return thing
 
 
@@ -75,10 +71,9 @@ def _module(where: str) -> ModuleType:
         if missing.name is None or not (where == missing.name or where.startswith(f"{missing.name}.")):
             raise _unloadable(where, missing) from missing
         hint = f" A file is named with its ending: {where}.py." if Path(f"{where}.py").is_file() else ""
-        message = (
+        raise ConfigurationError(
             f"expected {where} to be a module that can be imported from {here}, but there is no {missing.name}.{hint}"
-        )
-        raise ConfigurationError(message) from None
+        ) from None
     except Exception as broken:
         raise _unloadable(where, broken) from broken
 

@@ -24,8 +24,9 @@ from outlast.deadletters import DeadLetterEntry
 from outlast.errors import CircuitBreakerOpenError, ConfigurationError, TemporaryFailure
 from outlast.kernel.clock import here
 from outlast.kernel.redact import error_text
-from outlast.observe import emit, listening
-from outlast.observe.events import ItemFailed, ItemSucceeded, canonical
+from outlast.observe import listening
+from outlast.observe.events import canonical
+from outlast.pipeline.mapping import tell_item
 from outlast.rows import RowTransformStep as RowTransformStep
 from outlast.rows import StepResult as StepResult
 from outlast.verdicts import classify
@@ -266,7 +267,7 @@ async def execute_with_graceful_degradation(task: dict[str, Any], repos: list[st
         else:
             done.append(repo)
         if listening():
-            _tell_of(repo, end, type(adapter).__name__)
+            tell_item(type(adapter).__name__, repo, end if isinstance(end, Exception) else None)
     return PartialResult(
         status="partial" if done and failed else "failure" if failed else "success",
         total_repos=len(repos),
@@ -281,19 +282,3 @@ async def _done(adapter: Adapter, task: dict[str, Any], repo: str) -> Any:
     """What the adapter makes of one repository. Whatever it does wrong, it does so for this one."""
     result = adapter.execute(task, [repo])
     return await result if isawaitable(result) else result
-
-
-def _tell_of(repo: str, end: Any, adapter: str) -> None:
-    if isinstance(end, Exception):
-        emit(
-            ItemFailed(
-                item_id=repo,
-                step_id=adapter,
-                attempts=1,
-                error=error_text(end),
-                error_type=type(end).__name__,
-                error_class=classify(end).error_class,
-            )
-        )
-    else:
-        emit(ItemSucceeded(item_id=repo, step_id=adapter, attempts=1))

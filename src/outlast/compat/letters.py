@@ -101,8 +101,7 @@ class DeadLetterQueue:
         """
         with self._directory.claim(entry_id) as entry:
             if entry is None:
-                message = f"Entry not found: {entry_id}"
-                raise ValueError(message)
+                raise ValueError(f"Entry not found: {entry_id}")
             if self._execute is None:
                 message = "expected DeadLetterQueue to know what does the work again. Use DeadLetterQueue(folder, execute=function)."
                 raise ConfigurationError(message)

@@ -160,8 +160,7 @@ class Pipeline:
 
     def __init__(self, config: PipelineConfig, *, app: Any = None) -> None:
         if not isinstance(config, PipelineConfig):
-            message = f"expected a PipelineConfig, got: a value of type {type(config).__name__}."
-            raise ConfigurationError(message)
+            raise ConfigurationError(f"expected a PipelineConfig, got: a value of type {type(config).__name__}.")
         self.config = config
         stages = [row_stage(step, name=name, retry=config.policy, concurrency=1) for name, step in config.steps.items()]
         # What the rows come to decides nothing here: it is the caller who looks at the result.
@@ -257,8 +256,7 @@ def _pandas(data: Any) -> Any:
 def _rows(data: Any) -> list[Any]:
     if _pandas(data) is not None:
         if not data.columns.is_unique:
-            message = "expected a table whose columns have different names, got: some of the same name."
-            raise ConfigurationError(message)
+            raise ConfigurationError("expected a table whose columns have different names, got: some of the same name.")
         return data.to_dict("records")  # type: ignore[no-any-return]
     if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
         message = f"expected rows, as mappings in a list or as a DataFrame, got: a value of type {type(data).__name__}."

@@ -51,11 +51,10 @@ def open_source(source: object) -> Iterator[Any] | AsyncIterable[Any]:
         if kind(source):
             found: Iterator[Any] | AsyncIterable[Any] = items(source)
             return found
-    message = (
+    raise ConfigurationError(
         "expected an iterable, an async iterable, the path of files, Files, something with __arrow_c_stream__ such as a DataFrame, a dataset, a Query or another "
         f"Source, got: {type(source).__name__}."
     )
-    raise ConfigurationError(message)
 
 
 def _read_from(source: object) -> Any:
@@ -72,10 +71,9 @@ def _items_of(source: Source) -> Any:
         return items
     if isinstance(items, Iterable) and not isinstance(items, str | bytes | dict):
         return iter(items)
-    message = (
+    raise ConfigurationError(
         f"expected items() of {type(source).__name__} to give an iterator or an async one, got: {a_value_of(items)}."
     )
-    raise ConfigurationError(message)
 
 
 def _arrow_rows(source: Any) -> Aside:
@@ -91,11 +89,6 @@ _SOURCES: tuple[tuple[Callable[[Any], bool], Callable[[Any], Any]], ...] = (
     (lambda source: isinstance(source, AsyncIterable), lambda source: source),
     (lambda source: isinstance(source, Iterable) and not isinstance(source, bytes | dict), iter),
 )
-
-
-def count_items(pattern: str | Path) -> int:
-    """How many items files hold."""
-    return Files(pattern).count()
 
 
 def expected_items(source: object) -> Callable[[], int | None]:
@@ -137,10 +130,9 @@ def open_sink(sink: object) -> Sink | None:
     if callable(sink):
         take: Callable[[Any], object] = sink
         return Handed(take)
-    message = (
+    raise ConfigurationError(
         f"expected sink to be a path, a Table, a Sink, a callable or None, got: a value of type {type(sink).__name__}."
     )
-    raise ConfigurationError(message)
 
 
 def _addressed(sink: str | Path) -> Sink:

@@ -188,11 +188,10 @@ def _together(columns: dict[str, Any], count: int, before: int) -> Iterator[list
         try:
             made = pa.array(column, from_pandas=True)
         except (pa.ArrowException, TypeError, ValueError) as wrong:
-            message = (
+            raise ConfigurationError(
                 f"expected the column {name!r} of a DataFrame to be of a type that Arrow knows, got: {column.dtype} ({wrong}). "
                 'Hand over its rows instead, frame.to_dict("records"), or turn the column into objects, astype(object).'
-            )
-            raise ConfigurationError(message) from None
+            ) from None
         arrays[name] = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
     if not arrays:
         yield [{name: (values or [])[place] for name, values in own.items()} for place in range(count)]

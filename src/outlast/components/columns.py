@@ -82,8 +82,7 @@ def _whole(low: int, high: int) -> Number:
     if low >= -EXACT and high <= EXACT:
         return _WHOLE
     if low < -(1 << 63) or high >= 1 << 63:
-        message = "a whole number with more than 64 bits"
-        raise OverflowError(message)
+        raise OverflowError("a whole number with more than 64 bits")
     return _WIDE
 
 
@@ -95,18 +94,15 @@ def _shape_of_native(value: Any, kind: type) -> Any:
         return "instant"
     if kind is dt.time:
         if value.tzinfo is not None:
-            message = "a time of day with a zone, for which there is no place here"
-            raise ValueError(message)
+            raise ValueError("a time of day with a zone, for which there is no place here")
         return "time"
     if kind is dt.timedelta:
         if abs(value.days) > _DAYS:
-            message = "a duration with more than 64 bits"
-            raise OverflowError(message)
+            raise OverflowError("a duration with more than 64 bits")
         return "duration"
     assert kind is Decimal  # noqa: S101 - `tell` leaves nothing else
     if not value.is_finite():
-        message = "a decimal that is no number"
-        raise ValueError(message)
+        raise ValueError("a decimal that is no number")
     parts = value.as_tuple()
     exponent = int(parts.exponent)
     shape = Number(exact=True, digits=max(0, len(parts.digits) + exponent), scale=max(0, -exponent))
@@ -128,18 +124,15 @@ def join(old: Any, new: Any, where: str = "") -> Any:
         for name, shape in new[1]:
             fields[name] = join(fields.get(name), shape, f"{where}.{name}" if where else name)
         return ("struct", tuple(fields.items()))
-    message = f"{_place(where)} has {_called(old)}, and this would be {_called(new)}"
-    raise TypeError(message)
+    raise TypeError(f"{_place(where)} has {_called(old)}, and this would be {_called(new)}")
 
 
 def _checked(number: Number, where: str) -> Number:
     if number.fraction and (number.wide or number.exact):
         what = "exact numbers" if number.exact else "whole numbers above 2^53"
-        message = f"{_place(where)} would have {what} and fractions, and one of them would become another number"
-        raise TypeError(message)
+        raise TypeError(f"{_place(where)} would have {what} and fractions, and one of them would become another number")
     if number.exact and number.digits + number.scale > _MOST:
-        message = f"{_place(where)} would have exact numbers with more than {_MOST} digits"
-        raise TypeError(message)
+        raise TypeError(f"{_place(where)} would have exact numbers with more than {_MOST} digits")
     return number
 
 

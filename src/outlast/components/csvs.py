@@ -71,11 +71,10 @@ def read(path: Path, delimiter: str | None = None, encoding: str | None = None) 
     if encoding is None:
         encoding = encoding_of(path) or "utf-8"
         if encoding == "?":
-            message = (
+            raise ConfigurationError(
                 f"expected {path.name} to be text, UTF-8 unless it says otherwise, got: bytes that are zero, as in UTF-16. "
                 'Say how it is encoded: Files(..., encoding="utf-16-le"), or --encoding utf-16-le.'
             )
-            raise ConfigurationError(message)
     with (
         opened(path) as file,
         io.TextIOWrapper(file, newline="", encoding=encoding, errors="outlast.mark") as lines,
@@ -131,12 +130,11 @@ class _Records:
             raise ConfigurationError(message)
         others = [mark for mark in _OTHERS if mark in names[0]]
         if len(names) == 1 and others and not sure:
-            message = (
+            raise ConfigurationError(
                 f"expected {self._name} to have {self._delimiter!r} between its columns, got: the single column {names[0][:200]!r}. "
                 f"If {others[0]!r} stands between them: Files(..., delimiter={others[0]!r}), or --delimiter {others[0]!r}. "
                 f"If it is one column: delimiter={self._delimiter!r}."
             )
-            raise ConfigurationError(message)
         self._wide = len(names)
         return names
 

@@ -67,8 +67,7 @@ class Files(Source):
         known: set[Path] = set()
         for path in paths:
             if (real := path.resolve()) in known:
-                message = f"expected every file of a source once, got twice: {path}."
-                raise ConfigurationError(message)
+                raise ConfigurationError(f"expected every file of a source once, got twice: {path}.")
             known.add(real)
         said = [name for name in ("delimiter", "encoding") if getattr(self, name) is not None]
         if said and not any(packed.inner(path) in TABLES for path in paths):
@@ -117,12 +116,10 @@ def _found(pattern: str) -> list[Path]:
             if Path(pattern).is_dir()
             else ""
         )
-        message = f"expected files at {pattern!r}, got: none.{folder}"
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"expected files at {pattern!r}, got: none.{folder}")
     for path in paths:
         if path.suffix.lower() not in PARQUET and packed.inner(path) not in _LINES:
-            message = f"expected every file of a source to be {ENDINGS}, got: {path.name}."
-            raise ConfigurationError(message)
+            raise ConfigurationError(f"expected every file of a source to be {ENDINGS}, got: {path.name}.")
         if path.suffix.lower() in PARQUET:
             from outlast.components import arrow
 

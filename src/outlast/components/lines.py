@@ -70,11 +70,10 @@ def _json_lines(path: Path) -> Iterator[Any]:
             if line.isspace():
                 continue
             if not begun and inner(path) == ".json" and line.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
-                message = (
+                raise ConfigurationError(
                     f"expected {path.name} to hold JSON Lines, one value a line, got: an array. Write each element to a line of its own, "
                     f"as jq -c '.[]' does. If each line is an item that is an array, have its name end in .jsonl."
                 )
-                raise ConfigurationError(message)
             begun = True
             try:
                 yield _from_json(line.removeprefix(BOM_UTF8).decode(errors="surrogatepass"))
@@ -87,8 +86,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):  # Python would keep the last one, and lose the others in silence
         twice = next(name for place, (name, _) in enumerate(pairs) if any(name == other for other, _ in pairs[:place]))
-        message = f"two values have the name {twice!r}"
-        raise ValueError(message)
+        raise ValueError(f"two values have the name {twice!r}")
     return made
 
 

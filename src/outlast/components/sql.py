@@ -237,8 +237,7 @@ def connect(source: str | Hidden | Callable[[], Any], *, read_only: bool = False
     if _scheme(address) == "sqlite":
         path = Path(address.partition("://")[2][1:])
         if not path.is_file():
-            message = f"expected a SQLite database at {path}, got: no such file."
-            raise ConfigurationError(message)
+            raise ConfigurationError(f"expected a SQLite database at {path}, got: no such file.")
         way = f"file:{quote(str(path.absolute()))}?mode={'ro' if read_only else 'rw'}"
         return sqlite3.connect(way, uri=True, isolation_level=None, check_same_thread=False, timeout=30)
     try:

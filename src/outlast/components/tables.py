@@ -396,10 +396,9 @@ class Inserted(Sink):
         dialect = dialect_of(connection)
         if dialect == "other":
             kind = type(connection).__module__
-            message = (
+            raise ConfigurationError(
                 f"expected a connection of sqlite3, psycopg, PyMySQL, mysqlclient or the like, got: one of {kind}."
             )
-            raise ConfigurationError(message)
         if dialect == "sqlite":
             connection.isolation_level = None
         elif callable(getattr(connection, "autocommit", None)):
@@ -532,8 +531,7 @@ def _cell(value: Any, dialect: Dialect, kind: str) -> Any:
 def _native(value: Any, dialect: Dialect) -> Any:
     """One of the values that drivers know, for one that knows fewer."""
     if type(value) is float and dialect == "sqlite" and value != value:  # noqa: PLR0124 - NaN is the one that is not itself
-        message = "SQLite keeps NULL in the place of NaN: make it None"
-        raise ValueError(message)
+        raise ValueError("SQLite keeps NULL in the place of NaN: make it None")
     if isinstance(value, list):
         return [_native(each, dialect) for each in value]
     if isinstance(value, dt.datetime):

@@ -43,8 +43,7 @@ def json_text(value: Any) -> str:
     except ValueError:
         if _is_finite(told):
             raise
-        message = "NaN and Infinity are no JSON: make them None, or a text"
-        raise ValueError(message) from None
+        raise ValueError("NaN and Infinity are no JSON: make them None, or a text") from None
 
 
 def tell(value: Any, native: Container[type] = NOTHING) -> Any:
@@ -97,8 +96,7 @@ def _tell_object(value: Any, kind: type, native: Container[type]) -> Any:
         listed = value.tolist()
         if type(listed) is not kind:
             return tell(listed, native)
-    message = f"there is no way to write a value of type {kind.__name__}"
-    raise TypeError(message)
+    raise TypeError(f"there is no way to write a value of type {kind.__name__}")
 
 
 def _tell_time(value: Any, native: Container[type]) -> Any:
@@ -139,8 +137,7 @@ def _instants(value: Any) -> Any:
         raise ValueError(_NANOSECONDS)
     listed = made.tolist()
     if _has_number(listed):  # which is what numpy makes of an instant that Python's calendar does not know
-        message = "an instant outside of the years 1 to 9999"
-        raise ValueError(message)
+        raise ValueError("an instant outside of the years 1 to 9999")
     return listed
 
 
@@ -215,8 +212,7 @@ def _named(pairs: Any, how: Callable[[Any], Any]) -> dict[str, Any]:
     for key, each in pairs:
         name = key if type(key) is str else _name(key)
         if name in made:
-            message = f"two of its names would be the same text, {name!r}"
-            raise TypeError(message)
+            raise TypeError(f"two of its names would be the same text, {name!r}")
         made[name] = how(each)
     return made
 
@@ -231,8 +227,7 @@ def _name(key: Any) -> str:
             if told is None or told is True or told is False
             else repr(told)
         )
-    message = f"one of its names is a {type(key).__name__}, which is no text"
-    raise TypeError(message)
+    raise TypeError(f"one of its names is a {type(key).__name__}, which is no text")
 
 
 def unfit(where: str, why: str) -> PermanentFailure:
@@ -274,5 +269,4 @@ def plain(value: Any) -> Any:
         return listed()
     if type(value).__name__ == "NAType":
         return None
-    message = f"expected something that JSON can hold, got: a value of type {type(value).__name__}"
-    raise TypeError(message)
+    raise TypeError(f"expected something that JSON can hold, got: a value of type {type(value).__name__}")

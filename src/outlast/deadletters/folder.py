@@ -86,8 +86,7 @@ class Directory:
         """Keep the entry, in place of an older one with its id."""
         path = self.path(entry.id)
         if path is None:
-            message = f"expected the id of an entry to be a UUID, got: {entry.id!r}."
-            raise ValueError(message)
+            raise ValueError(f"expected the id of an entry to be a UUID, got: {entry.id!r}.")
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # What cannot be written as text, such as half a character, is spelt as an escape and comes back.
         text = to_json(asdict(entry), indent=2) + "\n"
@@ -201,11 +200,9 @@ def _entry(path: Path) -> DeadLetterEntry:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
-        message = f"expected {path.name} to hold one JSON object, got: one that is nested too deeply."
-        raise ValueError(message) from None
+        raise ValueError(f"expected {path.name} to hold one JSON object, got: one that is nested too deeply.") from None
     except ValueError as broken:
-        message = f"expected {path.name} to hold one JSON object, got: {sanitise(str(broken))}."
-        raise ValueError(message) from None
+        raise ValueError(f"expected {path.name} to hold one JSON object, got: {sanitise(str(broken))}.") from None
     if not isinstance(data, dict):
         message = f"expected {path.name} to hold one JSON object, got: {type(data).__name__}."
         raise ValueError(message)  # noqa: TRY004 - what is wrong is the file, not an argument
@@ -215,10 +212,9 @@ def _entry(path: Path) -> DeadLetterEntry:
         message = f"expected {path.name} to have {', '.join(f'{name} ({_FIELDS[name].__name__})' for name in wrong)}."
         raise ValueError(message)
     if (own := _uuid(data["id"])) is None or own != _uuid(path.stem):
-        message = (
+        raise ValueError(
             f"expected {path.name} to be named after its id and the id to be a UUID, got: {sanitise(data['id'])!r}."
         )
-        raise ValueError(message)
     return DeadLetterEntry(**{name: data[name] for name in _FIELDS})
 
 
@@ -380,8 +376,7 @@ def _check_own(entry: DeadLetterEntry, own: dict[str, Any]) -> None:
         if own.get(name) is not None and not fits(own[name])
     ]
     if wrong:
-        message = f"expected {UUID(entry.id)}.json to have in metadata.outlast {'; '.join(wrong)}."
-        raise ValueError(message)
+        raise ValueError(f"expected {UUID(entry.id)}.json to have in metadata.outlast {'; '.join(wrong)}.")
 
 
 def _counts(value: Any) -> bool:
@@ -408,5 +403,4 @@ def is_json(data: bytes, *, strictly: bool = False) -> bool:
 
 
 def _refused(name: str) -> Any:
-    message = f"{name} is no JSON"
-    raise ValueError(message)
+    raise ValueError(f"{name} is no JSON")

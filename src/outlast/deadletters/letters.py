@@ -105,20 +105,7 @@ def as_groups(rows: Sequence[LetterGroup], options: Sequence[str] | None = None)
     """Groups as the store counts them, the largest first, each with its share of them all."""
     whole = sum(row.count for row in rows)
     groups = FailureGroups(
-        FailureGroup(
-            id=row.id,
-            stage=row.stage,
-            error_class=row.error_class,
-            message=row.message,
-            count=row.count,
-            share=row.count / whole,
-            sample_keys=row.sample_keys,
-            first_seen_at=row.first_seen_at,
-            last_seen_at=row.last_seen_at,
-            pipeline=row.pipeline,
-            error_type=row.error_type,
-        )
-        for row in rows
+        FailureGroup(share=row.count / whole, **{name: getattr(row, name) for name in row.__slots__}) for row in rows
     )
     groups.options = options
     return groups

@@ -239,8 +239,7 @@ class DeadLetters:
         """
         store = self._store()
         if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):
-            message = f"expected canary to be an integer of at least 1, got: {canary!r}."
-            raise ConfigurationError(message)
+            raise ConfigurationError(f"expected canary to be an integer of at least 1, got: {canary!r}.")
         wrong = Check()
         wrong.watch(watch)
         wrong.raise_if_any()
@@ -316,10 +315,9 @@ class DeadLetters:
         if not owners:
             raise NothingToReplay
         if len(owners) > 1:
-            message = (
+            raise ConfigurationError(
                 f"expected dead letters of one pipeline, got: those of {', '.join(owners)}. Name one with pipeline=."
             )
-            raise ConfigurationError(message)
         return [(id_, run) for id_, _, run in found], owners[0]
 
     def release(self, *, but: str | None = None) -> int:
@@ -370,8 +368,7 @@ class DeadLetters:
         it before anything is taken, with every such file named.
         """
         if not Path(folder).is_dir():
-            message = f"expected {folder} to be a folder with one JSON file for each dead letter."
-            raise ConfigurationError(message)
+            raise ConfigurationError(f"expected {folder} to be a folder with one JSON file for each dead letter.")
         entries, problems = Directory(folder).entries()
         letters: list[DeadLetterRow] = []
         for entry in entries:
@@ -393,8 +390,7 @@ class DeadLetters:
     def _row(self, id_: str) -> DeadLetterRow:
         row = self._store().letter(id_.replace("-", "").lower())
         if row is None:
-            message = f"Entry not found: {id_}"
-            raise ConfigurationError(message)
+            raise ConfigurationError(f"Entry not found: {id_}")
         return row
 
     def _read(self, row: DeadLetterRow) -> tuple[Any, str | None]:
@@ -484,14 +480,12 @@ def _spread(length: int, count: int) -> dict[int, None]:
 
 def _key(run_key: object) -> None:
     if not isinstance(run_key, str) or not run_key.strip():
-        message = f"expected run_key to be a name, got: {run_key!r}."
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"expected run_key to be a name, got: {run_key!r}.")
 
 
 def _reason(reason: str) -> str:
     if not isinstance(reason, str) or not reason.strip():
-        message = "expected reason to say why, in a few words: it stays on record."
-        raise ConfigurationError(message)
+        raise ConfigurationError("expected reason to say why, in a few words: it stays on record.")
     return sanitise(reason)
 
 
@@ -500,13 +494,11 @@ def _some(ids: Sequence[str] | None, where: Mapping[str, Any]) -> LetterFilter:
     The filter, if it or `ids` says which: everything at once must be asked for by name, a forgotten option is no wish.
     """
     if isinstance(ids, str):
-        message = "expected ids to be a list of ids, got: one text. Use ids=[...]."
-        raise ConfigurationError(message)
+        raise ConfigurationError("expected ids to be a list of ids, got: one text. Use ids=[...].")
     wanted = checked(where, without=("status",))
     if ids is None and not chooses(wanted):
         names = ", ".join(name for name in FIELDS if name != "status")
-        message = f"expected ids, or one of {names}: which dead letters are meant?"
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"expected ids, or one of {names}: which dead letters are meant?")
     return wanted
 
 

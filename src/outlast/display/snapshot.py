@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from outlast.kernel.clock import here
 from outlast.store import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from outlast.pipeline.view import BreakerView, LimitView, RunView, StageView
+    from outlast.pipeline.view import BreakerView, BudgetView, LimitView, RunView, StageView
 
 _FOREVER = 1e9  # seconds; some thirty years
 _PROBLEMS = 2.0  # seconds between two looks at what has failed
@@ -61,59 +61,6 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitLine:
-    """
-    Where a limit stands. `width` is how many may be under way now, `paused` for how many seconds its gate is closed.
-    """
-
-    name: str
-    under_way: int = 0
-    width: int | None = None
-    concurrency: int | None = None
-    waiting: int = 0
-    paused: float = 0.0
-    speeds: tuple[Speed, ...] = ()
-    processes: int | None = None
-
-    @property
-    def calm(self) -> bool:
-        """Whether it holds nobody up."""
-        return not self.waiting and not self.paused and self.width == self.concurrency
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerLine:
-    """
-    Where a breaker stands: for how long it has not been closed, in how many seconds it probes, and why it was isolated
-    by hand.
-    """
-
-    name: str
-    state: str = "closed"
-    since: float | None = None
-    probe_in: float | None = None
-    isolated: str | None = None
-
-    @property
-    def calm(self) -> bool:
-        """Whether it lets everybody pass."""
-        return self.state == "closed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetLine:
-    """How many retries a budget would grant now."""
-
-    name: str
-    left: int
-
-    @property
-    def calm(self) -> bool:
-        """Whether a retry would be granted."""
-        return self.left > 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CostLine:
     """
     What was spent of something; `an_item` on average, `at_the_end` if all goes on like this, and the `limit` that stops
@@ -126,17 +73,12 @@ class CostLine:
     at_the_end: float | None = None
     limit: float | None = None
 
-    @property
-    def calm(self) -> bool:
-        """Whether the limit will do."""
-        return self.limit is None or max(self.spent, self.at_the_end or 0.0) <= self.limit
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """
     A run at one instant. `expected` is how many items there are, if that is known; `elapsed` is in seconds; `before`
-    counts the items that were finished when this pass began.
+    counts the items that were finished when this pass began; `speeds` has the rates of each limit, by its name.
     """
 
     pipeline: str
@@ -154,9 +96,10 @@ class Snapshot:
     rate: float | None = None
     stages: tuple[StageLine, ...] = ()
     edges: tuple[Edge, ...] = ()
-    limits: tuple[LimitLine, ...] = ()
-    breakers: tuple[BreakerLine, ...] = ()
-    budgets: tuple[BudgetLine, ...] = ()
+    limits: tuple[LimitView, ...] = ()
+    speeds: Mapping[str, tuple[Speed, ...]] = field(default_factory=dict)
+    breakers: tuple[BreakerView, ...] = ()
+    budgets: tuple[BudgetView, ...] = ()
     costs: tuple[CostLine, ...] = ()
     problems: tuple[tuple[int, str, str], ...] = ()  # how many, stage, what
     reason: str | None = None  # why it reads no more
@@ -189,11 +132,16 @@ class Snapshot:
         return sum(stage.retries for stage in self.stages)
 
     @property
+    def held_by(self) -> BreakerView | None:
+        """The first breaker that does not let everybody pass."""
+        return next((breaker for breaker in self.breakers if breaker.state != "closed"), None)
+
+    @property
     def left(self) -> float | None:
         """Seconds until the end at the present rate, if both are known and anybody may live to see it."""
         if self.expected is None or not self.rate or self.status != "running":
             return None
-        if not all(breaker.calm for breaker in self.breakers):
+        if self.held_by is not None:
             return None  # nobody knows when it closes
         seconds = max(0, self.expected - self.finished) / self.rate
         return seconds if seconds < _FOREVER else None
@@ -299,9 +247,10 @@ def snapshot(
         rate=rate,
         stages=stages,
         edges=_edges(view, stages),
-        limits=tuple(_limit(limit, used or {}) for limit in view.limits.values()),
-        breakers=tuple(_breaker(breaker) for breaker in view.breakers.values()),
-        budgets=tuple(BudgetLine(name=budget.name, left=budget.available) for budget in view.budgets.values()),
+        limits=tuple(view.limits.values()),
+        speeds={name: tuple(_speeds(limit, used or {})) for name, limit in view.limits.items()},
+        breakers=tuple(view.breakers.values()),
+        budgets=tuple(view.budgets.values()),
         costs=_costs(view, known),
         problems=problems,
         reason=view.reason,
@@ -349,33 +298,10 @@ def _edges(view: RunView, stages: Sequence[StageLine]) -> tuple[Edge, ...]:
     return (*chain, *(Edge(start=start, end=own[at], count=entered[at]) for at in range(1, len(own)) if entered[at]))
 
 
-def _limit(limit: LimitView, used: Mapping[tuple[str, str], float | None]) -> LimitLine:
-    speeds: list[Speed] = []
+def _speeds(limit: LimitView, used: Mapping[tuple[str, str], float | None]) -> Iterator[Speed]:
     for kind, rate in limit.rates.items():
         speed = used.get((limit.name, kind))
-        speeds.append(
-            Speed(name=kind, amount=rate.amount, per=rate.per, used=None if speed is None else speed * rate.per)
-        )
-    return LimitLine(
-        name=limit.name,
-        under_way=limit.under_way,
-        width=limit.width,
-        concurrency=limit.concurrency,
-        waiting=limit.waiting,
-        paused=limit.paused,
-        speeds=tuple(speeds),
-        processes=limit.processes,
-    )
-
-
-def _breaker(breaker: BreakerView) -> BreakerLine:
-    return BreakerLine(
-        name=breaker.name,
-        state=breaker.state.value,
-        since=breaker.since,
-        probe_in=breaker.probe_in,
-        isolated=breaker.isolated,
-    )
+        yield Speed(name=kind, amount=rate.amount, per=rate.per, used=None if speed is None else speed * rate.per)
 
 
 def _costs(view: RunView, expected: int | None) -> tuple[CostLine, ...]:

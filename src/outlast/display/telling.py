@@ -12,7 +12,8 @@ from outlast.kernel.wording import counted, per_second, percent, whole
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from outlast.display.snapshot import BreakerLine, BudgetLine, CostLine, LimitLine, Snapshot, Speed
+    from outlast.display.snapshot import CostLine, Snapshot, Speed
+    from outlast.pipeline.view import BreakerView, BudgetView, LimitView
 
 AGAIN = "Ctrl-C"
 _UNITS = {1.0: "s", 60.0: "min", 3600.0: "h", 86_400.0: "day"}
@@ -37,8 +38,8 @@ def pace(now: Snapshot) -> list[str]:
     said = ["starting" if now.rate is None else per_second(now.rate)]
     if now.left is not None:
         said.append(f"about {whole(now.left)} left")
-    elif (held := next((line for line in now.breakers if not line.calm), None)) and now.status == "running":
-        said.append(plain(f"waits for breaker {held.name}"))
+    elif now.held_by is not None and now.status == "running":
+        said.append(plain(f"waits for breaker {now.held_by.name}"))
     return said
 
 
@@ -86,14 +87,8 @@ def ending(now: Snapshot, again: str = AGAIN) -> str | None:
 # --- what protects the stages -------------------------------------------------------------------------------------------
 
 
-def limit(line: LimitLine) -> list[str]:
-    """
-    A limit in words.
-
-    >>> from outlast.display.snapshot import LimitLine
-    >>> limit(LimitLine(name="llm", under_way=3, width=40, concurrency=64, waiting=12, paused=7.4))
-    ['paused 7 s (429)', '3 of 40 under way (of 64)', '12 in line']
-    """
+def limit(line: LimitView) -> list[str]:
+    """A limit in words: paused 7 s (429), 3 of 40 under way (of 64), 12 in line."""
     said = [f"paused {whole(line.paused)} (429)"] if line.paused else []
     if line.width is None:
         said.append(f"{line.under_way:,} under way")
@@ -131,14 +126,8 @@ def unit(per: float) -> str:
     return f"/{short}" if short else f" per {per:g} s"
 
 
-def breaker(line: BreakerLine) -> list[str]:
-    """
-    A breaker in words.
-
-    >>> from outlast.display.snapshot import BreakerLine
-    >>> breaker(BreakerLine(name="shop", state="open", since=48, probe_in=12))
-    ['open for 48 s', 'next probe in 12 s']
-    """
+def breaker(line: BreakerView) -> list[str]:
+    """A breaker in words: open for 48 s, next probe in 12 s."""
     if line.isolated is not None:
         return [f"isolated: {line.isolated}", "until: outlast breaker reset"]
     if line.state == "closed":
@@ -152,9 +141,9 @@ def breaker(line: BreakerLine) -> list[str]:
     return said
 
 
-def budget(line: BudgetLine) -> list[str]:
+def budget(line: BudgetView) -> list[str]:
     """A retry budget in words."""
-    return [f"{counted(line.left, 'retry', 'retries')} left"]
+    return [f"{counted(line.available, 'retry', 'retries')} left"]
 
 
 def cost(line: CostLine) -> list[str]:
@@ -179,12 +168,15 @@ def protections(now: Snapshot) -> list[tuple[str, str, list[str], bool]]:
     """Kind, name, words, and whether it holds nobody up; always in one order, so that a line keeps its place."""
     said: list[tuple[str, str, list[str], bool]] = []
     for line in now.limits:
-        said.append(("limit", line.name, limit(line), line.calm))
-        if line.speeds:
-            said.append(("rate", line.name, [speed(each) for each in line.speeds], not line.waiting))
-    said += [("breaker", line.name, breaker(line), line.calm) for line in now.breakers]
-    said += [("budget", line.name, budget(line), line.calm) for line in now.budgets]
-    said += [("cost", line.name, cost(line), line.calm) for line in now.costs]
+        calm = not line.waiting and not line.paused and line.width == line.concurrency
+        said.append(("limit", line.name, limit(line), calm))
+        if speeds := now.speeds.get(line.name):
+            said.append(("rate", line.name, [speed(rate) for rate in speeds], not line.waiting))
+    said += [("breaker", line.name, breaker(line), line.state == "closed") for line in now.breakers]
+    said += [("budget", line.name, budget(line), line.available > 0) for line in now.budgets]
+    for each in now.costs:
+        enough = each.limit is None or max(each.spent, each.at_the_end or 0.0) <= each.limit
+        said.append(("cost", each.name, cost(each), enough))
     return said
 
 

@@ -75,11 +75,10 @@ def check(fn: Callable[..., Any]) -> None:
 
 
 def _refuse(fn: Callable[..., Any], why: str) -> NoReturn:
-    message = (
+    raise ConfigurationError(
         f'expected a function that another process can import for isolation="process", got: {name_of(fn)}, which {why}. '
         'Move it to the top of a module, or use isolation="thread".'
     )
-    raise ConfigurationError(message)
 
 
 def _reference(fn: Callable[..., Any]) -> Reference | None:
@@ -541,8 +540,7 @@ class ProcessAttempt:
         self._child = None
         why = child.why
         child.end()
-        message = f"the child process of {self._name} {why}"
-        raise TemporaryFailure(message, error_class="worker_lost")
+        raise TemporaryFailure(f"the child process of {self._name} {why}", error_class="worker_lost")
 
     def _drop(self) -> None:
         """Nobody waits for it any more."""

@@ -381,11 +381,10 @@ def find(reference: Reference) -> Callable[..., Any]:
     except AttributeError:
         if reference.module not in {"__main__", "__mp_main__"}:
             raise
-        message = (
+        raise ConfigurationError(
             'expected a function that another process can import for isolation="process", got: '
             f'{reference.name}, which is not there when the script is imported. Define it outside of `if __name__ == "__main__":`.'
-        )
-        raise ConfigurationError(message) from None
+        ) from None
     for depth, layer in enumerate(layers(found)):
         if depth == reference.depth:
             return layer  # type: ignore[no-any-return]

@@ -30,14 +30,12 @@ class Value:
         cls._fields = tuple(name for name in slots if not name.startswith("_"))
 
     def __setattr__(self, name: str, value: object) -> None:
-        message = (
+        raise AttributeError(
             f"{type(self).__name__} is frozen: {name} cannot be set. Make a changed copy with replace({name}=...)."
         )
-        raise AttributeError(message)
 
     def __delattr__(self, name: str) -> None:
-        message = f"{type(self).__name__} is frozen: {name} cannot be deleted."
-        raise AttributeError(message)
+        raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be deleted.")
 
     def _astuple(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self._fields)

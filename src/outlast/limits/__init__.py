@@ -588,8 +588,7 @@ class Limit(Heed, Named):
     def release(self) -> None:
         """Give back the place that `acquire_nowait` took."""
         if self.under_way <= 0:
-            message = f"limit {self.name!r}: release without a place that was taken"
-            raise RuntimeError(message)
+            raise RuntimeError(f"limit {self.name!r}: release without a place that was taken")
         self.leave(self._cuts, worked=True)
 
     def __enter__(self) -> Self:

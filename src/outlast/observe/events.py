@@ -27,6 +27,7 @@ loud: ContextVar[bool] = ContextVar("outlast_loud", default=False)
 
 
 _BAD_ENDS = {"failed": "error", "interrupted": "warning"}
+_FAILED = "{0.step_id}: attempt {0.attempt} of {0.max_attempts} failed with {0.error_type} ({0.error_class}): {0.error}"
 
 
 def _now() -> datetime:
@@ -39,6 +40,8 @@ class Event:
 
     name: ClassVar[str] = "event"
     level: ClassVar[str] = "info"  # of the class; one event may have another
+    _says: ClassVar[str] = "{0.name}"  # its sentence, with fields of the event
+    _derived: ClassVar[tuple[str, ...]] = ()  # properties that are told like fields
 
     ts: datetime = field(default_factory=_now)
     seq: int = field(default_factory=lambda: next(_numbers))
@@ -49,13 +52,14 @@ class Event:
         cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields with the event's name, instants in ISO 8601; ready for JSON."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        """The fields and the derived numbers with the event's name, instants in ISO 8601; ready for JSON."""
+        names = (*(each.name for each in fields(self)), *self._derived)
+        plain = {name: getattr(self, name) for name in names}
         return {"event": self.name} | {k: v.isoformat() if hasattr(v, "isoformat") else v for k, v in plain.items()}
 
     def sentence(self) -> str:
         """The event for a person's eye."""
-        return self.name
+        return self._says.format(self)
 
     def _told_at(self, level: str) -> None:
         object.__setattr__(self, "level", level)
@@ -64,6 +68,8 @@ class Event:
 @dataclass(frozen=True, kw_only=True)
 class StepEvent(Event):
     """Something that happened to a protected call, stage, step or job."""
+
+    _derived: ClassVar[tuple[str, ...]] = ("retries_used",)
 
     step_id: str
     job_id: str | None = None
@@ -75,10 +81,6 @@ class StepEvent(Event):
     def retries_used(self) -> int:
         """Executions after the first."""
         return max(0, self.attempt - 1)
-
-    def as_dict(self) -> dict[str, Any]:
-        """With the derived numbers too."""
-        return super().as_dict() | {"retries_used": self.retries_used}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,21 +94,14 @@ class StepFailure(StepEvent):
     error_type: str
     error: str
 
-    def _calm(self) -> None:
-        """Where nothing was retried the caller gets the error itself; and the end of an item is told by the item."""
-        told = self.attempt <= 1 or self.pipeline is not None or for_an_item.get()
-        if told and not loud.get():
-            self._told_at("debug")
-
-    def _what(self) -> str:
-        return f"{self.step_id}: attempt {self.attempt} of {self.max_attempts} failed with {self.error_type} ({self.error_class}): {self.error}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepRetryAttempt(StepFailure):
     """An attempt failed and another one follows after `next_delay` seconds."""
 
     level: ClassVar[str] = "warning"
+    _says: ClassVar[str] = _FAILED + "; attempt {0.next_attempt} in {0.next_delay:.3g} s"
+    _derived: ClassVar[tuple[str, ...]] = ("retries_used", "next_attempt", "next_delay_ms")
 
     next_delay: float
     next_attempt_at: datetime
@@ -121,50 +116,42 @@ class StepRetryAttempt(StepFailure):
         """The wait in whole milliseconds."""
         return round(self.next_delay * 1000)
 
-    def as_dict(self) -> dict[str, Any]:
-        """With the derived numbers too."""
-        return super().as_dict() | {"next_attempt": self.next_attempt, "next_delay_ms": self.next_delay_ms}
 
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"{self._what()}; attempt {self.next_attempt} in {self.next_delay:.3g} s"
+@dataclass(frozen=True, kw_only=True)
+class StepFailedForGood(StepFailure):
+    """An attempt failed and none follows."""
+
+    level: ClassVar[str] = "error"
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        # Where nothing was retried the caller gets the error itself; and the end of an item is told by the item.
+        told = self.attempt <= 1 or self.pipeline is not None or for_an_item.get()
+        if told and not loud.get():
+            self._told_at("debug")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepRetryExhausted(StepFailure):
+class StepRetryExhausted(StepFailedForGood):
     """The last attempt has failed although the error was worth retrying; `reason` says what ran out."""
 
-    level: ClassVar[str] = "error"
-
-    reason: str
-
-    def __post_init__(self) -> None:
-        self._calm()
-
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"{self._what()}; giving up: {self.reason}"
+    _says: ClassVar[str] = _FAILED + "; giving up: {0.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepErrorPermanent(StepFailure):
+class StepErrorPermanent(StepFailedForGood):
     """An error that the policy does not retry; `reason` says why."""
 
-    level: ClassVar[str] = "error"
-
-    reason: str
-
-    def __post_init__(self) -> None:
-        self._calm()
-
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"{self._what()}; not retried: {self.reason}"
+    _says: ClassVar[str] = _FAILED + "; not retried: {0.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepSuccess(StepEvent):
     """An attempt succeeded after at least one had failed; `tier` is that of the last failure."""
+
+    _says: ClassVar[str] = "{0.step_id}: attempt {0.attempt} of {0.max_attempts} succeeded"
+    _derived: ClassVar[tuple[str, ...]] = ("retries_used", "total_retries")
 
     tier: str
 
@@ -173,27 +160,18 @@ class StepSuccess(StepEvent):
         """Executions after the first."""
         return self.attempt - 1
 
-    def as_dict(self) -> dict[str, Any]:
-        """With the derived numbers too."""
-        return super().as_dict() | {"total_retries": self.total_retries}
-
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"{self.step_id}: attempt {self.attempt} of {self.max_attempts} succeeded"
-
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptTimeout(StepEvent):
     """An attempt took longer than `timeout` seconds; `scope` tells ``attempt`` from ``total``."""
 
     level: ClassVar[str] = "warning"
+    _says: ClassVar[str] = (
+        "{0.step_id}: attempt {0.attempt} of {0.max_attempts} ran out of time after {0.timeout:.3g} s ({0.scope})"
+    )
 
     timeout: float
     scope: str
-
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"{self.step_id}: attempt {self.attempt} of {self.max_attempts} ran out of time after {self.timeout:.3g} s ({self.scope})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,23 +179,20 @@ class RetryBudgetExhausted(StepEvent):
     """The retry budget had nothing left, so an error that was worth retrying was not retried."""
 
     level: ClassVar[str] = "warning"
+    _says: ClassVar[str] = "{0.step_id}: not retried, the retry budget {0.budget} is used up"
 
     budget: str
-
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"{self.step_id}: not retried, the retry budget {self.budget} is used up"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepHedge(StepEvent):
     """An attempt has not come back after `after` seconds, so the same was started once more beside it."""
 
-    after: float
+    _says: ClassVar[str] = (
+        "{0.step_id}: attempt {0.attempt} of {0.max_attempts} is slow, started once more after {0.after:.3g} s"
+    )
 
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"{self.step_id}: attempt {self.attempt} of {self.max_attempts} is slow, started once more after {self.after:.3g} s"
+    after: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,13 +202,11 @@ class FallbackUsed(StepEvent):
     was made. `attempt` is 0 if nothing was called.
     """
 
+    _says: ClassVar[str] = "{0.step_id}: the fallback answered after {0.error_type} ({0.error_class})"
+
     error_class: str
     error_type: str
     reason: str | None
-
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"{self.step_id}: the fallback answered after {self.error_type} ({self.error_class})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,13 +235,10 @@ class HookFailed(Event):
     """
 
     level: ClassVar[str] = "debug"
+    _says: ClassVar[str] = "the hook {0.hook} failed with {0.error_type}"
 
     hook: str
     error_type: str
-
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"the hook {self.hook} failed with {self.error_type}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,14 +266,11 @@ class LimitExceeded(Event):
     """A call got no place at a limit in time, and was not made."""
 
     level: ClassVar[str] = "warning"
+    _says: ClassVar[str] = "limit {0.limit}: no place in time, {0.under_way} under way and {0.waiting} waiting"
 
     limit: str
     under_way: int
     waiting: int
-
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"limit {self.limit}: no place in time, {self.under_way} under way and {self.waiting} waiting"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,15 +278,12 @@ class BreakerEvent(Event):
     """A circuit breaker changed its state."""
 
     verb: ClassVar[str] = "changed"
+    _says: ClassVar[str] = "circuit breaker {0.breaker} {0.verb}: {0.reason}"
 
     breaker: str
     failure_count: int
     reason: str
     learnt: bool = False  # whether another process has changed the shared circuit, and told that there
-
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"circuit breaker {self.breaker} {self.verb}: {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -416,9 +380,7 @@ class RunFinished(RunEvent):
 class RunPaused(RunEvent):
     """A run was asked to pause: no new item is begun."""
 
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"run {self._which()} pauses"
+    _says: ClassVar[str] = "run {0.pipeline} {0.run_key} pauses"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -449,12 +411,9 @@ class LeaseLost(RunEvent):
     """Somebody else has taken the run over; this process writes nothing more to it."""
 
     level: ClassVar[str] = "error"
+    _says: ClassVar[str] = "run {0.pipeline} {0.run_key}: lease lost by {0.owner}"
 
     owner: str
-
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"run {self._which()}: lease lost by {self.owner}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -471,10 +430,7 @@ class ItemSucceeded(ItemEvent):
     """An item came through."""
 
     level: ClassVar[str] = "debug"
-
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"{self.step_id}: item {self.item_id} succeeded"
+    _says: ClassVar[str] = "{0.step_id}: item {0.item_id} succeeded"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -482,14 +438,11 @@ class ItemFailed(ItemEvent):
     """An item failed for good at the stage `step_id`; `error` is sanitised."""
 
     level: ClassVar[str] = "error"
+    _says: ClassVar[str] = "{0.step_id}: item {0.item_id} failed with {0.error_type} ({0.error_class}): {0.error}"
 
     error: str
     error_type: str
     error_class: str
-
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"{self.step_id}: item {self.item_id} failed with {self.error_type} ({self.error_class}): {self.error}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -497,6 +450,7 @@ class DeadLetterEnqueue(Event):
     """An item that failed for good became a dead letter, with the input of the stage that failed."""
 
     level: ClassVar[str] = "error"
+    _says: ClassVar[str] = "dead letter {0.letter_id}: item {0.item_id} at {0.step_id}: {0.error_type}: {0.error}"
 
     letter_id: str
     item_id: str
@@ -509,23 +463,17 @@ class DeadLetterEnqueue(Event):
         if self.pipeline is not None and not loud.get():  # that the item failed has been told
             self._told_at("info")
 
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"dead letter {self.letter_id}: item {self.item_id} at {self.step_id}: {self.error_type}: {self.error}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetterReplay(Event):
     """A dead letter was tried again; `status` is ``resolved``, or ``open`` if it failed again."""
 
+    _says: ClassVar[str] = "dead letter {0.letter_id} of item {0.item_id} replayed: {0.status}"
+
     letter_id: str
     item_id: str
     step_id: str
     status: str
-
-    def sentence(self) -> str:
-        """The event for a person's eye."""
-        return f"dead letter {self.letter_id} of item {self.item_id} replayed: {self.status}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,11 +153,10 @@ class Home:
     def _replay(self, name: str, ids: Sequence[str], /, **how: Any) -> Any:
         pipeline = self._pipelines.get(name)
         if pipeline is None:
-            message = (
+            raise ConfigurationError(
                 f"expected the pipeline {name!r} to be known to the app {self.name!r}, got: no such one.{nearest(name, [*self._pipelines])} "
                 "Import the module that makes it first."
             )
-            raise ConfigurationError(message)
         return pipeline.replayed(ids, **how)
 
 
@@ -213,8 +212,7 @@ class HomeCommons:
         with self._opening:
             if self._store is None:
                 if self._known and "://" not in self._url and not Path(self._url).exists():
-                    message = f"the store {self._url} was deleted or moved. Put it back."
-                    raise Unreachable(message)
+                    raise Unreachable(f"the store {self._url} was deleted or moved. Put it back.")
                 # Not the app's own: whoever shares something would rather decide alone than wait as long as a run does.
                 self._store = open_store(self._url, app=self._name, patience=_PATIENCE)
                 self._known = True

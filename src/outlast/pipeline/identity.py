@@ -73,11 +73,10 @@ def in_doubt(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:
 
 def other_keys(run_key: str, count: int) -> OtherKeys:
     """None of so many items has a key that is on record."""
-    message = (
+    return OtherKeys(
         f"expected item_key to give the keys that the run {run_key!r} has on record, got: none of them for the first {count} items. "
         "All would be done again, and written twice: give the same item_key, or another run_key."
     )
-    return OtherKeys(message)
 
 
 def changed(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:

@@ -51,7 +51,7 @@ from outlast.work import leases
 from outlast.work.patience import keep_trying, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from outlast.components import Sink
     from outlast.observe.events import Event
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.results import ItemResult
     from outlast.pipeline.view import RunView
     from outlast.store import Store
-    from outlast.store.records import Checkpoint, Lease, RunRecord
+    from outlast.store.records import Checkpoint, Lease, RunRecord, StageMark
 
 _BLOCKED = 0.1  # seconds after which a source is not waited for if a signal comes
 _GOOD = ("completed", "partial_success")  # ends that return
@@ -514,21 +514,19 @@ def _admit(plan: Plan, record: RunRecord, name: str | None, at: str | None, now:
     if not _is_bound(record):
         return
     if record.sink != name and (at is None or record.sink_at != at):
-        message = (
+        raise ConfigurationError(
             f"expected the sink of the run {key!r} to stay the same, {record.sink or 'the store'}, got: {name or 'none'}. "
             "What it has finished is there: give the same sink, or another run_key."
         )
-        raise ConfigurationError(message)
     if plan.kind == "run" and (problem := refusal(record.identity, now, key)) is not None:
         raise ConfigurationError(problem)
-    others = [mark[:2] for mark in _plain(record)] != [mark[:2] for mark in _marks(plan)]
-    if others and plan.on_change == "stop":
-        old, new = (", ".join(f"{n} {v}" for n, v, _ in marks) for marks in (_plain(record), _marks(plan)))
-        message = (
+    before, after = _versions(record.stages), _versions(plan.marks)
+    if before != after and plan.on_change == "stop":
+        old, new = (", ".join(f"{name} {version}" for name, version in marks) for marks in (before, after))
+        raise ConfigurationError(
             f"the stages have changed since the run {key!r} of {plan.name} began ({old}; now {new}). Finished items stay as they are: "
             'on_change="keep" goes on with the checkpoints of the old stages, on_change="redo" without them.'
         )
-        raise ConfigurationError(message)
 
 
 @contextmanager
@@ -557,20 +555,15 @@ def _withdraw(store: Store, record: RunRecord) -> None:
         warn("a run that was refused stays on record: %s", error_text(error))
 
 
-def _plain(record: RunRecord) -> list[tuple[str, str, bool]]:
-    return [(mark.name, mark.version, mark.checkpoint) for mark in record.stages]
-
-
-def _marks(plan: Plan) -> list[tuple[str, str, bool]]:
-    return [(mark.name, mark.version, mark.checkpoint) for mark in plan.marks]
+def _versions(marks: Iterable[StageMark]) -> list[tuple[str, str]]:
+    return [(mark.name, mark.version) for mark in marks]
 
 
 def _validity(plan: Plan, record: RunRecord) -> Callable[[Checkpoint], bool]:
     """
     Whether an item may go on behind a checkpoint: not if that stage or one before it has changed and is to be redone.
     """
-    now = [mark[:2] for mark in _marks(plan)]
-    before = [mark[:2] for mark in _plain(record)]
+    now, before = _versions(plan.marks), _versions(record.stages)
 
     def valid(checkpoint: Checkpoint) -> bool:
         if checkpoint.stage + 1 >= len(now):
@@ -598,11 +591,10 @@ def _ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, before: Ru
         own = next((run for run in same if sink.place is not None or run.sink == sink.name), None)
         if own is None:
             raise
-        message = (
+        raise ConfigurationError(
             f"expected sink to be a new one, got: {sink.name}, which is that of the run {own.run_key!r}. "
             "What is replayed goes to the sink of its run by itself: leave sink out."
-        )
-        raise ConfigurationError(message) from None
+        ) from None
 
 
 def _set_free(store: Store, lease: Lease, record: RunRecord) -> None:
@@ -685,37 +677,39 @@ def _ended(
 
 def _not_begun(store: Store, lease: Lease, record: RunRecord, why: str, *, forget: bool = True) -> None:
     """A run of which nothing is on record is forgotten; one that is not to be forgotten has failed."""
-    try:
+
+    def write() -> None:
         if not forget:
             store.set_run(lease, record.id, status="failed", reason="store_error", why=why)
         elif store.forget_run(lease):
             leases.ended(lease)
-            return
         else:
             store.set_run(lease, record.id, status="interrupted", why=f"could not begin: {why}")
-    except Exception as error:  # noqa: BLE001 - what kept it from beginning is raised
-        warn("the end of the run could not be written: %s", error_text(error))
-    let_go(store, lease)
+
+    _given_back(store, lease, write)
 
 
 def _left_behind(store: Store, lease: Lease, record: RunRecord) -> None:
     """It did not come to its own end: what is finished is on record, and the rest is for whoever goes on with it."""
-    try:
-        why = "ended before it had wound down; run it again to go on"
-        store.set_run(lease, record.id, status="interrupted", why=why)
-    except Exception as error:  # noqa: BLE001 - what has ended it is raised
-        warn("the end of the run could not be written: %s", error_text(error))
-    let_go(store, lease)
+    why = "ended before it had wound down; run it again to go on"
+    _given_back(store, lease, lambda: store.set_run(lease, record.id, status="interrupted", why=why))
 
 
 def _as_before(store: Store, lease: Lease, before: RunRecord) -> None:
     """It was refused: the run is what it was."""
     status = "interrupted" if before.status == "running" else before.status
+    said: dict[str, Any] = {"status": status, "reason": before.reason, "why": before.why}
+    _given_back(store, lease, lambda: store.set_run(lease, before.id, **said))
+
+
+def _given_back(store: Store, lease: Lease, write: Callable[[], object]) -> None:
+    """Write what is to be said of a run, and give its lease back."""
     try:
-        store.set_run(lease, before.id, status=status, reason=before.reason, why=before.why)
-    except Exception as error:  # noqa: BLE001 - why it was refused is raised
+        write()
+    except Exception as error:  # noqa: BLE001 - what has ended it, or kept it from beginning, is raised
         warn("the end of the run could not be written: %s", error_text(error))
-    let_go(store, lease)
+    if leases.held(lease):  # else it went with a run that was forgotten
+        let_go(store, lease)
 
 
 def _why(status: str, reason: str | None, runner: Runner, untried: int | None) -> str:

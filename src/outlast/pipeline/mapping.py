@@ -167,15 +167,13 @@ def _checked(fn: Any, concurrency: int, *, wanted: bool) -> tuple[str, int]:
     concurrency = check.integer("concurrency", concurrency, low=1, default=16)
     check.raise_if_any()
     if not callable(fn):
-        message = f"expected a function, got: a value of type {type(fn).__name__}."
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"expected a function, got: a value of type {type(fn).__name__}.")
     if is_async(fn) is not wanted and (not wanted or _surely_sync(fn)):
-        message = (
+        raise ConfigurationError(
             f"expected a coroutine function, got: {name_of(fn)}. Use outlast.map."
             if wanted
             else f"expected a function that is not async, got: {name_of(fn)}. Use `await outlast.amap(...)`."
         )
-        raise ConfigurationError(message)
     return name_of(fn), concurrency
 
 
@@ -204,10 +202,14 @@ def _result(ended: dict[int, tuple[A, B, Exception | None]], elapsed: float) -> 
 def _tell(name: str, item: object, _: object, error: Exception | None) -> None:
     if not listening() or isinstance(error, Skip):
         return
+    # An item may be anything: a short text or a number names it, of the rest only the kind is told.
+    tell_item(name, sanitise(str(item)) if isinstance(item, str | int | float) else type(item).__name__, error)
+
+
+def tell_item(name: str, key: str, error: Exception | None) -> None:
+    """Tell how one attempt at an item outside of runs has ended."""
     from outlast.observe.events import ItemFailed, ItemSucceeded
 
-    # An item may be anything: a short text or a number names it, of the rest only the kind is told.
-    key = sanitise(str(item)) if isinstance(item, str | int | float) else type(item).__name__
     if error is None:
         emit(ItemSucceeded(item_id=key, step_id=name, attempts=1))
         return

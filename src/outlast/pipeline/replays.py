@@ -162,10 +162,9 @@ class _Variable:
     def reveal(self) -> str:
         value = os.environ.get(self.variable)
         if not value:
-            message = (
+            raise Gone(
                 f"the address of the sink of its run is in the environment variable {self.variable}, which is not set"
             )
-            raise Gone(message)
         remember_secret(value)
         return value
 
@@ -188,8 +187,7 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
     if (what := only_given(run)) is not None:
         if "sink" in told and isinstance(given, Sink) and _is_that_of(given, run):
             return given
-        message = f"the sink of its run is {what}: replay it from Python, and give it again with sink="
-        raise Gone(message)
+        raise Gone(f"the sink of its run is {what}: replay it from Python, and give it again with sink=")
     name = run.sink or ""
     if "address" in told:
         return open_sink(told["address"])
@@ -198,10 +196,9 @@ def opened_again(run: RunRecord, offset: int | None, given: object = None) -> Si
     path = Path(told.get("file") or name)
     there = path.exists() or spool_of(path).exists()
     if offset and not there:
-        message = (
+        raise Gone(
             f"the sink of its run is gone: {path}. Put it back, or give another one with sink= (--output in a shell)"
         )
-        raise Gone(message)
     ended = run.status in ENDED
     if not told and there and path.suffix not in {".parquet", ".pq"} and ended and path.stat().st_size != (offset or 0):
         # Only its name is on record, from before there was more: what is not just as that run has left it may be
@@ -271,11 +268,10 @@ def _table(run: RunRecord, told: dict[str, Any], given: object) -> Table:
         return _tables[name]
     if "env" in told:
         return Table(_Variable(told["env"]), told["table"], key=told["key"])
-    message = (
+    raise Gone(
         f"the sink of its run, the {name}, has an address that is not on record: give it again with sink=, "
         "or in a shell with --output ADDRESS#TABLE"
     )
-    raise Gone(message)
 
 
 def as_recorded(store: Store, pipeline: str, table: Table, run_key: str | None = None) -> Table:
@@ -306,8 +302,7 @@ def sink_of_replay(store: Store, pipeline: str, run_key: str) -> object:
     if "address" in told:
         return told["address"]
     what = f"the callable {told['callable']}" if "callable" in told else f"a {told['sink']}"
-    message = f"expected sink: the replay {run_key!r} was given {what}, give it again."
-    raise ConfigurationError(message)
+    raise ConfigurationError(f"expected sink: the replay {run_key!r} was given {what}, give it again.")
 
 
 def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:

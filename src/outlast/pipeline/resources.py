@@ -64,11 +64,10 @@ class Resources:
             return await self._open.enter_async_context(manager)
         if isinstance(manager, AbstractContextManager):
             return self._open.enter_context(manager)
-        message = (
+        raise ConfigurationError(
             f"expected {name_of(factory)}() to give a context manager, got: a value of type {type(manager).__name__}. "
             "Decorate it with contextlib.contextmanager or asynccontextmanager."
         )
-        raise ConfigurationError(message)
 
     def for_stage(self, wanted: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """The keyword arguments of a stage."""

@@ -53,8 +53,7 @@ class Snooze(Exception):
     def __init__(self, delay: Seconds) -> None:
         self.delay = as_seconds(delay)
         if not 0 <= self.delay < float("inf"):
-            message = f"expected delay to be a finite number of seconds of at least 0, got: {self.delay}"
-            raise ValueError(message)
+            raise ValueError(f"expected delay to be a finite number of seconds of at least 0, got: {self.delay}")
         super().__init__(f"snoozed for {self.delay:g} s")
 
 
@@ -285,8 +284,7 @@ def _made(
     unknown: dict[str, Any],
 ) -> Stage[..., Any, Any]:
     if isinstance(fn, Stage) or not callable(fn):
-        message = f"expected a function to make a stage of, got: a value of type {type(fn).__name__}."
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"expected a function to make a stage of, got: a value of type {type(fn).__name__}.")
     kind = kind_of(fn)
     if "generator" in kind:
         message = f"expected a function that returns one output, got: the generator function {name_of(fn)}."

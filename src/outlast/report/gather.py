@@ -34,7 +34,7 @@ from outlast.report.model import (
     Wait,
     Warned,
 )
-from outlast.report.views import as_told
+from outlast.report.views import as_told, stage_name
 from outlast.store.figures import MOST
 from outlast.store.records import from_us, to_us
 
@@ -101,7 +101,7 @@ def gathered(store: Store, run: RunRecord) -> Report:
                 key=sanitise(item.key),
                 position=item.seq,
                 status=item.status,
-                stage=_stage(run, item.stage),
+                stage=told_stage(run, item.stage),
                 attempts=item.attempts,
                 took=item.took / _SECOND,
             )
@@ -217,8 +217,9 @@ def _complete(sums: Sums) -> bool:
     return sum(figure.number for figure in sums.attempts) >= made
 
 
-def _stage(run: RunRecord, number: int) -> str:
-    return sanitise(run.stages[number].name) if 0 <= number < len(run.stages) else str(number)
+def told_stage(run: RunRecord, number: int) -> str:
+    """The stage of this number, as it may be shown."""
+    return sanitise(stage_name(run, number))
 
 
 def _passes(events: Sequence[tuple[str, int, Mapping[str, Any]]]) -> tuple[Pass, ...]:
@@ -408,7 +409,7 @@ def _errors(figures: Iterable[ErrorFigure], run: RunRecord) -> tuple[tuple[Error
     found: dict[str, list[Any]] = {}
     beyond: set[str] | None = None
     whole = 0
-    names = {place: _stage(run, place) for place in range(len(run.stages))} | {-1: SOURCE}
+    names = {place: told_stage(run, place) for place in range(len(run.stages))} | {-1: SOURCE}
     for figure in figures:
         stage, text = names.get(figure.stage, str(figure.stage)), figure.error or ""
         kind, name = figure.error_class or "unknown", figure.error_type or "no error"

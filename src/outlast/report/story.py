@@ -6,22 +6,23 @@ What lies between two attempts and was no wait on record is the wait for a slot.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.errors import ConfigurationError
 from outlast.kernel.redact import sanitise
 from outlast.kernel.wording import counted, duration
-from outlast.report.gather import reason
+from outlast.report.gather import reason, told_stage
 from outlast.report.model import plain
 from outlast.store.records import from_us
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     from outlast.store import Store
+    from outlast.store.figures import Trail
     from outlast.store.records import AttemptRow, DeadLetterRow, ItemRow, RunRecord
 
 _NOTICED = 1000  # microseconds; a shorter wait for a slot is nothing but bookkeeping
@@ -97,28 +98,21 @@ def told(store: Store, run: RunRecord, item: str | int) -> Story:
     if trail is None and isinstance(item, str) and item.isdecimal():
         trail = store.trail(run.number, int(item))
     if trail is None:
-        message = (
+        raise ConfigurationError(
             f"expected the key or the position of an item of {run.run_key}, got: {sanitise(str(item))!r}. "
             "Nothing is on record of an item before its first checkpoint or its end. Those that ended: outlast runs items"
         )
-        raise ConfigurationError(message)
-    row = next(iter(store.items(run.number, after=trail.seq - 1, limit=1)), None)
-    row = row if row is not None and row.seq == trail.seq else None
-    attempts = sorted(
-        store.attempts(run.number, trail.seq, limit=_MOST), key=lambda each: (each.started_us, each.stage)
-    )
+    known = _trial(store, run, trail.seq, trail)
     letter = store.letter_of(run.id, trail.seq)
     replays = [] if letter is None else list(_replays(store, letter))
-    waited: dict[str, float] = {}
-    for why, microseconds in chain(
-        _all_waits(attempts, row), *(_all_waits(replay.attempts, replay.row) for replay in replays)
-    ):
-        waited[why] = waited.get(why, 0.0) + microseconds / 1e6
-    spent: dict[str, float] = {}
-    for each in (row, *(replay.row for replay in replays)):
-        for name, amount in ({} if each is None else each.spent).items():
-            spent[name] = spent.get(name, 0.0) + amount
-    known = _Trial(run, row, attempts, set(trail.checkpoints))
+    waited, spent = Counter[str](), dict[str, float]()
+    for each in (known, *replays):
+        for attempt in each.attempts:
+            waited.update(attempt.waits or {})
+        if each.row is not None:
+            waited.update(each.row.waits or {})
+            for name, amount in each.row.spent.items():
+                spent[name] = spent.get(name, 0.0) + amount
     return Story(
         run_id=run.id,
         pipeline=sanitise(run.pipeline),
@@ -126,10 +120,10 @@ def told(store: Store, run: RunRecord, item: str | int) -> Story:
         key=sanitise(trail.key),
         position=trail.seq,
         status=trail.status,
-        took=None if row is None else sum(each.took_us for each in (known, *replays)) / 1e6,
+        took=None if known.row is None else sum(each.took_us for each in (known, *replays)) / 1e6,
         attempts=sum(each.number for each in (known, *replays)),
         worked=sum(each.took_us for trial in (known, *replays) for each in trial.attempts) / 1e6,
-        waited={why: round(seconds, 6) for why, seconds in waited.items()},
+        waited={why: microseconds / 1e6 for why, microseconds in waited.items()},
         spent=spent,
         letter=None if letter is None else letter.id,
         moments=tuple(_moments(trail.seq, known, replays, spent, None if letter is None else letter.id)),
@@ -172,24 +166,19 @@ def _replays(store: Store, letter: DeadLetterRow) -> Iterator[_Trial]:
     """Every replay of the item's dead letter, the first one first."""
     for run_id, seq in store.replays_of(letter):
         run = store.run(run_id)
-        if run is None:
-            continue
-        trail = store.trail(run.number, seq)
-        attempts = store.attempts(run.number, seq, limit=_MOST)
-        rows = store.items(run.number, after=seq - 1, limit=1)
-        yield _Trial(
-            run,
-            next((row for row in rows if row.seq == seq), None),
-            sorted(attempts, key=lambda each: (each.started_us, each.stage)),
-            set() if trail is None else set(trail.checkpoints),
-        )
+        if run is not None:
+            yield _trial(store, run, seq, store.trail(run.number, seq))
 
 
-def _all_waits(attempts: Iterable[AttemptRow], row: ItemRow | None) -> Iterator[tuple[str, int]]:
-    for attempt in attempts:
-        yield from (attempt.waits or {}).items()
-    if row is not None:
-        yield from (row.waits or {}).items()
+def _trial(store: Store, run: RunRecord, seq: int, trail: Trail | None) -> _Trial:
+    rows = store.items(run.number, after=seq - 1, limit=1)
+    attempts = store.attempts(run.number, seq, limit=_MOST)
+    return _Trial(
+        run,
+        next((row for row in rows if row.seq == seq), None),
+        sorted(attempts, key=lambda each: (each.started_us, each.stage)),
+        set() if trail is None else set(trail.checkpoints),
+    )
 
 
 def _moments(
@@ -227,7 +216,7 @@ def _tried(trial: _Trial) -> Iterator[Moment]:
         yield from _waits(attempt.waits, attempt.started_us, before)
         yield _attempt(trial.run, attempt)
         if attempt.outcome == "success" and attempt.stage in trial.checkpoints:
-            stage = _stage(trial.run, attempt.stage)
+            stage = told_stage(trial.run, attempt.stage)
             yield Moment(
                 kind="checkpoint", stage=stage, text=f"the output of {stage} is on record: no resume pays for it again"
             )
@@ -284,7 +273,7 @@ def _waits(waits: Mapping[str, int] | None, started_us: int, before: AttemptRow 
 
 
 def _attempt(run: RunRecord, attempt: AttemptRow) -> Moment:
-    stage, took = _stage(run, attempt.stage), attempt.took_us / 1e6
+    stage, took = told_stage(run, attempt.stage), attempt.took_us / 1e6
     said = f"attempt {attempt.number} at {stage} "
     if attempt.outcome == "success":
         said += f"came through in {duration(took)}"
@@ -316,7 +305,7 @@ def _attempt(run: RunRecord, attempt: AttemptRow) -> Moment:
 def _end(
     run: RunRecord, row: ItemRow, replays: Sequence[_Trial], spent: Mapping[str, float], letter: str | None
 ) -> Moment:
-    stage = _stage(run, row.stage)
+    stage = told_stage(run, row.stage)
     why = sanitise(row.reason or "")
     end_us = row.started_us + row.took_us
     number = row.attempts + sum(replay.number for replay in replays)
@@ -330,7 +319,7 @@ def _end(
             dead = "is still a dead letter"
         else:
             total += f", in the replay {sanitise(final.run.run_key)}"
-        stage = _stage(final.run, row.stage if final.row is None else final.row.stage)
+        stage = told_stage(final.run, row.stage if final.row is None else final.row.stage)
         end_us = end_us if final.row is None else final.row.started_us + final.row.took_us
     said = {
         "succeeded": f"succeeded{', degraded' if row.degraded else ''}{total}",
@@ -364,7 +353,3 @@ def amounts(spent: Mapping[str, float]) -> str:
     '812 tokens, 0.004 usd'
     """
     return ", ".join(f"{amount:,.6g} {sanitise(name)}" for name, amount in spent.items())
-
-
-def _stage(run: RunRecord, number: int) -> str:
-    return sanitise(run.stages[number].name) if 0 <= number < len(run.stages) else str(number)

@@ -101,8 +101,7 @@ class Views:
         """The run of a result, as it is on record."""
         found = self._store.run(result.id)
         if found is None:
-            message = f"the run {result.id} is not in the store any more."
-            raise OutlastError(message)
+            raise OutlastError(f"the run {result.id} is not in the store any more.")
         return found
 
     def runs(self, pipeline: str | None = None, status: RunStatus | None = None, *, limit: int = 50) -> list[RunRecord]:
@@ -287,8 +286,7 @@ class Views:
         """
 
         def replay(pipeline: str, *_: object, **__: object) -> Any:
-            message = f"expected the code of {pipeline}: name it with --target app.py:{pipeline}."
-            raise ConfigurationError(message)
+            raise ConfigurationError(f"expected the code of {pipeline}: name it with --target app.py:{pipeline}.")
 
         return DeadLetters(lambda: self._store, codec or Shell(), replay, gone=certainly_dead)
 
@@ -304,12 +302,10 @@ class Views:
         if len(found) == 1:
             return found[0]
         if not found:
-            message = f"Entry not found: {beginning}"
-            raise ConfigurationError(message)
-        message = (
+            raise ConfigurationError(f"Entry not found: {beginning}")
+        raise ConfigurationError(
             f"expected the id of one dead letter, but {len(found)} begin with {beginning!r}: {', '.join(found[:5])}."
         )
-        raise ConfigurationError(message)
 
     def letter(self, beginning: str) -> LetterView:
         """One dead letter, by the beginning of its id."""

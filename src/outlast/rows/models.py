@@ -159,6 +159,5 @@ def from_model(model: Any, /) -> RowTransformStep:
     fields. An example in an error comes from ``Field(examples=[...])`` if there is one.
     """
     if not isinstance(model, type) or not hasattr(model, "model_validate") or not hasattr(model, "model_fields"):
-        message = f"expected a pydantic model (a class), of pydantic 2 or newer, got: {show(model)}."
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"expected a pydantic model (a class), of pydantic 2 or newer, got: {show(model)}.")
     return _Model(model)

@@ -81,11 +81,10 @@ def is_async(fn: Any) -> bool:
     """Whether calling fn gives a coroutine; refuses generators, whose failures happen after the call has returned."""
     kind = kind_of(fn)
     if "generator" in kind:
-        message = (
+        raise ConfigurationError(
             f"expected a function or a coroutine function, got: the generator function {name_of(fn)}. Decorate it with a Guard or "
             "@retry, which try again until its first item, or protect the calls that it makes."
         )
-        raise ConfigurationError(message)
     return kind == "async"
 
 
@@ -253,6 +252,5 @@ def rewrapped(decorate: Callable[[Any], Any], fn: Any) -> Any:
     if isinstance(fn, staticmethod | classmethod):
         return type(fn)(decorate(fn.__func__))
     if not callable(fn):
-        message = f"expected a function to protect, got: a value of type {type(fn).__name__}."
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"expected a function to protect, got: a value of type {type(fn).__name__}.")
     return None

@@ -312,8 +312,7 @@ class Frozen(dict):  # type: ignore[type-arg]  # `Any` exists for the type check
         return Frozen, (dict(self),)
 
     def _refuse(self, *_: object, **__: object) -> None:
-        message = "a policy is frozen: make a changed copy with replace(...)"
-        raise TypeError(message)
+        raise TypeError("a policy is frozen: make a changed copy with replace(...)")
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
 

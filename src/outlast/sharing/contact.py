@@ -118,15 +118,13 @@ class Contact:
         if self._thread is not None and self._thread.ident == get_ident():
             return self.asked(question)  # a listener of an event that this thread tells
         if self.lost:
-            message = "the store could not be asked, and is being tried again"
-            raise Unreachable(message)
+            raise Unreachable("the store could not be asked, and is being tried again")
         task = _Task(question)
         self._submit(task)
         if not task.done.wait(patience) and task.claim():
             if patience >= PATIENCE:
                 self.lose(f"no answer within {patience:g} s")
-            message = "the store did not answer in time"
-            raise Unreachable(message)
+            raise Unreachable("the store did not answer in time")
         if task.refused is not None:
             raise Unreachable(task.refused)
         answer: T = task.answer
@@ -168,8 +166,7 @@ class Contact:
         except Exception as error:  # noqa: BLE001 - the thread serves others too
             # What stands there is not what anybody here has written. Its text could be anything.
             self.lose(f"{type(error).__name__} while asking")
-            message = f"the store gave no usable answer ({type(error).__name__})"
-            raise Unreachable(message) from None
+            raise Unreachable(f"the store gave no usable answer ({type(error).__name__})") from None
         self._find()
         return answer
 

@@ -45,11 +45,10 @@ class Bond:
             if self._commons is None:
                 self._commons = commons
             elif self._commons != commons:
-                message = (
+                raise ConfigurationError(
                     f"expected the shared {self.kind} {self.name!r} to be used with one store, got: it belongs to {self._commons!r} and is "
                     f"now used with {commons!r}. Share it with one app before its first use: app.share(...); or make one for each app."
                 )
-                raise ConfigurationError(message)
 
     def commons(self) -> Commons | None:
         """Where it is shared. None in virtual time, where everything is this process's own: a test needs no store."""

@@ -181,8 +181,7 @@ def register(error: type[Exception] | str, /, error_class: str) -> None:
     """
     if error_class not in ERROR_CLASSES:
         known = nearest(error_class, tuple(ERROR_CLASSES))
-        message = f"expected error_class to be the name of an error class, got: {error_class!r}.{known}"
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"expected error_class to be the name of an error class, got: {error_class!r}.{known}")
     if isinstance(error, type):
         if not issubclass(error, Exception):
             message = f"expected error to be a subclass of Exception, got: {error.__name__}. Control flow is never classified."
@@ -509,8 +508,7 @@ def _attribute(holder: object, name: str) -> Any:
 
 def _of_status(status: int, retry_after: float | None = None) -> Verdict:
     if not 100 <= status <= 599:
-        message = f"expected an HTTP status from 100 to 599, got: {status}."
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"expected an HTTP status from 100 to 599, got: {status}.")
     if status < 400:
         return _verdict("unknown", f"HTTP status {status} is not an error", status=status)
     error_class = STATUSES.get(status) or ("client_error" if status < 500 else "server_error_other")
@@ -532,10 +530,9 @@ def _of_name(name: str) -> Verdict:
         return _verdict(_own[canonical], f"{name} is registered as {_own[canonical]}")
     if "." not in name:
         known = nearest(name, (*ERROR_CLASSES, *(_public(rule) for rule in TYPES if "." not in _public(rule))))
-        message = (
+        raise ConfigurationError(
             f"expected an error class, an HTTP status or a dotted name such as requests.Timeout, got: {name!r}.{known}"
         )
-        raise ConfigurationError(message)
     return _verdict("unknown", f"no rule knows {name}")
 
 

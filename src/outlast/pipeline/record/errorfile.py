@@ -114,11 +114,10 @@ def _read(file: int, path: Path, run: str) -> tuple[set[tuple[str, ...]], int]:
     end = 0
     for number, (record, behind) in enumerate(_records(data)):
         if number == 0 and tuple(record) != HEADER:
-            message = (
+            raise ConfigurationError(
                 f"expected {path} to be new, or a file of errors with the columns {', '.join(HEADER)}, got: a file with others. "
                 "Choose another name."
             )
-            raise ConfigurationError(message)
         open_end = behind == len(data) and not data.endswith(b"\n")
         if len(record) < len(HEADER) or (open_end and record[0] == run):
             break

@@ -215,8 +215,7 @@ def _understood(sink: Sink, part: WriteBatch | OriginPart, errors: Any) -> None:
     """Complain unless these are outputs of the part, each with what is wrong with it, of a sink that may say so."""
     what = f"expected the sink {type(sink).__name__} to"
     if not sink.refuses:
-        message = f"{what} have refuses = True, because it refuses single outputs, got: False."
-        raise ConfigurationError(message)
+        raise ConfigurationError(f"{what} have refuses = True, because it refuses single outputs, got: False.")
     places = range(len(part.sent))
     if not isinstance(errors, Mapping) or not all(
         place in places and isinstance(error, Exception) for place, error in errors.items()

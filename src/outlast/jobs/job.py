@@ -1,0 +1,529 @@
+"""
+`Job`: a function whose calls are kept in the store, with its settings. Arguments become a payload when a job is
+enqueued, and come back when a worker runs it.
+
+A payload holds the arguments by name, as JSON in the codec's envelope. What would not come back as it was is refused
+when the job is enqueued, where its author can mend it, and not when a worker reads it. What `use` gives is opened by
+the worker and is no part of a payload.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from outlast import presets
+from outlast.calls.guard import Guard
+from outlast.errors import ConfigurationError, PermanentFailure, nearest
+from outlast.kernel.log import warn
+from outlast.pipeline.resources import Use
+from outlast.pipeline.stages import annotations_of
+from outlast.policy import RetryPolicy
+from outlast.settings.callables import Shape, kind_of, name_of
+from outlast.settings.checks import MOST_PROBLEMS, Check, Shown, a_value_of
+from outlast.store.codec import Lost, types_in
+from outlast.store.faults import StoreRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+    from typing import Literal, Protocol
+
+    from outlast.store.codec import Codec, Kept
+
+    class JobHome(Protocol):
+        """An app, as far as jobs need it."""
+
+        @property
+        def name(self) -> str: ...
+        @property
+        def codec(self) -> Codec: ...
+        @property
+        def kinds(self) -> dict[str, Job[..., Any]]:
+            """Its jobs, each by its kind."""
+            ...
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+UNSET: Any = object()
+LARGEST = 1 << 20  # bytes of a payload or a result: a row that every worker reads, and no place for files
+_LONGEST_NAME = 100  # characters of a kind or a queue
+OPTIONS = ("name", "queue", "guard", "retry", "timeout", "isolation", "unique_for", "version", "upgrade")
+
+
+class Unbindable(PermanentFailure):
+    """What is stored of a job's arguments cannot be given to its function; the message says why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, error_class="validation_error")
+
+
+class Job(Generic[P, T]):
+    """
+    A function whose calls can be put into a queue, made by ``@app.job``. Calling it calls the function here and now.
+
+    `kind` is its name in the store: that of the function, or the one it was given. Its module is no part of it, so code
+    may move.
+    """
+
+    def __init__(
+        self,
+        home: JobHome,
+        fn: Callable[..., Any],
+        *,
+        kind: str,
+        queue: str,
+        guard: Guard | None,
+        retry: RetryPolicy,
+        timeout: float | None,
+        isolation: Literal["thread", "process"] | None,
+        unique_for: float | None,
+        version: int,
+        upgrade: Callable[[dict[str, Any], int], dict[str, Any]] | None,
+    ) -> None:
+        self.home = home
+        self.fn = fn
+        self.kind = kind
+        self.queue = queue
+        self.guard = guard
+        self.retry = retry
+        self.timeout = timeout
+        self.isolation = isolation
+        self.unique_for = unique_for
+        self.version = version
+        self.upgrade = upgrade
+        self.is_async = kind_of(fn) == "async"
+        parameters = inspect.signature(fn).parameters
+        self.resources = resources_of(fn)
+        self._order = [name for name, found in parameters.items() if found.kind is found.POSITIONAL_OR_KEYWORD]
+        named = [
+            found
+            for name, found in parameters.items()
+            if found.kind is not found.VAR_KEYWORD and name not in self.resources
+        ]
+        self._defaults = {found.name: found.default for found in named if found.default is not found.empty}
+        self.names = frozenset(found.name for found in named)
+        self._needed = self.names - self._defaults.keys()
+        self._anything = any(found.kind is found.VAR_KEYWORD for found in parameters.values())
+        self.made_by = _execution(fn)
+        self._unstored = False  # whether it was told that results are not kept
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function itself, here and now; what it would `use` must be given."""
+        missing = [name for name in self.resources if name not in kwargs]
+        if missing and not args:
+            message = f"{self.kind} is called outside of a worker, where nothing is opened: give it {missing[0]}=..."
+            raise TypeError(message)
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.kind!r} version {self.version}>"
+
+    def _listed(self) -> list[str]:
+        return [name for name in inspect.signature(self.fn).parameters if name in self.names]
+
+    # -- arguments to payload ------------------------------------------------------------------------------------------
+
+    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments of a call by name; `ConfigurationError` names each that is missing or unknown."""
+        if not args and self._needed <= kwargs.keys() <= self.names:
+            return kwargs
+        given = dict(kwargs)
+        problems: list[str] = []
+        if len(args) > len(self._order):
+            problems.append(f"expected at most {len(self._order)} arguments of {self.kind} by place, got: {len(args)}.")
+        for name, value in zip(self._order, args, strict=False):
+            if name in given:
+                problems.append(f"expected the argument {name} of {self.kind} once, got: by place and by name.")
+            given[name] = value
+        problems += [
+            f"expected no argument {name} of {self.kind}: it is opened by the worker, with use()."
+            for name in self.resources
+            if name in given
+        ]
+        unknown = (
+            [] if self._anything else [name for name in given if name not in self.names and name not in self.resources]
+        )
+        for name in unknown[:MOST_PROBLEMS]:
+            way_out = nearest(str(name), self._listed()) or f" It takes: {', '.join(self._listed()) or 'none'}."
+            problems.append(f"expected no argument {str(name)!r} of {self.kind}.{way_out}")
+        problems += [
+            f"expected the argument {name} of {self.kind}, got: nothing."
+            for name in self._listed()
+            if name in self._needed and name not in given
+        ]
+        if any(not isinstance(name, str) for name in given):
+            problems.append(f"expected the names of arguments of {self.kind} to be texts.")
+        if problems:
+            raise ConfigurationError(problems)
+        return given
+
+    def encode_arguments(self, arguments: Mapping[str, Any]) -> bytes:
+        """The payload; `ConfigurationError` names each argument that would not come back as it is."""
+        try:
+            kept = self.home.codec.keep(arguments if type(arguments) is dict else dict(arguments))
+        except Exception:  # noqa: BLE001 - somebody else's class may fail in any way; each argument is asked by itself
+            raise ConfigurationError(self._unstorable(arguments)) from None
+        if kept.classes and kept.lacks(self.known):
+            raise ConfigurationError(self._unstorable(arguments))
+        if len(kept.data) > LARGEST:
+            raise ConfigurationError(self._too_large(arguments, len(kept.data)))
+        return kept.data
+
+    def _unstorable(self, arguments: Mapping[str, Any]) -> list[str]:
+        problems: list[str] = []
+        for name, value in arguments.items():
+            wanted = f"expected the argument {name} of {self.kind} to be one that can be stored and comes back as it is, got:"
+            try:
+                kept = self.home.codec.keep(value)
+            except RecursionError:
+                problems.append(f"{wanted} a value that is nested too deeply.")
+                continue
+            except Exception as error:  # noqa: BLE001 - as above
+                what = (
+                    getattr(error, "kind", None)
+                    or f"{a_value_of(value)}, which fails to be stored with {type(error).__name__}"
+                )
+                problems.append(
+                    f"{wanted} a value with {what} in it. Pass what it is made of."
+                    if hasattr(error, "kind")
+                    else f"{wanted} {what}."
+                )
+                continue
+            if lacks := kept.lacks(self.known):
+                problems.append(f"{wanted} a value of {' and '.join(lacks)}. {_way_out(name, kept)}")
+        return problems or [f"expected the arguments of {self.kind} to be nested less deeply."]
+
+    def _too_large(self, arguments: Mapping[str, Any], size: int) -> str:
+        sizes = {name: len(self.home.codec.encode(value)) for name, value in arguments.items()}
+        largest = max(sizes, key=lambda name: sizes[name])
+        return (
+            f"expected the arguments of {self.kind} to take at most {LARGEST:,} bytes, got: {size:,}, most of it in {largest}. "
+            "Put it where the worker can read it, and enqueue where that is."
+        )
+
+    # -- payload to arguments, result and back -------------------------------------------------------------------------
+
+    @functools.cached_property
+    def known(self) -> Mapping[str, type]:
+        """The classes that its annotations name. Looked at when first needed: a name may be defined below it."""
+        return types_in(*annotations_of(self.fn))
+
+    def bind_payload(self, payload: bytes, version: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """
+        The arguments to call the function with, without its resources. Those of an older version go through `upgrade`,
+        which gets objects of classes that are no more as dicts of their fields. `Unbindable` if they do not fit.
+        """
+        if version > self.version:
+            message = f"expected arguments of version {self.version} or older, got: version {version}. A worker of newer code can do it."
+            raise Unbindable(message)
+        upgraded = version < self.version and self.upgrade is not None
+        codec = self.home.codec
+        try:
+            arguments = codec.decode(payload, self.known) if upgraded else codec.bring_back(payload, self.known)
+        except (Lost, StoreRefused) as error:
+            message = f"the arguments of {self.kind} cannot be made again: {error}"
+            raise Unbindable(message) from None
+        except Exception as error:
+            message = f"the arguments of {self.kind} cannot be read ({type(error).__name__})"
+            raise Unbindable(message) from error
+        if upgraded:
+            arguments = self._upgraded(arguments, version)
+        if not isinstance(arguments, dict):
+            message = f"expected the arguments of {self.kind} by name, got: {a_value_of(arguments)}."
+            raise Unbindable(message)
+        try:
+            return (), dict(self.arguments((), arguments))
+        except ConfigurationError as wrong:
+            message = (
+                f"the arguments on record do not fit {self.kind}: {' '.join(wrong.problems)}{self._about(version)}"
+            )
+            raise Unbindable(message) from None
+
+    def _upgraded(self, arguments: Any, version: int) -> Any:
+        upgrade = cast("Callable[[dict[str, Any], int], Any]", self.upgrade)
+        try:
+            return upgrade(arguments, version)
+        except Exception as error:
+            message = f"{name_of(upgrade)} could not bring the arguments of {self.kind} from version {version} to {self.version} ({type(error).__name__})"
+            raise Unbindable(message) from error
+
+    def _about(self, version: int) -> str:
+        if version == self.version:
+            return " Give a changed function version= and upgrade=, which brings older arguments up to date."
+        return "" if self.upgrade is not None else f" They are of version {version}, and the job has no upgrade=."
+
+    def encode_result(self, value: object) -> bytes | None:
+        """
+        What is kept of a result; None of None. A result that cannot come back does not fail a job whose work is done:
+        then why is kept, and whoever asks for it is told.
+        """
+        if value is None:
+            return None
+        codec = self.home.codec
+        try:
+            kept = codec.keep({"value": value})
+            lacks = kept.lacks(self.known) if kept.classes else []
+            why = (
+                f"it is, or holds, a value of {' and '.join(lacks)}. Annotate what {self.kind} returns."
+                if lacks
+                else ""
+            )
+            if not why and len(kept.data) <= LARGEST:
+                return kept.data
+            why = why or f"it takes {len(kept.data):,} bytes, more than {LARGEST:,}."
+        except RecursionError:
+            why = "it is nested too deeply."
+        except Exception as error:  # noqa: BLE001 - somebody else's class may fail in any way
+            why = f"it is, or holds, a value of type {getattr(error, 'kind', type(error).__name__)}."
+        if not self._unstored:
+            self._unstored = True
+            warn("the result of %s is not kept: %s", self.kind, why)
+        return codec.encode({"unstored": why})
+
+    def decode_result(self, data: bytes | None) -> T:
+        """The result that was kept; `Lost` says why there is none."""
+        if data is None:
+            return cast("T", None)
+        kept = self.home.codec.bring_back(data, self.known)
+        if "unstored" in kept:
+            message = f"it was not kept: {kept['unstored']}"
+            raise Lost(message)
+        return cast("T", kept["value"])
+
+
+def _way_out(name: str, kept: Kept) -> str:
+    named_by = types_in(*kept.classes)
+    if kept.parts:
+        return "Its JSON does not hold all of it: pass what it is made of."
+    if named_by and len(kept.lacks(named_by)) == 0:
+        return f"Annotate the parameter {name} with its class."
+    return "Pass what it is made of."
+
+
+def resources_of(fn: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
+    """What the parameters of a job `use`, by name."""
+    parameters = inspect.signature(fn).parameters
+    return {name: found.default.factory for name, found in parameters.items() if isinstance(found.default, Use)}
+
+
+def named(check: Check, field: str, value: object, most: int = _LONGEST_NAME) -> str:
+    """A name that goes on record and into an index as it is."""
+    name = check.written_name(field, value)
+    if "\0" in name or len(name) > most:
+        check.add(field, f"at most {most} characters, none of them NUL", Shown(f"{len(name)} characters"))
+    return name
+
+
+# -- the decorator -----------------------------------------------------------------------------------------------------
+
+
+class JobDecorator:
+    """What ``app.job(...)`` returns."""
+
+    def __init__(self, home: JobHome, options: dict[str, Any]) -> None:
+        self._home = home
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, T]], /) -> Job[P, T]: ...
+    @overload
+    def __call__(self, fn: Callable[P, T], /) -> Job[P, T]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Job[..., Any]:
+        """Make the function a job."""
+        return make(self._home, fn, **self._options)
+
+
+def make(
+    home: JobHome,
+    fn: Any,
+    *,
+    name: str | None,
+    queue: str,
+    guard: Guard | None,
+    retry: Any,
+    timeout: Any,
+    isolation: Any,
+    unique_for: Any,
+    version: int,
+    upgrade: Any,
+    unknown: Mapping[str, Any],
+) -> Job[..., Any]:
+    """A job of the app, which knows it by its kind from now on; `ConfigurationError` has all that is wrong."""
+    check = Check()
+    check.unknown(unknown, OPTIONS)
+    kind = _kind(check, fn, name)
+    queue = named(check, "queue", queue)
+    version = check.integer("version", version, low=1, default=1)
+    upgrade = check.question("upgrade", upgrade, ("the arguments", "their version"))
+    if upgrade is not None and version == 1:
+        check.add("upgrade", "None with version=1", Shown("a function"), "There are no arguments of an older version.")
+    bound = None if timeout is None else check.seconds("timeout", timeout, 1.0, positive=True)
+    unique = None if unique_for is None else check.seconds("unique_for", unique_for, 1.0, positive=True)
+    policy = presets.jobs
+    if retry is None:
+        policy = RetryPolicy(max_attempts=1)
+    elif isinstance(retry, RetryPolicy):
+        policy = retry
+    elif retry is not UNSET:
+        check.add("retry", "a RetryPolicy or None", retry, "RetryPolicy.from_config reads a mapping.")
+    if guard is not None and not isinstance(guard, Guard):
+        check.add("guard", "a Guard", guard)
+        guard = None
+    if isolation not in {None, "thread", "process"}:
+        check.choice("isolation", isolation, ("thread", "process"))
+        isolation = None
+    if _is_function(check, fn):
+        try:
+            guard, isolation = _protection(fn, guard, bound, isolation)
+        except ConfigurationError as wrong:
+            check.take(wrong)
+        shared = ", ".join(resources_of(fn))
+        if isolation == "process" and shared:
+            check.add(
+                "isolation",
+                "None or 'thread' in a job with use()",
+                Shown(f"'process' with use() for {shared}"),
+                "What the worker opens lives in its own process: open it in the function instead, once for a child with functools.cache.",
+            )
+        _refuse_twin(check, home, fn, kind)
+    check.raise_if_any()
+    job: Job[..., Any] = Job(
+        home,
+        fn,
+        kind=kind,
+        queue=queue,
+        guard=guard,
+        retry=policy,
+        timeout=bound,
+        isolation=isolation,
+        unique_for=unique,
+        version=version,
+        upgrade=upgrade,
+    )
+    home.kinds[kind] = job
+    return job
+
+
+def _kind(check: Check, fn: Any, name: str | None) -> str:
+    if name is not None:
+        return named(check, "name", name)
+    own = getattr(fn, "__name__", None)
+    if isinstance(own, str) and own.isidentifier():
+        return named(check, "name", own)
+    if callable(fn) and not isinstance(fn, type) and own != "<lambda>":
+        check.add("name", "a name for the job", Shown(f"{a_value_of(fn)}, which has none"), "Give it one with name=.")
+    return "unnamed"
+
+
+def _is_function(check: Check, fn: Any) -> bool:
+    """Whether it can be a job: a function that returns, with arguments that have names."""
+    what = "a function or a coroutine function to make a job of"
+    if isinstance(fn, Job):
+        check.add((), what, Shown(f"{fn!r}, which is one already"))
+    elif isinstance(fn, staticmethod | classmethod) or not callable(fn):
+        check.add((), what, Shown(a_value_of(fn)))
+    elif isinstance(fn, type):
+        check.add((), what, Shown(f"the class {fn.__name__}"))
+    elif getattr(fn, "__name__", None) == "<lambda>":
+        check.add((), what, Shown("a lambda"), "Give it a name with def: the name is how workers find it.")
+    elif "generator" in (kind := kind_of(fn)):
+        check.add((), what, Shown(f"the {kind} function {name_of(fn)}"), "A job returns one result.")
+    else:
+        return _has_names(check, fn)
+    return False
+
+
+def _has_names(check: Check, fn: Any) -> bool:
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):
+        check.add((), "a function whose parameters can be seen", Shown(name_of(fn)), "Write one around it.")
+        return False
+    before = len(check.problems)
+    by_name = "Its arguments are stored by name."
+    for name, found in parameters.items():
+        if found.kind is found.VAR_POSITIONAL:
+            check.add((), f"no *{name} in the job {name_of(fn)}", Shown("one"), by_name + " Take a list.")
+        elif found.kind is found.POSITIONAL_ONLY:
+            check.add((), f"no parameter by place only in the job {name_of(fn)}", Shown(name), by_name)
+    if next(iter(parameters), None) in {"self", "cls"}:
+        check.add(
+            (),
+            f"no {next(iter(parameters))} in the job {name_of(fn)}",
+            Shown("a method"),
+            "Make a function of it: a worker has no object to call it on.",
+        )
+    return len(check.problems) == before
+
+
+def _protection(fn: Any, guard: Guard | None, timeout: float | None, isolation: Any) -> tuple[Guard | None, Any]:
+    """
+    What protects the body inside of an attempt, and where it runs; None: nothing does. A sync job runs in a thread
+    anyway.
+    """
+    is_async = kind_of(fn) == "async"
+    where = isolation or (None if guard is None else guard.isolation)
+    bounded = timeout is not None or (guard is not None and guard.timeout is not None)
+    if not is_async and bounded and where is None:
+        where = "thread"
+    inner = Guard(retry=None, timeout=timeout if where == "process" else None) if guard is None else guard
+    changes: dict[str, Any] = {}
+    if guard is not None and where == "process" and timeout is not None:
+        # Only the guard's own end kills a child.
+        changes["total_timeout"] = timeout if inner.total_timeout is None else min(timeout, inner.total_timeout)
+    made = inner.replace(isolation=where, **changes)
+    opened = [*resources_of(fn)]
+    parameters = [found for name, found in inspect.signature(fn).parameters.items() if name not in opened]
+    called = Shape(
+        (),
+        0,
+        [*(found.name for found in parameters if found.kind is not found.VAR_KEYWORD), *opened],
+        [
+            *(
+                found.name
+                for found in parameters
+                if found.default is found.empty and found.kind is not found.VAR_KEYWORD
+            ),
+            *opened,
+        ],
+        more=False,
+        anything=any(found.kind is found.VAR_KEYWORD for found in parameters),
+    )
+    made._check(fn, called)  # noqa: SLF001 - the guard knows what it can promise for a function
+    return (made if guard is not None or where == "process" else None), where
+
+
+def _execution(fn: Any) -> tuple[object, ...]:
+    """
+    Module, name, file and one execution of the module: reloading it makes another one.
+    """
+    inner = inspect.unwrap(fn) if hasattr(fn, "__wrapped__") else fn
+    code = getattr(inner, "__code__", None)
+    module = getattr(inner, "__module__", None)
+    spec = getattr(sys.modules.get(str(module)), "__spec__", None)
+    return module, getattr(inner, "__qualname__", None), getattr(code, "co_filename", None), id(spec) if spec else None
+
+
+def _refuse_twin(check: Check, home: JobHome, fn: Any, kind: str) -> None:
+    """
+    Another function with the kind of one that is known. A notebook's cell that runs again and a module that is loaded
+    again bring the same function once more: the newest counts.
+    """
+    other = home.kinds.get(kind)
+    if other is None or other.fn is fn:
+        return
+    now, before = _execution(fn), other.made_by
+    same = now[:2] == before[:2] and "<locals>" not in str(now[1])
+    again = now[2:] != before[2:] or str(now[2]).startswith("<")
+    if not (same and again):
+        check.add(
+            "name",
+            f"one that no other job of {home.name!r} has",
+            Shown(f"{kind!r}, which is that of {other.fn.__module__}.{name_of(other.fn)}"),
+            "Give one of the two another name with name=.",
+        )
