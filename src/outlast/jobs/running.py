@@ -23,6 +23,7 @@ from outlast.calls.drivers import afall_back, arun, fall_back, run
 from outlast.calls.records import Context, Notes
 from outlast.calls.state import Call, current_work, gave_up, latest, running
 from outlast.errors import AttemptTimeoutError, PermanentFailure
+from outlast.isolation.threads import ThreadAttempt
 from outlast.jobs import outcome
 from outlast.jobs.outcome import Ending, When
 from outlast.kernel.clock import Stop, here, stopping
@@ -361,7 +362,7 @@ class JobRunner:
     def _wait_for_thread(self, active: ActiveJob, error: BaseException) -> None:
         """A thread of the job's own guard may go on after its time: it is the job that still runs."""
         thread = None if active.call is None else active.call.thread
-        if thread is not None and thread.running and isinstance(error, AttemptTimeoutError):
+        if isinstance(thread, ThreadAttempt) and thread.running and isinstance(error, AttemptTimeoutError):
             self.loop.call_soon_threadsafe(self._overdue, active, error)
             thread.join()
 

@@ -84,8 +84,8 @@ class Tenure:
         kinds: Mapping[str, int],
         queues: tuple[str, ...] | None,
         *,
-        prepare: Callable[[TurnBatch], None],
-        written: Callable[[TurnBatch], None],
+        prepare: Callable[[Tenure, TurnBatch], None],
+        written: Callable[[Tenure, TurnBatch], None],
         failed: Callable[[Tenure, BaseException], None],
         wanted: Callable[[Tenure, tuple[tuple[int, int], ...]], None],
     ) -> None:
@@ -111,13 +111,13 @@ class Tenure:
         self.turns: BatchWriter[TurnBatch] = BatchWriter(
             TurnBatch(),
             self._write,
-            written=written,
+            written=lambda turn: written(self, turn),
             broken=lambda error: failed(self, error),
             loop=loop,
             memory=Memory(),
             limits=_LIMITS,
             give_up=self._give_up,
-            prepare=prepare,
+            prepare=lambda turn: prepare(self, turn),
         )
         # What has ended is never given up while the worker lives, however long the store is away.
         context = copy_context()

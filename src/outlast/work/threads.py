@@ -2,25 +2,50 @@
 Threads for work that blocks. Work goes in one by one, and its results come back to the event loop in bursts.
 
 The caller passes `do`, the function that a thread calls with a piece of work. `do` may park the work at `Slots` and
-return None; when a slot is free, `again` puts the work back into the pool.
+return None; when a slot is free, `again` puts the work back into the pool. `aside` is for a single piece of work that
+the loop waits for.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
+    from outlast.kernel.clock import Stop
     from outlast.work.slots import Slots
 
 T = TypeVar("T")
 R = TypeVar("R")
 _PATIENCE = 0.002  # seconds that work may wait for a thread before there are more of them
+
+
+async def aside(do: Callable[[], Any], waits: Stop | None = None) -> Any:
+    """
+    Do it in a thread, and do not leave it there: who is cancelled meanwhile hears of it when it is done, and what it
+    waits for by `waits` ends. What is written at the end of a run must not be half written, and its lease must be given
+    back.
+    """
+    work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, do)
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        while not work.done():
+            try:
+                await asyncio.wait([work])  # which leaves it alone
+            except asyncio.CancelledError as interruption:
+                cancelled = interruption
+                if waits is not None:
+                    waits.set()
+        if cancelled is not None:
+            raise cancelled from work.exception()
+        return work.result()
+    finally:
+        del work, cancelled  # an exception and this frame must not keep each other
 
 
 class Threads(Generic[T, R]):
