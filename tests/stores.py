@@ -13,7 +13,9 @@ START = 1_800_000_000_000_000  # microseconds: in January 2027
 STAGES = (StageMark("parse"), StageMark("label", "2", checkpoint=True))
 TABLES = tuple(
     f"outlast_{name}"
-    for name in "runs shards progress items attempts checkpoints dead_letters replays events states leases".split()
+    for name in (
+        "runs shards progress items attempts checkpoints dead_letters replays events states leases jobs job_attempts queues"
+    ).split()
 )
 _numbers = count(1)
 

@@ -217,12 +217,15 @@ def database_of(url):
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_migrations_only_add(kind):
-    """From the third on: tables, indexes, and columns that an older program need not fill in."""
+    """From the third on: tables, indexes, columns that an older program need not fill in, and rows of a table that none knows."""
     statements = [text for migration in database._migrations(kind)[2:] for text in database._statements(migration)]
     for statement in statements:
         words = " ".join(statement.lower().split())
         column = re.match(r"alter table \w+ add column (if not exists )?\w+ ", words)
-        assert column or re.match(r"create (table|index) ", words), statement
+        made = re.match(r"create (table|(unique )?index) |insert into outlast_store ", words)
+        assert column or made, statement
+        # Of a table that was there before, an older program might break the rule.
+        assert not words.startswith("create unique index") or " on outlast_jobs " in words, statement
         assert not column or "not null" not in words or " default " in words, statement
 
 

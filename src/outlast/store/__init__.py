@@ -1,5 +1,5 @@
 """
-The store: runs, items, attempts, dead letters, events and shared states, on SQLite or PostgreSQL.
+The store: runs, items, attempts, dead letters, jobs, events and shared states, on SQLite or PostgreSQL.
 
     with open_store() as store:
         run = store.open_run("reviews", "2026-11-15", stages)
@@ -21,6 +21,7 @@ from outlast.store.faults import StoreRefused as StoreRefused
 from outlast.store.faults import StoreUnavailable as StoreUnavailable
 from outlast.store.figures import Figures
 from outlast.store.items import Items
+from outlast.store.jobs import Jobs
 from outlast.store.letters import Letters
 from outlast.store.runs import Runs
 from outlast.store.upkeep import Upkeep
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from outlast.store.database import Database, Schema
 
 
-class Store(Runs, Items, Letters, Upkeep, Figures):
+class Store(Runs, Items, Letters, Jobs, Upkeep, Figures):
     """All that one app keeps, in one database. Two apps may share a database and see nothing of each other."""
 
     def __init__(self, database: Database, *, app: str = "default") -> None:

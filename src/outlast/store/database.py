@@ -64,6 +64,8 @@ class Database(ABC):
     begin: str
     for_update: ClassVar[str]  # how a row is read that will be changed
     for_share: ClassVar[str]  # how a row is read whose key stays until the transaction ends; other columns may change
+    skip_locked: ClassVar[str]  # how rows are read that will be changed, without those that somebody else is changing
+    arrays: ClassVar[bool]  # whether many rows travel as one array for each column, in a single statement
     labelled: ClassVar[str]  # an expression that gives the transaction the name that is passed
     among: ClassVar[str]  # after a column: whether it is in a list that is passed as one parameter
     lower: ClassVar[str]  # a column's text with its ASCII letters in lower case
@@ -99,6 +101,13 @@ class Database(ABC):
     @abstractmethod
     def fault(self, error: Exception) -> StoreError:
         """What an error of the driver means."""
+
+    @abstractmethod
+    def taken(self, error: Exception) -> bool:
+        """Whether an error of the driver says that somebody else has a key that must be unique."""
+
+    def notify(self, transaction: Transaction, payload: str) -> None:  # noqa: B027 - one file has nobody to tell
+        """Tell whoever listens, once the transaction is committed, that there are jobs for this app."""
 
     @abstractmethod
     def evict(self, transaction: Transaction, labels: Sequence[str]) -> None:

@@ -44,13 +44,20 @@ _DEFAULTS = {
 }
 # How each column travels in a binary COPY; every other one is text.
 _TYPES = {
-    **dict.fromkeys("run seq started took delay at first_failed last_attempt created moved".split(), "int8"),
-    **dict.fromkeys("pass number attempts replays".split(), "int4"),
+    **dict.fromkeys(
+        "run seq started took delay at first_failed last_attempt created moved due enqueued job token next_run".split(),
+        "int8",
+    ),
+    **dict.fromkeys("pass number attempts replays priority".split(), "int4"),
     "stage": "int2",
     "degraded": "bool",
     **dict.fromkeys("output payload original".split(), "bytea"),
 }
-_NAMED = frozenset({"outlast_dead_letters", "outlast_events"})  # here a run and a stage have names
+_OTHERWISE = {
+    "outlast_dead_letters": {"run": "text", "stage": "text"},  # by their names
+    "outlast_events": {"run": "text"},
+    "outlast_jobs": {"version": "int4"},
+}
 
 
 def _begin(patience: float) -> str:
@@ -69,6 +76,8 @@ class Postgres(Database):
     labelled = "set_config('application_name', ?, true)"
     for_update = "for update"
     for_share = "for key share"
+    skip_locked = "for update skip locked"
+    arrays = True
     among = "= any(?)"
     lower = 'lower({} collate "C")'
     now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
@@ -146,6 +155,12 @@ class Postgres(Database):
             return StoreUnavailable(f"{what}: {said}.", error_class="database_connection")
         return fault(what, error, text=sanitise(primary) if primary else None)
 
+    def taken(self, error: Exception) -> bool:
+        return isinstance(error, errors.UniqueViolation)
+
+    def notify(self, transaction: Transaction, payload: str) -> None:
+        transaction.execute("select pg_notify('outlast_jobs', ?)", payload)
+
     def evict(self, transaction: Transaction, labels: Sequence[str]) -> None:
         # A process that is stopped in the middle of sending rows is waited for by the server without any limit.
         transaction.execute(
@@ -174,5 +189,5 @@ def _spelled(sql: str) -> str:
 
 @lru_cache(maxsize=16)
 def _types(table: str, columns: str) -> list[str]:
-    known = {**_TYPES, "run": "text", "stage": "text"} if table in _NAMED else _TYPES
+    known = _TYPES | _OTHERWISE.get(table, {})
     return [known.get(column.strip(), "text") for column in columns.split(",")]

@@ -29,7 +29,13 @@ LetterStatus = Literal["open", "replaying", "resolved", "archived"]
 LetterKind = Literal["item", "job", "compensation"]
 #: What processes share, and the breakers of a run that shares none, as they were last seen.
 StateKind = Literal["breaker", "limit", "budget", "watched_breaker"]
-Prunable = Literal["runs", "dead_letters", "events"]
+Prunable = Literal["runs", "dead_letters", "events", "jobs", "failed_jobs"]
+#: `ready` may be claimed, `waiting` is due later; `alone` has crashed two workers and is claimed by one that has nothing
+#: else; `held` has timed out while its thread still runs.
+JobState: TypeAlias = Literal["ready", "waiting", "alone", "held", "processing", "succeeded", "failed", "cancelled"]
+#: What people see of it.
+JobStatus: TypeAlias = Literal["queued", "processing", "succeeded", "failed", "cancelled"]
+JobOutcome: TypeAlias = Literal["succeeded", "failed", "timeout", "crashed", "released", "snoozed"]
 
 #: Statuses after which a run is over, until it is resumed.
 ENDED: frozenset[str] = frozenset({"cancelled", "completed", "partial_success", "failed"})
@@ -51,6 +57,28 @@ LETTER_MOVES: Mapping[str, frozenset[str]] = {
     "replaying": frozenset({"open", "resolved"}),
     "archived": frozenset({"open"}),
     "resolved": frozenset(),
+}
+
+#: Where a job may go. A new one is ready or waiting. Only an operator's requeue leaves `failed` and `cancelled`.
+JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
+    "ready": frozenset({"processing", "cancelled"}),
+    "waiting": frozenset({"ready", "alone", "cancelled"}),
+    "alone": frozenset({"processing", "cancelled"}),
+    "held": frozenset({"ready", "waiting", "alone", "cancelled"}),
+    "processing": frozenset({"succeeded", "failed", "cancelled", "ready", "waiting", "alone", "held"}),
+    "succeeded": frozenset(),
+    "failed": frozenset({"ready"}),
+    "cancelled": frozenset({"ready"}),
+}
+#: The states of a job that is over.
+JOB_ENDS: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled"})
+#: The states behind each status.
+JOB_STATES: Mapping[JobStatus, tuple[JobState, ...]] = {
+    "queued": ("ready", "waiting", "alone", "held"),
+    "processing": ("processing",),
+    "succeeded": ("succeeded",),
+    "failed": ("failed",),
+    "cancelled": ("cancelled",),
 }
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -548,3 +576,221 @@ class Changes:
     sink_mark: str | None = None
     source_exhausted: bool = False
     undone: tuple[int, ...] | list[int] = ()
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+class NewJob(NamedTuple):
+    """A job to be enqueued. `version` is that of its payload; the larger `priority` is claimed first."""
+
+    queue: str
+    kind: str
+    version: int
+    priority: int
+    delay_us: int
+    payload: bytes
+    unique_key: str | None = None
+
+
+class Enqueued(NamedTuple):
+    """The id of a job; `new` is False for the job that had the unique key already."""
+
+    id: int
+    new: bool
+
+
+class ClaimedJob(NamedTuple):
+    """
+    A job as its worker gets it. `attempts` counts those that are charged, this one included, and `made` all of them:
+    the number of this attempt in the history. `previous_us` is the newest delay, `began_us` the first claim.
+    """
+
+    id: int
+    kind: str
+    version: int
+    queue: str
+    priority: int
+    payload: bytes
+    token: int
+    attempts: int
+    made: int
+    crashes: int
+    previous_us: int | None
+    snoozed_us: int | None
+    enqueued_us: int
+    began_us: int
+    claimed_us: int
+
+
+class JobEnd(NamedTuple):
+    """
+    How one claimed attempt ended, and what becomes of the job: `state`, due after `delay_us` if it waits or is held.
+
+    An attempt that is not `charged` does not count: it was released, snoozed, or kept out by an open breaker. `letter`
+    is the dead letter of a failed job; if the job has one already, that one is opened again with this failure.
+    """
+
+    id: int
+    token: int
+    number: int
+    state: Literal["succeeded", "failed", "cancelled", "ready", "waiting", "alone", "held"]
+    outcome: JobOutcome
+    started_us: int
+    took_us: int
+    delay_us: int = 0
+    charged: bool = True
+    error: str | None = None
+    error_type: str | None = None
+    error_class: str | None = None
+    stop_reason: StopReason | None = None
+    result: bytes | None = None
+    unique_for_us: int | None = None
+    letter: DeadLetterRow | None = None
+
+
+class Turn(NamedTuple):
+    """
+    What a turn did: the ids of ends that were late and changed nothing, the jobs it claimed, and the ids of jobs that
+    were to go on and are cancelled instead, because somebody has asked for it.
+    """
+
+    lost: tuple[int, ...]
+    claimed: list[ClaimedJob]
+    cancelled: tuple[int, ...] = ()
+
+
+class Orphan(NamedTuple):
+    """A job whose worker is gone; `crashes` counts this one too."""
+
+    id: int
+    kind: str
+    version: int
+    queue: str
+    payload: bytes
+    token: int
+    attempts: int
+    made: int
+    crashes: int
+    previous_us: int | None
+    enqueued_us: int
+    began_us: int
+    claimed_us: int
+    worker: str
+
+
+class Rescue(NamedTuple):
+    """What becomes of an orphan."""
+
+    state: Literal["ready", "waiting", "alone", "failed"]
+    delay_us: int = 0
+    error: str | None = None
+    error_type: str | None = None
+    error_class: str | None = None
+    stop_reason: StopReason | None = None
+    letter: DeadLetterRow | None = None
+
+
+class Rescued(NamedTuple):
+    """A job that a sweep took from a worker that is gone; `held` ones had only to be released."""
+
+    id: int
+    kind: str
+    queue: str
+    state: JobState
+    crashes: int
+    worker: str
+    owner: str
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job as it is on record."""
+
+    id: int
+    queue: str
+    kind: str
+    version: int
+    state: JobState
+    priority: int
+    due_us: int
+    payload: bytes = field(repr=False)
+    unique_key: str | None
+    enqueued_us: int
+    token: int
+    worker: str | None
+    claimed_us: int | None
+    began_us: int | None
+    attempts: int
+    made: int
+    crashes: int
+    previous_us: int | None
+    snoozed_us: int | None
+    wanted: Literal["cancel"] | None
+    error: str | None
+    error_type: str | None
+    error_class: str | None
+    stop_reason: StopReason | None
+    result: bytes | None = field(repr=False)
+    ended_us: int | None
+    unique_until_us: int | None
+    letter: str | None
+
+    @property
+    def status(self) -> JobStatus:
+        return "queued" if self.state in JOB_STATES["queued"] else self.state  # type: ignore[return-value]
+
+
+class JobAttempt(NamedTuple):
+    """One attempt of a job, on record once it has ended. `worker` is the key of the worker's lease."""
+
+    job: int
+    number: int
+    token: int
+    worker: str | None
+    started_us: int
+    took_us: int
+    outcome: JobOutcome
+    error_class: str | None
+    error_type: str | None
+    error: str | None
+    stop_reason: StopReason | None
+    next_run_us: int | None
+
+
+class QueueState(NamedTuple):
+    """
+    A queue: how many jobs may be claimed, are due later, are processed; whether it is paused; and for how long the
+    oldest of those that may be claimed has been due.
+    """
+
+    queue: str
+    queued: int
+    scheduled: int
+    processing: int
+    paused: bool
+    oldest_wait_us: int | None
+
+
+class Idle(NamedTuple):
+    """
+    What is left to do: jobs that are due, that are processed (or held), that are due later, and when the first of
+    those is. `due` counts no further than 1,000; `later` is counted only if nothing else is left.
+    """
+
+    due: int
+    processing: int
+    later: int
+    next_due_us: int | None
+
+
+class WorkerState(NamedTuple):
+    """A worker as its lease tells: until when it is alive if it does not renew it, and how many jobs it has."""
+
+    key: str
+    owner: str
+    until: datetime
+    ttl: float
+    alive: bool
+    jobs: int

@@ -45,7 +45,8 @@ _REMOTE = frozenset("afs beegfs ceph cifs fuse.glusterfs fuse.sshfs gpfs lustre 
 class Sqlite(Database):
     name = "sqlite"
     begin = "begin immediate"
-    for_update = for_share = ""
+    for_update = for_share = skip_locked = ""
+    arrays = False
     labelled = "?"
     among = "in (select value from json_each(?))"
     lower = "lower({})"
@@ -127,6 +128,9 @@ class Sqlite(Database):
             return StoreRefused(f"expected {self.path} to be a SQLite database, got: a file of another kind.")
         way_out = "Make room on that disk; nothing was written by halves." if code == sqlite3.SQLITE_FULL else ""
         return fault(f"the store {self.path} failed", error, way_out=way_out)
+
+    def taken(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.IntegrityError) and isinstance(_integrity(error), Duplicate)
 
     def evict(self, transaction: Transaction, labels: Sequence[str]) -> None:
         """A transaction that began to write is alone: whoever stands still in one has the file, not only its shard."""

@@ -100,7 +100,7 @@ class Upkeep:
 
     def state(self, kind: StateKind, name: str) -> SharedState | None:
         """What is shared under this name."""
-        return next(iter(self._states("and kind = ? and name = ?", kind, _key(name))), None)
+        return next(iter(self._states("and kind = ? and name = ?", kind, key_of(name))), None)
 
     def states(self, kind: StateKind) -> list[SharedState]:
         """All that is shared of this kind, by name."""
@@ -111,7 +111,7 @@ class Upkeep:
         Replace what is shared under a name, if its version is still the one expected (0: there is none yet); whether it
         was.
         """
-        text, now, name = json.dumps(dict(data)), to_us(here.get().clock.now()), _key(name)
+        text, now, name = json.dumps(dict(data)), to_us(here.get().clock.now()), key_of(name)
         with self._database.writing() as tx:
             if expect == 0:
                 done = tx.execute(
@@ -139,7 +139,7 @@ class Upkeep:
         answers with what is to be shared (None: as it is), and with what is returned. It must be quick and change
         nothing: who comes next waits for it.
         """
-        key = (self.app, kind, _key(name))
+        key = (self.app, kind, key_of(name))
         found = None
         with self._database.writing() as tx:
             while found is None:
@@ -173,7 +173,7 @@ class Upkeep:
             found = tx.row(
                 f"select {self._database.now}, data from (select 1) one left join outlast_states "
                 "on app = ? and kind = ? and name = ? and version > 0",
-                *(self.app, kind, _key(name)),
+                *(self.app, kind, key_of(name)),
             )
         return None if found[1] is None else json.loads(found[1]), found[0] / 1e6
 
@@ -190,7 +190,8 @@ class Upkeep:
                 *values,
             )
         return [
-            SharedState(_name(key), version, json.loads(data), from_us(changed)) for key, version, data, changed in rows
+            SharedState(name_of(key), version, json.loads(data), from_us(changed))
+            for key, version, data, changed in rows
         ]
 
     # -- retention -----------------------------------------------------------------------------------------------------
@@ -289,7 +290,7 @@ _CODED = "\ufffd"  # begins a key that is not the name itself
 _LONGEST = 1000  # bytes of a key: an index entry has a limit
 
 
-def _key(name: str) -> str:
+def key_of(name: str) -> str:
     """The name as every database can hold and index it. Two names never have one key."""
     whole = name.encode("utf-8", "surrogatepass")
     if storable(name) == name and not name.startswith(_CODED) and len(whole) <= _LONGEST:
@@ -297,7 +298,8 @@ def _key(name: str) -> str:
     return f"{_CODED}{whole.hex()}" if 2 * len(whole) < _LONGEST else f"{_CODED}sha256:{sha256(whole).hexdigest()}"
 
 
-def _name(key: str) -> str:
+def name_of(key: str) -> str:
+    """The name of a key that is in it; the key itself of one that was too long."""
     if not key.startswith(_CODED) or ":" in key:
         return key
     return bytes.fromhex(key[1:]).decode("utf-8", "surrogatepass")

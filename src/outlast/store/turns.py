@@ -1,0 +1,382 @@
+"""
+A worker's turn in one transaction: attempts that have ended, jobs that have become due, jobs that are claimed.
+
+    finish     (id, token) must be those of the claim, else the end is late and changes nothing
+    promote    waiting ──► ready, or alone after two crashes; in bounded numbers, by whichever worker comes first
+    claim      ready ──► processing with token + 1, the highest priority first, then the lowest id
+
+With PostgreSQL each of the three is one statement whatever the number of jobs; rows are locked in the order of their
+ids, or not at all if somebody else has them. SQLite has one writer and quick statements: one for each row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from outlast.kernel.redact import LIMIT
+from outlast.store.letters import COLUMNS as LETTER
+from outlast.store.letters import letter_values, note_failure
+from outlast.store.records import JOB_MOVES, ClaimedJob, LetterFailure, storable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from outlast.store.database import Database, Transaction
+    from outlast.store.records import DeadLetterRow, JobEnd, JobState, Lease
+
+# By id and token: what the job has become, and the letter that it has.
+_Found = dict[tuple[int, int], tuple[str, "str | None"]]
+PROMOTED = 1000  # jobs that one turn makes ready at most: others wait no longer than that takes
+TWICE = 2  # crashes after which a job is run alone
+_SUCCESS = "job, number, token, worker, started, took, outcome"
+ATTEMPT = f"{_SUCCESS}, error_class, error_type, error, stop_reason, next_run"
+_CLAIMED = "id, kind, version, queue, priority, payload, token, attempts, made, crashes, previous, snoozed, enqueued, began, claimed"
+
+
+def sources(to: JobState, among: Iterable[JobState] = tuple(JOB_MOVES)) -> str:
+    """
+    The states from which a job may come to this one, as literals in SQL.
+
+    >>> sources("processing")
+    "('ready', 'alone')"
+    """
+    return f"({', '.join(repr(state) for state in among if to in JOB_MOVES[state])})"
+
+
+# -- finish ------------------------------------------------------------------------------------------------------------
+
+
+def finish(
+    database: Database, tx: Transaction, app: str, lease: Lease, ends: Sequence[JobEnd], now: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Write the ends of attempts, with their letters; the ids of those that came late, and of those that are cancelled."""
+    for end in ends:
+        if end.state not in JOB_MOVES["processing"]:
+            message = f"expected a job that was processed to become {_choices()}, got: {end.state!r}."
+            raise ValueError(message)
+    # In the order of their ids; of two ends of one claim the first counts.
+    ordered = sorted({(end.id, end.token): end for end in reversed(ends)}.values(), key=lambda end: (end.id, end.token))
+    plain = [end for end in ordered if end.state == "succeeded"]
+    other = [end for end in ordered if end.state != "succeeded"]
+    write = (_Arrays if database.arrays else _Rows)(tx, app, lease, now)
+    found = _Found()
+    if plain:
+        found |= write.successes(plain)
+    if other:
+        found |= write.others(other)
+    cancelled: list[int] = []
+    for end in ordered:
+        if (end.id, end.token) not in found:
+            continue
+        state, letter = found[end.id, end.token]
+        if state == "cancelled" != end.state:
+            cancelled.append(end.id)
+        if letter is not None or (end.letter is not None and state == "failed"):
+            settle(tx, app, end.id, state, letter, end.letter, now)
+    lost = [end for end in ordered if (end.id, end.token) not in found]
+    return tuple(end.id for end in lost if not _on_record(tx, end)), tuple(cancelled)
+
+
+def _on_record(tx: Transaction, end: JobEnd) -> bool:
+    """Whether a late end is the one that is on record: the answer to a commit may be lost, and the turn comes again."""
+    return (
+        tx.row(
+            "select 1 from outlast_job_attempts where job = ? and number = ? and token = ? and outcome = ?",
+            *(end.id, end.number, end.token, end.outcome),
+        )
+        is not None
+    )
+
+
+class _Arrays:
+    """All ends in one statement, as an array for each column."""
+
+    def __init__(self, tx: Transaction, app: str, lease: Lease, now: int) -> None:
+        self._tx = tx
+        self._app = app
+        self._worker = lease.key
+        self._now = now
+
+    def successes(self, ends: Sequence[JobEnd]) -> _Found:
+        columns = {"id": "bigint", "token": "bigint", "number": "integer", "started": "bigint", "took": "bigint"}
+        values: list[list[Any]] = [
+            [end.id for end in ends],
+            [end.token for end in ends],
+            [end.number for end in ends],
+            [end.started_us for end in ends],
+            [end.took_us for end in ends],
+        ]
+        sets = "result = null"
+        if any(end.result is not None or end.unique_for_us is not None for end in ends):
+            columns |= {"result": "bytea", "unique_for": "bigint"}
+            values += [[end.result for end in ends], [end.unique_for_us for end in ends]]
+            sets = f"result = given.result, unique_until = {self._now} + given.unique_for"
+        sets += (
+            f", state = 'succeeded', ended = {self._now}, worker = null, wanted = null, error = null, error_type = null, "
+            "error_class = null, stop_reason = null"
+        )
+        attempt = "given.id, number, given.token, ?, started, took, 'succeeded'"
+        return self._change(columns, values, sets, _SUCCESS, attempt)
+
+    def others(self, ends: Sequence[JobEnd]) -> _Found:
+        columns = {
+            **dict.fromkeys(("id", "token", "number", "started", "took"), "bigint"),
+            **dict.fromkeys(("state", "outcome", "error", "error_type", "error_class", "stop_reason"), "text"),
+            **dict.fromkeys(("due", "uncharged", "previous"), "bigint"),
+        }
+        rows = [_row(end, self._now) for end in ends]
+        values = [list(column) for column in zip(*rows, strict=True)]
+        attempt = (
+            "given.id, number, given.token, ?, started, took, outcome, error_class, error_type, error, stop_reason, "
+            "case when done.state in ('waiting', 'held', 'ready', 'alone') then due end"
+        )
+        return self._change(columns, values, _sets("given.{}", "job.{}", self._now), ATTEMPT, attempt)
+
+    def _change(
+        self, columns: Mapping[str, str], values: Sequence[list[Any]], sets: str, kept: str, attempt: str
+    ) -> _Found:
+        arrays = ", ".join(f"?::{kind}[]" for kind in columns.values())
+        rows = self._tx.rows(
+            f"with given as materialized (select * from unnest({arrays}) as given({', '.join(columns)})), "
+            "mine as materialized (select job.id from outlast_jobs job join given on given.id = job.id and given.token = job.token "
+            "where job.app = ? and job.state = 'processing' order by job.id for update of job), "
+            f"done as (update outlast_jobs job set {sets} from given, mine where job.id = mine.id and given.id = mine.id and given.token = job.token "
+            "returning job.id, job.token, job.state, job.letter), "
+            f"kept as (insert into outlast_job_attempts ({kept}) select {attempt} from given join done on done.id = given.id and done.token = given.token) "
+            "select id, token, state, letter from done",
+            *(*values, self._app, self._worker),
+        )
+        return {(id, token): (state, letter) for id, token, state, letter in rows}  # noqa: A001
+
+
+class _Rows:
+    """A statement for each end."""
+
+    def __init__(self, tx: Transaction, app: str, lease: Lease, now: int) -> None:
+        self._tx = tx
+        self._app = app
+        self._worker = lease.key
+        self._now = now
+
+    def successes(self, ends: Sequence[JobEnd]) -> _Found:
+        execute, now, app, worker = self._tx.connection.execute, self._now, self._app, self._worker
+        sql = (
+            "update outlast_jobs set result = ?, unique_until = ?, state = 'succeeded', ended = ?, worker = null, wanted = null, "
+            "error = null, error_type = null, error_class = null, stop_reason = null "
+            "where id = ? and token = ? and app = ? and state = 'processing' returning letter"
+        )
+        found = _Found()
+        attempts = []
+        for end in ends:
+            id = end.id  # noqa: A001
+            until = None if end.unique_for_us is None else now + end.unique_for_us
+            row = execute(sql, (end.result, until, now, id, end.token, app)).fetchone()
+            if row is not None:
+                found[id, end.token] = ("succeeded", row[0])
+                attempts.append((id, end.number, end.token, worker, end.started_us, end.took_us, "succeeded"))
+        self._tx.insert("outlast_job_attempts", _SUCCESS, attempts)
+        return found
+
+    def others(self, ends: Sequence[JobEnd]) -> _Found:
+        names = (
+            "id token number started took state outcome error error_type error_class stop_reason due uncharged previous"
+        )
+        place = {name: f"?{number}" for number, name in enumerate(names.split(), 1)}
+        sets = _sets("{}", "{}", self._now, place)
+        found = _Found()
+        attempts = []
+        for end in ends:
+            values = _row(end, self._now)
+            row = self._tx.connection.execute(
+                f"update outlast_jobs set {sets} where id = ?1 and token = ?2 and app = ?15 and state = 'processing' returning state, letter",
+                (*values, self._app),
+            ).fetchone()
+            if row is None:
+                continue
+            found[end.id, end.token] = (row[0], row[1])
+            due = values[11] if row[0] not in {"succeeded", "failed", "cancelled"} else None
+            error, error_type, error_class, stop_reason = values[7:11]
+            attempts.append(
+                (
+                    *(end.id, end.number, end.token, self._worker, end.started_us, end.took_us, end.outcome),
+                    *(error_class, error_type, error, stop_reason, due),
+                )
+            )
+        self._tx.insert("outlast_job_attempts", ATTEMPT, attempts)
+        return found
+
+
+def _row(end: JobEnd, now: int) -> tuple[Any, ...]:
+    delayed = end.state in {"waiting", "held"}
+    return (
+        *(end.id, end.token, end.number, end.started_us, end.took_us, end.state, end.outcome),
+        *(cut(end.error), cut(end.error_type), cut(end.error_class), end.stop_reason),
+        now + end.delay_us if delayed else now,
+        int(not end.charged),
+        # A pause that costs no attempt is none of the delays that a schedule grows by.
+        end.delay_us if delayed and end.charged else None,
+    )
+
+
+def _sets(given: str, job: str, now: int, place: Mapping[str, str] | None = None) -> str:
+    """What the end of an attempt that is no success changes; how a given value and a column of the job are spelled."""
+
+    def value(name: str) -> str:
+        return given.format(name) if place is None else place[name]
+
+    wanted, ends = f"{job.format('wanted')} is not null", "('succeeded', 'failed', 'cancelled')"
+    state = f"case when {wanted} and {value('state')} not in {ends} then 'cancelled' else {value('state')} end"
+    over = f"({wanted} or {value('state')} in {ends})"
+    kept = ", ".join(
+        f"{name} = coalesce({value(name)}, {job.format(name)})"
+        for name in ("error", "error_type", "error_class", "stop_reason", "previous")
+    )
+    return (
+        f"state = {state}, due = case when {over} then {job.format('due')} else {value('due')} end, "
+        f"ended = case when {over} then {now} end, {kept}, "
+        f"attempts = {job.format('attempts')} - {value('uncharged')}, "
+        f"snoozed = case when {value('outcome')} = 'snoozed' then coalesce({job.format('snoozed')}, {now}) "
+        f"else {job.format('snoozed')} end, "
+        f"worker = case when {value('state')} = 'held' and not {over} then {job.format('worker')} end, wanted = null"
+    )
+
+
+def cut(text: str | None) -> str | None:
+    """As much of an error as is kept."""
+    return None if text is None else storable(text[:LIMIT])
+
+
+def settle(
+    tx: Transaction, app: str, job: int, state: str, known: str | None, letter: DeadLetterRow | None, now: int
+) -> None:
+    """
+    Move the letter of a job that has ended: resolved by a success, open again after another failure or a cancellation.
+    A job without one that could be opened again gets the new `letter`.
+    """
+    if state == "succeeded":
+        tx.execute(
+            "update outlast_dead_letters set status = 'resolved', moved = ?, replays = replays + 1, last_attempt = ? "
+            "where app = ? and id = ? and status in ('open', 'replaying')",
+            *(now, now, app, known),
+        )
+    elif state == "cancelled":
+        tx.execute(
+            "update outlast_dead_letters set status = 'open', moved = ?, reason = 'its job was cancelled', claimed_by = null "
+            "where app = ? and id = ? and status = 'replaying'",
+            *(now, app, known),
+        )
+    elif state == "failed" and letter is not None:
+        opened = tx.execute(
+            "update outlast_dead_letters set status = 'open', moved = ?, replays = replays + 1, claimed_by = null "
+            "where app = ? and id = ? and status in ('open', 'replaying', 'archived')",
+            *(now, app, known),
+        )
+        if opened.rowcount:
+            note_failure(tx, str(known), _failure(letter), now)
+            return
+        tx.insert("outlast_dead_letters", LETTER, [letter_values(app, letter, letter.created_us)])
+        tx.execute("update outlast_jobs set letter = ? where id = ?", letter.id, job)
+
+
+def _failure(letter: DeadLetterRow) -> LetterFailure:
+    return LetterFailure(
+        letter.stage,
+        letter.error,
+        letter.error_type,
+        letter.error_class,
+        letter.tier,
+        letter.fingerprint,
+        letter.attempts,
+        letter.first_failed_us,
+        letter.stop_reason,
+        letter.stage,
+    )
+
+
+def _choices() -> str:
+    *most, last = sorted(JOB_MOVES["processing"])
+    return f"{', '.join(most)} or {last}"
+
+
+# -- promote and claim -------------------------------------------------------------------------------------------------
+
+
+def waiting(now: str) -> str:
+    """Whether a job of the app of a lease is due that is called waiting."""
+    return f"exists (select 1 from outlast_jobs where app = outlast_leases.app and state = 'waiting' and due <= {now})"
+
+
+def promote(database: Database, tx: Transaction, app: str, now: int) -> int:
+    """Make jobs ready that are due; how many. In one statement, so that nobody sees a job twice or not at all."""
+    due = f"select id from outlast_jobs where app = ? and state = 'waiting' and due <= ? order by due, id limit {PROMOTED} {database.skip_locked}"
+    done = tx.execute(
+        f"with due as materialized ({due}) update outlast_jobs set state = case when crashes >= {TWICE} then 'alone' else 'ready' end "
+        "where id in (select id from due) and state = 'waiting'",
+        *(app, now),
+    )
+    return int(done.rowcount)
+
+
+def claim(
+    database: Database,
+    tx: Transaction,
+    app: str,
+    lease: Lease,
+    queue: str,
+    most: int,
+    kinds: Mapping[str, int],
+    now: int,
+    *,
+    after: tuple[int, int] | None = None,
+    state: str = "ready",
+) -> list[ClaimedJob]:
+    """Claim at most so many jobs of a queue."""
+    known, values = _known(database, kinds)
+    order = "priority desc, id" if state == "ready" else "id"
+    where = f"app = ? and queue = ? and state = '{state}' and ({known})"
+    given: list[Any] = [app, queue, *values]
+    if after is not None:
+        # Of the same priority only, so that an index scan begins at this place: it must not crawl over what was
+        # claimed before and cannot be removed yet.
+        where += " and priority = ? and id > ?"
+        given += after
+    where += " and not exists (select 1 from outlast_queues paused where paused.app = ? and paused.queue = ? and paused.paused)"
+    given += [app, queue]
+    rows = tx.rows(
+        f"with picked as materialized (select id from outlast_jobs where {where} order by {order} limit ? {database.skip_locked}) "
+        "update outlast_jobs set state = 'processing', token = token + 1, worker = ?, claimed = ?, began = coalesce(began, ?), "
+        f"attempts = attempts + 1, made = made + 1 where id in (select id from picked) and state = '{state}' returning {_CLAIMED}",
+        *(*given, most, lease.key, now, now),
+    )
+    claimed = [_claimed(row) for row in rows]
+    claimed.sort(key=_order)
+    return claimed
+
+
+def again(tx: Transaction, app: str, lease: Lease, known: Iterable[int]) -> list[ClaimedJob]:
+    """The jobs that this worker has on record without knowing of them: the answer to their claim was lost."""
+    mine = frozenset(known)
+    rows = tx.rows(
+        f"select {_CLAIMED} from outlast_jobs where app = ? and worker = ? and state in ('processing', 'held') and state = 'processing'",
+        *(app, lease.key),
+    )
+    return sorted((_claimed(row) for row in rows if row[0] not in mine), key=_order)
+
+
+def _known(database: Database, kinds: Mapping[str, int]) -> tuple[str, list[Any]]:
+    """Which kinds a worker knows up to which version of the payload."""
+    by_version: dict[int, list[str]] = {}
+    for kind, version in kinds.items():
+        by_version.setdefault(version, []).append(storable(kind))
+    condition = f"kind {database.among} and version <= ?"
+    values = [value for version, names in by_version.items() for value in (database.passed(names), version)]
+    return " or ".join([condition] * len(by_version)) or "1 = 0", values
+
+
+def _claimed(row: Any) -> ClaimedJob:
+    job = ClaimedJob(*row)
+    return job if isinstance(job.payload, bytes) else job._replace(payload=bytes(job.payload))
+
+
+def _order(job: ClaimedJob) -> tuple[int, int]:
+    return -job.priority, job.id

@@ -1,0 +1,276 @@
+"""Durable jobs in the store: enqueued, claimed and ended, on both databases."""
+
+from __future__ import annotations
+
+import pytest
+
+from job_rows import KINDS, SECOND, claimed, end, enqueued, failed, finished, new, story, worker
+from outlast.errors import LeaseLost
+from outlast.store import StoreRefused, open_store
+from outlast.store.records import JOB_ENDS, JOB_MOVES, JOB_STATES, Enqueued
+from stores import contents, sql
+
+
+def test_a_new_job_is_ready_or_waits_for_its_time(store):
+    """It has no attempt, no token and no owner yet; its instants are the database's."""
+    now = store.now() * SECOND
+    soon, later = enqueued(store, new(b"1", priority=3), new(b"2", queue="slow", kind="sum", version=2, delay=60))
+    first, second = store.job(soon), store.job(later)
+    assert (first.queue, first.kind, first.version, first.priority, first.payload) == ("mail", "send", 1, 3, b"1")
+    assert (first.state, first.status, second.state, second.status) == ("ready", "queued", "waiting", "queued")
+    assert (first.token, first.worker, first.attempts, first.made, first.crashes) == (0, None, 0, 0, 0)
+    assert first.due_us == first.enqueued_us
+    assert second.due_us == second.enqueued_us + 60 * SECOND
+    assert abs(first.enqueued_us - now) < 30 * SECOND
+    assert store.job_attempts(soon) == []
+    assert store.job(10**6) is None
+
+
+def test_jobs_are_claimed_by_priority_then_by_age(store):
+    """The largest priority first; of equal ones the one that was enqueued first."""
+    ids = enqueued(store, new(priority=0), new(priority=9), new(priority=0), new(priority=-5), new(priority=9))
+    lease = worker(store)
+    found = [job.id for _ in range(5) for job in claimed(store, lease)]
+    assert found == [ids[1], ids[4], ids[0], ids[2], ids[3]]
+    assert claimed(store, lease) == []
+
+
+def test_a_claim_is_on_record_with_its_attempt(store):
+    """C-22: the attempt is charged, and the token has grown, before anybody runs anything."""
+    (number,) = enqueued(store, new(b"7"))
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    assert (job.id, job.kind, job.version, job.queue, job.payload) == (number, "send", 1, "mail", b"7")
+    assert (job.token, job.attempts, job.made, job.crashes, job.previous_us, job.snoozed_us) == (1, 1, 1, 0, None, None)
+    row = store.job(number)
+    assert (row.state, row.worker, row.token, row.attempts) == ("processing", lease.key, 1, 1)
+    assert (row.began_us, row.claimed_us, row.enqueued_us) == (job.began_us, job.claimed_us, job.enqueued_us)
+
+
+def test_a_claim_takes_what_was_asked_for_and_nothing_else(store):
+    """So many of each queue, of known kinds, with payloads that this code can read; other apps have jobs of their own."""
+    enqueued(store, *(new(queue=queue) for queue in ("mail", "slow") for _ in range(3)))
+    unknown, newer = enqueued(store, new(kind="nobody"), new(kind="sum", version=4))
+    (old,) = enqueued(store, new(kind="sum", version=2))
+    with open_store(store_address(store), app="other") as other:
+        enqueued(other)
+        assert [job.queue for job in claimed(other, worker(other), 9)] == ["mail"]
+    found = store.turn(worker(store), [], {"mail": 9, "slow": 1, "none": 5}, KINDS).claimed
+    assert [job.queue for job in found] == ["mail"] * 4 + ["slow"]
+    assert found[3].id == old
+    assert {store.job(each).state for each in (unknown, newer)} == {"ready"}
+    assert store.turn(worker(store), [], {"mail": 9}, {}).claimed == []
+    assert [job.id for job in store.turn(worker(store), [], {"mail": 9}, {"sum": 4, "send": 1}).claimed] == [newer]
+
+
+def store_address(store):
+    database = store._database
+    if database.name == "sqlite":
+        return f"sqlite:///{database.path}"
+    settings = database._settings
+    return f"postgresql://{settings['user']}:@/{settings['dbname']}?host={settings['host']}"
+
+
+def test_a_success_is_on_record_with_its_result(store):
+    """One row for the attempt; the job has its result, no owner and no error, and is never claimed again."""
+    (number,) = enqueued(store)
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    before = store.job(number)
+    assert finished(store, lease, end(job, result=b"42", unique_for_us=7)) == ()
+    row = store.job(number)
+    assert (row.state, row.status, row.result, row.worker, row.error) == ("succeeded", "succeeded", b"42", None, None)
+    assert row.ended_us >= before.claimed_us
+    assert row.unique_until_us == row.ended_us + 7
+    (attempt,) = store.job_attempts(number)
+    assert attempt == (number, 1, 1, lease.key, job.claimed_us, 5, "succeeded", None, None, None, None, None)
+    assert claimed(store, lease, 9) == []
+
+
+def test_a_failed_attempt_waits_for_its_next_run(store):
+    """The delay is on record where everybody sees it; when it is over, the job is claimed with another token and number."""
+    (number,) = enqueued(store)
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    finished(store, lease, end(job, "waiting", delay_us=30 * SECOND, error="no answer", error_class="server_error"))
+    row, (attempt,) = store.job(number), store.job_attempts(number)
+    assert (row.state, row.status, row.error, row.error_class, row.attempts) == (
+        "waiting", "queued", "no answer", "server_error", 1
+    )  # fmt: skip
+    assert row.previous_us == 30 * SECOND
+    assert (attempt.outcome, attempt.error, attempt.next_run_us) == ("failed", "no answer", row.due_us)
+    assert claimed(store, lease) == []
+    (again,) = claimed(store, lease, ahead_us=30 * SECOND)
+    assert (again.token, again.attempts, again.made, again.previous_us) == (2, 2, 2, 30 * SECOND)
+    assert again.began_us == job.began_us
+    finished(store, lease, end(again))
+    assert story(store, number) == (["failed", "succeeded"], "succeeded")
+    assert store.job(number).error is None
+
+
+def test_what_is_given_back_is_not_charged(store):
+    """Released or snoozed: the attempt is on record and does not count; the first snooze is remembered."""
+    (number,) = enqueued(store)
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    finished(store, lease, end(job, "ready", "released", charged=False))
+    assert store.job(number).attempts == 0
+    (job,) = claimed(store, lease)
+    assert (job.attempts, job.made, job.snoozed_us) == (1, 2, None)
+    finished(store, lease, end(job, "waiting", "snoozed", delay_us=SECOND, charged=False))
+    first = store.job(number).snoozed_us
+    assert (first is not None, store.job(number).previous_us) == (True, None)
+    (job,) = claimed(store, lease, ahead_us=SECOND)
+    assert (job.attempts, job.made, job.snoozed_us) == (1, 3, first)
+    finished(store, lease, end(job, "waiting", "snoozed", delay_us=SECOND, charged=False))
+    assert store.job(number).snoozed_us == first
+    assert story(store, number) == (["released", "snoozed", "snoozed"], "waiting")
+
+
+def test_a_failed_job_leaves_a_dead_letter_in_the_same_transaction(store):
+    """C-14: the letter and the state are there together."""
+    (number,) = enqueued(store)
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    last = failed(job)
+    finished(store, lease, last)
+    row = store.job(number)
+    assert (row.state, row.error, row.stop_reason, row.letter) == ("failed", "no answer", "exhausted", last.letter.id)
+    letter = store.letter(row.letter)
+    assert (letter.kind, letter.pipeline, letter.item_key, letter.status, letter.replays) == (
+        "job", "send", str(number), "open", 0
+    )  # fmt: skip
+    (attempt,) = store.job_attempts(number)
+    assert (attempt.outcome, attempt.stop_reason, attempt.next_run_us) == ("failed", "exhausted", None)
+
+
+def test_an_end_whose_letter_cannot_be_written_is_no_end(store):
+    """C-14: if the letter cannot be kept, the job goes on being processed."""
+    first, second = enqueued(store, new(), new())
+    lease = worker(store)
+    one, two = claimed(store, lease, 2)
+    finished(store, lease, failed(one))
+    before = contents(store)
+    doubled = failed(two)._replace(letter=store.letter(store.job(first).letter))
+    with pytest.raises(StoreRefused):
+        finished(store, lease, doubled)
+    assert contents(store) == before
+    assert store.job(second).state == "processing"
+
+
+def test_a_late_end_changes_nothing_and_is_told(store):
+    """Whoever does not have the newest token is told so; what is on record stays."""
+    first, second = enqueued(store, new(), new())
+    lease = worker(store)
+    one, two = claimed(store, lease, 2)
+    before = contents(store)
+    late = end(one._replace(token=0), "failed")
+    assert finished(store, lease, late, end(two._replace(token=9))) == (first, second)
+    assert contents(store) == before
+    assert finished(store, lease, end(one), late) == (first,)
+    assert story(store, first) == (["succeeded"], "succeeded")
+
+
+def test_a_turn_that_comes_again_is_not_late(store):
+    """The answer to its commit was lost: what it has written is there once, and what it has claimed is given again."""
+    first, second, third = enqueued(store, new(), new(), new())
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    store.turn(lease, [end(job)], {"mail": 1}, KINDS)  # nobody hears what this says
+    before = contents(store)
+    again = store.turn(lease, [end(job)], {}, KINDS, known=[job.id])
+    assert (again.lost, [found.id for found in again.claimed]) == ((), [second])
+    assert contents(store) == before
+    assert store.turn(lease, [], {"mail": 1}, KINDS, known=[second]).claimed[0].id == third
+    assert story(store, first) == (["succeeded"], "succeeded")
+
+
+def test_a_worker_that_lost_its_lease_neither_claims_nor_ends(store):
+    """What it says is refused as a whole, and nothing of it is written."""
+    enqueued(store, new(), new())
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    store.drop_lease(lease)
+    before = contents(store)
+    with pytest.raises(LeaseLost):
+        store.turn(lease, [end(job)], {"mail": 1}, KINDS)
+    assert contents(store) == before
+
+
+def test_a_cursor_skips_what_was_claimed_before(store):
+    """Only later jobs of the same priority are looked at, until somebody looks from the start."""
+    ids = enqueued(store, *(new() for _ in range(6)), new(priority=1))
+    lease = worker(store)
+    assert claimed(store, lease)[0].priority == 1
+    found = claimed(store, lease, 2, after={"mail": (0, ids[1])})
+    assert [job.id for job in found] == ids[2:4]
+    assert claimed(store, lease, 2, after={"mail": (1, 0)}) == []
+    assert [job.id for job in claimed(store, lease, 9)] == [*ids[:2], *ids[4:6]]
+
+
+def test_a_unique_key_is_held_until_its_job_has_failed_or_was_cancelled(store):
+    """C-20: a second enqueue gives the job that is there; of another kind or app it is another key."""
+    (first,) = store.enqueue([new(key="f-1")])
+    assert first.new
+    assert store.enqueue([new(key="f-1"), new(key="f-1")]) == [Enqueued(first.id, new=False)] * 2
+    assert store.enqueue([new(kind="sum", key="f-1")])[0].new
+    assert store.enqueue_many([new(key="f-1"), new(key="f-2"), new(key="f-2"), new()]) == 2
+    lease = worker(store)
+    job = next(job for job in claimed(store, lease, 9) if job.id == first.id)
+    assert store.enqueue([new(key="f-1")]) == [Enqueued(first.id, new=False)]
+    finished(store, lease, failed(job))
+    (second,) = store.enqueue([new(key="f-1")])
+    assert (second.new, second.id > first.id) == (True, True)
+    (job,) = claimed(store, lease)
+    finished(store, lease, end(job))
+    assert store.enqueue([new(key="f-1")]) == [Enqueued(second.id, new=False)]
+
+
+@pytest.mark.parametrize("key", ["zero \0, half \ud800", "x" * 5000, "", "ключ"])
+def test_any_text_is_a_unique_key(store, key):
+    """No database has to be able to hold or index it as it is."""
+    (first,) = store.enqueue([new(key=key)])
+    assert store.enqueue([new(key=key)]) == [Enqueued(first.id, new=False)]
+    assert store.enqueue([new(key=f"{key}!")])[0].new
+
+
+def test_many_jobs_are_enqueued_at_once_or_not_at_all(store):
+    """The number of new ones; one that cannot be kept leaves none."""
+    assert store.enqueue_many(new(str(number).encode()) for number in range(2500)) == 2500
+    assert store.enqueue_many([]) == 0
+    before = contents(store)
+    with pytest.raises(StoreRefused, match="at most 1,048,576 bytes, got: 1,048,577"):
+        store.enqueue_many([new(), new(b"x" * (2**20 + 1))])
+    assert contents(store) == before
+    found = claimed(store, worker(store), 5000)
+    assert [job.payload for job in found] == [str(number).encode() for number in range(2500)]
+
+
+def test_a_payload_that_is_too_large_is_refused_without_showing_it(store):
+    """The sentence has the size and the way out."""
+    with pytest.raises(StoreRefused) as refused:
+        store.enqueue([new(b"secret" * 200_000)])
+    assert "the payload of a job 'send'" in str(refused.value)
+    assert "secret" not in str(refused.value)
+    store.most_job_bytes = 3 * 2**20
+    enqueued(store, new(b"secret" * 200_000))
+    assert sql(store, "select count(*) from outlast_jobs") == [(1,)]
+
+
+def test_the_table_of_moves_has_every_state_and_leaves_no_end_by_itself():
+    """`succeeded` is never left; `failed` and `cancelled` only towards ready, which is an operator's requeue."""
+    assert set(JOB_MOVES) == {state for states in JOB_STATES.values() for state in states}
+    assert {state: set(JOB_MOVES[state]) for state in JOB_ENDS} == {
+        "succeeded": set(),
+        "failed": {"ready"},
+        "cancelled": {"ready"},
+    }
+
+
+def test_a_job_cannot_be_ended_against_the_table_of_moves(store):
+    """A caller's mistake is told before anything is written."""
+    enqueued(store)
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    with pytest.raises(ValueError, match=r"expected a job that was processed to become .* got: 'processing'"):
+        finished(store, lease, end(job, "processing", "failed"))
