@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from outlast.errors import PermanentFailure as PermanentFailure
     from outlast.errors import TemporaryFailure as TemporaryFailure
     from outlast.errors import TotalTimeoutError as TotalTimeoutError
+    from outlast.jobs.worker import WorkResult as WorkResult
     from outlast.kernel.aliases import Category as Category
     from outlast.kernel.aliases import ErrorSpec as ErrorSpec
     from outlast.kernel.aliases import Jitter as Jitter
@@ -91,6 +92,7 @@ _ROOMS = {
     "components": "Files Query Table",
     "deadletters": "DeadLetter DeadLetters FailureGroup",
     "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError LeaseLost LimitExceededError OutlastError PermanentFailure TemporaryFailure TotalTimeoutError",
+    "jobs.worker": "WorkResult",
     "kernel.aliases": "Category ErrorSpec Jitter Seconds StopReason",
     "kernel.clock": "Stop",
     "limits": "Limit Rate",

@@ -151,16 +151,11 @@ def _follows(
     return inner if final and inner is not None and not isinstance(answer, str) else answer
 
 
-def exhausted(job: ClaimedJob, policy: RetryPolicy) -> bool:
-    """
-    Whether it was claimed with no attempt left, after crashes: who has rescued it did not know how many it has. Then it
-    ends without being run.
-    """
-    return job.attempts > policy.max_attempts
-
-
 def lost(job: ClaimedJob, when: When, letter: str) -> JobEnd:
-    """It has no attempt left, because workers died with it."""
+    """
+    It was claimed with no attempt left, because workers died with it, and who has rescued it did not know how many it
+    has. It ends without being run.
+    """
     error = TemporaryFailure(
         f"no attempt of {job.kind} is left: {job.crashes} of {job.attempts - 1} ended with the crash of their worker",
         error_class="worker_lost",
@@ -172,18 +167,18 @@ def lost(job: ClaimedJob, when: When, letter: str) -> JobEnd:
 
 
 def after_crash(
-    orphan: Orphan, policy: RetryPolicy | None, *, roll: float, letter: str, now_us: int, owner: str
+    orphan: Orphan, policy: RetryPolicy | None, *, roll: float, letter: str, now_us: int
 ) -> Rescue:
     """
     What becomes of a job whose worker is gone. Whoever asks need not know the kind of the job: `policy` is None then,
     the wait is that of `presets.jobs`, and whoever claims it sees whether an attempt is left.
     """
     known = policy or presets.jobs
-    text = f"the worker {_process(owner)} ended while it ran this job"
+    text = "its worker ended while it ran this job"
     error = TemporaryFailure(text, error_class="worker_lost")
     said: dict[str, Any] = {"error": text, "error_type": "WorkerLost", "error_class": "worker_lost"}
     if orphan.crashes >= POISON:
-        text = f"{orphan.crashes} workers ended while they ran this job, the last of them {_process(owner)}: it is not tried again"
+        text = f"{orphan.crashes} workers ended while they ran this job: it is not tried again"
         said = {"error": text, "error_type": "WorkerLost", "error_class": "poison"}
         reason: StopReason = "poison"
     elif policy is not None and orphan.attempts >= policy.max_attempts:
@@ -199,17 +194,6 @@ def after_crash(
     when = When(orphan.claimed_us, max(0, now_us - orphan.claimed_us))
     row = _letter(orphan, said, classify(error), when, letter, reason)
     return Rescue("failed", stop_reason=reason, letter=row, **said)
-
-
-def _process(owner: str) -> str:
-    """
-    The process behind the owner of a lease, for people.
-
-    >>> _process("ml-7/4026531836:4711:8832:3")
-    'process 4711 on ml-7'
-    """
-    host, _, rest = owner.partition(":")
-    return f"process {rest.partition(':')[0]} on {host.partition('/')[0]}"
 
 
 def _kept_out(error: Exception, reason: StopReason | None) -> float | None:

@@ -280,6 +280,9 @@ class JobRunner:
         """Begin with a job that was claimed."""
         kind = self.kinds[job.kind]
         active = ActiveJob(self, job, kind, came)
+        if job.attempts > kind.policy.max_attempts:
+            self.loop.call_soon(self._spent, active)
+            return active
         if kind.is_async:
             work = self._bare(active) if kind.bare else self._guarded(active)
             active.task = self.loop.create_task(work, context=self._base.copy())
@@ -434,6 +437,18 @@ class JobRunner:
         self._freed(active)
 
     # -- giving up ---------------------------------------------------------------------------------------------------
+
+    def _spent(self, active: ActiveJob) -> None:
+        """Claimed with no attempt left, after crashes: it ends without being run."""
+        if not active.over and active.why is None:
+            self._end(active, outcome.lost(active.job, active.when(active.came), self._world.ids.new()))
+        self._leave(active)
+
+    def cut_off(self, active: ActiveJob) -> None:
+        """The worker ends, and its code still runs: it is given back, and what that code brings changes nothing."""
+        if not active.over:
+            active.why = "release"
+            self._end(active, self._failure(active, InterruptedError()))
 
     def give_up(self, active: ActiveJob, why: Why) -> None:
         """Have it end, if it lets itself be ended. What is lost is over at once."""

@@ -48,6 +48,7 @@ class TurnBatch:
         "idle",
         "lost",
         "most",
+        "queues",
         "released",
         "wants",
     )
@@ -65,6 +66,7 @@ class TurnBatch:
         self.lost: tuple[int, ...] = ()
         self.cancelled: tuple[int, ...] = ()
         self.idle: Idle | None = None
+        self.queues: list[str] = []  # that have jobs to claim, if all are served
 
     @property
     def empty(self) -> bool:
@@ -90,7 +92,7 @@ class Tenure:
         wanted: Callable[[Tenure, tuple[tuple[int, int], ...]], None],
     ) -> None:
         """
-        `prepare` and `written` are called in the loop around each turn; `failed` when the lease is lost (`LeaseLost`)
+        `queues` are those that it serves; None: all. `prepare` and `written` are called in the loop around each turn; `failed` when the lease is lost (`LeaseLost`)
         or nothing can be written; `wanted` with the ids and tokens of jobs that an operator has cancelled.
         """
         loop = asyncio.get_running_loop()
@@ -165,6 +167,8 @@ class Tenure:
                 )
                 turn.lost, turn.claimed, turn.cancelled = done
             if turn.asks_idle and not turn.claimed:
+                if self._queues is None:
+                    turn.queues = self.store.ready_queues()
                 turn.idle = self.store.idle(self._queues, self._kinds, ahead_us=turn.ahead_us)
 
         keep_trying(do, "the store", self._give_up)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from contextvars import copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from outlast.jobs import telling
@@ -36,7 +35,10 @@ _RETENTION = 3600.0  # seconds
 
 
 class Upkeep:
-    """The thread. `found` is told in the loop which queues there are and how many jobs wait to run alone."""
+    """
+    The thread. In the loop, `woken` is called when jobs were brought back, `alone` when some wait to run with nothing
+    beside them.
+    """
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class Upkeep:
         kinds: Mapping[str, Kind],
         loop: asyncio.AbstractEventLoop,
         *,
-        found: Callable[[tuple[str, ...], int], None],
+        alone: Callable[[], None],
         woken: Callable[[], None],
     ) -> None:
         self._home = home
@@ -53,7 +55,7 @@ class Upkeep:
         self._kinds = kinds
         self._versions = {name: kind.declared.version for name, kind in kinds.items()}
         self._loop = loop
-        self._found = found
+        self._alone = alone
         self._woken = woken
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
@@ -91,8 +93,8 @@ class Upkeep:
         telling.rescued(rescued)
         if rescued:
             self._tell(self._woken)
-        queues, alone = self._store.look_around(self._versions, ahead_us=ahead_us())
-        self._tell(partial(self._found, tuple(queues), alone))
+        if self._store.waits_alone(self._versions):
+            self._tell(self._alone)
 
     def _decide(self, orphan: Orphan) -> Rescue:
         kind, world = self._kinds.get(orphan.kind), here.get()

@@ -101,17 +101,17 @@ class Notified(Waking):
 class Watched(Waking):
     """Looks at a file of SQLite's; enqueues of this process need not wait for that."""
 
-    def __init__(self, store: Store, wake: Callable[[], None]) -> None:
-        super().__init__(store, wake)
-        self._seen = threading.Event()
+    _forget: Callable[[], None] | None = None
 
     def start(self) -> None:
-        self._forget = self._database.told.add(self._wake)
+        self._forget = self._database.listen(self._wake)
         super().start()
 
     def close(self) -> None:
         super().close()
-        self._forget()
+        if self._forget is not None:
+            self._forget()
+            self._forget = None
 
     def _listen(self, connection: Any) -> None:
         look = connection.execute

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from outlast.errors import LeaseLost
 from outlast.jobs import telling
 from outlast.jobs.handle import ahead_us
-from outlast.jobs.outcome import When, exhausted, lost
 from outlast.jobs.running import JobRunner, Kind
 from outlast.jobs.tenure import Tenure, register
 from outlast.jobs.upkeep import Upkeep
@@ -180,7 +179,7 @@ class Worker:
             returned=self._returned,
             stop=self._stop,
         )
-        upkeep = Upkeep(self._home, store, kinds, loop, found=self._found, woken=self._woken, every=self._bounds is None)
+        upkeep = Upkeep(self._home, store, kinds, loop, alone=self._leave_room, woken=self._woken)
         waking = waking_for(store, lambda: _unless_closed(loop, self._woken))
         ringing = loop.create_task(self._ring())
         try:
@@ -251,13 +250,8 @@ class Worker:
         self._runner.threads.close()
         if tenure is not None:
             await aside(tenure.close)
-            if not self._runs_on():
-                await aside(tenure.give_back)
+            await aside(tenure.give_back)
         self._runner.threads.abandon()
-
-    def _runs_on(self) -> bool:
-        """Whether code of a job still runs that is on record as held by this worker."""
-        return False
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
@@ -369,15 +363,11 @@ class Worker:
             self._polling.cancel()
         self._polling = self._loop.call_at(due, self._ask)
 
-    def _found(self, queues: tuple[str, ...], alone: int) -> None:
-        """What the upkeep has seen: the queues that there are, and how many jobs wait to run alone."""
-        if self._bounds is None and (new := [queue for queue in queues if queue not in self._queues]):
-            self._queues = (*self._queues, *new)
-            self._ask()
-        if alone and not self._wants_alone and self._alone is None:
+    def _leave_room(self) -> None:
+        """A job waits that must run alone: claim nothing else for a while."""
+        if not self._wants_alone and self._alone is None and self._loop is not None:
             self._wants_alone = True
-            if self._loop is not None:
-                self._loop.call_later(self._patience, self._impatient)
+            self._loop.call_later(self._patience, self._impatient)
             self._ask()
 
     def _impatient(self) -> None:
@@ -439,7 +429,6 @@ class Worker:
                 self._patience = _PATIENCE
             else:
                 self._wants_alone = False
-                self._asked = True
         elif turn.wants and len(claimed) < turn.most:
             found: dict[str, int] = {}
             for job in claimed:
@@ -447,8 +436,11 @@ class Worker:
             self._quiet.update(queue for queue, room in turn.wants.items() if found.get(queue, 0) < min(room, turn.most))
         elif turn.wants:
             self._asked = True  # there may be more
-        if turn.idle is not None:
-            self._judge(turn.idle)
+        if new := [queue for queue in turn.queues if queue not in self._queues]:
+            self._queues = (*self._queues, *new)
+            self._asked = True
+        elif turn.idle is not None:
+            self._judge(turn.idle, alone=turn.alone)
         elif self._polling is None or self._polling.when() <= asyncio.get_running_loop().time():
             self._poll(POLL)
         if self._until_idle and not self._running and turn.idle is None:
@@ -505,22 +497,20 @@ class Worker:
             if heard or (failures and state != "succeeded"):
                 telling.ended(active, end, state)
 
-    def _judge(self, idle: Idle) -> None:
+    def _judge(self, idle: Idle, *, alone: bool) -> None:
         """Nothing could be claimed: how long to wait, and for what."""
         self._later = idle
         if not self._until_idle:
-            wait = POLL if idle.next_due_us is None else min(POLL, max(0.0, idle.next_in))
-            self._poll(wait)
+            self._poll(min(POLL, _until_due(idle)))
             return
         if self._running or self._asked:
             return
-        if idle.due or idle.processing:
-            if idle.alone:
-                self._wants_alone = self._asked = True
-            else:
-                self._poll(_SOON)
+        if idle.due and not alone and not idle.processing:
+            self._wants_alone = self._asked = True  # it may be one that must run alone
+        elif idle.due or idle.processing:
+            self._poll(_SOON)
         elif idle.later and self._due_later:
-            self._timers.add(self._clock.monotonic() + max(0.0, idle.next_in), None)
+            self._timers.add(self._clock.monotonic() + _until_due(idle), None)
         elif not self._done.done():
             self._done.set_result(None)
 
@@ -604,6 +594,11 @@ _COUNTED_STATES = {
     "alone": "requeued",
     "held": "requeued",
 }
+
+
+def _until_due(idle: Idle) -> float:
+    """Seconds until the first job is due."""
+    return float("inf") if idle.next_due_us is None else max(0.0, (idle.next_due_us - idle.now_us) / 1e6)
 
 
 def _declared(kinds: Mapping[str, Kind]) -> tuple[str, ...]:

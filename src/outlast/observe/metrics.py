@@ -135,6 +135,21 @@ STATE = Metric(
     "1 for the state that a circuit breaker is in, 0 for the others, as far as this process knows.",
     "gauge",
 )
+JOBS = Metric(
+    "outlast_jobs_total",
+    ("kind", "status"),
+    "Jobs that succeeded or failed for good, were requeued after an attempt that failed, given back, snoozed or cancelled.",
+)
+JOB_SECONDS = Metric(
+    "outlast_job_success_seconds_total",
+    ("kind",),
+    "Seconds from the enqueueing of jobs to their success, added up; divided by the jobs that succeeded it is the mean time to success.",
+)
+WORKERS_LOST = Metric(
+    "outlast_workers_lost_total",
+    (),
+    "Workers of jobs that were found dead, by the process that took their jobs over.",
+)
 METRICS: Final = (
     RETRIES,
     SUCCESSES,
@@ -155,6 +170,9 @@ METRICS: Final = (
     OVER,
     TRANSITIONS,
     STATE,
+    JOBS,
+    JOB_SECONDS,
+    WORKERS_LOST,
 )
 
 _REACHED: dict[type[Event], str] = {
@@ -188,7 +206,7 @@ class Sample(NamedTuple):
 
     metric: Metric
     labels: dict[str, str]
-    value: int
+    value: float
 
 
 class Samples:
@@ -237,6 +255,16 @@ class Samples:
                 yield self._one(LETTERS, event.pipeline or "", status)
             case told.DeadLettersOverThreshold():
                 yield self._one(OVER, str(event.threshold))
+            case told.JobSucceeded():
+                yield self._one(JOBS, event.kind, "succeeded")
+                yield self._one(JOB_SECONDS, event.kind, value=event.since_enqueued)
+            case told.JobFailed():
+                yield self._one(JOBS, event.kind, "cancelled" if event.reason == "cancelled" else "failed")
+            case told.JobRequeued():
+                put_off = event.outcome in {"released", "snoozed"}
+                yield self._one(JOBS, event.kind, event.outcome if put_off else "requeued")
+            case told.WorkerLost():
+                yield self._one(WORKERS_LOST)
             case told.RunFinished():
                 yield self._one(RUNS, event.pipeline or "", event.status)
             case told.RunEvent():
@@ -279,7 +307,7 @@ class Samples:
             summed[labels] = sample._replace(value=before + value)
         yield from summed.values()
 
-    def _one(self, metric: Metric, *values: str, value: int = 1) -> Sample:
+    def _one(self, metric: Metric, *values: str, value: float = 1) -> Sample:
         labels = {
             label: self._bounded(metric.name, label, said) for label, said in zip(metric.labels, values, strict=True)
         }

@@ -176,6 +176,7 @@ class Jobs:
         wants: Mapping[str, int],
         kinds: Mapping[str, int],
         *,
+        most: int | None = None,
         alone: bool = False,
         after: Mapping[str, tuple[int, int]] | None = None,
         known: Collection[int] | None = None,
@@ -186,6 +187,7 @@ class Jobs:
         jobs of these `kinds`, up to the version of the payload that each names. One transaction: `LeaseLost` if the
         lease is not the newest, and then nothing is written.
 
+        `most`: no more than so many of all queues together, the first of them first.
         `alone`: at most one job that has crashed two workers, and nothing else; of the queues in `wants`.
         `after`: by queue, the priority and the id of the job claimed last. Only later ones of the same priority are
         looked at; whoever uses it looks from the start when fewer than wanted come, and about once a second.
@@ -203,12 +205,18 @@ class Jobs:
             claimed: list[ClaimedJob] = []
             if known is not None:
                 claimed += turns.again(tx, app, lease, known)
-            for queue, most in wants.items():
-                if alone and not claimed:
-                    claimed += turns.claim(database, tx, app, lease, queue, min(1, most), kinds, now, state="alone")
-                elif most > 0 and not alone:
-                    place = None if after is None else after.get(queue)
-                    claimed += turns.claim(database, tx, app, lease, queue, most, kinds, now, after=place)
+            left = most
+            for queue, wanted in wants.items():
+                room = wanted if left is None else min(wanted, left)
+                if room <= 0 or (alone and claimed):
+                    continue
+                place = None if after is None or alone else after.get(queue)
+                state = "alone" if alone else "ready"
+                found = turns.claim(
+                    database, tx, app, lease, queue, 1 if alone else room, kinds, now, after=place, state=state
+                )
+                claimed += found
+                left = None if left is None else left - len(found)
         return Turn(lost, claimed, cancelled)
 
     # -- what is on record ---------------------------------------------------------------------------------------------

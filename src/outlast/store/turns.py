@@ -331,7 +331,7 @@ def claim(
     state: str = "ready",
 ) -> list[ClaimedJob]:
     """Claim at most so many jobs of a queue."""
-    known, values = _known(database, kinds)
+    known, values = known_kinds(database, kinds)
     order = "priority desc, id" if state == "ready" else "id"
     where = f"app = ? and queue = ? and state = '{state}' and ({known})"
     given: list[Any] = [app, queue, *values]
@@ -363,7 +363,7 @@ def again(tx: Transaction, app: str, lease: Lease, known: Iterable[int]) -> list
     return sorted((_claimed(row) for row in rows if row[0] not in mine), key=_order)
 
 
-def _known(database: Database, kinds: Mapping[str, int]) -> tuple[str, list[Any]]:
+def known_kinds(database: Database, kinds: Mapping[str, int]) -> tuple[str, list[Any]]:
     """Which kinds a worker knows up to which version of the payload."""
     by_version: dict[int, list[str]] = {}
     for kind, version in kinds.items():
