@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from outlast.store.records import JobEnd, NewJob
+from outlast.store.records import JobEnd, NewJob, Rescue
 from stores import letter as dead_letter
 
 KINDS = {"send": 1, "sum": 3}
@@ -55,3 +55,26 @@ def finished(store, lease, *ends):
 def story(store, number):
     """The outcomes of a job's attempts, and its state."""
     return [attempt.outcome for attempt in store.job_attempts(number)], store.job(number).state
+
+
+def dead(*owners):
+    """Says which owners are certainly dead."""
+    return lambda owner: owner in owners
+
+
+def rescued(store, *owners, decide=None, **how):
+    """What a sweep brings back: the id and the state of each job."""
+    return [(job.id, job.state) for job in store.sweep(dead(*owners), decide or by_crashes, **how)]
+
+
+def by_crashes(orphan):
+    """D-16: claimable at once, then alone after a delay, then poison."""
+    if orphan.crashes == 1:
+        return Rescue("ready", error="its worker was lost", error_type="WorkerLost", error_class="worker_lost")
+    if orphan.crashes == 2:
+        return Rescue("alone", 30 * SECOND, error="its worker was lost", error_class="worker_lost")
+    kept = dead_letter(
+        orphan.id, seq=None, pipeline=orphan.kind, stage=orphan.kind, kind="job", item_key=str(orphan.id),
+        error_class="poison",
+    )  # fmt: skip
+    return Rescue("failed", error="three workers were lost", error_class="poison", stop_reason="exhausted", letter=kept)

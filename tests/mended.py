@@ -82,7 +82,7 @@ def slowly() -> None:
     os.pwrite = pieces
     for owner, name in (
         (Store, "write"),
-        (tables.Inserted, "settle"),
+        (tables.TableSink, "settle"),
         (parquet.Parquet, "_build"),
         (Store, "hold_sink"),
     ):

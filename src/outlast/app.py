@@ -78,9 +78,9 @@ class App(Home):
     The values of its `secrets` are removed from every log line, event and record, from the moment it is made. A `codec`
     with ``encode`` and ``decode``, both from bytes to bytes, changes what is stored of items, for example encrypts it.
     `retention_days` says how long what is over is kept: ``runs``, ``dead_letters`` (90 days, if nothing else is said),
-    ``events``; and after how many days ``open_dead_letters`` are put away. None is for ever. It is applied when the
-    store is opened and when a run has ended. When more dead letters are open at the end of a run than
-    `dead_letter_threshold`, an event tells it.
+    ``events``, ``jobs`` that succeeded or were cancelled (7 days), ``failed_jobs`` (90 days); and after how many days
+    ``open_dead_letters`` are put away. None is for ever. It is applied when the store is opened and when a run has
+    ended. When more dead letters are open at the end of a run than `dead_letter_threshold`, an event tells it.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ import pytest
 
 import outlast
 from captured import captured
-from outlast.components.lines import Appended, Lines, Rows
+from outlast.components.lines import FileSink, Lines, Rows
 from outlast.components.parquet import Parquet
 from outlast.pipeline import replays
 from outlast.pipeline.plan import Tuning
@@ -61,7 +61,7 @@ def test_a_file_that_is_changed_in_mid_run_fails_the_run(app, tmp_path, monkeypa
     monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(batches=BatchLimits(entries=20)))
     sink = tmp_path / name
     file = sink if name != "out.parquet" else Path(f"{sink}.spool")
-    settle, finish, settled = Appended.settle, type(outlast.components.open_sink(sink)).finish, []
+    settle, finish, settled = FileSink.settle, type(outlast.components.open_sink(sink)).finish, []
 
     def settling(self):
         settle(self)
@@ -75,7 +75,7 @@ def test_a_file_that_is_changed_in_mid_run_fails_the_run(app, tmp_path, monkeypa
             HARMS[harm](file)
         finish(self)
 
-    monkeypatch.setattr(Appended, "settle", settling)
+    monkeypatch.setattr(FileSink, "settle", settling)
     monkeypatch.setattr(type(outlast.components.open_sink(sink)), "finish", finishing)
     rows = [{"n": n} for n in range(200)]
     result = pipeline(app).run(rows, run_key="k", sink=sink, check=False, ordered=True)

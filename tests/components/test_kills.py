@@ -31,7 +31,7 @@ from outlast.store import Store
 
 # As on a slow disk: files grow in pieces, commits take their time, and so does the making of the Parquet file. Kills then hit the moments in between.
 outlast.Pipeline._tuning = Tuning(batches=BatchLimits(entries=60))
-piecemeal, write, stage, settle, build = os.pwrite, Store.write, tables.Inserted.write, tables.Inserted.settle, parquet.Parquet._build
+piecemeal, write, stage, settle, build = os.pwrite, Store.write, tables.TableSink.write, tables.TableSink.settle, parquet.Parquet._build
 
 def slow(file, data, at):
     time.sleep(0.0003)
@@ -45,7 +45,7 @@ def before_and_after(do):
         return done
     return call
 
-os.pwrite, Store.write, tables.Inserted.settle, parquet.Parquet._build = slow, *map(before_and_after, (write, settle, build))
+os.pwrite, Store.write, tables.TableSink.settle, parquet.Parquet._build = slow, *map(before_and_after, (write, settle, build))
 
 @outlast.stage
 def parse(row):

@@ -13,7 +13,6 @@ from decimal import Decimal
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-import datasets
 import duckdb
 import numpy as np
 import pandas as pd
@@ -340,6 +339,8 @@ def test_without_pyarrow_the_extra_is_named(monkeypatch, tmp_path):
 
 def test_datasets_are_sources_whole_and_streamed(app, tmp_path):
     """S3-39: a Dataset, and an IterableDataset from files and from a generator; several splits are not guessed at."""
+    import datasets  # of all that is read here the one that takes seconds to load
+
     whole = datasets.Dataset.from_dict({"id": list(range(1500)), "text": ["é"] * 1500})
     wanted = [{"id": n, "text": "é"} for n in range(1500)]
     assert outputs(app, whole) == wanted

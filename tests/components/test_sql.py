@@ -22,7 +22,7 @@ import outlast
 from captured import captured
 from outlast.components import open_source
 from outlast.components.sql import said
-from outlast.components.tables import STAGE, Inserted
+from outlast.components.tables import STAGE, TableSink
 from outlast.pipeline.plan import Tuning
 from outlast.store import Store, StoreRefused
 from outlast.testing import virtual_time
@@ -422,17 +422,17 @@ def test_values_arrive_as_they_are_whether_moved_at_once_or_after_a_crash(app, d
     )
     row = {f"c_{name}": value for name, (_, value) in VALUES.items()}
     table = outlast.Table(database.address, database.table)
-    settle = Inserted.settle
+    settle = TableSink.settle
 
     def dies(sink):
         raise outlast.PermanentFailure("as if it had died here")
 
-    monkeypatch.setattr(Inserted, "settle", dies)
+    monkeypatch.setattr(TableSink, "settle", dies)
     died = pipeline(app).run([{"n": 1, **row}], run_key="k", sink=table, check=False)
     assert (died.status, died.reason) == ("failed", "store_error")
     assert database.rows() == []
     assert database.staged() == 1
-    monkeypatch.setattr(Inserted, "settle", settle)
+    monkeypatch.setattr(TableSink, "settle", settle)
     pipeline(app).run([{"n": 1, **row}, {"n": 2, **row}], run_key="k", sink=table)
     first, second = database.rows()
     assert (first[0], second[0]) == (1, 2)
@@ -473,14 +473,14 @@ def test_a_batch_of_somebody_who_lost_the_run_never_counts(database):
     """D-15: a number that was committed is one lease's own; what another one staged, also later, is thrown away."""
     database.make("id integer primary key")
     table = outlast.Table(database.address, database.table)
-    old, new = Inserted(table), Inserted(table)
+    old, new = TableSink(table), TableSink(table)
     old.open(None, run="r", token=1)
     new.open(0, run="r", token=2)  # somebody else took over
     late = old.write([old.encode({"id": 1})], [])  # the old one did not notice
     good = new.write([new.encode({"id": 2})], [])
     assert good > late
     new.close()  # committed in the store, and dead before it was moved
-    again = Inserted(table)
+    again = TableSink(table)
     again.open(good, run="r", token=3)
     old.settle()  # wakes up: there is nothing of its own any more
     assert database.rows() == [(2,)]
@@ -496,13 +496,13 @@ def test_rows_that_somebody_is_moving_at_this_moment_are_not_moved_twice(databas
     database.make("id integer")
     inside, looked = threading.Event(), threading.Event()
 
-    class Slow(Inserted):
+    class Slow(TableSink):
         def _remember(self, *given):  # its rows are inserted, and not committed
             inside.set()
             looked.wait(0.5)
             super()._remember(*given)
 
-    class Next(Inserted):
+    class Next(TableSink):
         def _found(self, *given, **how):
             found = super()._found(*given, **how)
             looked.set()
@@ -525,7 +525,7 @@ def test_rows_that_somebody_is_moving_at_this_moment_are_not_moved_twice(databas
 def test_settling_twice_moves_once(database):
     """The answer to the commit may be lost: the same batch is settled again."""
     database.make("id integer primary key, n integer")
-    sink = Inserted(outlast.Table(database.address, database.table))
+    sink = TableSink(outlast.Table(database.address, database.table))
     sink.open(None, run="r", token=1)
     rows = [sink.encode({"id": 1, "n": 1})]
     number = sink.write(rows, [])
@@ -620,7 +620,7 @@ def test_a_key_that_somebody_else_takes_is_a_dead_letter(app, database, monkeypa
     """D-26: between the commit in the store and the move into the table; the other rows are there, the run ends, and a replay can mend it."""
     database.make("id integer primary key, text varchar(40)")
     table = outlast.Table(database.address, database.table)
-    settle, taken = Inserted.settle, []
+    settle, taken = TableSink.settle, []
 
     def late(sink):
         if not taken:
@@ -637,7 +637,7 @@ def test_a_key_that_somebody_else_takes_is_a_dead_letter(app, database, monkeypa
                 raise outlast.PermanentFailure("as if it had died here")
         return settle(sink)
 
-    monkeypatch.setattr(Inserted, "settle", late)
+    monkeypatch.setattr(TableSink, "settle", late)
     rows = [{"id": n, "text": f"ü{n}"} for n in range(20)]
     result = pipeline(app).run(rows, run_key="k", sink=table, item_key="id", check=False)
     if "crash" in moment:
@@ -683,7 +683,7 @@ def test_a_database_that_goes_away_is_waited_for(app, postgres, monkeypatch):
     postgres.execute(f"create table {name} (id integer)")
     with Proxy(postgres.socket) as proxy:
         url = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
-        write, settle, count = Inserted.write, Inserted.settle, []
+        write, settle, count = TableSink.write, TableSink.settle, []
 
         def cutting(method):
             def call(sink, *args):
@@ -694,8 +694,8 @@ def test_a_database_that_goes_away_is_waited_for(app, postgres, monkeypatch):
 
             return call
 
-        monkeypatch.setattr(Inserted, "write", cutting(write))
-        monkeypatch.setattr(Inserted, "settle", cutting(settle))
+        monkeypatch.setattr(TableSink, "write", cutting(write))
+        monkeypatch.setattr(TableSink, "settle", cutting(settle))
         with virtual_time():
             result = pipeline(app).run([{"id": n} for n in range(3000)], sink=outlast.Table(url, name))
     assert (result.status, result.counts.succeeded) == ("completed", 3000)
@@ -729,7 +729,7 @@ def test_a_table_that_vanishes_in_mid_run_ends_the_run_and_fails_no_item(app, da
 def test_a_batch_that_counts_stays_staged_until_there_is_a_table_for_it(app, database, monkeypatch, on_terms):
     """The table is gone between the trial and the move: that is no row's fault; the run says so, and goes on when the table is back."""
     database.make("id integer primary key")
-    settle, away = Inserted.settle, f"{database.table}_away"
+    settle, away = TableSink.settle, f"{database.table}_away"
 
     def too_late(sink):
         if sink._staged:
@@ -737,12 +737,12 @@ def test_a_batch_that_counts_stays_staged_until_there_is_a_table_for_it(app, dat
         return settle(sink)
 
     table = outlast.Table(database.address, database.table)
-    monkeypatch.setattr(Inserted, "settle", too_late)
+    monkeypatch.setattr(TableSink, "settle", too_late)
     on_terms(patience=0.0)
     result = pipeline(app).run([{"id": 1}, {"id": 2}], run_key="k", sink=table, check=False)
     assert (result.status, result.reason) == ("failed", "store_error")
     assert f"waits in {STAGE}" in result.why
-    monkeypatch.setattr(Inserted, "settle", settle)
+    monkeypatch.setattr(TableSink, "settle", settle)
     with pytest.raises(outlast.OutlastError, match="expected a table"):
         pipeline(app).run([{"id": 1}, {"id": 2}], run_key="k", sink=table)
     database.sql(f"alter table {away} rename to {database.table}")

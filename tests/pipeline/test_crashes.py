@@ -477,11 +477,11 @@ def test_a_run_that_is_cancelled_while_its_lease_is_waited_for_does_not_begin(ap
     assert (app.store.find_run("p", "k").status, app.store.run_lease(record.number, 0)) == ("cancelled", None)
 
 
-@pytest.mark.parametrize(("wish", "kept"), [("cancel", "cancel"), ("pause", None)])
-def test_a_wish_to_cancel_outlives_the_process_that_should_have_heard_it(app, wish, kept):
+@pytest.mark.parametrize(("asked", "kept"), [("cancel", "cancel"), ("pause", None)])
+def test_a_request_to_cancel_outlives_the_process_that_should_have_heard_it(app, asked, kept):
     """D-21: who was told that the run is asked to cancel is right, whichever process goes on with it."""
     record = app.store.open_run("p", "k", doubled(app)._plan(run_key="k").marks)
-    assert app.store.want(record.id, wish)
+    assert app.store.request_end(record.id, asked)
     lease = app.store.take_run(record.number, 0, "here", 20.0)
     assert app.store.set_run(lease, record.id, status="running")
     assert app.store.beat(lease)[1] == kept

@@ -244,24 +244,24 @@ def test_map_passes_signals_on(handlers):
 
 
 @contextmanager
-def ending(wish):
+def ending(asked):
     """A stage whose runs are asked to end in their middle."""
 
     @outlast.stage(concurrency=1)
     async def work(item):
         if item == SENT:
-            runners[-1].end(wish)
+            runners[-1].end(asked)
         return item
 
     with captured() as runners:
         yield work
 
 
-@pytest.mark.parametrize(("wish", "status"), [("pause", "paused"), ("cancel", "cancelled"), ("stop", "interrupted")])
-def test_a_run_that_others_end_does_not_return(app, wish, status):
+@pytest.mark.parametrize(("asked", "status"), [("pause", "paused"), ("cancel", "cancelled"), ("stop", "interrupted")])
+def test_a_run_that_others_end_does_not_return(app, asked, status):
     """D-21, user B3: RunInterrupted with the result and the way on; what follows in the program does not see half of the outputs."""
     with (
-        ending(wish) as work,
+        ending(asked) as work,
         pytest.raises(outlast.RunInterrupted, match=f"run k of p {status}: 5 of ") as ended,
     ):
         outlast.Pipeline("p", work, app=app).run(iter(range(10**9)), run_key="k")
@@ -269,7 +269,7 @@ def test_a_run_that_others_end_does_not_return(app, wish, status):
     assert ended.value.result.status == status
     (note,) = ended.value.__notes__
     assert ("another run_key" if status == "cancelled" else "run again with run_key='k'") in note
-    with ending(wish) as work:
+    with ending(asked) as work:
         assert outlast.Pipeline("q", work, app=app).run(iter(range(10**9)), check=False).status == status
     loaded = pickle.loads(pickle.dumps(ended.value))
     assert (type(loaded), loaded.result.status, loaded.__notes__) == (outlast.RunInterrupted, status, [note])

@@ -139,7 +139,7 @@ def watched(play):
 
     def after_return(scheduler, item):
         give_back(scheduler, item)
-        check(scheduler._decides)
+        check(scheduler._control)
 
     return (
         patch.object(Runner, "_recorded", after_commit),

@@ -41,8 +41,8 @@ def numbers(path):
 class Ending:
     """Ends a run when it is told to."""
 
-    def __init__(self, wish):
-        self.wish = wish
+    def __init__(self, request):
+        self.request = request
         self.runner = None
 
     def __enter__(self):
@@ -60,7 +60,7 @@ class Ending:
         self._patch.__exit__(*problem)
 
     def now(self):
-        self.runner.loop.call_soon_threadsafe(self.runner.end, self.wish)
+        self.runner.loop.call_soon_threadsafe(self.runner.end, self.request)
 
 
 # -- order ------------------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import outlast
-from outlast.components.lines import Appended
+from outlast.components.lines import FileSink
 from outlast.pipeline import lifecycle
 from stores import contents
 
@@ -129,7 +129,7 @@ def test_a_disk_that_cannot_be_written_to_binds_nothing(app, tmp_path, monkeypat
     """An error of the operating system while the sink is opened is a refusal, too."""
     before = contents(app.store)
     with monkeypatch.context() as patched:
-        patched.setattr(Appended, "_cut", lambda *_: (tmp_path / "nowhere").stat())
+        patched.setattr(FileSink, "_cut", lambda *_: (tmp_path / "nowhere").stat())
         with pytest.raises(FileNotFoundError):
             pipeline(app).run(ROWS, run_key="k", sink=tmp_path / "out.jsonl")
     assert contents(app.store) == before

@@ -18,7 +18,7 @@ from captured import captured
 from outlast import report
 from outlast.components import open_sink
 from outlast.components.parquet import Parquet
-from outlast.components.tables import Inserted
+from outlast.components.tables import TableSink
 from outlast.deadletters import DeadLetterEntry, Directory
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.pipeline import replays
@@ -504,17 +504,18 @@ def test_a_replay_that_is_paused_counts_the_untried_that_have_ended(sqlite_app, 
     mill.fail(range(40), bad=range(40), run_key="a", sink=tmp_path / "a.jsonl")
     (tmp_path / "a.jsonl").unlink()
     (tmp_path / "a.jsonl").write_text("of somebody else\n")
-    read, whole = [], replays.Resends.chunk
+    read, whole = [], replays.LetterIntake.chunk
     monkeypatch.setattr(outlast.Pipeline, "_tuning", Tuning(chunk=10))
 
-    async def chunk(resends, most):
-        read.append(await whole(resends, most))
+    async def chunk(letters, most):
+        read.append(await whole(letters, most))
         if len(read) == 2:
-            resends._origins.runner.end("pause")
+            runners[-1].end("pause")
         return read[-1]
 
-    monkeypatch.setattr(replays.Resends, "chunk", chunk)
-    result = mill.pipeline.reprocess(run_key="mend", check=False)
+    monkeypatch.setattr(replays.LetterIntake, "chunk", chunk)
+    with captured() as runners:
+        result = mill.pipeline.reprocess(run_key="mend", check=False)
     first, second = map(len, read)
     assert (result.counts.dlq, result.counts.pending) == (first, second)
     assert result.why.startswith(
@@ -910,14 +911,14 @@ def test_a_sink_that_is_away_for_a_moment_is_waited_for(app, tmp_path, monkeypat
         connection.execute("create table made (n integer)")
     mill, sink = Mill(app), outlast.Table(f"sqlite:///{tmp_path}/data.db", "made")
     mill.fail(range(6), bad=range(3), sink=sink)
-    make_good, away = Inserted._make_good, [outlast.TemporaryFailure("the server is restarting")] * 3
+    make_good, away = TableSink._make_good, [outlast.TemporaryFailure("the server is restarting")] * 3
 
     def unsteady(table, *given):
         if away:
             raise away.pop()
         make_good(table, *given)
 
-    monkeypatch.setattr(Inserted, "_make_good", unsteady)
+    monkeypatch.setattr(TableSink, "_make_good", unsteady)
     with virtual_time():
         assert mill.pipeline.reprocess().counts.succeeded == 3
     assert (away, rows_of(sink)) == ([], list(range(6)))

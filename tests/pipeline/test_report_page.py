@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 import outlast
 from outlast import report
@@ -37,6 +36,8 @@ def browser():
     found = shutil.which("chromium")
     if found is None:
         pytest.fail("these tests need Chromium, and there is none on the PATH: make servers brings it.")
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield opened

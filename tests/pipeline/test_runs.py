@@ -250,13 +250,13 @@ def test_a_pass_that_stopped_half_way_is_completed_by_the_next(app, tmp_path, on
                 if number == 900 and self.pause:
                     assert reached.wait(20)
                     (run,) = store.runs(pipeline="p")
-                    store.want(run.id, "pause")
+                    store.request_end(run.id, "pause")
                     heard.wait(20)
                 yield number
 
     heard = threading.Event()
     pipeline = outlast.Pipeline("p", work, app=app)
-    on_terms(ttl=0.4)  # so that the wish is heard soon
+    on_terms(ttl=0.4)  # so that the request is heard soon
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leases.Heartbeat, "_beat", _beats_until(heard, leases.Heartbeat._beat))
         with capture_events() as events, pytest.raises(outlast.RunInterrupted) as paused:
@@ -280,16 +280,16 @@ def test_a_pass_that_stopped_half_way_is_completed_by_the_next(app, tmp_path, on
 
 
 def _beats_until(heard, beat):
-    """The heartbeat's own loop; it says when it has passed a wish on."""
+    """The heartbeat's own loop; it says when it has passed a request on."""
 
     def run(self):
-        wanted = self._wanted
+        requested = self._requested
 
-        def tell(wish):
-            wanted(wish)
+        def tell(request):
+            requested(request)
             heard.set()
 
-        self._wanted = tell
+        self._requested = tell
         beat(self)
 
     return run

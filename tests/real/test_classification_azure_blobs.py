@@ -14,7 +14,6 @@ from azure.core.exceptions import (
     ResourceExistsError,
     ResourceNotFoundError,
 )
-from azure.storage.blob import BlobServiceClient
 
 from real.expected import check, raised_by
 from servers.azurite import Azurite
@@ -35,6 +34,8 @@ WRONG = b64encode(b"not the key of that account").decode()
 
 def container(url: str, name: str = "box", *, key: str | None = Azurite.key, **options: Any) -> ContainerClient:
     """A client that does not retry by itself."""
+    from azure.storage.blob import BlobServiceClient
+
     credential = None if key is None else {"account_name": Azurite.account, "account_key": key}
     options = {"connection_timeout": 10, "read_timeout": 20, **options}
     return BlobServiceClient(url, credential=credential, retry_total=0, **options).get_container_client(name)

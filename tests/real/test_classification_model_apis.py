@@ -6,8 +6,6 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
 
 from real.expected import check, raised_by
@@ -19,15 +17,22 @@ if TYPE_CHECKING:
     from servers.http import MisbehavingServer
     from servers.scripted import ScriptedServer
 
+# Loading both clients takes seconds: only the process that runs these tests does it.
+pytestmark = pytest.mark.xdist_group("model apis")
+
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 
 
 def with_openai(url: str, timeout: float = 30.0) -> Any:
+    import openai
+
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=timeout) as client:
         return client.chat.completions.create(model="any", messages=MESSAGES)
 
 
 def with_openai_async(url: str, timeout: float = 30.0) -> Any:
+    import openai
+
     async def ask() -> Any:
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=timeout) as client:
             return await client.chat.completions.create(model="any", messages=MESSAGES)
@@ -36,11 +41,15 @@ def with_openai_async(url: str, timeout: float = 30.0) -> Any:
 
 
 def with_anthropic(url: str, timeout: float = 30.0) -> Any:
+    import anthropic
+
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=timeout) as client:
         return client.messages.create(model="any", max_tokens=5, messages=MESSAGES)
 
 
 def with_anthropic_async(url: str, timeout: float = 30.0) -> Any:
+    import anthropic
+
     async def ask() -> Any:
         async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0, timeout=timeout) as client:
             return await client.messages.create(model="any", max_tokens=5, messages=MESSAGES)
@@ -172,6 +181,8 @@ def test_an_error_in_the_middle_of_a_stream_is_classified_by_its_type(scripted: 
     scripted.answer(200, f"event: error\ndata: {event}\n\n", "text/event-stream")
 
     def read() -> None:
+        import anthropic
+
         with (
             anthropic.Anthropic(base_url=scripted.url, api_key="none", max_retries=0) as client,
             client.messages.stream(model="any", max_tokens=5, messages=MESSAGES) as stream,
@@ -187,6 +198,8 @@ def test_an_error_in_the_middle_of_a_stream_of_openai_is_classified_by_its_code(
     scripted.answer(200, f"data: {event}\n\n", "text/event-stream")
 
     def read() -> None:
+        import openai
+
         with openai.OpenAI(base_url=scripted.url, api_key="none", max_retries=0) as client:
             list(client.chat.completions.create(model="any", messages=MESSAGES, stream=True))
 

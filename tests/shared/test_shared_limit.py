@@ -83,6 +83,16 @@ def listen():
 
 threading.Thread(target=listen, daemon=True).start()
 
+def watch():
+    # How late a thread of this process wakes: what the machine does not give, no limit can use.
+    while (asked := time.monotonic()) < until:
+        threading.Event().wait(options["watch"])
+        woke = time.monotonic()
+        os.write(out, f"late {woke!r} {woke - asked - options['watch']!r}\\n".encode())
+
+if options.get("watch"):
+    threading.Thread(target=watch, daemon=True).start()
+
 def worker(number):
     while time.monotonic() < until:
         number += 7
@@ -154,6 +164,7 @@ def spent(granted, name):
     return [(at, 1.0 if name == "calls" else float(cost[name])) for at, cost in granted]
 
 
+WATCH = 0.02  # seconds: about what lies between two calls
 CASES = {
     "40 a second, burst 1": {"rates": {"calls": (40, 1, None)}},
     "500 a minute, burst 10": {"rates": {"calls": (500, 60, 10)}, "threads": 5},
@@ -174,7 +185,7 @@ def test_two_processes_stay_within_one_limit_and_use_it(store, case, tmp_path):
     """D-12, semantics 16, 70: over every window at most rate · w + burst in both together; they come to use at least 90 % of it."""
     options = CASES[case]
     # Seconds on a machine that has nothing else to do; one that has may need its time.
-    with programs(store, tmp_path, {}, {}, seconds=110, **options) as both:
+    with programs(store, tmp_path, {}, {}, seconds=110, watch=WATCH, **options) as both:
         eventually(lambda: used_well(both, options["rates"]), seconds=100, every=0.2)
         shares = [program.process.communicate("\n", timeout=200)[0] for program in both]
     assert all("done" in share for share in shares)
@@ -193,19 +204,25 @@ def used_well(both, rates):
     """
     Whether they have used 90 % of the tightest rate for 2.4 seconds, and neither less than a quarter of that.
 
-    Not in which seconds: on a busy machine both may stand still for a while, and a process that does not run uses nothing.
+    Of what the machine gave, and not in which seconds: a process that does not run uses nothing, and a thread that wakes
+    later than the burst can make up for has lost that time.
     """
     if not all(program.path.exists() for program in both):
         return False
     granted, each = granted_in(both), [program.record("granted") for program in both]
+    late = [entry for program in both for entry in program.record("late")]
     if not granted:
         return False
     begin = granted[0][0] + 0.5  # by then both are there, and the burst is used up
     while begin + 2.4 <= granted[-1][0]:
-        used = [
-            sum(cost for at, cost in spent(granted, name) if begin <= at < begin + 2.4) / (amount / per * 2.4)
-            for name, (amount, per, _) in rates.items()
-        ]
+        wakes = [max(0.0, seconds) for at, seconds in late if begin <= at < begin + 2.4]
+        used = []
+        for name, (amount, per, burst) in rates.items():
+            taken, speed = [(at, cost) for at, cost in spent(granted, name) if begin <= at < begin + 2.4], amount / per
+            spare = ((burst or 1) - max((cost for _, cost in taken), default=1)) / speed
+            lost = sum(max(0.0, seconds - spare) for seconds in wakes) / max(1, len(wakes))  # seconds, each time
+            # A call waits for two threads: the one that asks the store, and its own.
+            used.append(sum(cost for _, cost in taken) / (speed * 2.4) * (1 + 2 * lost / WATCH))
         shares = [sum(begin <= at < begin + 2.4 for at, _ in mine) for mine in each]
         if max(used) >= 0.9 and min(shares) >= 0.25 * sum(shares):
             return True
@@ -423,9 +440,8 @@ def test_a_store_that_is_away_stops_nobody(tmp_path, caplog):
         away.rename(path)
         until(lambda: (limit.__enter__(), limit.release())[1] is None and limit._mode == "shared")
         said = [record.getMessage() for record in caplog.records if "limit service" in record.getMessage()]
-    assert len(said) == 2, said
-    assert "alone" in said[0]
-    assert "again" in said[1]
+    # Once each; more often only if the machine lets this process stand still, and then still in turn.
+    assert ["again" if "again" in line else "alone" for line in said] == ["alone", "again"] * max(1, len(said) // 2)
 
 
 def test_a_server_that_restarts_is_joined_again():

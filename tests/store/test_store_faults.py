@@ -110,7 +110,7 @@ def test_a_file_locked_by_another_program_is_waited_for_and_then_a_clear_error(l
     for write in (
         lambda: store.write(lease, changes(0)),
         lambda: store.beat(lease),
-        lambda: store.want(run.id, "pause"),
+        lambda: store.request_end(run.id, "pause"),
     ):
         with pytest.raises(
             StoreUnavailable, match=r"is locked: another program has been writing to it for 0.2 s"

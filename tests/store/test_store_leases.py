@@ -199,7 +199,7 @@ def test_a_heartbeat_renews_any_lease_and_tells_that_it_was_lost(store, on_terms
         assert isinstance(error, LeaseLost)
         lost.set()
 
-    heartbeat = leases.Heartbeat(beat, first, loop, drop=store.drop_lease, lost=tell, wanted=pytest.fail)
+    heartbeat = leases.Heartbeat(beat, first, loop, drop=store.drop_lease, lost=tell, requested=pytest.fail)
     try:
         heartbeat.also(second)
         for _ in range(4):
@@ -228,7 +228,7 @@ def test_a_heartbeat_whose_loop_was_closed_gives_back_what_is_left(store, on_ter
         loop,
         drop=store.drop_lease,
         lost=pytest.fail,
-        wanted=pytest.fail,
+        requested=pytest.fail,
     )
     heartbeat.also(second)
     loop.close()

@@ -115,7 +115,7 @@ def test_two_apps_in_one_database_see_nothing_of_each_other(address):
         assert mail.letter(letter(1).id) is None
         assert mail.claim_letters() == []
         assert mail.edit_letter(letter(1).id, b"", "mine?") is None
-        assert not mail.want(run.id, "pause")
+        assert not mail.request_end(run.id, "pause")
         assert not mail.set_run(None, run.id, status="failed")
         assert mail.prune("events", datetime(2100, 1, 1, tzinfo=UTC)) == 0
         assert mail.open_run("reviews", "today", STAGES).id != run.id
@@ -149,20 +149,20 @@ def test_a_run_that_moves_is_told_anew(store):
 
 
 def test_a_wish_is_heard_with_the_next_beat(store):
-    """Pause and cancel come with the beat; of a run that goes on only the wish to cancel is left, and one that ended takes none."""
+    """Pause and cancel come with the beat; of a run that goes on only the request to cancel is left, and one that ended takes none."""
     run, lease = started(store)
     assert store.beat(lease)[1] is None
-    assert store.want(run.id, "pause")
+    assert store.request_end(run.id, "pause")
     assert store.beat(lease)[1] == "pause"
     assert store.run(run.id).wanted == "pause"
-    assert store.want(run.id, None)
+    assert store.request_end(run.id, None)
     assert store.beat(lease)[1] is None
-    for wish, left in (("pause", None), ("cancel", "cancel")):
-        store.want(run.id, wish)
+    for request, left in (("pause", None), ("cancel", "cancel")):
+        store.request_end(run.id, request)
         store.set_run(lease, run.id, status="running")
         assert store.run(run.id).wanted == left
     store.set_run(lease, run.id, status="cancelled")
-    assert not store.want(run.id, "pause")
+    assert not store.request_end(run.id, "pause")
 
 
 def test_a_living_lease_is_not_given_twice(store):

@@ -244,7 +244,7 @@ def test_events_are_pruned_by_their_age(store, monkeypatch):
 
 def test_what_cannot_be_pruned_is_an_error(store):
     """A mistake in a name must not pass for "nothing to do"; nor may an instant without a zone."""
-    with pytest.raises(ValueError, match="one of runs, dead_letters, events, got: 'items'"):
+    with pytest.raises(ValueError, match="one of runs, dead_letters, events, jobs, failed_jobs, got: 'items'"):
         store.prune("items", LATER)
     with pytest.raises(ValueError, match="expected an aware instant"):
         store.prune("events", datetime(2100, 1, 1))  # noqa: DTZ001 - the mistake

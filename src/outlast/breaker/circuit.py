@@ -51,9 +51,8 @@ class Circuit:
     rounds: int = 0  # probe rounds that failed since it was last closed
     successes: int = 0
     probes: tuple[tuple[int, float], ...] = ()  # (number, end of its lease)
-    late: tuple[
-        tuple[int, float], ...
-    ] = ()  # probes of earlier eras that are still under way: they decide nothing, but count
+    # Probes of earlier eras that are still under way: they decide nothing, but count.
+    late: tuple[tuple[int, float], ...] = ()
     issued: int = 0  # probes so far, of all eras: a number is never given twice
     isolated: str | None = None
 

@@ -10,5 +10,5 @@ One protected call, from the door to its end.
     ending       what a call says when it gives up
     records      what happened, as values: AttemptRecord, Outcome, History; Context
     remote       the call as the child process knows it that makes its attempt
-    quiet        our own calls of stores and sinks: decided like any other, without events
+    internal     our own calls of stores and sinks: decided like any other, without events
 """

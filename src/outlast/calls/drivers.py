@@ -320,11 +320,11 @@ async def _isolated(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], k
         result = fn(*args, **kwargs)
     else:
         work = partial(copy_context().run, ISOLATED[call.guard.isolation or "thread"], call, fn, args, kwargs)
-        result = await _aside(call, work)
+        result = await _from_thread(call, work)
     return await result if awaitable(result) else result
 
 
-async def _aside(call: Call, work: Callable[[], Any]) -> Any:
+async def _from_thread(call: Call, work: Callable[[], Any]) -> Any:
     """What comes of the work, in a thread that waits for it; if nobody waits here any more, it is given up there."""
     from threading import Thread
 

@@ -65,9 +65,8 @@ class _Race:
         self._call = call
         self._work = work
         self._came_back: list[tuple[bool, Any, Variables | None]] = []  # worked, result or error, variables
-        self._broken_by: BaseException | None = (
-            None  # an interrupt, an exit, a cancellation that the work itself raised
-        )
+        # An interrupt, an exit, a cancellation that the work itself raised.
+        self._broken_by: BaseException | None = None
         self._signal: Signal | None = None
         self._started = self._ended = 0
         self._over = False

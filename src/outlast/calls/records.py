@@ -87,6 +87,12 @@ class Notes:
         self.warnings: list[str] = []
 
 
+def add_to(totals: dict[str, float], more: Mapping[str, float]) -> None:
+    """Add amounts to what was spent before, by their names."""
+    for name, value in more.items():
+        totals[name] = totals.get(name, 0.0) + value
+
+
 class Context:
     """
     The attempt that the running code belongs to; `outlast.current()` returns it.
@@ -123,9 +129,8 @@ class Context:
     ) -> None:
         self.run_id: str | None = None
         self.item_key: str | None = None
-        self.item_keys: tuple[
-            str, ...
-        ] = ()  # of all items that the running code works on, in a batch stage and elsewhere
+        # Of all items that the running code works on, in a batch stage and elsewhere.
+        self.item_keys: tuple[str, ...] = ()
         self.stage: str | None = None
         self.job_id: str | None = None
         self.attempt = attempt
@@ -164,9 +169,7 @@ class Context:
         """
         checked = {name: amount(name, value) for name, value in amounts.items()}
         if self._notes is not None:
-            spent = self._notes().spent
-            for name, value in checked.items():
-                spent[name] = spent.get(name, 0.0) + value
+            add_to(self._notes().spent, checked)
 
     def warn(self, message: str, /) -> None:
         """

@@ -121,9 +121,8 @@ _MARK = "__outlast_history__"
 _numbers = itertools.count(1)
 running: ContextVar[Running] = ContextVar("outlast_call", default=None)
 current_work: ContextVar[CurrentWork | None] = ContextVar("outlast_work", default=None)  # of all calls made there
-latest = [
-    0
-]  # the number of the newest history: read when an attempt begins, to tell the marks it leaves from older ones
+# The number of the newest history: read when an attempt begins, to tell the marks it leaves from older ones.
+latest = [0]
 
 
 def current() -> Context:

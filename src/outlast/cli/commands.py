@@ -16,7 +16,8 @@ from rich.table import Table
 
 from outlast import __version__
 from outlast.cli.letters import dlq
-from outlast.cli.output import print_json
+from outlast.cli.options import AsJson  # noqa: TC001 - typer reads the annotations
+from outlast.cli.output import print_json, refuse
 from outlast.cli.report import report_run
 from outlast.cli.running import resume, run
 from outlast.cli.runs import breaker, cancel, events, pause, runs
@@ -76,7 +77,7 @@ def classify_errors(
         ),
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """
     Say what Outlast makes of an error: category, error class, tier, and why.
@@ -92,9 +93,7 @@ def classify_errors(
         except ConfigurationError as wrong:
             problems += wrong.problems
     if problems:
-        for problem in problems:
-            typer.echo(problem, err=True)
-        raise typer.Exit(2)
+        refuse(*problems)
     if as_json:
         print_json([{"error": error} | _fields(verdict) for error, verdict in verdicts.items()])
         return

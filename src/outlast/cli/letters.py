@@ -15,21 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlast.cli.output import (  # noqa: TC001 - typer reads the annotations
-    AppName,
-    AsJson,
-    Code,
-    Limit,
-    Progress,
-    StoreUrl,
-    hint,
-    moment,
-    print_block,
-    print_found,
-    print_json,
-    refuse,
-    say,
-)
+from outlast.cli.options import AppName, AsJson, Limit, Progress, Reason, StoreUrl, Target  # noqa: TC001 - typer reads the annotations
+from outlast.cli.output import Code, hint, moment, print_block, print_found, print_json, refuse, say
 from outlast.cli.stores import opened, stored_at
 from outlast.kernel.redact import masked, to_json
 from outlast.report.views import Plain, letter_document, letter_view_document, slots_document
@@ -51,7 +38,6 @@ Ids = Annotated[
 Id = Annotated[str, typer.Argument(metavar="ID", help="The dead letter, by id or the beginning of one.")]
 Status = Annotated[str, typer.Option("--status", help=FIELDS["status"].about)]
 Reveal = Annotated[bool, typer.Option("--reveal", help="Print payloads as they are.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; it stays on record.")]
 Canary = Annotated[
     int | None, typer.Option("--canary", min=1, help="So many go first; the others only if all of those succeed.")
 ]
@@ -72,7 +58,7 @@ RunKey = Annotated[
     ),
 ]
 FromStart = Annotated[bool, typer.Option("--from-start", help="From the first stage instead of the one that failed.")]
-Target = Annotated[
+CodeAt = Annotated[
     str | None,
     typer.Option(
         "--target",
@@ -302,7 +288,7 @@ def replay_letters(
     from_start: FromStart = False,
     output: Output = None,
     run_key: RunKey = None,
-    target: Target = None,
+    target: CodeAt = None,
     progress: Progress = None,
     store: StoreUrl = None,
     app: AppName = None,
@@ -345,9 +331,7 @@ def replay_letters(
 @dlq.command("reprocess")
 @filtered(without=("pipeline",))
 def reprocess_letters(
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="The pipeline: app.py:reviews or shop.pipelines:reviews.")
-    ],
+    target: Target,
     *,
     where: LetterFilter,
     canary: Canary = None,

@@ -8,7 +8,7 @@ import os
 import sys
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 from rich.table import Table
@@ -34,33 +34,6 @@ class Code(IntEnum):
     BUDGET = 4
     INTERRUPTED = 130
     TERMINATED = 143
-
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-StoreUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        help="Where runs are kept: sqlite:///path or postgresql://... Default: OUTLAST_STORE, else .outlast/outlast.db.",
-        show_default=False,
-    ),
-]
-AppName = Annotated[
-    str | None,
-    typer.Option(
-        "--app", metavar="NAME", help="The App whose runs are meant, where a store has several.", show_default=False
-    ),
-]
-Progress = Annotated[
-    bool | None,
-    typer.Option(
-        "--progress/--no-progress",
-        help="Show progress: live in a terminal, else a line now and then. Default: in a terminal.",
-        show_default=False,
-    ),
-]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most so many.")]
 
 
 def console() -> Screen:

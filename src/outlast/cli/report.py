@@ -13,7 +13,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from outlast.cli.output import AppName, AsJson, StoreUrl, console, hint, print_json, print_table, refuse, say  # noqa: TC001 - typer reads the annotations
+from outlast.cli.options import AppName, AsJson, OfPipeline, Run, StoreUrl  # noqa: TC001 - typer reads the annotations
+from outlast.cli.output import console, hint, print_json, print_table, refuse, say
 from outlast.cli.stores import opened
 from outlast.kernel.redact import mask, plain
 from outlast.kernel.wording import amount, counted, duration, percent, precise
@@ -27,7 +28,7 @@ _BAR = 20
 
 
 def report_run(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run, by its key, its id, or the beginning of one.")],
+    run: Run,
     *,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts that needs nothing else.")
@@ -35,7 +36,7 @@ def report_run(
     item: Annotated[
         str | None, typer.Option("--item", metavar="KEY", help="One item's way instead, by its key or its position.")
     ] = None,
-    pipeline: Annotated[str | None, typer.Option("--pipeline", help="Only of this pipeline.")] = None,
+    pipeline: OfPipeline = None,
     store: StoreUrl = None,
     app: AppName = None,
     as_json: AsJson = False,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlast.cli.output import AppName, AsJson, Code, Progress, StoreUrl, hint, print_json, refuse, say  # noqa: TC001 - typer reads the annotations
+from outlast.cli.options import AppName, AsJson, Progress, Run, StoreUrl, Target  # noqa: TC001 - typer reads the annotations
+from outlast.cli.output import Code, hint, print_json, refuse, say
 from outlast.cli.stores import opened, stored_at
 from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from outlast.pipeline.view import RunView
     from outlast.store.records import RunRecord
 
-Target = Annotated[
-    str, typer.Argument(metavar="TARGET", help="The pipeline: app.py:reviews or shop.pipelines:reviews.")
-]
 Input = Annotated[
     list[str] | None,
     typer.Option(
@@ -122,7 +120,7 @@ def run(
 
 
 def resume(
-    wanted: Annotated[str, typer.Argument(metavar="RUN", help="A run, by its key, its id, or the beginning of one.")],
+    wanted: Run,
     *,
     target: Annotated[
         str | None,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from outlast.cli.output import AppName, AsJson, Limit, StoreUrl, hint, print_found, print_json, refuse, say  # noqa: TC001 - typer reads the annotations
+from outlast.cli.options import AppName, AsJson, Limit, OfPipeline, Reason, Run, StoreUrl  # noqa: TC001 - typer reads the annotations
+from outlast.cli.output import hint, print_found, print_json, refuse, say
 from outlast.cli.stores import opened, stored_at
 from outlast.display.terminal import STATUS_COLOURS
 from outlast.kernel.wording import counted, duration
@@ -35,8 +36,8 @@ breaker = typer.Typer(
     no_args_is_help=True,
 )
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run, by its key, its id, or the beginning of one.")]
-OfPipeline = Annotated[str | None, typer.Option("--pipeline", help="Only of this pipeline.")]
+Outputs = Annotated[bool, typer.Option("--reveal", help="Print outputs as they are.")]
+Breaker = Annotated[str, typer.Argument(metavar="NAME", help="The breaker.")]
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ def show_run(
     print_run(record, groups)
     if worker is not None:
         say(f"It is running at {worker}.")
-    if worker is None:
+    else:
         for step in next_steps(record, groups, resume, code, anew=anew, stored=stored):
             hint(step)
 
@@ -115,7 +116,7 @@ def list_items(
     status: Annotated[str | None, typer.Option("--status", help="Only succeeded, skipped, dlq or failed.")] = None,
     after: Annotated[int | None, typer.Option("--after", help="Only those behind this position.")] = None,
     limit: Limit = 50,
-    reveal: Annotated[bool, typer.Option("--reveal", help="Print outputs as they are.")] = False,
+    reveal: Outputs = False,
     pipeline: OfPipeline = None,
     store: StoreUrl = None,
     app: AppName = None,
@@ -232,7 +233,7 @@ def list_errors(
 def print_outputs(
     run: Run,
     *,
-    reveal: Annotated[bool, typer.Option("--reveal", help="Print outputs as they are.")] = False,
+    reveal: Outputs = False,
     pipeline: OfPipeline = None,
     store: StoreUrl = None,
     app: AppName = None,
@@ -287,15 +288,15 @@ def cancel(
     _asked(record, asked, worker, "cancel", as_json=as_json)
 
 
-def _asked(run: RunRecord, asked: bool, owner: str | None, wish: str, *, as_json: bool) -> None:
+def _asked(run: RunRecord, asked: bool, owner: str | None, request: str, *, as_json: bool) -> None:
     if not asked:
-        refuse(f"{run.run_key} of {run.pipeline} is {run.status}: there is nothing to {wish}.")
+        refuse(f"{run.run_key} of {run.pipeline} is {run.status}: there is nothing to {request}.")
     if as_json:
-        print_json({"run": run.id, "wanted": wish, "asked": owner})
+        print_json({"run": run.id, "wanted": request, "asked": owner})
     elif owner is None:
         say(f"Cancelled {run.run_key} of {run.pipeline}.")
     else:
-        say(f"Asked {owner} to {wish} {run.run_key} of {run.pipeline}; it hears that within seconds.")
+        say(f"Asked {owner} to {request} {run.run_key} of {run.pipeline}; it hears that within seconds.")
 
 
 # --- breakers -------------------------------------------------------------------------------------------------------------
@@ -331,34 +332,28 @@ def list_breakers(*, store: StoreUrl = None, app: AppName = None, as_json: AsJso
 
 @breaker.command("isolate")
 def isolate_breaker(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The breaker.")],
+    name: Breaker,
     *,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it stays on record.")],
+    reason: Reason,
     store: StoreUrl = None,
     app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """Hold a breaker open until it is reset, in every process that shares it and in runs: nothing is called."""
-    _wish(name, "isolate", reason, store, app, as_json=as_json)
+    _request(name, "isolate", reason, store, app, as_json=as_json)
 
 
 @breaker.command("reset")
-def reset_breaker(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The breaker.")],
-    *,
-    store: StoreUrl = None,
-    app: AppName = None,
-    as_json: AsJson = False,
-) -> None:
+def reset_breaker(name: Breaker, *, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
     """Close a breaker now, whatever it has seen, in every process that shares it and in runs."""
-    _wish(name, "reset", "by hand", store, app, as_json=as_json)
+    _request(name, "reset", "by hand", store, app, as_json=as_json)
 
 
-def _wish(name: str, wish: str, reason: str, store: str | None, app: str | None, *, as_json: bool) -> None:
+def _request(name: str, what: str, reason: str, store: str | None, app: str | None, *, as_json: bool) -> None:
     from outlast.errors import nearest
 
     with opened(store, app) as views:
-        shared, watched = views.steer(name, wish, reason)
+        shared, watched = views.steer(name, what, reason)
         if not shared and not watched:
             known = [other["name"] for other in views.breakers()]
             refuse(
@@ -366,15 +361,15 @@ def _wish(name: str, wish: str, reason: str, store: str | None, app: str | None,
             )
         under_way = views.under_way()
     if as_json:
-        print_json({"name": name, "wanted": wish, "reason": reason, "shared": shared})
+        print_json({"name": name, "wanted": what, "reason": reason, "shared": shared})
         return
     if shared:
         say(
-            f"{name} is {'isolated' if wish == 'isolate' else 'closed'}: processes that use it hear that within a second."
+            f"{name} is {'isolated' if what == 'isolate' else 'closed'}: processes that use it hear that within a second."
         )
     if watched:
         if under_way:
-            say(f"Runs that use {name} are asked to {wish} it; they hear that within seconds.")
+            say(f"Runs that use {name} are asked to {what} it; they hear that within seconds.")
         else:
             say(
                 f"Nobody is running anything here now: the next `outlast run` that uses {name} hears that when it starts."

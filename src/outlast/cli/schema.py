@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from outlast.cli.output import AsJson, Code, StoreUrl, hint, print_json, say  # noqa: TC001 - typer reads the annotations
+from outlast.cli.options import AsJson, StoreUrl  # noqa: TC001 - typer reads the annotations
+from outlast.cli.output import Code, hint, print_json, say
 from outlast.cli.stores import present
 from outlast.store import StoreError, bring_up_to_date, schema_of
 from outlast.store.address import Address

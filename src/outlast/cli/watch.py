@@ -29,18 +29,18 @@ def watching(
     """What watches runs of a pipeline; `how` is live, lines or None. Its breakers are looked after."""
     breakers = {part.name: part for stage in of.stages if (part := stage.guard.breaker) is not None}
 
-    def beside(_: RunView) -> None:
+    def look_after(_: RunView) -> None:
         Views(of.app.store).look_after(breakers)
 
     def first(view: RunView) -> None:
         with suppress(StoreError):  # asked again every second
-            beside(view)  # before the first call: what was asked while nothing ran
+            look_after(view)  # before the first call: what was asked while nothing ran
         if started is not None:
             started(view)
 
     # The report follows: the picture goes, and lines need no last one.
     screen = Terminal(keep=False) if how == "live" else Lines(keep=False) if how == "lines" else None
-    return Watch(screen, expected, started=first, beside=beside)
+    return Watch(screen, expected, started=first, every_second=look_after)
 
 
 # --- how it is shown ------------------------------------------------------------------------------------------------------

@@ -22,18 +22,18 @@ from outlast.components import arrow, datasets, lines, packed, registry
 from outlast.components.csvs import TABLES
 from outlast.components.files import ENDINGS, PARQUET
 from outlast.components.files import Files as Files
-from outlast.components.reading import Aside
 from outlast.components.reading import Source as Source
+from outlast.components.reading import ThreadedReader
 from outlast.components.reading import Unreadable as Unreadable
 from outlast.components.registry import register_sink as register_sink
 from outlast.components.registry import register_source as register_source
 from outlast.components.sinks import Busy as Busy
-from outlast.components.sinks import Handed
+from outlast.components.sinks import CallableSink
 from outlast.components.sinks import Refused as Refused
 from outlast.components.sinks import Sink as Sink
 from outlast.components.sql import Query as Query
-from outlast.components.tables import Inserted
 from outlast.components.tables import Table as Table
+from outlast.components.tables import TableSink
 from outlast.errors import ConfigurationError, nearest
 from outlast.kernel.redact import mask
 from outlast.settings.checks import a_value_of
@@ -76,9 +76,9 @@ def _items_of(source: Source) -> Any:
     )
 
 
-def _arrow_rows(source: Any) -> Aside:
+def _arrow_rows(source: Any) -> ThreadedReader:
     arrow.library(f"a source of type {type(source).__name__}")
-    return Aside(lambda: arrow.rows(source))
+    return ThreadedReader(lambda: arrow.rows(source))
 
 
 # What a source may be -> its items. The first that holds.
@@ -129,7 +129,7 @@ def open_sink(sink: object) -> Sink | None:
         )
     if callable(sink):
         take: Callable[[Any], object] = sink
-        return Handed(take)
+        return CallableSink(take)
     raise ConfigurationError(
         f"expected sink to be a path, a Table, a Sink, a callable or None, got: a value of type {type(sink).__name__}."
     )
@@ -172,5 +172,5 @@ _ENDINGS: dict[str, Callable[[Path], Sink]] = {
 _SINKS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Sink]], ...] = (
     (Sink, lambda sink: sink),
     ((str, Path), _addressed),
-    (Table, Inserted),
+    (Table, TableSink),
 )

@@ -92,11 +92,8 @@ def python(batch: Any, before: int, where: str = "") -> Iterator[list[Any]]:
         piece = batch.slice(start, SLICE)
         try:
             yield _rows(piece, wanted)
-        except (
-            ValueError,
-            OverflowError,
-            ArithmeticError,
-        ):  # a date that Python has not, text that is none: of one row only
+        # A date that Python has not, text that is none: of one row only.
+        except (ValueError, OverflowError, ArithmeticError):
             yield [
                 _row(piece.slice(place, 1), wanted, before + start + place + 1, where) for place in range(len(piece))
             ]

@@ -154,9 +154,8 @@ class _Records:
                     return self._undecodable()
                 return bare.split(self._delimiter)
             bare = line.rstrip("\r\n")
-            if (
-                bare[0] == bare[-1] == '"' and line.isascii()
-            ):  # all cells in quotes and none inside: most files with quotes
+            # All cells in quotes and none inside: most files with quotes.
+            if bare[0] == bare[-1] == '"' and line.isascii():
                 cells = bare[1:-1].split(self._between)
                 if len(cells) == self._wide and bare.count('"') == 2 * self._wide:
                     return cells

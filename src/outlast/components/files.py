@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.components import lines, packed, registry
 from outlast.components.csvs import TABLES
-from outlast.components.reading import Aside, Source
+from outlast.components.reading import Source, ThreadedReader
 from outlast.errors import ConfigurationError, nearest
 from outlast.kernel.redact import mask
 from outlast.kernel.value import put
@@ -79,7 +79,7 @@ class Files(Source):
         """The items. Nothing is read yet; what cannot be a source is said now."""
         paths = [path.absolute() for path in self.found()]  # whatever folder somebody goes to meanwhile
         if any(path.suffix.lower() in PARQUET for path in paths):
-            return Aside(lambda: self._batches(paths))
+            return ThreadedReader(lambda: self._batches(paths))
         return (item for path in paths for item in lines.read(path, self.delimiter, self.encoding))
 
     def _batches(self, paths: Sequence[Path]) -> Iterator[Sequence[Any]]:

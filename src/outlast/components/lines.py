@@ -130,7 +130,7 @@ class Mark(NamedTuple):
         return " ".join(map(str, self)).rstrip()
 
 
-_open: set[Appended] = set()  # sinks with an open file
+_open: set[FileSink] = set()  # sinks with an open file
 
 
 def _let_go_in_child() -> None:
@@ -145,7 +145,7 @@ if hasattr(os, "register_at_fork"):  # not every system has fork
     os.register_at_fork(after_in_child=_let_go_in_child)
 
 
-class Appended(Sink):
+class FileSink(Sink):
     """A file that grows by a batch at a time, of which the first bytes count. It has one writer."""
 
     refuses = False
@@ -161,9 +161,8 @@ class Appended(Sink):
         self._written = 0  # the offset after the batch that is being committed
         self._reach = 0  # how far was ever written
         self._begins = 0  # where in the file the first batch is
-        self._tail = self._next_tail = (
-            b""  # the last bytes that are committed, and those after the batch that is being committed
-        )
+        # The last bytes that are committed, and those after the batch that is being committed.
+        self._tail = self._next_tail = b""
 
     def look_for(self, offset: int | None) -> None:
         if offset and not self._path.exists():
@@ -396,7 +395,7 @@ class Appended(Sink):
             os.close(file)
 
 
-class Lines(Appended):
+class Lines(FileSink):
     """A file of JSON Lines."""
 
     def __init__(self, path: Path) -> None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.components import columns
 from outlast.components.arrow import SLICE, library, python
-from outlast.components.lines import Appended, Mark, flush_folder
+from outlast.components.lines import FileSink, Mark, flush_folder
 from outlast.components.reading import broken_source
 from outlast.components.sinks import spool_of
 from outlast.components.values import row_of, tell, unfit
@@ -93,7 +93,7 @@ def _footer(path: Path) -> bytes:
 # -- writing --------------------------------------------------------------------------------------------------------------------
 
 
-class Parquet(Appended):
+class Parquet(FileSink):
     """One Parquet file, once the run is over."""
 
     _mode = 0o600  # of the spool, which is nobody else's
@@ -107,9 +107,8 @@ class Parquet(Appended):
         self._token = 0
         self._seen: tuple[int, int, int] | None = None  # which file had the name of the target
         self._shape: Any = None  # of all rows that were taken
-        self._marks: dict[
-            Any, bool
-        ] = {}  # shapes of rows that it has room for, and whether they have structures without fields
+        # Shapes of rows that it has room for, and whether they have structures without fields.
+        self._marks: dict[Any, bool] = {}
         self._begin = 0  # the offset at which the spool begins
         self._covered = 0  # the offset up to which the file has everything
         self._footer = b""  # that of the file
@@ -152,9 +151,8 @@ class Parquet(Appended):
         size = os.fstat(self._file).st_size
         self._seen = self._state()
         there = self._seen is not None
-        if offset is None and (
-            there or size > _HEAD
-        ):  # a head alone is what somebody left who died before the store knew of it
+        # A head alone is what somebody left who died before the store knew of it.
+        if offset is None and (there or size > _HEAD):
             raise self._not_new(self._target.stat().st_size if there else size)
         offset = offset or 0
         self._covered, self._footer = (self._covers(), _footer(self._target)) if there else (0, b"")

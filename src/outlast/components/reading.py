@@ -61,7 +61,7 @@ def missing(what: str, package: str, extra: str) -> ConfigurationError:
     return ConfigurationError(f"{what} needs {package}, which is not installed: pip install 'outlast[{extra}]'.")
 
 
-class Aside:
+class ThreadedReader:
     """
     An async iterator over items that a thread reads in batches, so that the event loop does not block on a slow
     database.
@@ -77,7 +77,7 @@ class Aside:
         self._batch: Iterator[Any] = iter(())
         self.at_hand = 0
 
-    def __aiter__(self) -> Aside:
+    def __aiter__(self) -> ThreadedReader:
         return self
 
     async def __anext__(self) -> Any:

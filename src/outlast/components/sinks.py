@@ -144,7 +144,7 @@ class Batched(list[Any]):
     keys: tuple[str, ...] = ()
 
 
-class Handed(Sink):
+class CallableSink(Sink):
     """
     A callable: it is handed each batch before that is committed, so after a crash it may see outputs again, with the
     same keys.

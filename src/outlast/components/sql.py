@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import quote
 
-from outlast.components.reading import Aside, Source, missing
+from outlast.components.reading import Source, ThreadedReader, missing
 from outlast.errors import ConfigurationError, OutlastError, PermanentFailure, TemporaryFailure
 from outlast.kernel.redact import error_text, mask, sanitise
 from outlast.kernel.value import put
@@ -83,9 +83,9 @@ class Query(Source):
     def __repr__(self) -> str:
         return f"Query({shown(self.source)!r}, {mask(self.sql)!r}, chunk={self.chunk})"
 
-    def items(self) -> Aside:
+    def items(self) -> ThreadedReader:
         """The rows, read by a thread of their own."""
-        return Aside(self.read)
+        return ThreadedReader(self.read)
 
     def read(self) -> Reading:
         """The rows in lists. What it opens belongs to the thread that first asks for some."""

@@ -93,7 +93,7 @@ class Table:
         return f"table {self.name} in {shown(self.target)}"
 
 
-class Inserted(Sink):
+class TableSink(Sink):
     """The sink for a `Table`. All but `encode` is called in one thread at a time."""
 
     refuses = True
@@ -249,9 +249,8 @@ class Inserted(Sink):
             rows = [entry for piece, entries in staged if piece != _REFUSED for entry in entries]
             refused: dict[int, Exception] = {}
             self._insert_all(cursor, [(tuple(row[0]), row[1]) for row in rows], refused)
-            if any(
-                len(rows[place]) < 3 for place in refused
-            ):  # staged by an earlier version, without the key of its item
+            # Staged by an earlier version, without the key of its item.
+            if any(len(rows[place]) < 3 for place in refused):
                 raise next(iter(refused.values()))
             self.returned = [key for _, key, _ in told] + [rows[place][2] for place in refused]
             told += [[place, rows[place][2], str(error)] for place, error in refused.items()]

@@ -130,9 +130,8 @@ def beginning(
     except (TypeError, ValueError, KeyError) as error:  # taken in from a file that somebody has written
         raise Unreplayable(["what it says about its input cannot be read"]) from error
     if letter.original is not None and not from_start:
-        del candidates[
-            1:
-        ]  # what somebody has written is replayed, or nothing: anything earlier would drop it in silence
+        # What somebody has written is replayed, or nothing: anything earlier would drop it in silence.
+        del candidates[1:]
     for what, name, data in candidates:
         if isinstance(data, str):
             problems.append(f"{what} was not stored ({data})")

@@ -22,9 +22,8 @@ def ordered(edges: Iterable[tuple[str, str]]) -> list[str]:
     found: list[str] = []
     while left:
         held = {end for start, end in pairs if start in left}
-        following = next(
-            (name for name in left if name not in held), left[0]
-        )  # a circle has no beginning: cut it somewhere
+        # A circle has no beginning: cut it somewhere.
+        following = next((name for name in left if name not in held), left[0])
         left.remove(following)
         found.append(following)
     return found

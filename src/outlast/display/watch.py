@@ -31,7 +31,7 @@ LIVE = 0.2  # seconds between two pictures in a terminal
 PAGE = 0.3  # and in a notebook, where each travels to a browser
 LINES = 5.0  # seconds between two lines,
 LONGEST = 60.0  # which become rarer up to this
-_BESIDE = 1.0  # seconds between two looks of whoever looks along
+_SECOND = 1.0  # between two calls of `every_second`
 _RARER = 80.0  # times what a look has cost, to the next one: watching takes little, also on a slow machine
 _FAREWELL = 5.0  # seconds that a look may take when the run is over
 
@@ -49,7 +49,7 @@ class Screen(Protocol):
 class Watch:
     """
     A context for one or more runs, and what watches them. Without a `screen` it shows nothing. `started` is called once
-    with each, in its own thread; `beside` every second in ours.
+    with each, in its own thread; `every_second` is called in ours.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Watch:
         expected: Callable[[], int | None] = lambda: None,
         *,
         started: Callable[[RunView], None] | None = None,
-        beside: Callable[[RunView], None] | None = None,
+        every_second: Callable[[RunView], None] | None = None,
     ) -> None:
         self._screen = screen
         self.expected = expected
         self._started = started
-        self._beside = beside
+        self._every_second = every_second
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._view: View | None = None
@@ -107,7 +107,7 @@ class Watch:
 
     def _look(self) -> None:
         cost = 0.0
-        while not self._stop.wait(_BESIDE if self._screen is None else max(self._screen.every, cost * _RARER)):
+        while not self._stop.wait(_SECOND if self._screen is None else max(self._screen.every, cost * _RARER)):
             began = thread_time()
             with self._harmless():
                 view, screen = self._view, self._screen
@@ -115,9 +115,9 @@ class Watch:
                 if view is not None and screen is not None:
                     with suppress(RuntimeError, LookupError):
                         screen.show(view.look())
-                if view is not None and self._beside is not None and self._due("beside", _BESIDE):
+                if view is not None and self._every_second is not None and self._due("every second", _SECOND):
                     with suppress(StoreError):
-                        self._beside(view.run)
+                        self._every_second(view.run)
             cost = thread_time() - began
 
     @contextmanager

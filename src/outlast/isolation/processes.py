@@ -362,11 +362,8 @@ class _Answer:
         self._got += some
         if self._length is None and len(self._got) >= HEADER.size:
             self.kind, self._length = HEADER.unpack_from(self._got)
-            if self.kind.lower() not in {
-                READY,
-                RESULT,
-                ERROR,
-            }:  # not from the child's own code: there is no use in waiting for more
+            # Not from the child's own code: there is no use in waiting for more.
+            if self.kind.lower() not in {READY, RESULT, ERROR}:
                 self._length = len(self._got)
                 self._done = True
         self._done = self._done or (self._length is not None and len(self._got) >= HEADER.size + self._length)

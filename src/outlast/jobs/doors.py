@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from outlast.jobs.worker import Worker
-from outlast.pipeline.doors import Signals, elsewhere, in_loop, to_its_end
+from outlast.pipeline.drivers import Signals, elsewhere, in_loop, to_its_end
 from outlast.settings.checks import Check, Shown
 
 if TYPE_CHECKING:

@@ -131,7 +131,7 @@ class Tenure:
             loop,
             drop=store.drop_lease,
             lost=lambda error: tell(failed, error),
-            wanted=lambda cancelled: tell(wanted, cancelled),
+            requested=lambda cancelled: tell(wanted, cancelled),
         )
 
     # -- in threads --------------------------------------------------------------------------------------------------

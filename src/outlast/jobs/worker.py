@@ -33,7 +33,7 @@ from outlast.sharing.named import bind
 from outlast.store.records import from_us
 from outlast.work.patience import keep_trying, terms
 from outlast.work.slots import Slots
-from outlast.work.threads import aside
+from outlast.work.threads import in_thread
 from outlast.work.timers import Timers
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Worker:
         self._slots: Slots[ActiveJob] = Slots(self._concurrency)
         self._timers: Timers[None] = Timers(self._clock)
         with self._stop:
-            store: Store = await aside(lambda: keep_trying(lambda: self._home.store, "the store"))
+            store: Store = await in_thread(lambda: keep_trying(lambda: self._home.store, "the store"))
         self._store = store
         declared = dict(self._home.kinds)
         bind([thing for job in declared.values() for thing in _shared(job)], self._home.commons)
@@ -199,8 +199,8 @@ class Worker:
                 self._watching.cancel()
             if self._polling is not None:
                 self._polling.cancel()
-            await aside(upkeep.close)
-            await aside(waking.close)
+            await in_thread(upkeep.close)
+            await in_thread(waking.close)
             await self._leave()
         if self._error is not None:
             raise self._error
@@ -213,7 +213,7 @@ class Worker:
         )
 
     async def _register(self, store: Store) -> None:
-        lease = await aside(lambda: register(store), self._stop)
+        lease = await in_thread(lambda: register(store), self._stop)
         self._fenced = False
         self._tenure = Tenure(
             store,
@@ -249,8 +249,8 @@ class Worker:
         tenure, self._tenure = self._tenure, None
         self._runner.threads.close()
         if tenure is not None:
-            await aside(tenure.close)
-            await aside(tenure.give_back)
+            await in_thread(tenure.close)
+            await in_thread(tenure.give_back)
         self._runner.threads.abandon()
 
     # -- ending ------------------------------------------------------------------------------------------------------
@@ -303,8 +303,8 @@ class Worker:
     async def _change(self, tenure: Tenure) -> None:
         """Close a registration that is lost, and begin another one."""
         try:
-            await aside(tenure.close)
-            await aside(tenure.give_back)
+            await in_thread(tenure.close)
+            await in_thread(tenure.give_back)
             if self._error is None and not self._draining:
                 await self._register(self._store)
             self._check()

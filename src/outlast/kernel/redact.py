@@ -330,9 +330,8 @@ _SECRET = frozenset(
 _FOREIGN = re.compile(
     "contraseña|lösenord|hasło|jelszó|şifre|парол[ьяюе]|密码|密碼|口令|パスワード|暗証番号|비밀번호|รหัสผ่าน|גיסמה|סיסמה|كلمة.?المرور"
 )
-_SECRET_LAST = frozenset(
-    "auth key keys sig signature pass".split()
-)  # only as the last part: `api_key`, not `key_error`
+# Only as the last part: `api_key`, not `key_error`.
+_SECRET_LAST = frozenset("auth key keys sig signature pass".split())
 _ENDINGS = (
     "password",
     "passwd",

@@ -291,7 +291,8 @@ class SharedLimit(Limit):
 
     def hear(self, ask: Ask, answer: Answer, asked: float, store: float, answered: float) -> None:
         """The store has answered."""
-        back = self._lost
+        if self._lost and self._mode != "virtual":  # also when it leaves: who was told that it is away hears of it
+            logger().warning("limit %s: shares with other processes again", self.name)
         with self._lock:
             if self._mode == "virtual":
                 return
@@ -334,8 +335,6 @@ class SharedLimit(Limit):
         _ring(rung)
         for event in told:
             emit(event)
-        if back:
-            logger().warning("limit %s: shares with other processes again", self.name)
 
     def _told(self, answer: Answer) -> list[Event]:
         if not answer.bursts or not listening():

@@ -121,9 +121,8 @@ class Ask(NamedTuple):
 
     member: str
     tracks: Mapping[str, Wish]
-    calls: tuple[
-        tuple[float, ...], ...
-    ] = ()  # that wait or are expected, the first ones first: what each takes of these tracks
+    # That wait or are expected, the first ones first: what each takes of these tracks.
+    calls: tuple[tuple[float, ...], ...] = ()
     waits: bool = False  # at least one of them waits
     trip: float = 0.0  # seconds until the process has heard what is decided now
     concurrency: int | None = None

@@ -44,9 +44,8 @@ def install(registry: CollectorRegistry | None = None) -> Callable[[], None]:
 def _make(registry: CollectorRegistry) -> tuple[Hook, Callable[[], None]]:
     made: dict[str, prometheus_client.Counter | prometheus_client.Gauge] = {}
     samples = Samples()
-    shared = (
-        "PROMETHEUS_MULTIPROC_DIR" in os.environ
-    )  # then nobody reads this process itself, but what it has written down
+    # Then nobody reads this process itself, but what it has written down.
+    shared = "PROMETHEUS_MULTIPROC_DIR" in os.environ
 
     def clean() -> None:
         for collector in made.values():

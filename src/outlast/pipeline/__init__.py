@@ -2,7 +2,7 @@
 Runs over items: stages, pipelines, and what a run came to.
 
     stages       what users write: stage, Skip, Snooze, Degraded; resources: what stages share
-    pipeline     Pipeline; doors: how sync code drives a run, and signals; home: where runs are kept
+    pipeline     Pipeline; drivers: how sync code drives a run, and signals; home: where runs are kept
     lifecycle    a run from start to end; identity: what must stay the same at a resume, pure; lease: the lease on a run
     plan         what a run is asked to do; intake: reads a source and makes items; keys: the keys of items
     replays      runs over dead letters, which write to the runs that the letters come from

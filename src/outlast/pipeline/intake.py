@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from outlast.kernel.clock import Stop
     from outlast.pipeline.record.writer import WriteBatch
+    from outlast.pipeline.replays import Origins
     from outlast.pipeline.stages import Stage
     from outlast.store import Store
     from outlast.store.records import Checkpoint, RunRecord
@@ -39,7 +40,7 @@ _SLICE = 0.005  # seconds of reading before others have their turn
 
 
 class ReadInterrupted(KeyboardInterrupt):
-    """A signal came while a source blocked. It only ends that wait; `Run.ask_soon` tells the run about the signal."""
+    """A signal came while a source blocked. It only ends that wait; `Run.wind_down_soon` tells the run of it."""
 
 
 class SourceFailed(Exception):
@@ -53,17 +54,17 @@ class SourceFailed(Exception):
         self.error = error
 
 
-def beside(stop: Stop) -> Callable[[Callable[[], Any]], Awaitable[Any]]:
+def in_thread_until(stop: Stop) -> Callable[[Callable[[], Any]], Awaitable[Any]]:
     """
-    A way to ask the store without holding up the event loop. An error that may pass is waited out, until the stop.
+    A way to ask the store in a thread, so that the loop goes on. An error that may pass is waited out, until the stop.
     """
     loop = asyncio.get_running_loop()
 
-    async def aside(ask: Callable[[], Any]) -> Any:
+    async def in_thread(ask: Callable[[], Any]) -> Any:
         context = copy_context()
         return await loop.run_in_executor(None, lambda: context.run(keep_trying, ask, "the store", stop))
 
-    return aside
+    return in_thread
 
 
 class Intake:
@@ -71,6 +72,8 @@ class Intake:
     Reads a source. After a resume the items of earlier passes are compared with what is on record, page by page; if the
     source has another order than before, every key is looked up.
     """
+
+    origins: Origins | None = None  # of a replay: their leases are renewed with that of the run
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class Intake:
         stages: Sequence[Stage[..., Any, Any]],
         valid: Callable[[Any], bool],
         decode: Callable[[bytes, int], Any],
-        aside: Callable[[Callable[[], Any]], Awaitable[Any]],
+        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
         doubted: bool = False,
     ) -> None:
         self._items = source
@@ -104,7 +107,7 @@ class Intake:
         self._stages = stages
         self._valid = valid
         self._decode = decode
-        self._aside = aside
+        self._in_thread = in_thread
         self._doubted = doubted  # whether the keys may be others than those on record, for the same items
         self._lost: set[str] = set()  # stages whose checkpoints cannot be used
         self._broken: BaseException | None = None
@@ -253,7 +256,7 @@ class Intake:
 
     async def _unfinished(self, first: int, keys: list[str], items: list[Any]) -> list[Item]:
         store, run = self._store, self._run.number
-        rows = await self._aside(lambda: store.finished(run, first, len(keys)))
+        rows = await self._in_thread(lambda: store.finished(run, first, len(keys)))
         there: dict[int, str] = {seq: key for seq, key, _ in rows}
         for offset, item in enumerate(items):
             # Lines that could not be read and were alike had one key in older versions.
@@ -262,7 +265,7 @@ class Intake:
                 keys[offset] = bare
         # What did not end at this place may have ended at another one.
         doubtful = [key for offset, key in enumerate(keys) if there.get(first + offset) != key]
-        elsewhere = await self._aside(lambda: store.find_keys(run, doubtful)) if doubtful else {}
+        elsewhere = await self._in_thread(lambda: store.find_keys(run, doubtful)) if doubtful else {}
         if self._doubted and (there or elsewhere):
             if len(doubtful) == len(keys) and not elsewhere:
                 raise other_keys(self._run.run_key, len(keys))
@@ -289,7 +292,7 @@ class Intake:
         seqs = [item.seq for item in left if item.seq < self._known]
         if not seqs:
             return
-        before = await self._aside(lambda: self._store.attempted(self._run.number, seqs))
+        before = await self._in_thread(lambda: self._store.attempted(self._run.number, seqs))
         for item in left:
             count, spent = before.get(item.seq, (0, None))
             item.attempts += count
@@ -299,7 +302,7 @@ class Intake:
         """The numbers of those that were read before, did not end, and come again somewhere from here on."""
         for start in range(first, self._known, PAGE):
             many = min(PAGE, self._known - start)
-            rows = await self._aside(partial(self._store.finished, self._run.number, start, many))
+            rows = await self._in_thread(partial(self._store.finished, self._run.number, start, many))
             ended = {row[0] for row in rows}
             self._free.extend(seq for seq in range(start, start + many) if seq not in ended)
 
@@ -312,7 +315,7 @@ class Intake:
         while waiting:
             before, asked = waiting.popitem()
             seqs = [item.seq for item in asked]
-            checkpoints = await self._aside(partial(checkpoints_of, number, seqs, before=before))
+            checkpoints = await self._in_thread(partial(checkpoints_of, number, seqs, before=before))
             for item in asked:
                 found = checkpoints.get(item.seq)
                 if found is not None and not self._begun_behind(item, found):

@@ -22,7 +22,7 @@ from outlast.observe import emit, listening
 from outlast.pipeline.engine.runner import Runner
 from outlast.pipeline.errors import mark_with_result
 from outlast.pipeline.identity import OtherKeys, changed, identity_of, in_doubt, refusal
-from outlast.pipeline.intake import Intake, beside
+from outlast.pipeline.intake import Intake, in_thread_until
 from outlast.pipeline.keys import Ahead, NoKey, checked
 from outlast.pipeline.lease import let_go, take
 from outlast.pipeline.logs import marked
@@ -31,8 +31,8 @@ from outlast.pipeline.record.writer import as_row
 from outlast.pipeline.replays import (
     LOOKED_THROUGH,
     Chosen,
+    LetterIntake,
     Origins,
-    Resends,
     address_of,
     claim_sink,
     close,
@@ -48,7 +48,7 @@ from outlast.store.records import ENDED
 from outlast.verdicts import classify
 from outlast.work import leases
 from outlast.work.patience import keep_trying, terms
-from outlast.work.threads import aside
+from outlast.work.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -77,7 +77,7 @@ class _SinkFailed(Exception):
 
 
 class Run:
-    """One pass of one run. `go` does the work; `ask` and `ask_soon` pause, cancel or interrupt it."""
+    """One pass of one run. `go` does the work; `wind_down` and `wind_down_soon` pause, cancel or interrupt it."""
 
     def __init__(
         self,
@@ -91,42 +91,42 @@ class Run:
         self._source = source
         self._deliver = deliver
         self._crowded = crowded
-        self._asked: str | None = None
+        self._requested: str | None = None
         self._stop = Stop()  # ends the waits before the first item
         self._items: Any = None
         self._origins: Origins | None = None
-        self._resends: Resends | None = None
+        self._letters: LetterIntake | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._wishes: deque[str] = deque()
+        self._requests: deque[str] = deque()
         self._looking: tuple[int, float] | None = None  # at the first item: which thread, since when
         self._doubted = False
         self._versioned: set[str] = set()  # stages that are another version than when it began
         self._changed: list[str] = []  # these, and those whose functions are written in another way
         self.runner: Runner | None = None
 
-    def ask(self, wish: str) -> None:
+    def wind_down(self, request: str) -> None:
         """
         Wind down (pause, cancel or interrupted); when asked twice, without waiting for running attempts. In the run's
         own loop only.
         """
-        again, self._asked = self._asked is not None, self._asked or wish
+        again, self._requested = self._requested is not None, self._requested or request
         if self.runner is None:
             self._stop.set()
             return
         if again:
             self.runner.cancel()
         else:
-            self.runner.end(wish)
+            self.runner.end(request)
 
-    def ask_soon(self, wish: str) -> None:
-        """As `ask`, from any thread, from a signal handler, and before it has begun."""
-        self._wishes.append(wish)
+    def wind_down_soon(self, request: str) -> None:
+        """As `wind_down`, from any thread, from a signal handler, and before it has begun."""
+        self._requests.append(request)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._hear)
 
     def _hear(self) -> None:
-        while self._wishes:
-            self.ask(self._wishes.popleft())
+        while self._requests:
+            self.wind_down(self._requests.popleft())
 
     def waiting_here(self) -> bool:
         """
@@ -158,7 +158,7 @@ class Run:
                 self._items = checked(open_source(self._source), plan.item_key)
             finally:
                 self._looking = None
-        store: Store = await aside(lambda: keep_trying(lambda: plan.home.store, "the store"))
+        store: Store = await in_thread(lambda: keep_trying(lambda: plan.home.store, "the store"))
         now = identity_of(plan, sink)
         try:
             record, lease, before = await self._open(store, sink, now)
@@ -172,7 +172,7 @@ class Run:
                 self._changed = [each.name for each in plan.marks if each.name in {*written, *self._versioned}]
             try:
                 if sink is not None:
-                    record = await aside(lambda: _ready(sink, store, record, lease, before))
+                    record = await in_thread(lambda: _ready(sink, store, record, lease, before))
                 if isinstance(self._source, Chosen):
                     home = self._source.home
                     self._origins = Origins(store, record, lease, plan.bounds, elsewhere=sink is not None, given=home)
@@ -180,29 +180,29 @@ class Run:
             except (OtherKeys, NoKey) as error:
                 why = error_text(error)
                 if before.passes:
-                    await aside(lambda: _as_before(store, lease, before))
+                    await in_thread(lambda: _as_before(store, lease, before))
                 else:
-                    await aside(lambda: _not_begun(store, lease, record, why))
+                    await in_thread(lambda: _not_begun(store, lease, record, why))
                 raise
             except BaseException as error:
                 if self.runner is None:  # it never began: nobody has to wait for the lease to end
                     why = error_text(error)
                     if before.status in ENDED:
-                        await aside(lambda: _as_before(store, lease, before))
+                        await in_thread(lambda: _as_before(store, lease, before))
                     else:
                         ours = not isinstance(error, _SinkFailed)
-                        await aside(lambda: _not_begun(store, lease, record, why, forget=ours))
+                        await in_thread(lambda: _not_begun(store, lease, record, why, forget=ours))
                 raise
             finally:
                 if leases.held(lease):  # ended in the middle of winding down
-                    await aside(lambda: _left_behind(store, lease, record))
+                    await in_thread(lambda: _left_behind(store, lease, record))
         except _SinkFailed as failed:
             books = Accounting(plan.bounds, failed.record.counts, failed.record.spent)
             why = f"{failed}; run it again with run_key={failed.record.run_key!r} to go on"
             return self._told(store, failed.record, books, "failed", "store_error", why, failed.error)
         finally:
             if self._origins is not None:
-                await aside(self._origins.close)
+                await in_thread(self._origins.close)
             if sink is not None:
                 close(sink)
 
@@ -210,20 +210,20 @@ class Run:
         """The run, leased. Who is cancelled meanwhile gives it back."""
         found: list[tuple[RunRecord, Lease, RunRecord]] = []
         try:
-            await aside(lambda: found.append(_opened(store, self.plan, sink, now)), self._stop)
+            await in_thread(lambda: found.append(_opened(store, self.plan, sink, now)), self._stop)
         except BaseException:
             if found:
                 record, lease, before = found[0]
                 if before.status in ENDED:
-                    await aside(lambda: _as_before(store, lease, before))
+                    await in_thread(lambda: _as_before(store, lease, before))
                 else:
-                    await aside(lambda: _not_begun(store, lease, record, "cancelled"))
+                    await in_thread(lambda: _not_begun(store, lease, record, "cancelled"))
             raise
         return found.pop()
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
         plan, began = self.plan, here.get().clock.now()
-        state = await aside(lambda: keep_trying(lambda: store.shard_state(record.number, 0), "the store"))
+        state = await in_thread(lambda: keep_trying(lambda: store.shard_state(record.number, 0), "the store"))
         books = Accounting(plan.bounds, record.counts, record.spent)
         codec, types = plan.home.codec, plan.types()
         options: dict[str, Any] = {
@@ -232,28 +232,26 @@ class Run:
             "read_before": state.read,
             "valid": _validity(plan, record),
             "decode": lambda data, _: codec.bring_back(data, types),
-            "aside": beside(stop := Stop()),
+            "in_thread": in_thread_until(stop := Stop()),
         }
-        resends: Resends | None = None
+        letters: LetterIntake | None = None
         if isinstance(self._source, Chosen) and self._origins is not None:
-            resends = self._resends = Resends(self._source, plan, lease, self._origins, **options)
-            await aside(lambda: keep_trying(resends.begin, "the store"))
+            letters = self._letters = LetterIntake(self._source, plan, lease, self._origins, **options)
+            await in_thread(lambda: keep_trying(letters.begin, "the store"))
 
-        intake = resends or Intake(self._items, plan.item_key, stages=plan.stages, doubted=self._doubted, **options)
+        intake = letters or Intake(self._items, plan.item_key, stages=plan.stages, doubted=self._doubted, **options)
         self.runner = runner = Runner(plan, store, record, lease, books, sink, intake, stop, self._deliver)
-        if self._origins is not None:
-            self._origins.runner = runner
         if self._crowded is not None:
             runner.crowded = self._crowded
         started = _tell_start(record, plan.target)
-        if self._asked is not None:
-            runner.end(self._asked)
+        if self._requested is not None:
+            runner.end(self._requested)
         cancelled: asyncio.CancelledError | None = None
         watcher = None if plan.watch is None else _Watcher(runner, plan.watch)
         try:
             with marked():
                 try:
-                    if await runner.run(started) and (sink is not None or resends is not None):
+                    if await runner.run(started) and (sink is not None or letters is not None):
                         await self._finish(runner, sink)
                 except asyncio.CancelledError:
                     runner.end("interrupted")  # also while its sink is finished: a resume does that
@@ -266,11 +264,11 @@ class Run:
             watcher.task.cancel()
         if isinstance(runner.error, OtherKeys) or (isinstance(runner.error, NoKey) and not runner.intake.read):
             raise runner.error  # nothing was begun
-        if resends is not None and runner.status != "lost":
-            await aside(lambda: _set_free(store, lease, record))
+        if letters is not None and runner.status != "lost":
+            await in_thread(lambda: _set_free(store, lease, record))
         result = runner.result = self._result(runner, types)
         told = _news(record, lease, result, lost=runner.status == "lost")
-        unwritten = await aside(lambda: _ended(store, lease, record, result, told, lost=runner.status == "lost"))
+        unwritten = await in_thread(lambda: _ended(store, lease, record, result, told, lost=runner.status == "lost"))
         if unwritten is not None and result.status in _GOOD:  # a good end that is not on record is none
             runner.status, runner.reason, runner.error = "failed", "store_error", unwritten
             if isinstance(unwritten, LeaseLost):
@@ -282,7 +280,7 @@ class Run:
             for event in told:
                 emit(event)
         if cancelled is None and runner.reason != "store_error":
-            await aside(lambda: plan.home.tidy(store, began))
+            await in_thread(lambda: plan.home.tidy(store, began))
         if watcher is not None:
             watcher.look()
         if cancelled is not None:
@@ -300,18 +298,18 @@ class Run:
         Tell the sink that the run is over, unless it is to go on, or it is not ours any more, or has failed itself; and
         the sinks that something has come home to, in any case.
         """
-        status, reason = self._called(runner)
+        (status, reason), store, lease = self._called(runner), runner.store, runner.lease
         if reason in {"store_error", "lease_lost"}:
             return
         try:
             if self._origins is not None:
-                await aside(self._origins.finish)
+                await in_thread(self._origins.finish)
             if sink is not None and status in ENDED:
-                await aside(lambda: keep_trying(sink.finish, "the sink"))
+                await in_thread(lambda: keep_trying(sink.finish, "the sink"))
                 if self._origins is not None or runner.record.replayed_by is not None:
-                    await aside(lambda: keep_trying(lambda: runner.store.hold_sink(runner.lease, None), "the store"))
+                    await in_thread(lambda: keep_trying(lambda: store.hold_sink(lease, None), "the store"))
             if sink is not None:
-                await aside(lambda: mark_left(runner.store, runner.lease, sink))
+                await in_thread(lambda: mark_left(store, lease, sink))
         except Exception as error:  # noqa: BLE001 - all items are on record: a resume finishes it
             runner.status, runner.reason, runner.error = "failed", "store_error", error
 
@@ -350,13 +348,13 @@ class Run:
         )
 
     def _why(self, status: str, reason: str | None, runner: Runner) -> str:
-        untried = None if self._resends is None else self._resends.untried_in_all
+        untried = None if self._letters is None else self._letters.untried_in_all
         said = _why(status, reason, runner, untried) + _whereabouts(runner.sink)
         said += _what_changed(self._changed, self._versioned)
-        if self._resends is None:
+        if self._letters is None:
             return said
-        note = self._resends.note if status in ENDED else ""
-        more = self._resends.in_words(ended=status in ENDED)
+        note = self._letters.note if status in ENDED else ""
+        more = self._letters.in_words(ended=status in ENDED)
         return f"{(note or said).rstrip('.')}. {more}" if more else note or said
 
     def _called(self, runner: Runner) -> tuple[str, str | None]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 from outlast.errors import ConfigurationError, nearest
-from outlast.pipeline.doors import Stream, blocking, stepped
+from outlast.pipeline.drivers import Stream, blocking, stepped
 from outlast.pipeline.home import DEFAULT, Home
 from outlast.pipeline.lifecycle import Run
 from outlast.pipeline.plan import Plan, Tuning

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from outlast.calls import quiet
+from outlast.calls import internal
 from outlast.components import Busy, Sink, Table, Unreadable, open_sink, registry
 from outlast.components.files import PARQUET
 from outlast.components.sinks import spool_of
@@ -55,12 +55,12 @@ from outlast.work.patience import keep_trying
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from outlast.pipeline.engine.runner import Runner
     from outlast.pipeline.plan import Plan
     from outlast.pipeline.record.books import Bounds
     from outlast.pipeline.record.writer import WriteBatch
     from outlast.store import Store
     from outlast.store.records import DeadLetterRow, Lease, RunCounts, RunRecord
+    from outlast.work.leases import Heartbeat
 
 _CUT_OFF = ("store_error", "lease_lost", "aborted")  # ends that may leave in a sink what was never committed
 _MOST_OPEN = 16  # runs that are held at a time, each with its sink
@@ -319,7 +319,7 @@ def claim_sink(sink: Sink, store: Store, record: RunRecord) -> None:
             raise
 
     stopped = "asked to stop while another process writes to the sink"
-    quiet.keep_trying(claim, _BUSY_SINK, _BUSY, stop=stopping.get(), stopped=stopped)
+    internal.keep_trying(claim, _BUSY_SINK, _BUSY, stop=stopping.get(), stopped=stopped)
 
 
 def make_ready(sink: Sink, store: Store, record: RunRecord, lease: Lease, *, before: RunRecord) -> RunRecord:
@@ -442,7 +442,7 @@ class Origins:
         self._open: dict[str, Origin] = {}
         self._barred: dict[str, str] = {}
         self._unknown: set[str] = set()
-        self.runner: Runner | None = None
+        self.heartbeat: Heartbeat[Any] | None = None  # of the replay, once there is one
 
     def known(self, run: str) -> bool:
         """Whether `of` answers at once."""
@@ -465,8 +465,8 @@ class Origins:
             self._unknown.add(run)
             return None
         self._open[run] = found
-        if self.runner is not None:
-            self.runner.heartbeat.also(found.lease)
+        if self.heartbeat is not None:
+            self.heartbeat.also(found.lease)
         return found
 
     def _take(self, run: str) -> Origin | None:
@@ -526,8 +526,8 @@ class Origins:
             self._give_back(self._open.popitem()[1])
 
     def _give_back(self, origin: Origin) -> None:
-        if self.runner is not None:
-            self.runner.heartbeat.no_more(origin.lease)
+        if self.heartbeat is not None:
+            self.heartbeat.no_more(origin.lease)
         if origin.sink is not None:
             close(origin.sink)
         let_go(self._store, origin.lease)
@@ -666,7 +666,7 @@ def _make_good(store: Store, record: RunRecord, given: object) -> None:
 # -- from letters to items ------------------------------------------------------------------------------------------------------------
 
 
-class Resends(Intake):
+class LetterIntake(Intake):
     """
     The intake of a replay: it claims the letters of its list, and makes an item of each, at the stage that failed and
     with the input of that stage.
@@ -676,7 +676,7 @@ class Resends(Intake):
         super().__init__(iter(()), None, stages=plan.stages, **options)
         self._plan = plan
         self._lease = lease
-        self._origins = origins
+        self.origins = self._origins = origins
         self._types = plan.types()
         self._codec = plan.home.codec
         self._names = [stage.name for stage in plan.stages]
@@ -721,13 +721,13 @@ class Resends(Intake):
 
     async def chunk(self, most: int) -> list[Item]:
         run = self._run.number
-        rows = await self._aside(lambda: self._store.replay_list(run, after=self._last, limit=most))
+        rows = await self._in_thread(lambda: self._store.replay_list(run, after=self._last, limit=most))
         while not rows:
             if not await self._more_to_do():
                 self.exhausted = True
                 return []
-            rows = await self._aside(lambda: self._store.replay_list(run, after=self._last, limit=most))
-        letters = await self._aside(lambda: self._store.letters_by_id(letter for _, letter in rows))
+            rows = await self._in_thread(lambda: self._store.replay_list(run, after=self._last, limit=most))
+        letters = await self._in_thread(lambda: self._store.letters_by_id(letter for _, letter in rows))
         items: list[Item] = []
         for seq, id_ in rows:
             letter = letters.get(id_)
@@ -749,8 +749,8 @@ class Resends(Intake):
         while self._under_way:
             self._news.clear()
             await self._news.wait()
-        ends = await self._aside(lambda: self._store.finished(self._run.number, 0, _ALL))
-        untried = await self._aside(lambda: self._store.untried(self._run.number))
+        ends = await self._in_thread(lambda: self._store.finished(self._run.number, 0, _ALL))
+        untried = await self._in_thread(lambda: self._store.untried(self._run.number))
         # What was not tried says nothing about the others: the next ones take its place.
         canaries = [status for seq, _, status in ends if seq not in untried][: self._canary]
         failed = sum(status not in {"succeeded", "skipped"} for status in canaries)
@@ -765,9 +765,9 @@ class Resends(Intake):
             chosen = self._rest[::step][:lacking]
             named = set(chosen)
             self._rest = [letter for letter in self._rest if letter not in named]
-            await self._aside(lambda: self._claim_these(chosen))
+            await self._in_thread(lambda: self._claim_these(chosen))
         else:
-            await self._aside(lambda: self._claim(len(self._rest)))
+            await self._in_thread(lambda: self._claim(len(self._rest)))
         return True
 
     async def _item(self, seq: int, id_: str, letter: DeadLetterRow | None) -> Item:
@@ -804,14 +804,13 @@ class Resends(Intake):
             while not origins.idle:
                 self._news.clear()
                 await self._news.wait()
-            await self._aside(origins.give_back_idle)
-        return origins.of(run) if origins.known(run) else await self._aside(lambda: origins.of(run))
+            await self._in_thread(origins.give_back_idle)
+        return origins.of(run) if origins.known(run) else await self._in_thread(lambda: origins.of(run))
 
     def recorded(self, batch: WriteBatch) -> None:
         self._under_way -= len(batch.items)
-        for (
-            item
-        ) in batch.items:  # now, and not when it was handed out: a replay that is stopped gives back what has not ended
+        # Now, and not when it was handed out: a replay that is stopped gives back what has not ended.
+        for item in batch.items:
             if item.reason is not None and item.reason.startswith(UNTRIED):
                 self.untried[item.reason.removeprefix(UNTRIED)] += 1
         for origin in batch.returned:

@@ -213,7 +213,7 @@ def _name(part: Limit | CircuitBreaker | RetryBudget | None) -> str | None:
 def _stages(runner: Runner) -> tuple[StageView, ...]:
     endings, found = runner.endings, list[StageView]()
     done = 0  # items that have ended behind a stage or are at a later one, without those that began there
-    for stage, place in reversed([*zip(runner.stages, runner.scheduler.places(), strict=True)]):
+    for stage, load in reversed([*zip(runner.stages, runner.scheduler.loads(), strict=True)]):
         at = stage.index
         done += endings.through[at + 1]
         counts = endings.stages[at]
@@ -223,10 +223,10 @@ def _stages(runner: Runner) -> tuple[StageView, ...]:
                 limit=_name(stage.guard.limit),
                 breaker=_name(stage.guard.breaker),
                 budget=_name(stage.guard.retry_budget),
-                running=place.running,
-                queued=place.queued,
-                waiting=place.waiting,
-                in_line=place.in_line,
+                running=load.running,
+                queued=load.queued,
+                waiting=load.waiting,
+                in_line=load.in_line,
                 done=done,
                 refused=endings.refusals if stage.last else 0,
                 entered=endings.entered[at],
@@ -235,5 +235,5 @@ def _stages(runner: Runner) -> tuple[StageView, ...]:
                 dead=counts.dead,
             )
         )
-        done += sum(place) + endings.recording[at] - endings.entered[at]
+        done += sum(load) + endings.recording[at] - endings.entered[at]
     return tuple(reversed(found))

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from outlast.calls.records import add_to
 from outlast.errors import ConfigurationError
 from outlast.kernel.redact import sanitise
 from outlast.kernel.wording import counted, duration
@@ -111,8 +112,7 @@ def told(store: Store, run: RunRecord, item: str | int) -> Story:
             waited.update(attempt.waits or {})
         if each.row is not None:
             waited.update(each.row.waits or {})
-            for name, amount in each.row.spent.items():
-                spent[name] = spent.get(name, 0.0) + amount
+            add_to(spent, each.row.spent)
     return Story(
         run_id=run.id,
         pipeline=sanitise(run.pipeline),

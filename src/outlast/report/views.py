@@ -191,7 +191,7 @@ class Views:
 
     def pause(self, run: RunRecord) -> bool:
         """Ask a run to pause; whether it has not ended."""
-        return self._store.want(run.id, "pause")
+        return self._store.request_end(run.id, "pause")
 
     def cancel(self, run: RunRecord) -> tuple[bool, str | None]:
         """
@@ -199,7 +199,7 @@ class Views:
         """
         worker = self.worker(run)
         if worker is not None:
-            return self._store.want(run.id, "cancel"), worker
+            return self._store.request_end(run.id, "cancel"), worker
         if run.status == "failed" and not unfinished(run):
             return False, None  # with something left it would go on when it is run again
         why = "Cancelled by hand."
@@ -217,7 +217,7 @@ class Views:
             for state in watched
         ]
 
-    def steer(self, name: str, wish: str, reason: str) -> tuple[bool, bool]:
+    def steer(self, name: str, request: str, reason: str) -> tuple[bool, bool]:
         """
         Isolate or reset a breaker: whether it is shared, which acts at once, and whether it is one of runs, which are
         asked to.
@@ -226,11 +226,11 @@ class Views:
 
         shared, watched = self._store.state("breaker", name), self._store.state("watched_breaker", name)
         if shared is not None:
-            why = sanitise(reason) if wish == "isolate" else None
+            why = sanitise(reason) if request == "isolate" else None
             self._store.change_state("breaker", name, lambda document, now: (by_hand(document, now, why), None))
         asked = watched is not None
         while watched is not None:
-            wanted = dict(watched.data) | {"wanted": wish, "reason": reason}
+            wanted = dict(watched.data) | {"wanted": request, "reason": reason}
             if self._store.save_state("watched_breaker", name, wanted, expect=watched.version):
                 break
             watched = self._store.state("watched_breaker", name)
@@ -246,16 +246,16 @@ class Views:
                 continue
             kept = self._store.state("watched_breaker", name)
             data: dict[str, Any] = {} if kept is None else dict(kept.data)
-            wish = data.get("wanted")
-            if wish == "isolate":
+            request = data.get("wanted")
+            if request == "isolate":
                 breaker.isolate(str(data.get("reason") or "isolated by hand"))
-            elif wish == "reset":
+            elif request == "reset":
                 breaker.reset()
             news = {
                 "state": breaker.state.value,
                 "failure_count": breaker.failure_count,
                 "wanted": None,
-                "reason": None if wish == "reset" else data.get("reason"),
+                "reason": None if request == "reset" else data.get("reason"),
             }
             if kept is None or news != data:
                 # If it fails, there is something newer on record: the next look sees it.

@@ -17,12 +17,8 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
 _MORE, _ANYTHING = 0x04, 0x08
-_GENERATOR, _COROUTINE, _ITERABLE_COROUTINE, _ASYNC_GENERATOR = (
-    0x20,
-    0x80,
-    0x100,
-    0x200,
-)  # inspect.CO_..., without importing inspect
+# inspect.CO_..., without importing inspect.
+_GENERATOR, _COROUTINE, _ITERABLE_COROUTINE, _ASYNC_GENERATOR = (0x20, 0x80, 0x100, 0x200)
 _DEEPEST = 100  # partials of partials, methods of methods: what is nested deeper is no function
 # Where the standard library keeps the marks of coroutine functions, and under which attribute it puts them.
 _MARKS = (

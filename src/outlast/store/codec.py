@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _PLAIN = frozenset({str, int, float, bool, type(None)})
-_models: WeakKeyDictionary[type, bool] = (
-    WeakKeyDictionary()
-)  # whether the JSON of a model makes it again, as far as one was tried
+# Whether the JSON of a model makes it again, as far as one was tried.
+_models: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -114,8 +113,7 @@ class Codec:
             inner, marked = self._opened(data)
             return _Reader(known, strict=True).of(inner) if marked else inner
         except RecursionError:
-            message = "it is nested too deeply to be read"
-            raise Lost(message) from None
+            raise Lost("it is nested too deeply to be read") from None
 
     def _sealed(self, inner: object) -> bytes:
         data = f'{{"v":{VERSION},"d":{_dumps(inner)}}}'.encode(errors="surrogatepass")
@@ -277,9 +275,8 @@ class _Writer:
         fields: Any = getattr(kind, "model_fields", {})
         aliased = any(field.alias or field.validation_alias for field in fields.values())
         data = value.model_dump(mode="json", by_alias=aliased, round_trip=self._whole)
-        same = (
-            None if self._whole else _models.get(kind)
-        )  # outputs come by the million: there one of them speaks for its class
+        # Outputs come by the million: there one of them speaks for its class.
+        same = None if self._whole else _models.get(kind)
         if same is None:
             try:
                 same = _models[kind] = _same(kind.model_validate(data), value)
@@ -381,20 +378,17 @@ class _Reader:
         if value.get("part"):
             if not self._strict:
                 return data
-            message = f"the JSON of {_title(name)} does not hold all of it"
-            raise Lost(message)
+            raise Lost(f"the JSON of {_title(name)} does not hold all of it")
         if kind is None:
             if self._strict:
-                message = f"no annotation of a stage names {_title(name)}"
-                raise Lost(message)
+                raise Lost(f"no annotation of a stage names {_title(name)}")
             return data
         try:
             return _made(kind, data, self.of(value.get("made") or {}))
         except Exception as error:
             if not self._strict:
                 return data
-            message = f"{_title(name)} could not be made again from its fields ({type(error).__name__})"
-            raise Lost(message) from error
+            raise Lost(f"{_title(name)} could not be made again from its fields ({type(error).__name__})") from error
 
     def _moment(self, value: Any, zone: str | None, fold: int) -> Any:
         if zone is not None:
@@ -404,8 +398,7 @@ class _Reader:
                 value = value.replace(tzinfo=ZoneInfo(zone))
             except (KeyError, ValueError, OSError):
                 if self._strict:
-                    message = f"the time zone {zone!r} is not known here"
-                    raise Lost(message) from None
+                    raise Lost(f"the time zone {zone!r} is not known here") from None
         return value.replace(fold=fold) if fold else value
 
 

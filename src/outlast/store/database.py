@@ -67,6 +67,8 @@ class Database(ABC):
     for_share: ClassVar[str]  # how a row is read whose key stays until the transaction ends; other columns may change
     skip_locked: ClassVar[str]  # how rows are read that will be changed, without those that somebody else is changing
     arrays: ClassVar[bool]  # whether many rows travel as one array for each column, in a single statement
+    known_here: ClassVar[str]  # asks any connection whether it leads to a store
+    notifies: ClassVar[str] = ""  # tells whoever listens, once the transaction is committed, of jobs for an app
     labelled: ClassVar[str]  # an expression that gives the transaction the name that is passed
     among: ClassVar[str]  # after a column: whether it is in a list that is passed as one parameter
     lower: ClassVar[str]  # a column's text with its ASCII letters in lower case
@@ -107,9 +109,8 @@ class Database(ABC):
     def taken(self, error: Exception) -> bool:
         """Whether an error of the driver says that somebody else has a key that must be unique."""
 
-    @abstractmethod
-    def notify(self, transaction: Transaction, payload: str) -> None:
-        """Tell whoever listens, once the transaction is committed, that there are jobs for this app."""
+    def tell_here(self) -> None:  # noqa: B027 - a server tells everybody
+        """Tell who listens in this process that there are jobs."""
 
     @abstractmethod
     def evict(self, transaction: Transaction, labels: Sequence[str]) -> None:
@@ -133,6 +134,16 @@ class Database(ABC):
         """Single statements, each of which sees what is committed."""
         with self._faults(), self._many.lend() as connection:
             yield Transaction(self, connection)
+
+    def rows(self, sql: str, *parameters: Any) -> list[Any]:
+        """What a single statement finds."""
+        with self.reading() as tx:
+            return tx.rows(sql, *parameters)
+
+    def row(self, sql: str, *parameters: Any) -> Any:
+        """The first row that a single statement finds; None if there is none."""
+        with self.reading() as tx:
+            return tx.row(sql, *parameters)
 
     @contextmanager
     def snapshot(self) -> Iterator[Transaction]:
@@ -161,8 +172,7 @@ class Database(ABC):
     @contextmanager
     def _faults(self) -> Iterator[None]:
         if self._closed:
-            message = "the store is closed. Open it again with open_store()."
-            raise StoreRefused(message, error_class="code_error")
+            raise StoreRefused("the store is closed. Open it again with open_store().", error_class="code_error")
         try:
             yield
         except self.driver_error as error:
@@ -262,11 +272,10 @@ def _number(found: Any) -> int:
     if not found:
         return 0
     if not isinstance(found[0], int) or found[0] < 0:
-        message = (
+        raise StoreRefused(
             f"expected the store's schema to be a number, got: {sanitise(repr(found[0]), 60)}. "
             "The store is damaged, or it is not Outlast's: restore it from a backup, or use another one."
         )
-        raise StoreRefused(message)
     return found[0]
 
 
@@ -301,8 +310,7 @@ def _scripts(name: str) -> list[tuple[str, str]]:
     found = sorted((entry.name, entry.read_text(encoding="utf-8")) for entry in folder.iterdir())
     numbered = [(name, text) for name, text in found if re.match(r"\d{4}_\w+\.sql$", name)]
     if [int(name[:4]) for name, _ in numbered] != list(range(1, len(numbered) + 1)):
-        message = f"the migrations for {name} are not numbered one after the other"
-        raise RuntimeError(message)
+        raise RuntimeError(f"the migrations for {name} are not numbered one after the other")
     return [(name.removesuffix(".sql"), text) for name, text in numbered]
 
 

@@ -137,26 +137,21 @@ class Sums:
     attempts: list[AttemptFigure] = field(default_factory=list)
     items: list[ItemFigure] = field(default_factory=list)
     retries: list[tuple[int | None, int, int]] = field(default_factory=list)
-    skipped_again: dict[int, int] = field(
-        default_factory=dict
-    )  # by stage: items skipped there, not at the first attempt
-    refused: list[tuple[int, bool, int]] = field(
-        default_factory=list
-    )  # stage, not at the first attempt, items: the stage came through, its output could not be kept
-    mended: dict[int, tuple[int, int]] = field(
-        default_factory=dict
-    )  # by stage: items that failed there and that a replay has mended; how many of those it has skipped
+    # By stage: items skipped there, not at the first attempt.
+    skipped_again: dict[int, int] = field(default_factory=dict)
+    # Stage, not at the first attempt, items: the stage came through, its output could not be kept.
+    refused: list[tuple[int, bool, int]] = field(default_factory=list)
+    # By stage: items that failed there and that a replay has mended; how many of those it has skipped.
+    mended: dict[int, tuple[int, int]] = field(default_factory=dict)
     unfinished: dict[int, int] = field(default_factory=dict)  # by stage: items that were tried there and have not ended
     waits: list[WaitFigure] = field(default_factory=list)
     spent_in_vain: dict[str, tuple[float, float]] = field(default_factory=dict)  # failed attempts; dead items
     wasted: dict[str, float] = field(default_factory=dict)  # without counting anything twice
     slowest: list[SlowItem] = field(default_factory=list)
-    letters: list[tuple[str, str, LetterStatus, int]] = field(
-        default_factory=list
-    )  # not resolved: fingerprint, stage, status, count
-    stop_reasons: dict[str, int] = field(
-        default_factory=dict
-    )  # why failed items were not tried again, the most frequent first
+    # Not resolved: fingerprint, stage, status, count.
+    letters: list[tuple[str, str, LetterStatus, int]] = field(default_factory=list)
+    # Why failed items were not tried again, the most frequent first.
+    stop_reasons: dict[str, int] = field(default_factory=dict)
 
 
 class Figures:

@@ -14,6 +14,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from outlast.calls.records import add_to
 from outlast.kernel.clock import here
 from outlast.store.database import Duplicate
 from outlast.store.faults import StoreRefused
@@ -38,7 +39,7 @@ from outlast.store.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from outlast.store.database import Database, Transaction
     from outlast.store.records import Homecoming, ItemStatus, Lease
@@ -121,7 +122,7 @@ class Items:
         read, offset, mark, exhausted, succeeded, *counts, degraded, spent, token = shard
         left: dict[str, float] = json.loads(spent)
         for _, one in rows:
-            _add(left, {name: -amount for name, amount in (json.loads(one) if one else {}).items()})
+            add_to(left, {name: -amount for name, amount in (json.loads(one) if one else {}).items()})
         degraded -= sum(bool(row[0]) for row in rows)
         kept = _json({name: amount for name, amount in left.items() if amount}) if rows else spent
         return (read, offset, mark, exhausted, succeeded - len(rows), *counts, degraded, kept, token)
@@ -318,22 +319,20 @@ class Items:
 
     def untried(self, run_number: int) -> set[int]:
         """The numbers of a replay's items that were not tried: their dead letters cannot be replayed as things are."""
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                "select seq from outlast_items where run = ? and status in ('dlq', 'failed') and attempts = 0 and reason like ?",
-                *(run_number, f"{UNTRIED}%"),
-            )
+        rows = self._database.rows(
+            "select seq from outlast_items where run = ? and status in ('dlq', 'failed') and attempts = 0 and reason like ?",
+            *(run_number, f"{UNTRIED}%"),
+        )
         return {seq for (seq,) in rows}
 
     # -- what resuming needs -------------------------------------------------------------------------------------------
 
     def finished(self, run_number: int, first_seq: int, count: int) -> list[tuple[int, str, ItemStatus]]:
         """Those of `count` items from `first_seq` on that are finished, in order."""
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                "select seq, key, status from outlast_items where run = ? and seq >= ? and seq < ? order by seq",
-                *(run_number, first_seq, first_seq + count),
-            )
+        rows = self._database.rows(
+            "select seq, key, status from outlast_items where run = ? and seq >= ? and seq < ? order by seq",
+            *(run_number, first_seq, first_seq + count),
+        )
         return [(seq, key, status) for seq, key, status in rows]
 
     def find_keys(self, run_number: int, keys: Iterable[str]) -> dict[str, tuple[int, ItemStatus]]:
@@ -347,21 +346,16 @@ class Items:
             if self._keys is None or self._keys.run != run_number:
                 self._forget_keys()
                 self._keys = _Keys(run_number)
-                self._keys.add(self._all_keys(run_number))
+                every = "select seq, key, status from outlast_items where run = ? and seq > ? order by seq limit 10000"
+                self._keys.add(self._paged(every, run_number))
             return self._keys.find(keys)
 
-    def _all_keys(self, run_number: int) -> Iterator[tuple[int, str, ItemStatus]]:
+    def _paged(self, sql: str, run_number: int) -> Iterator[Any]:
+        """The rows of a query by run and by the `seq` before its page, which each of them begins with."""
         last = -1
-        while rows := self._keys_after(run_number, last):
+        while rows := self._database.rows(sql, run_number, last):
             yield from rows
             last = rows[-1][0]
-
-    def _keys_after(self, run_number: int, last: int) -> list[Any]:
-        with self._database.reading() as tx:
-            return tx.rows(
-                "select seq, key, status from outlast_items where run = ? and seq > ? order by seq limit 10000",
-                *(run_number, last),
-            )
 
     def _forget_keys(self) -> None:
         if self._keys is not None:
@@ -376,26 +370,24 @@ class Items:
         that one.
         """
         condition, values = ("", ()) if before is None else ("and stage < ? ", (before,))
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                f"select {_CHECKPOINT} from outlast_checkpoints where run = ? and seq {self._database.among} "
-                f"{condition}order by seq, stage",
-                *(run_number, self._database.passed(seqs), *values),
-            )
+        rows = self._database.rows(
+            f"select {_CHECKPOINT} from outlast_checkpoints where run = ? and seq {self._database.among} "
+            f"{condition}order by seq, stage",
+            *(run_number, self._database.passed(seqs), *values),
+        )
         return {row[0]: Checkpoint(*row) for row in rows}
 
     def attempted(self, run_number: int, seqs: Iterable[int]) -> dict[int, tuple[int, dict[str, float]]]:
         """How often these items were attempted, and what that has cost; those that never were are not in it."""
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                f"select seq, spent from outlast_attempts where run = ? and seq {self._database.among}",
-                *(run_number, self._database.passed(seqs)),
-            )
+        rows = self._database.rows(
+            f"select seq, spent from outlast_attempts where run = ? and seq {self._database.among}",
+            *(run_number, self._database.passed(seqs)),
+        )
         found: dict[int, tuple[int, dict[str, float]]] = {}
         for seq, text in rows:
             count, spent = found.get(seq, (0, {}))
             if text:
-                _add(spent, json.loads(text))
+                add_to(spent, json.loads(text))
             found[seq] = (count + 1, spent)
         return found
 
@@ -406,11 +398,10 @@ class Items:
     ) -> list[ItemRow]:
         """Finished items in order; `after` is the `seq` of the last one of the page before."""
         where = "" if status is None else "and status = ? "
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                f"select {_ITEM}, {_FAILURE} from outlast_items where run = ? and seq > ? {where}order by seq limit ?",
-                *(run_number, -1 if after is None else after, *(() if status is None else (status,)), limit),
-            )
+        rows = self._database.rows(
+            f"select {_ITEM}, {_FAILURE} from outlast_items where run = ? and seq > ? {where}order by seq limit ?",
+            *(run_number, -1 if after is None else after, *(() if status is None else (status,)), limit),
+        )
         return [_item(row) for row in rows]
 
     def attempts(
@@ -446,18 +437,11 @@ class Items:
 
     def outputs(self, run_number: int) -> Iterator[bytes]:
         """What the items that succeeded became, in order; nothing for a run with a sink of its own."""
-        last = -1
-        while rows := self._outputs_after(run_number, last):
-            yield from (bytes(output) for _, output in rows)
-            last = rows[-1][0]
-
-    def _outputs_after(self, run_number: int, last: int) -> list[Any]:
-        with self._database.reading() as tx:
-            return tx.rows(
-                "select seq, output from outlast_items "
-                "where run = ? and seq > ? and status = 'succeeded' and output is not null order by seq limit ?",
-                *(run_number, last, _PAGE),
-            )
+        succeeded = (
+            "select seq, output from outlast_items "
+            f"where run = ? and seq > ? and status = 'succeeded' and output is not null order by seq limit {_PAGE}"
+        )
+        return (bytes(output) for _, output in self._paged(succeeded, run_number))
 
 
 def _item(row: Any) -> ItemRow:
@@ -495,9 +479,9 @@ def _advanced(shard: Any, changes: Changes) -> tuple[Any, ...]:
         finished[item[2]] += 1
         degraded += item[5]
         if item[8]:
-            _add(added, item[8])
+            add_to(added, item[8])
     if added:
-        _add(added, json.loads(spent))
+        add_to(added, json.loads(spent))
         spent = _json(added)
     return (
         max(read, changes.read),
@@ -519,11 +503,6 @@ def _moved(offset: int | None, mark: str | None, news: Changes | Homecoming) -> 
 def _run_counts(read: int, counts: Sequence[int], degraded: int) -> RunCounts:
     succeeded, skipped, dlq, failed = counts
     return RunCounts(read, succeeded, skipped, dlq, failed, degraded)
-
-
-def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:
-    for name, value in more.items():
-        totals[name] = totals.get(name, 0.0) + value
 
 
 class _Keys:

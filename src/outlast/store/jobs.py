@@ -13,20 +13,35 @@ All instants are on the database's own clock, plus `ahead_us`: how far virtual t
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from outlast.store import turns
 from outlast.store.faults import StoreRefused
 from outlast.store.leases import fenced
-from outlast.store.records import Enqueued, JobAttempt, JobRow, Turn, storable
+from outlast.store.records import (
+    JOB_ENDS,
+    JOB_STATES,
+    Enqueued,
+    Idle,
+    JobAttempt,
+    JobRow,
+    QueueState,
+    Turn,
+    WorkerState,
+    from_us,
+    storable,
+)
+from outlast.store.sweeps import sweep
 from outlast.store.upkeep import key_of, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from outlast.store.database import Database, Transaction
-    from outlast.store.records import ClaimedJob, JobEnd, Lease, NewJob
+    from outlast.store.records import ClaimedJob, JobEnd, JobStatus, Lease, NewJob, Orphan, Rescue, Rescued
 
+#: How a driver marks the parameters of a statement: ``?``, ``%s`` or ``$1``.
+ParamStyle: TypeAlias = Literal["qmark", "format", "numeric_dollar"]
 MOST_BYTES = 2**20  # of a payload or a result
 QUIET = 0.02  # seconds after a notification in which this process sends no other
 _NEW = "app, queue, kind, version, state, priority, due, payload, unique_key, enqueued"
@@ -38,6 +53,7 @@ _ROW = (
 )
 _ATTEMPT = "job, number, token, worker, started, took, outcome, error_class, error_type, error, stop_reason, next_run"
 _CHUNK = 5000  # rows in one statement
+_COUNTED = 1000  # jobs that are due, when somebody asks whether there are any
 
 
 class Jobs:
@@ -65,7 +81,7 @@ class Jobs:
             with self._database.writing() as tx:
                 (now,) = tx.row(f"select {self._database.now}")
                 done = self._enqueue(tx, given, now + ahead_us)
-                self._tell(tx, given)
+                self._tell(tx, (job.delay_us for job in given))
         except BaseException:
             self._notified = before
             raise
@@ -88,11 +104,73 @@ class Jobs:
                     self._insert_keyed(tx, [_values(self.app, job, now) for job in keyed[first : first + _CHUNK]])
                     for first in range(0, len(keyed), _CHUNK)
                 )
-                self._tell(tx, given)
+                self._tell(tx, (job.delay_us for job in given))
         except BaseException:
             self._notified = before
             raise
         return count
+
+    def enqueue_in(
+        self,
+        run: Callable[[str, tuple[Any, ...]], Sequence[Any]],
+        jobs: Sequence[NewJob],
+        *,
+        paramstyle: ParamStyle,
+        ahead_us: int = 0,
+    ) -> list[Enqueued]:
+        """
+        As `enqueue`, in a transaction of the caller's: `run` does a statement there and answers with its rows. The jobs
+        are there if and only if that transaction is committed.
+        """
+        steps = self.enqueue_steps(jobs, paramstyle=paramstyle, ahead_us=ahead_us)
+        rows: Sequence[Any] | None = None
+        while True:
+            try:
+                statement, parameters = steps.send(rows)  # type: ignore[arg-type]
+            except StopIteration as stopped:
+                return list(stopped.value)
+            rows = run(statement, parameters)
+
+    def enqueue_steps(
+        self, jobs: Sequence[NewJob], *, paramstyle: ParamStyle, ahead_us: int = 0
+    ) -> Generator[tuple[str, tuple[Any, ...]], Sequence[Any], list[Enqueued]]:
+        """
+        The statements of `enqueue_in`, each with its parameters; the rows of each are sent back. `StoreRefused` if they
+        are done in another database than the store's own: the first ones find out, and change nothing.
+        """
+        database, given = self._database, [self._checked(job) for job in jobs]
+        rows = yield _spelled(database.known_here, (), paramstyle)
+        if rows and rows[0][0]:
+            rows = yield _spelled(f"select id, {database.now} + {int(ahead_us)} from outlast_store", (), paramstyle)
+        else:
+            rows = ()
+        if [row[0] for row in rows] != [self._store_id()]:
+            message = (
+                f"expected the transaction to be in the database of the store, {database!r}, got: one in another database. "
+                "Only there can the job be enqueued in the same transaction; enqueue it without one, after the commit."
+            )
+            raise StoreRefused(message, error_class="code_error")
+        now, marks = int(rows[0][1]), ", ".join("?" * len(_TYPES))
+        made = f"insert into outlast_jobs ({_NEW}) values ({marks}) on conflict (app, kind, unique_key) where {_HELD} do nothing returning id"
+        there = f"select id from outlast_jobs where app = ? and kind = ? and unique_key = ? and {_HELD}"
+        done: dict[int, Enqueued] = {}
+        for place in sorted(range(len(given)), key=lambda place: _by_key(given[place])):
+            values = _values(self.app, given[place], now)
+            while place not in done:
+                rows = yield _spelled(made, values, paramstyle)
+                if rows:
+                    done[place] = Enqueued(rows[0][0], new=True)
+                    break
+                rows = yield _spelled(there, (values[0], values[2], values[8]), paramstyle)
+                if rows:
+                    done[place] = Enqueued(rows[0][0], new=False)
+        if database.notifies and any(job.delay_us <= 0 for job in given):
+            yield _spelled(database.notifies, (self.app,), paramstyle)
+        return [done[place] for place in range(len(given))]
+
+    def _store_id(self) -> str:
+        with self._database.reading() as tx:
+            return str(tx.row("select id from outlast_store")[0])
 
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob], now: int) -> list[Enqueued]:
         plain = [place for place, job in enumerate(jobs) if job.unique_key is None]
@@ -161,11 +239,13 @@ class Jobs:
             )
             raise StoreRefused(message, error_class="data_error")
 
-    def _tell(self, tx: Transaction, jobs: Sequence[NewJob]) -> None:
+    def _tell(self, tx: Transaction, delays: Iterable[int]) -> None:
         now = time.monotonic()
-        if now - self._notified >= QUIET and any(job.delay_us <= 0 for job in jobs):
+        if now - self._notified >= QUIET and any(delay <= 0 for delay in delays):
             self._notified = now
-            self._database.notify(tx, self.app)
+            tx.then = self._database.tell_here
+            if self._database.notifies:
+                tx.execute(self._database.notifies, self.app)
 
     # -- a worker's turn -----------------------------------------------------------------------------------------------
 
@@ -199,7 +279,7 @@ class Jobs:
         with database.writing(batches=True) as tx:
             row = fenced(database, tx, app, lease, f"{now_sql}, {turns.waiting(now_sql)}")
             now, due = row[0], row[1]
-            lost, cancelled = turns.finish(database, tx, app, lease, ends, now) if ends else ((), ())
+            lost, cancelled = turns.finish(database, tx, app, lease.key, ends, now) if ends else ((), ())
             if due:
                 turns.promote(database, tx, app, now)
             claimed: list[ClaimedJob] = []
@@ -219,6 +299,153 @@ class Jobs:
                 left = None if left is None else left - len(found)
         return Turn(lost, claimed, cancelled)
 
+    def release_held(self, lease: Lease, jobs: Iterable[tuple[int, int]], *, ahead_us: int = 0) -> tuple[int, ...]:
+        """
+        Let jobs (id and token) be claimed again whose threads have ended, once they are due; the ids of those that are
+        not held any more. `LeaseLost` if the lease is not the newest.
+        """
+        database, late = self._database, list[int]()
+        with database.writing(batches=True) as tx:
+            (now, *_) = fenced(database, tx, self.app, lease, f"{database.now} + {int(ahead_us)}")
+            for number, token in sorted(jobs):
+                done = tx.execute(
+                    f"update outlast_jobs set state = {turns.claimable(now)}, worker = null where app = ? and id = ? and token = ? and state = 'held'",
+                    *(self.app, number, token),
+                )
+                if done.rowcount != 1:
+                    late.append(number)
+        return tuple(late)
+
+    def cancelled_of(self, worker: str) -> list[tuple[int, int]]:
+        """Id and token of the jobs that this worker (the key of its lease) is to cancel."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select id, token from outlast_jobs where app = ? and worker = ? and state in ('processing', 'held') "
+                "and wanted = 'cancel' order by id",
+                *(self.app, worker),
+            )
+        return [(number, token) for number, token in rows]
+
+    def sweep(
+        self, dead: Callable[[str], bool], decide: Callable[[Orphan], Rescue], *, ahead_us: int = 0
+    ) -> list[Rescued]:
+        """
+        Bring back the jobs of workers that are gone; which. `dead` says of the owner of a lease whether it is certainly
+        no more; `decide` what becomes of a job that crashed with its worker. It is asked inside of a transaction, and
+        must be quick and change nothing.
+
+        The attempt is on record as crashed. Held jobs only wait for their time again; a job that somebody has asked to
+        cancel is cancelled.
+        """
+        return sweep(self._database, self.app, dead, decide, ahead_us)
+
+    # -- what operators do ---------------------------------------------------------------------------------------------
+
+    def cancel_job(self, id: int, /, *, ahead_us: int = 0) -> bool:
+        """
+        Cancel a job that is queued; ask the worker of one that is processed to do it. Whether it was either of them.
+        """
+        database = self._database
+        with database.writing() as tx:
+            found = tx.row(
+                f"select state, letter, {database.now} + {int(ahead_us)} from outlast_jobs where app = ? and id = ? {database.for_update}",
+                *(self.app, id),
+            )
+            if found is None or found[0] in JOB_ENDS:
+                return False
+            state, letter, now = found
+            if state == "processing":
+                tx.execute("update outlast_jobs set wanted = 'cancel' where id = ?", id)
+                return True
+            tx.execute(
+                "update outlast_jobs set state = 'cancelled', token = token + 1, ended = ?, worker = null "
+                f"where id = ? and state in {turns.sources('cancelled', JOB_STATES['queued'])}",
+                *(now, id),
+            )
+            if letter is not None:
+                turns.settle(tx, self.app, id, "cancelled", letter, None, now)
+        return True
+
+    def requeue_job(self, id: int, /, *, ahead_us: int = 0) -> bool:
+        """
+        Make a job ready again that has failed or was cancelled, with fresh attempts and the payload that its dead letter
+        was given by an edit; whether it was one. Its history goes on, and its dead letter is being replayed.
+
+        `StoreRefused` if another job has its unique key meanwhile.
+        """
+        database = self._database
+        with database.writing() as tx:
+            found = tx.row(
+                f"select state, kind, unique_key, letter, {database.now} + {int(ahead_us)} from outlast_jobs where app = ? and id = ? {database.for_update}",
+                *(self.app, id),
+            )
+            if found is None or found[0] not in {"failed", "cancelled"}:
+                return False
+            _, kind, key, letter, now = found
+            self._refuse_taken(tx, id, kind, key)
+            try:
+                tx.execute(
+                    "update outlast_jobs set state = 'ready', token = token + 1, due = ?, attempts = 0, crashes = 0, began = null, "
+                    "previous = null, snoozed = null, wanted = null, ended = null, error = null, error_type = null, error_class = null, "
+                    f"stop_reason = null where id = ? and state in {turns.sources('ready', ('failed', 'cancelled'))}",
+                    *(now, id),
+                )
+            except database.driver_error as error:
+                if not database.taken(error):
+                    raise
+                raise self._has_key(id, "another job that was enqueued just now") from None
+            if letter is not None:
+                tx.execute(
+                    "update outlast_jobs set payload = (select payload from outlast_dead_letters where outlast_dead_letters.id = ?) "
+                    "where id = ? and exists (select 1 from outlast_dead_letters where outlast_dead_letters.app = ? "
+                    "and outlast_dead_letters.id = ? and original is not null)",
+                    *(letter, id, self.app, letter),
+                )
+                # One that was put away is taken out again: somebody wants its work done.
+                tx.execute(
+                    "update outlast_dead_letters set status = 'replaying', moved = ?, reason = 'its job was requeued', claimed_by = ? "
+                    "where app = ? and id = ? and status in ('open', 'archived')",
+                    *(now, turns.claim_of(id), self.app, letter),
+                )
+            self._tell(tx, (0,))
+        return True
+
+    def _refuse_taken(self, tx: Transaction, id: int, kind: str, key: str | None) -> None:
+        if key is None:
+            return
+        other = tx.row(
+            f"select id from outlast_jobs where app = ? and kind = ? and unique_key = ? and {_HELD}",
+            self.app,
+            kind,
+            key,
+        )
+        if other is not None:
+            raise self._has_key(id, f"job {other[0]}")
+
+    def _has_key(self, id: int, other: str) -> StoreRefused:
+        message = (
+            f"expected the unique key of job {id} to be free, got: it is held by {other}. "
+            "One of them is enough: leave this one as it is, or cancel the other one first."
+        )
+        return StoreRefused(message, error_class="data_error")
+
+    def pause_queue(self, queue: str) -> None:
+        """Let nobody claim jobs of this queue; what is processed goes on."""
+        self._set_paused(queue, paused=True)
+
+    def resume_queue(self, queue: str) -> None:
+        """Let jobs of this queue be claimed again."""
+        self._set_paused(queue, paused=False)
+
+    def _set_paused(self, queue: str, *, paused: bool) -> None:
+        with self._database.writing() as tx:
+            tx.execute(
+                "insert into outlast_queues (app, queue, paused) values (?, ?, ?) on conflict (app, queue) do update set paused = excluded.paused",
+                *(self.app, storable(queue), paused),
+            )
+            if not paused:
+                self._tell(tx, (0,))
+
     # -- what is on record ---------------------------------------------------------------------------------------------
 
     def job(self, id: int, /) -> JobRow | None:
@@ -226,6 +453,32 @@ class Jobs:
         with self._database.reading() as tx:
             row = tx.row(f"select {_ROW} from outlast_jobs where app = ? and id = ?", self.app, id)
         return None if row is None else _job(row)
+
+    def jobs(
+        self,
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+        status: JobStatus | None = None,
+        unique_key: str | None = None,
+        after: int | None = None,
+        limit: int = 100,
+    ) -> list[JobRow]:
+        """The newest first; `after` is the id of the last one of the page before."""
+        where, values = "app = ?", list[Any]([self.app])
+        key = None if unique_key is None else key_of(unique_key)
+        for column, value in (("queue", queue), ("kind", kind), ("unique_key", key)):
+            if value is not None:
+                where += f" and {column} = ?"
+                values.append(storable(value))
+        if status is not None:
+            where += f" and state in ({', '.join(repr(state) for state in JOB_STATES[status])})"
+        if after is not None:
+            where += " and id < ?"
+            values.append(after)
+        with self._database.reading() as tx:
+            rows = tx.rows(f"select {_ROW} from outlast_jobs where {where} order by id desc limit ?", *values, limit)
+        return [_job(row) for row in rows]
 
     def job_attempts(self, id: int, /) -> list[JobAttempt]:
         """The attempts of a job that have ended, the first one first."""
@@ -236,6 +489,119 @@ class Jobs:
                 *(id, self.app, id),
             )
         return [JobAttempt(*row) for row in rows]
+
+    def ready_queues(self) -> list[str]:
+        """The queues that have jobs which may be claimed, by name; also those that are paused."""
+        # From one name to the next: all jobs of a long queue are not looked at.
+        names = (
+            "with recursive names(queue) as (select min(queue) from outlast_jobs where app = ? and state = '{0}' union all "
+            "select (select min(queue) from outlast_jobs where app = ? and state = '{0}' and queue > names.queue) "
+            "from names where queue is not null) select queue from names where queue is not null"
+        )
+        with self._database.reading() as tx:
+            rows = [row for state in ("ready", "alone") for row in tx.rows(names.format(state), self.app, self.app)]
+        return sorted({row[0] for row in rows})
+
+    def queue_stats(self, *, ahead_us: int = 0) -> list[QueueState]:
+        """Every queue that has jobs which are not over, or is paused, by name."""
+        counts = " union all ".join(
+            f"select queue, '{state}' as state, count(*) as n, min(due) as due from outlast_jobs where app = ? and {condition} group by queue"
+            for state, condition in (
+                ("queued", "state = 'ready'"),
+                ("queued", "state = 'alone'"),
+                ("scheduled", "state = 'waiting'"),
+                ("processing", "state in ('processing', 'held')"),
+            )
+        )
+        with self._database.snapshot() as tx:
+            (now,) = tx.row(f"select {self._database.now} + {int(ahead_us)}")
+            rows = tx.rows(counts, *[self.app] * 4)
+            paused = dict(tx.rows("select queue, paused from outlast_queues where app = ?", self.app))
+        found: dict[str, dict[str, int]] = {queue: {} for queue, stands in paused.items() if stands}
+        oldest: dict[str, int] = {}
+        for queue, state, count, due in rows:
+            known = found.setdefault(queue, {})
+            known[state] = known.get(state, 0) + count
+            if state == "queued":
+                oldest[queue] = min(due, oldest.get(queue, due))
+        return [
+            QueueState(
+                queue,
+                queued=known.get("queued", 0),
+                scheduled=known.get("scheduled", 0),
+                processing=known.get("processing", 0),
+                paused=bool(paused.get(queue)),
+                oldest_wait_us=max(0, now - oldest[queue]) if queue in oldest else None,
+            )
+            for queue, known in sorted(found.items())
+        ]
+
+    def idle(self, queues: Iterable[str] | None, kinds: Mapping[str, int], *, ahead_us: int = 0) -> Idle:
+        """
+        What is left to do in these queues (None: in all), for who knows these kinds: cheap enough to be asked often.
+        Jobs of paused queues do not count.
+        """
+        database, app = self._database, self.app
+        known, values = turns.known_kinds(database, kinds)
+        where = f"app = ? and ({known})"
+        given: list[Any] = [app, *values]
+        if queues is not None:
+            where += f" and queue {database.among}"
+            given.append(database.passed(map(storable, queues)))
+        free = f"{where} and not exists (select 1 from outlast_queues paused where paused.app = outlast_jobs.app and paused.queue = outlast_jobs.queue and paused.paused)"
+        with database.snapshot() as tx:
+            (now,) = tx.row(f"select {database.now} + {int(ahead_us)}")
+            due = 0
+            for state in ("state = 'ready'", "state = 'alone'", f"state = 'waiting' and due <= {now}"):
+                due += tx.row(
+                    f"select count(*) from (select 1 as one from outlast_jobs where {free} and {state} limit {_COUNTED}) few",
+                    *given,
+                )[0]
+            (processing,) = tx.row(
+                f"select count(*) from outlast_jobs where {where} and state in ('processing', 'held')", *given
+            )
+            later = f"{free} and state = 'waiting' and due > {now}"
+            following = tx.row(f"select due from outlast_jobs where {later} order by due limit 1", *given)
+            left = 0
+            if following is not None and not due and not processing:
+                (left,) = tx.row(f"select count(*) from outlast_jobs where {later}", *given)
+        return Idle(min(due, _COUNTED), processing, left, None if following is None else following[0], now)
+
+    def waits_alone(self, kinds: Mapping[str, int]) -> bool:
+        """Whether a job of these kinds is due that must run alone."""
+        known, values = turns.known_kinds(self._database, kinds)
+        with self._database.reading() as tx:
+            return (
+                tx.row(
+                    f"select 1 from outlast_jobs where app = ? and state = 'alone' and ({known}) limit 1",
+                    *(self.app, *values),
+                )
+                is not None
+            )
+
+    def workers(self) -> list[WorkerState]:
+        """The workers that have leases, by key; those whose lease has run out are there until a sweep has ended them."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                f"select key, owner, until, ttl, until > {self._database.now}, (select count(*) from outlast_jobs "
+                "where outlast_jobs.app = outlast_leases.app and worker = key and state in ('processing', 'held')) "
+                "from outlast_leases where app = ? and kind = 'worker' order by key",
+                self.app,
+            )
+        return [
+            WorkerState(key, owner, from_us(until), ttl, bool(alive), count)
+            for key, owner, until, ttl, alive, count in rows
+        ]
+
+
+def _spelled(sql: str, parameters: tuple[Any, ...], paramstyle: ParamStyle) -> tuple[str, tuple[Any, ...]]:
+    """A statement as the caller's driver takes it."""
+    if paramstyle == "format":
+        return sql.replace("%", "%%").replace("?", "%s"), parameters
+    if paramstyle == "numeric_dollar":
+        first, *others = sql.split("?")
+        return first + "".join(f"${number}{text}" for number, text in enumerate(others, 1)), parameters
+    return sql, parameters
 
 
 def _by_key(job: NewJob) -> tuple[str, str]:

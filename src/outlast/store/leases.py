@@ -68,11 +68,10 @@ class Leases:
     def lease_of(self, kind: str, key: str) -> Lease | None:
         """Who may write for this now, and until when if it is not renewed."""
         at = _table(kind)
-        with self._database.reading() as tx:
-            found = tx.row(
-                f"select token, owner, until, ttl from {at.table} where {at.where} and until > {self._database.now}",
-                *at.values(self.app, kind, key),
-            )
+        found = self._database.row(
+            f"select token, owner, until, ttl from {at.table} where {at.where} and until > {self._database.now}",
+            *at.values(self.app, kind, key),
+        )
         return None if found is None else Lease(kind, key, found[0], found[1], from_us(found[2]), found[3])
 
     def renew_lease(self, lease: Lease) -> Lease:
@@ -161,11 +160,10 @@ def label(app: str, kind: str, key: str) -> str:
 
 
 def lost(lease: Lease) -> LeaseLost:
-    message = (
+    return LeaseLost(
         f"the lease of {lease.owner} on {lease.kind} {lease.key} (token {lease.token}) was given back or taken over. "
         "Nothing of this was written; whoever has the lease now goes on."
     )
-    return LeaseLost(message)
 
 
 def _table(kind: str) -> LeaseTable:

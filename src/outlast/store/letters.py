@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from outlast.calls.quiet import keep_trying
+from outlast.calls.internal import keep_trying
 from outlast.kernel.clock import here
 from outlast.policy import RetryPolicy
 from outlast.store.database import Duplicate
@@ -87,11 +87,10 @@ class Letters:
             values += [after.updated_us if order == "updated" else after.created_us, after.id]
         # The ids come from an index alone; only the rows of this page are read.
         ids = f"select id from outlast_dead_letters where {condition} order by {column} desc, id desc limit ?"
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                f"select {_FIELDS} from outlast_dead_letters where id in ({ids}) order by {column} desc, id desc",
-                *(*values, limit),
-            )
+        rows = self._database.rows(
+            f"select {_FIELDS} from outlast_dead_letters where id in ({ids}) order by {column} desc, id desc",
+            *(*values, limit),
+        )
         return [_letter(row) for row in rows]
 
     def letter_owners(
@@ -102,35 +101,31 @@ class Letters:
         if made_before is not None:
             condition += " and created <= ?"
             values.append(to_us(made_before))
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                f"select id, pipeline, run from outlast_dead_letters where {condition} order by created, id", *values
-            )
+        rows = self._database.rows(
+            f"select id, pipeline, run from outlast_dead_letters where {condition} order by created, id", *values
+        )
         return [(row[0], row[1], row[2]) for row in rows]
 
     def letter(self, id: str, /) -> DeadLetterRow | None:
         """The dead letter of this id."""
-        with self._database.reading() as tx:
-            row = tx.row(f"select {_FIELDS} from outlast_dead_letters where app = ? and id = ?", self.app, id)
+        row = self._database.row(f"select {_FIELDS} from outlast_dead_letters where app = ? and id = ?", self.app, id)
         return None if row is None else _letter(row)
 
     def letter_of(self, run: str, seq: int) -> DeadLetterRow | None:
         """The dead letter of this item of a run."""
-        with self._database.reading() as tx:
-            row = tx.row(
-                f"select {_FIELDS} from outlast_dead_letters where app = ? and run = ? and seq = ? order by created limit 1",
-                *(self.app, run, seq),
-            )
+        row = self._database.row(
+            f"select {_FIELDS} from outlast_dead_letters where app = ? and run = ? and seq = ? order by created limit 1",
+            *(self.app, run, seq),
+        )
         return None if row is None else _letter(row)
 
     def letters_by_id(self, ids: Iterable[str], /) -> dict[str, DeadLetterRow]:
         """Those of these ids that are there."""
         passed = self._database.passed(ids)
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                f"select {_FIELDS} from outlast_dead_letters where app = ? and id {self._database.among}",
-                *(self.app, passed),
-            )
+        rows = self._database.rows(
+            f"select {_FIELDS} from outlast_dead_letters where app = ? and id {self._database.among}",
+            *(self.app, passed),
+        )
         return {letter.id: letter for letter in map(_letter, rows)}
 
     def add_letters(self, letters: Iterable[DeadLetterRow]) -> int:
@@ -192,11 +187,10 @@ class Letters:
     def open_letters(self) -> dict[str, int]:
         """How many are open, by pipeline; from an index alone."""
         self._database.present()  # a file that was deleted could still be read
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                "select pipeline, count(*) from outlast_dead_letters where app = ? and status = 'open' group by pipeline",
-                self.app,
-            )
+        rows = self._database.rows(
+            "select pipeline, count(*) from outlast_dead_letters where app = ? and status = 'open' group by pipeline",
+            self.app,
+        )
         return {row[0]: int(row[1]) for row in rows}
 
     def stats(self, *, abandoned: Sequence[str] = ()) -> list[LetterStat]:
@@ -205,13 +199,12 @@ class Letters:
         if abandoned:
             column = f"case when status = 'replaying' and {_CLAIM} {self._database.among} then 'open' else status end"
             values.append(self._database.passed(abandoned))
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                "select pipeline, stage, shown, count(*), min(created), max(created) from "
-                f"(select pipeline, stage, {column} as shown, created from outlast_dead_letters where app = ?) letters "
-                "group by shown, pipeline, stage order by pipeline, stage, shown",
-                *(*values, self.app),
-            )
+        rows = self._database.rows(
+            "select pipeline, stage, shown, count(*), min(created), max(created) from "
+            f"(select pipeline, stage, {column} as shown, created from outlast_dead_letters where app = ?) letters "
+            "group by shown, pipeline, stage order by pipeline, stage, shown",
+            *(*values, self.app),
+        )
         return [
             LetterStat(pipeline, stage, status, count, from_us(oldest), from_us(newest))
             for pipeline, stage, status, count, oldest, newest in rows
@@ -283,18 +276,16 @@ class Letters:
             condition += f" and id {self._database.among}"
             values.append(self._database.passed(ids))
         bound = "" if limit is None else f" limit {int(limit)}"
-        with self._database.reading() as tx:
-            rows = tx.rows(f"select id from outlast_dead_letters where {condition} order by id{bound}", *values)
+        rows = self._database.rows(f"select id from outlast_dead_letters where {condition} order by id{bound}", *values)
         chunks = ([row[0] for row in rows[first : first + _CHUNK]] for first in range(0, len(rows), _CHUNK))
         return [id for chunk in chunks for id in self._move(chunk, from_, to, reason)]  # noqa: A001
 
     def put_away(self, before: datetime, reason: str, *, limit: int) -> list[str]:
         """Archive open letters to which nothing has happened since then, at most so many; their ids."""
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                "select id from outlast_dead_letters where app = ? and status = 'open' and moved < ? order by moved, id limit ?",
-                *(self.app, to_us(before), limit),
-            )
+        rows = self._database.rows(
+            "select id from outlast_dead_letters where app = ? and status = 'open' and moved < ? order by moved, id limit ?",
+            *(self.app, to_us(before), limit),
+        )
         chunks = ([row[0] for row in rows[first : first + _CHUNK]] for first in range(0, len(rows), _CHUNK))
         return [id for chunk in chunks for id in self._move(chunk, "open", "archived", reason)]  # noqa: A001
 
@@ -346,11 +337,10 @@ class Letters:
         """
         left = "and not exists (select 1 from outlast_items done where done.run = listed.run and done.seq = listed.seq)"
         bound = "" if limit is None else f" limit {int(limit)}"
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                f"select seq, letter from outlast_replays listed where run = ? and seq > ? {left if unfinished else ''} order by seq{bound}",
-                *(run_number, after),
-            )
+        rows = self._database.rows(
+            f"select seq, letter from outlast_replays listed where run = ? and seq > ? {left if unfinished else ''} order by seq{bound}",
+            *(run_number, after),
+        )
         return [(seq, letter) for seq, letter in rows]
 
     def replays_of(self, letter: DeadLetterRow) -> list[tuple[str, int]]:
@@ -358,12 +348,11 @@ class Letters:
         The replays that had this letter on their list, the first one first: the id of each, and the number of the item
         there.
         """
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                "select runs.id, listed.seq from outlast_runs runs join outlast_replays listed on listed.run = runs.number "
-                "where runs.app = ? and runs.pipeline = ? and runs.kind = 'replay' and listed.letter = ? order by runs.started, runs.number",
-                *(self.app, letter.pipeline, letter.id),
-            )
+        rows = self._database.rows(
+            "select runs.id, listed.seq from outlast_runs runs join outlast_replays listed on listed.run = runs.number "
+            "where runs.app = ? and runs.pipeline = ? and runs.kind = 'replay' and listed.letter = ? order by runs.started, runs.number",
+            *(self.app, letter.pipeline, letter.id),
+        )
         return [(run, seq) for run, seq in rows]
 
     def free_letters(self, lease: Lease, run: str, reason: str) -> int:
@@ -376,13 +365,14 @@ class Letters:
             return self._open_claimed(tx, run, reason)
 
     def claimants(self) -> list[Claimant]:
-        """Whoever has claimed letters that are not settled."""
+        """Whoever has claimed letters that are not settled; letters of jobs that were requeued wait for those."""
         database = self._database
         with database.reading() as tx:
             claims: list[str] = [
                 row[0]
                 for row in tx.rows(
-                    f"select distinct {_CLAIM} from outlast_dead_letters where app = ? and status = 'replaying'",
+                    f"select distinct {_CLAIM} from outlast_dead_letters where app = ? and status = 'replaying' "
+                    f"and not (kind = 'job' and {_CLAIM} like 'job %')",
                     self.app,
                 )
             ]

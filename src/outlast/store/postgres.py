@@ -78,6 +78,8 @@ class Postgres(Database):
     for_share = "for key share"
     skip_locked = "for update skip locked"
     arrays = True
+    known_here = "select to_regclass('outlast_store') is not null"
+    notifies = "select pg_notify('outlast_jobs', ?)"
     among = "= any(?)"
     lower = 'lower({} collate "C")'
     now = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
@@ -157,9 +159,6 @@ class Postgres(Database):
 
     def taken(self, error: Exception) -> bool:
         return isinstance(error, errors.UniqueViolation)
-
-    def notify(self, transaction: Transaction, payload: str) -> None:
-        transaction.execute("select pg_notify('outlast_jobs', ?)", payload)
 
     def evict(self, transaction: Transaction, labels: Sequence[str]) -> None:
         # A process that is stopped in the middle of sending rows is waited for by the server without any limit.

@@ -22,7 +22,7 @@ RunStatus: TypeAlias = Literal[
     "running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"
 ]
 RunKind = Literal["run", "replay"]
-Wish = Literal["pause", "cancel"]
+RunRequest = Literal["pause", "cancel"]
 ItemStatus: TypeAlias = Literal["succeeded", "skipped", "dlq", "failed"]
 AttemptOutcome = Literal["success", "retrying", "failed"]
 LetterStatus = Literal["open", "replaying", "resolved", "archived"]
@@ -212,7 +212,7 @@ class RunRecord:
     source_exhausted: bool
     spent: Mapping[str, float]
     passes: int
-    wanted: Wish | None
+    wanted: RunRequest | None
     sink: str | None
     started_at: datetime
     finished_at: datetime | None
@@ -539,9 +539,8 @@ class Homecoming:
     failed: Sequence[FailedAgain] = ()
     sink_offset: int | None
     sink_mark: str | None = None
-    undone: Sequence[
-        tuple[int, int]
-    ] = ()  # items that came home and could not be kept: their numbers there and in the replay
+    # Items that came home and could not be kept: their numbers there and in the replay.
+    undone: Sequence[tuple[int, int]] = ()
     judge: Callable[[Standing, RunCounts, RunCounts, bool], Standing]
 
 

@@ -1,6 +1,6 @@
 """
-How many days things are kept. Open dead letters that are too old are archived; runs, dead letters and events that are
-over and too old are deleted, so many rows at a time. Nothing that is under way is deleted.
+How many days things are kept. Open dead letters that are too old are archived; runs, jobs, dead letters and events that
+are over and too old are deleted, so many rows at a time. Nothing that is under way is deleted.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.records import Prunable
 
-KINDS: Final = ("runs", "dead_letters", "events", "open_dead_letters")
+KINDS: Final = ("runs", "dead_letters", "events", "open_dead_letters", "jobs", "failed_jobs")
 #: Days; None is for ever. Runs hold outputs, which are their owner's; open letters are work that is still to be done.
 DEFAULT_DAYS: Final[Mapping[str, int | None]] = {
     "runs": None,
     "dead_letters": 90,
     "events": None,
     "open_dead_letters": None,
+    "jobs": 7,  # those that succeeded or were cancelled
+    "failed_jobs": 90,
 }
 _AT_MOST = 20_000  # rows at a time: a second of a slow disk
 
@@ -32,7 +34,7 @@ def apply(store: Store, days: Mapping[str, int | None], now: datetime) -> dict[s
     """
     kept = {**DEFAULT_DAYS, **days}
     done: dict[str, int] = {}
-    for kind in ("open_dead_letters", "dead_letters", "events", "runs"):
+    for kind in ("open_dead_letters", "dead_letters", "events", "runs", "jobs", "failed_jobs"):
         limit = kept[kind]
         if limit is None:
             continue

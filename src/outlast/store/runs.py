@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from outlast.calls.records import add_to
 from outlast.kernel.clock import here
 from outlast.store.leases import Leases, fenced, label, renew, take
 from outlast.store.records import (
@@ -27,10 +28,9 @@ from outlast.store.records import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
     from outlast.store.database import Transaction
-    from outlast.store.records import Lease, RunKind, RunStatus, Wish
+    from outlast.store.records import Lease, RunKind, RunRequest, RunStatus
 
 _RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished, identity, sink_at, replayed_by, elsewhere"
 _SHARD = "run, passes, read, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
@@ -47,8 +47,7 @@ class Runs(Leases):
     def apps(self) -> list[str]:
         """The apps that have anything in this store: runs, dead letters, or things that their processes share."""
         every = " union ".join(f"select app from {table}" for table in _OF_APPS)
-        with self._database.reading() as tx:
-            return sorted(row[0] for row in tx.rows(every))
+        return sorted(row[0] for row in self._database.rows(every))
 
     def app_option(self) -> list[str]:
         """What a command needs to find this app: its name, where the store has several."""
@@ -56,10 +55,10 @@ class Runs(Leases):
 
     def has_app(self, name: str) -> bool:
         """Whether this app has anything here: cheap, whatever others have."""
-        with self._database.reading() as tx:
-            return any(
-                tx.row(f"select 1 from {table} where app = ? limit 1", storable(name)) is not None for table in _OF_APPS
-            )
+        return any(
+            self._database.row(f"select 1 from {table} where app = ? limit 1", storable(name)) is not None
+            for table in _OF_APPS
+        )
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -165,7 +164,7 @@ class Runs(Leases):
         sets = "status = ?, reason = ?, why = ?, finished = ?"
         values: list[Any] = [status, reason and storable(reason), storable(why), finished]
         if status == "running":
-            # A wish to pause was that of a pass that is over. The run is cancelled, whichever process goes on with it.
+            # A request to pause was for a pass that is over. The run is cancelled, whichever process goes on with it.
             sets += ", wanted = case when status = 'running' and wanted = 'cancel' then wanted end"
         if stages is not None:
             sets += ", stages = ?"
@@ -228,12 +227,11 @@ class Runs(Leases):
 
     def claims(self, run_number: int, addresses: Sequence[str]) -> list[SinkClaim]:
         """What other runs, also of other apps, have committed to sinks of these addresses, the newest first."""
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                "select pipeline, run_key, sink_offset, sink_mark, number from outlast_runs join outlast_progress on run = number "
-                f"where sink_at in ({', '.join('?' * len(addresses))}) and number <> ? and sink_offset > 0 order by number desc",
-                *(*addresses, run_number),
-            )
+        rows = self._database.rows(
+            "select pipeline, run_key, sink_offset, sink_mark, number from outlast_runs join outlast_progress on run = number "
+            f"where sink_at in ({', '.join('?' * len(addresses))}) and number <> ? and sink_offset > 0 order by number desc",
+            *(*addresses, run_number),
+        )
         return [
             SinkClaim(pipeline, key, offset, mark, number > run_number) for pipeline, key, offset, mark, number in rows
         ]
@@ -255,13 +253,13 @@ class Runs(Leases):
             tx.execute("delete from outlast_runs where number = ?", number)
         return True
 
-    def want(self, id: str, wish: Wish | None) -> bool:
+    def request_end(self, id: str, what: RunRequest | None) -> bool:
         """
         Ask a run to pause or to be cancelled; its next beat hears it. Whether there is such a run that has not ended.
         """
         with self._database.writing() as tx:
             done = tx.execute(
-                "update outlast_runs set wanted = ? where app = ? and id = ? and finished is null", wish, self.app, id
+                "update outlast_runs set wanted = ? where app = ? and id = ? and finished is null", what, self.app, id
             )
             return done.rowcount == 1
 
@@ -299,15 +297,14 @@ class Runs(Leases):
 
     def newest_pass(self, run_number: int) -> int:
         """The highest pass that an attempt of the run is on record under, or 0."""
-        with self._database.reading() as tx:
-            found = tx.row("select max(pass) from outlast_attempts where run = ?", run_number)
+        found = self._database.row("select max(pass) from outlast_attempts where run = ?", run_number)
         return (found and found[0]) or 0
 
     def run_lease(self, run_number: int, shard: int = 0) -> Lease | None:
         """Who may write for a shard now, as `lease_of`."""
         return self.lease_of("run", shard_key(run_number, shard))
 
-    def beat(self, lease: Lease) -> tuple[Lease, Wish | None]:
+    def beat(self, lease: Lease) -> tuple[Lease, RunRequest | None]:
         """Keep the lease of a run, as `renew_lease`, and hear what is wanted of the run."""
         with self._database.writing() as tx:
             renewed = renew(self._database, tx, self.app, lease)
@@ -316,12 +313,11 @@ class Runs(Leases):
 
     def shard_state(self, run_number: int, shard: int) -> ShardState:
         """How far a shard has come."""
-        with self._database.reading() as tx:
-            found = tx.row(
-                "select read, sink_offset, exhausted, sink_mark from outlast_progress where run = ? and shard = ?",
-                run_number,
-                shard,
-            )
+        found = self._database.row(
+            "select read, sink_offset, exhausted, sink_mark from outlast_progress where run = ? and shard = ?",
+            run_number,
+            shard,
+        )
         if not found:
             return ShardState(0, None, source_exhausted=False)
         return ShardState(found[0], found[1], bool(found[2]), found[3])
@@ -348,8 +344,7 @@ def _record(row: Any, shards: list[Any]) -> RunRecord:
     passes, read, exhausted, *counts, spent = zip(*shards, strict=True) if shards else ((),) * 9
     added: dict[str, float] = {}
     for text in spent:
-        for name, value in json.loads(text).items():
-            added[name] = added.get(name, 0.0) + value
+        add_to(added, json.loads(text))
     return RunRecord(
         number=row[0],
         id=row[1],
@@ -363,7 +358,7 @@ def _record(row: Any, shards: list[Any]) -> RunRecord:
         wanted=row[9],
         sink=row[10],
         started_at=from_us(row[11]),
-        finished_at=_instant(row[12]),
+        finished_at=None if row[12] is None else from_us(row[12]),
         sink_at=row[14],
         replayed_by=row[15],
         elsewhere=json.loads(row[16]) if row[16] else {},
@@ -373,7 +368,3 @@ def _record(row: Any, shards: list[Any]) -> RunRecord:
         passes=max(passes, default=0),
         identity=None if row[13] is None else json.loads(row[13]),
     )
-
-
-def _instant(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else from_us(microseconds)

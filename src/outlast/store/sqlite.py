@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.calls.quiet import keep_trying
+from outlast.calls.internal import keep_trying
 from outlast.kernel.clock import REAL
 from outlast.policy import RetryPolicy
 from outlast.store.database import Database, Duplicate
@@ -50,6 +50,7 @@ class Sqlite(Database):
     begin = "begin immediate"
     for_update = for_share = skip_locked = ""
     arrays = False
+    known_here = "select count(*) from sqlite_master where name = 'outlast_store'"
     labelled = "?"
     among = "in (select value from json_each(?))"
     lower = "lower({})"
@@ -64,10 +65,9 @@ class Sqlite(Database):
         self.path = Path(path).expanduser().absolute()  # a later change of directory must not make it another file
         self._patience = _PATIENCE if patience is None else patience
         if sqlite3.sqlite_version_info < _OLDEST:
-            message = (
+            raise StoreRefused(
                 f"expected SQLite 3.35 or newer, got: {sqlite3.sqlite_version}. Use a newer Python, or PostgreSQL."
             )
-            raise StoreRefused(message)
         _refuse_network(self.path)
         self._file = _prepare(self.path)
 
@@ -135,11 +135,8 @@ class Sqlite(Database):
     def taken(self, error: Exception) -> bool:
         return isinstance(error, sqlite3.IntegrityError) and isinstance(_integrity(error), Duplicate)
 
-    def notify(self, transaction: Transaction, payload: str) -> None:  # noqa: ARG002 - whoever hears it looks
-        # Only this process can be told; others see that the file has changed.
-        transaction.then = self._tell
-
-    def _tell(self) -> None:
+    def tell_here(self) -> None:
+        # Other processes see that the file has changed.
         for listener in tuple(_listeners.get(self.path, ())):
             listener()
 
@@ -215,11 +212,10 @@ def _refuse_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> Non
     # The last of the deepest: what was mounted over it hides it.
     kind = max(enumerate(above), key=lambda found: (len(found[1][0]), found[0]))[1][1] if above else ""
     if kind in _REMOTE:
-        message = (
+        raise StoreRefused(
             f"the store {path} is on a network file system ({kind}), where SQLite cannot lock. "
             "Use a path on a local disk, or PostgreSQL: postgresql://..."
         )
-        raise StoreRefused(message)
 
 
 def _unescaped(place: str) -> str:

@@ -47,18 +47,17 @@ def sources(to: JobState, among: Iterable[JobState] = tuple(JOB_MOVES)) -> str:
 
 
 def finish(
-    database: Database, tx: Transaction, app: str, lease: Lease, ends: Sequence[JobEnd], now: int
+    database: Database, tx: Transaction, app: str, worker: str, ends: Sequence[JobEnd], now: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Write the ends of attempts, with their letters; the ids of those that came late, and of those that are cancelled."""
     for end in ends:
         if end.state not in JOB_MOVES["processing"]:
-            message = f"expected a job that was processed to become {_choices()}, got: {end.state!r}."
-            raise ValueError(message)
+            raise ValueError(f"expected a job that was processed to become {_choices()}, got: {end.state!r}.")
     # In the order of their ids; of two ends of one claim the first counts.
     ordered = sorted({(end.id, end.token): end for end in reversed(ends)}.values(), key=lambda end: (end.id, end.token))
     plain = [end for end in ordered if end.state == "succeeded"]
     other = [end for end in ordered if end.state != "succeeded"]
-    write = (_Arrays if database.arrays else _Rows)(tx, app, lease, now)
+    write = (_Arrays if database.arrays else _Rows)(tx, app, worker, now)
     found = _Found()
     if plain:
         found |= write.successes(plain)
@@ -91,10 +90,10 @@ def _on_record(tx: Transaction, end: JobEnd) -> bool:
 class _Arrays:
     """All ends in one statement, as an array for each column."""
 
-    def __init__(self, tx: Transaction, app: str, lease: Lease, now: int) -> None:
+    def __init__(self, tx: Transaction, app: str, worker: str, now: int) -> None:
         self._tx = tx
         self._app = app
-        self._worker = lease.key
+        self._worker = worker
         self._now = now
 
     def successes(self, ends: Sequence[JobEnd]) -> _Found:
@@ -152,10 +151,10 @@ class _Arrays:
 class _Rows:
     """A statement for each end."""
 
-    def __init__(self, tx: Transaction, app: str, lease: Lease, now: int) -> None:
+    def __init__(self, tx: Transaction, app: str, worker: str, now: int) -> None:
         self._tx = tx
         self._app = app
-        self._worker = lease.key
+        self._worker = worker
         self._now = now
 
     def successes(self, ends: Sequence[JobEnd]) -> _Found:
@@ -253,29 +252,37 @@ def settle(
     Move the letter of a job that has ended: resolved by a success, open again after another failure or a cancellation.
     A job without one that could be opened again gets the new `letter`.
     """
+    # Somebody may have opened it or put it away meanwhile; what a replay of a run has claimed is that replay's.
+    mine = "app = ? and id = ? and (status = 'replaying' and claimed_by = ? or status in (?, ?))"
+    which = (app, known, claim_of(job))
     if state == "succeeded":
         tx.execute(
             "update outlast_dead_letters set status = 'resolved', moved = ?, replays = replays + 1, last_attempt = ? "
-            "where app = ? and id = ? and status in ('open', 'replaying')",
-            *(now, now, app, known),
+            f"where {mine}",
+            *(now, now, *which, "open", "open"),
         )
     elif state == "cancelled":
         tx.execute(
             "update outlast_dead_letters set status = 'open', moved = ?, reason = 'its job was cancelled', claimed_by = null "
-            "where app = ? and id = ? and status = 'replaying'",
-            *(now, app, known),
+            "where app = ? and id = ? and status = 'replaying' and claimed_by = ?",
+            *(now, *which),
         )
     elif state == "failed" and letter is not None:
         opened = tx.execute(
             "update outlast_dead_letters set status = 'open', moved = ?, replays = replays + 1, claimed_by = null "
-            "where app = ? and id = ? and status in ('open', 'replaying', 'archived')",
-            *(now, app, known),
+            f"where {mine}",
+            *(now, *which, "open", "archived"),
         )
         if opened.rowcount:
             note_failure(tx, str(known), _failure(letter), now)
             return
         tx.insert("outlast_dead_letters", LETTER, [letter_values(app, letter, letter.created_us)])
         tx.execute("update outlast_jobs set letter = ? where id = ?", letter.id, job)
+
+
+def claim_of(job: int) -> str:
+    """What a dead letter holds while its job, requeued by an operator, is on its way: no replay of a run is called so."""
+    return f"job {job}"
 
 
 def _failure(letter: DeadLetterRow) -> LetterFailure:
@@ -296,6 +303,11 @@ def _failure(letter: DeadLetterRow) -> LetterFailure:
 def _choices() -> str:
     *most, last = sorted(JOB_MOVES["processing"])
     return f"{', '.join(most)} or {last}"
+
+
+def claimable(now: int) -> str:
+    """What becomes of a job that was held."""
+    return f"case when due > {now} then 'waiting' when crashes >= {TWICE} then 'alone' else 'ready' end"
 
 
 # -- promote and claim -------------------------------------------------------------------------------------------------

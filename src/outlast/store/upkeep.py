@@ -69,12 +69,11 @@ class Upkeep:
             if value is not None:
                 condition += f" and {column} = ?"
                 values.append(value)
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                f"select {_FIELDS}, number from outlast_events where {condition} order by number limit ?",
-                *values,
-                limit,
-            )
+        rows = self._database.rows(
+            f"select {_FIELDS}, number from outlast_events where {condition} order by number limit ?",
+            *values,
+            limit,
+        )
         return [
             EventRow(id, name, at, run, json.loads(data), number)
             for id, name, at, run, data, number in rows  # noqa: A001
@@ -85,12 +84,11 @@ class Upkeep:
         What a command needs to find the code of a pipeline: nothing after `outlast run`, else ``--target`` with where
         it was when it ran last; where that is not known, in words.
         """
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                "select e.name, e.data from outlast_events e join outlast_runs r on r.id = e.run "
-                "where r.app = ? and r.pipeline = ? and e.name in ('run_command', 'run_started') order by e.number desc limit 200",
-                *(self.app, pipeline),
-            )
+        rows = self._database.rows(
+            "select e.name, e.data from outlast_events e join outlast_runs r on r.id = e.run "
+            "where r.app = ? and r.pipeline = ? and e.name in ('run_command', 'run_started') order by e.number desc limit 200",
+            *(self.app, pipeline),
+        )
         known = [(name, json.loads(data).get("target")) for name, data in rows]
         if any(target for name, target in known if name == "run_command"):
             return []
@@ -169,26 +167,23 @@ class Upkeep:
 
     def look(self, kind: StateKind, name: str) -> tuple[Mapping[str, Any] | None, float]:
         """What is shared under a name, and the database's own time."""
-        with self._database.reading() as tx:
-            found = tx.row(
-                f"select {self._database.now}, data from (select 1) one left join outlast_states "
-                "on app = ? and kind = ? and name = ? and version > 0",
-                *(self.app, kind, key_of(name)),
-            )
+        found = self._database.row(
+            f"select {self._database.now}, data from (select 1) one left join outlast_states "
+            "on app = ? and kind = ? and name = ? and version > 0",
+            *(self.app, kind, key_of(name)),
+        )
         return None if found[1] is None else json.loads(found[1]), found[0] / 1e6
 
     def now(self) -> float:
         """The database's own time, in seconds since the epoch."""
-        with self._database.reading() as tx:
-            return float(tx.row(f"select {self._database.now}")[0] / 1e6)
+        return float(self._database.row(f"select {self._database.now}")[0] / 1e6)
 
     def _states(self, where: str, *values: Any) -> list[SharedState]:
-        with self._database.reading() as tx:
-            rows = tx.rows(
-                f"select name, version, data, changed from outlast_states where app = ? and version > 0 {where}",
-                self.app,
-                *values,
-            )
+        rows = self._database.rows(
+            f"select name, version, data, changed from outlast_states where app = ? and version > 0 {where}",
+            self.app,
+            *values,
+        )
         return [
             SharedState(name_of(key), version, json.loads(data), from_us(changed))
             for key, version, data, changed in rows
@@ -203,7 +198,7 @@ class Upkeep:
 
         ``runs``: those that ended, with their items and attempts, unless dead letters of theirs are open: those come
         home to them. Their other dead letters stay. ``dead_letters``: those resolved or archived. ``events``: all but
-        those of runs that have not ended.
+        those of runs that have not ended. ``jobs``: those that succeeded or were cancelled; ``failed_jobs``: the others.
         """
         before, left = to_us(older_than), math.inf if at_most is None else at_most
         if kind == "runs":
@@ -215,8 +210,9 @@ class Upkeep:
             going_on = "select 1 from outlast_runs where outlast_runs.id = outlast_events.run and finished is null"
             condition = f"app = ? and at < ? and not exists ({going_on})"
             return self._delete("outlast_events", "id", condition, left, self.app, before)
-        message = f"expected kind to be one of runs, dead_letters, events, got: {kind!r}."
-        raise ValueError(message)
+        if kind in {"jobs", "failed_jobs"}:
+            return self._prune_jobs(kind, before, left)
+        raise ValueError(f"expected kind to be one of runs, dead_letters, events, jobs, failed_jobs, got: {kind!r}.")
 
     def _prune_runs(self, before: int, left: float) -> int:
         """
@@ -228,11 +224,10 @@ class Upkeep:
             "and outlast_dead_letters.run = outlast_runs.id and outlast_dead_letters.status in ('open', 'replaying')"
         )
         over = f"app = ? and finished < ? and not exists ({waiting})"
-        with self._database.reading() as tx:
-            found = tx.row(
-                f"select 1 where exists (select 1 from outlast_runs where app = '') or exists (select 1 from outlast_runs where {over})",
-                *(self.app, before),
-            )
+        found = self._database.row(
+            f"select 1 where exists (select 1 from outlast_runs where app = '') or exists (select 1 from outlast_runs where {over})",
+            *(self.app, before),
+        )
         if found is None:
             return 0
         with self._database.writing() as tx:
@@ -257,6 +252,40 @@ class Upkeep:
                 tx.execute("delete from outlast_runs where number = ?", number)
             done += 1
         return done
+
+    def _prune_jobs(self, kind: Prunable, before: int, left: float) -> int:
+        """
+        Jobs go with their attempts; their dead letters stay. One that succeeded stays as long as its unique key is to be
+        held.
+        """
+        states = ("failed",) if kind == "failed_jobs" else ("succeeded", "cancelled")
+        deleted = 0
+        for state in states:
+            while deleted < left and (done := self._prune_ended(state, before)):
+                deleted += done
+        return deleted
+
+    def _prune_ended(self, state: str, before: int) -> int:
+        database = self._database
+        # The states twice: the second time as they are in the index.
+        over = (
+            f"app = ? and state = '{state}' and ended < ? and state in ('succeeded', 'failed', 'cancelled') "
+            f"and (unique_until is null or unique_until <= {database.now})"
+        )
+        with database.reading() as tx:  # a transaction that writes is not begun for nothing
+            if tx.row(f"select 1 from outlast_jobs where {over} limit 1", self.app, before) is None:
+                return 0
+        with database.writing() as tx:
+            # Materialised: a planner may do a limited query more than once, and delete more than that.
+            rows = tx.rows(
+                f"with old as materialized (select id from outlast_jobs where {over} order by ended, id limit {_CHUNK} {database.skip_locked}) "
+                f"delete from outlast_jobs where id in (select id from old) and state = '{state}' returning id",
+                *(self.app, before),
+            )
+            tx.execute(
+                f"delete from outlast_job_attempts where job {database.among}", database.passed(row[0] for row in rows)
+            )
+        return len(rows)
 
     def _emptied(self, table: str, run: int) -> int:
         """Delete the first rows of a run; how many there were."""

@@ -120,8 +120,7 @@ def take(
             warn("%s is held by %s; waiting to see whether it lives", what, other.owner)
         seen = other
         if clock.sleep(1.0, stopping.get()):
-            message = "asked to stop while waiting to see whether another process lives"
-            raise InterruptedError(message)
+            raise InterruptedError("asked to stop while waiting to see whether another process lives")
         waited += 1.0
 
 
@@ -145,9 +144,9 @@ class Heartbeat(Generic[W]):
     """
     Renews leases in a thread of its own, also while the event loop is busy. It ends when that loop is closed.
 
-    `beat` renews a lease and returns what its owner is asked to do (such as a pause), or None. `wanted` is called with
-    each new request for the first lease. `lost` is called when another owner has taken a lease. If the loop is closed
-    before `close` is called, the thread drops the leases.
+    `beat` renews a lease and returns what its owner is asked to do (such as a pause), or None. `requested` is called
+    with each new request for the first lease. `lost` is called when another owner has taken a lease. If the loop is
+    closed before `close` is called, the thread drops the leases.
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class Heartbeat(Generic[W]):
         *,
         drop: Drop,
         lost: Callable[[Exception], None],
-        wanted: Callable[[W], None],
+        requested: Callable[[W], None],
         beats: int = 4,
     ) -> None:
         """`beats` is how many there are while a lease lasts."""
@@ -168,7 +167,7 @@ class Heartbeat(Generic[W]):
         self._leases: dict[tuple[str, str], Lease] = {}
         self._drop = drop
         self._lost = lost
-        self._wanted = wanted
+        self._requested = requested
         self._pause = lease.ttl / beats
         self.renewed_at = REAL.clock.monotonic()  # when the newest renewal that succeeded was begun, in real time
         self._end = threading.Event()
@@ -193,7 +192,7 @@ class Heartbeat(Generic[W]):
             for key, lease in tuple(self._leases.items()):
                 began = REAL.clock.monotonic()
                 try:
-                    _, wish = self._renew(lease)
+                    _, request = self._renew(lease)
                     self.renewed_at = began
                 except LeaseLost as error:
                     if key not in self._leases:
@@ -204,9 +203,9 @@ class Heartbeat(Generic[W]):
                     if classify(error).category == "permanent":
                         warn("the lease could not be renewed: %s", error_text(error))
                     continue
-                if key == self._first and wish is not None and wish != told:
-                    told = wish
-                    self._wanted(wish)
+                if key == self._first and request is not None and request != told:
+                    told = request
+                    self._requested(request)
 
         if not self._end.is_set():  # nothing is left that could give them back
             for lease in tuple(self._leases.values()):

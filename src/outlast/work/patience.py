@@ -8,7 +8,7 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from outlast.calls import quiet
+from outlast.calls import internal
 from outlast.errors import LeaseLost
 from outlast.kernel.clock import stopping
 from outlast.kernel.log import warn
@@ -64,7 +64,7 @@ def keep_trying(
             warning = "%s cannot be used, the run waits for it: %s%s"
             warn(warning, what, error_text(error), more, extra={"outlast_waits": what})
 
-    return quiet.keep_trying(
+    return internal.keep_trying(
         do,
         _PATIENT if unclear else _SURE,
         longest if patience is None else min(patience, longest),

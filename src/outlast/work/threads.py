@@ -2,7 +2,7 @@
 Threads for work that blocks. Work goes in one by one, and its results come back to the event loop in bursts.
 
 The caller passes `do`, the function that a thread calls with a piece of work. `do` may park the work at `Slots` and
-return None; when a slot is free, `again` puts the work back into the pool. `aside` is for a single piece of work that
+return None; when a slot is free, `again` puts the work back into the pool. `in_thread` is for a single piece of work that
 the loop waits for.
 """
 
@@ -25,7 +25,7 @@ R = TypeVar("R")
 _PATIENCE = 0.002  # seconds that work may wait for a thread before there are more of them
 
 
-async def aside(do: Callable[[], Any], waits: Stop | None = None) -> Any:
+async def in_thread(do: Callable[[], Any], waits: Stop | None = None) -> Any:
     """
     Do it in a thread, and do not leave it there: who is cancelled meanwhile hears of it when it is done, and what it
     waits for by `waits` ends. What is written at the end of a run must not be half written, and its lease must be given
@@ -88,9 +88,8 @@ class Threads(Generic[T, R]):
         self.closed = False
         self._abandoned = False
         self.outstanding = 0  # work that is in here: on its way to a thread, in one, or parked
-        self.holding: set[T] = (
-            set()
-        )  # work that has just failed: nothing begins before the loop has decided what follows
+        # Work that has just failed: nothing begins before the loop has decided what follows.
+        self.holding: set[T] = set()
         self._stalled: set[T] = set()  # work that waits for this decision in a thread
         self._released = threading.Condition()
 

@@ -215,8 +215,7 @@ class BatchWriter(Generic[B]):
         self._tell(act)
         while not done.wait(1.0):
             if self._loop.is_closed():
-                message = "the run is over"
-                raise InterruptedError(message)
+                raise InterruptedError("the run is over")
         if wrong:
             raise wrong.pop()
         return came.pop()

@@ -53,7 +53,7 @@ class AttemptRunner:
         clock = self._monotonic
         context = self._base.copy()
         item.stage = stage
-        if item.falling:
+        if item.needs_fallback:
             context.run(current_work.set, item)
             try:
                 answer = context.run(stage.guard.fallback, item.value, **_lent(stage))  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ class AttemptRunner:
         call = item.call
         assert call is not None  # noqa: S101 - `begin` has made it
         context.run(item.enter, call)
-        limit = call.limit() if stage.full else None
+        limit = call.limit() if stage.needs_call else None
         began = clock()
         try:
             if stage.guard.hedge is not None and call.world.retries:
@@ -85,15 +85,15 @@ class AttemptRunner:
                     result = await inside(context, work)
         except Exception as error:  # noqa: BLE001 - told to the item
             if stage.declared.repairs:  # repairs are the user's code, and may block
-                return await self._apart(context, item.failed, stage, error, began)
+                return await self._tell_in_thread(context, item.failed, stage, error, began)
             return context.run(item.failed, stage, error, began)
         except BaseException as thrown:  # noqa: BLE001 - as above
             return self.thrown(item, stage, thrown, began)
         if stage.declared.repairs and not stage.single:  # one item of the batch may have failed
-            return await self._apart(context, item.succeeded, stage, result, began)
+            return await self._tell_in_thread(context, item.succeeded, stage, result, began)
         return context.run(item.succeeded, stage, result, began)
 
-    async def _apart(self, context: Variables, tell: Callable[..., Next], *what: Any) -> Next:
+    async def _tell_in_thread(self, context: Variables, tell: Callable[..., Next], *what: Any) -> Next:
         """Tell the item in a thread what became of the attempt."""
         if self._virtual:  # virtual time jumps while the loop has nothing to do: do not let it wait for a thread
             return context.run(tell, *what)
@@ -140,7 +140,7 @@ class AttemptRunner:
             return _BACK
         context = self._base.copy()
         item.stage = stage
-        if item.falling:
+        if item.needs_fallback:
             context.run(current_work.set, item)
             try:
                 answer = context.run(stage.guard.fallback, item.value, **_lent(stage))  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ class AttemptRunner:
                 return item.fell_back(stage, error=as_failure(error, stage))
             return context.run(item.fell_back, stage, answer)
         call = item.call
-        if call is not None or stage.full:
+        if call is not None or stage.needs_call:
             begun = context.run(item.begin, stage)
             if begun is not None:
                 return self._held_up(item, stage, begun)
@@ -175,7 +175,7 @@ class AttemptRunner:
             self._hold(item)
             return context.run(item.failed, stage, as_failure(error, stage), began)
         if call is None:
-            return item.passed(stage, result, began)  # type: ignore[union-attr]  # a group has a call
+            return item.succeeded_at_once(stage, result, began)  # type: ignore[union-attr]  # a group has a call
         return context.run(item.succeeded, stage, result, began)
 
 

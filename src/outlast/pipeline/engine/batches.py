@@ -125,7 +125,7 @@ class Group:
     seen = 0  # the value of `calls.state.latest` when the attempt began
 
     def __init__(
-        self, stage: RunStage, items: Sequence[Item], before: GroupCall | None = None, *, falling: bool = False
+        self, stage: RunStage, items: Sequence[Item], before: GroupCall | None = None, *, needs_fallback: bool = False
     ) -> None:
         """`before` is the call that these items have just come out of together."""
         self.stage = stage
@@ -133,7 +133,7 @@ class Group:
         self.at = stage.index
         self.value = [item.value for item in items]
         self.call: GroupCall | None = None
-        self.falling = falling
+        self.needs_fallback = needs_fallback
         self.notes: Notes | None = None
         self._before = before
         self._outcome: list[tuple[Item | Group, Next]] = []
@@ -196,11 +196,11 @@ class Group:
                     for item in self.items:
                         item.give_up(stage.name, error)
                         self._then(item, Next.END)
-                    return self._apart()
+                    return self._disbanded()
         try:
             wait = call.begin()
         except Exception as error:  # noqa: BLE001 - the end of these items at this stage
-            return self.over(stage, error)
+            return self.final_error(stage, error)
         if wait is None:
             return None
         self.why = call.held_up_by()
@@ -215,7 +215,7 @@ class Group:
             item.why, item.since = self.why, self.since
             item.waited(now)
 
-    def over(self, stage: RunStage, error: Exception) -> Next:
+    def final_error(self, stage: RunStage, error: Exception) -> Next:
         """The call cannot be made: those that have tried before end as their last attempt did."""
         call = self.call
         assert call is not None  # noqa: S101 - it was asked
@@ -230,10 +230,10 @@ class Group:
             member = member or self._member(item)
             member.reason = call.reason
             if isinstance(error, Ended) or (member.number and member.last_error is None):
-                self._then(item, item.ended(stage, member.unwanted))
+                self._then(item, item.final_result(stage, member.unwanted))
             else:
-                self._then(item, item.over(stage, member.last_error or error))
-        return self._apart()
+                self._then(item, item.final_error(stage, member.last_error or error))
+        return self._disbanded()
 
     # -- after a call
 
@@ -258,11 +258,11 @@ class Group:
                 self._then(item, _fail(item, stage, output, began, bare))
             elif item.call is None and not asks:
                 item.notes = said
-                self._then(item, item.passed(stage, output, began))
+                self._then(item, item.succeeded_at_once(stage, output, began))
             else:
                 self._tried(item, began, said, together)
                 self._then(item, item.succeeded(stage, output, began))
-        return self._apart()
+        return self._disbanded()
 
     def failed(self, stage: RunStage, error: Exception, began: float, *, divisible: bool = True) -> Next:
         """The call raised, or did not return what it must: that concerns all of them, until it is known whom."""
@@ -301,7 +301,7 @@ class Group:
         for part in (bad[:middle], bad[middle:]):
             if part:
                 self._outcome.append((Group(stage, part, call), Next.GO))
-        return self._apart()
+        return self._disbanded()
 
     def keep_only(self, stage: RunStage, error: Exception, began: float) -> None:
         """The call is on record for each of them, and decides nothing: the run winds down."""
@@ -326,7 +326,7 @@ class Group:
             failed = isinstance(output, Exception)
             after = item.fell_back(stage, error=output) if failed else item.fell_back(stage, output)
             self._then(item, after)
-        return self._apart()
+        return self._disbanded()
 
     def ruined(self, stage: RunStage, error: Exception) -> None:
         """Nobody in here goes on: each of the items has failed."""
@@ -356,13 +356,13 @@ class Group:
     def _then(self, item: Item, after: Next) -> None:
         self._outcome.append((item, after))
 
-    def _apart(self) -> Next:
+    def _disbanded(self) -> Next:
         """Those for whom the fallback answers next go there together."""
-        falling = [one for one, _ in self._outcome if not isinstance(one, Group) and one.falling]
-        if falling:
-            self._outcome = [pair for pair in self._outcome if isinstance(pair[0], Group) or not pair[0].falling]
-            self._outcome.append((Group(self.stage, falling, falling=True), Next.GO))
-        return Next.APART
+        those = [one for one, _ in self._outcome if not isinstance(one, Group) and one.needs_fallback]
+        if those:
+            self._outcome = [pair for pair in self._outcome if isinstance(pair[0], Group) or not pair[0].needs_fallback]
+            self._outcome.append((Group(self.stage, those, needs_fallback=True), Next.GO))
+        return Next.DISBAND
 
     # -- each item's part of it
 

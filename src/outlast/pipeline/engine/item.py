@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outlast.calls.records import Notes
+from outlast.calls.records import Notes, add_to
 from outlast.calls.state import Ended, current_work, running
 from outlast.deciding import REASONS
 from outlast.errors import CircuitBreakerOpenError, PermanentFailure
@@ -64,12 +64,12 @@ class Next(Enum):
     """What to do with an item now."""
 
     GO = "go"  # on to the stage it is at
-    HOLD = "hold"  # its checkpoint must be on record first
+    RECORD = "record"  # its checkpoint must be on record first
     WAIT = "wait"  # `wait` seconds, then the same stage
     LINE = "line"  # until its turn at the limit has come
     END = "end"  # it has a status
     BACK = "back"  # it stays unfinished
-    APART = "apart"  # a group has come out of its call: each of its items has its own `outcome`
+    DISBAND = "disband"  # a group has come out of its call: each of its items has its own `outcome`
 
 
 class RunStage:
@@ -78,7 +78,6 @@ class RunStage:
     __slots__ = (
         "declared",
         "direct",
-        "full",
         "guard",
         "index",
         "is_async",
@@ -86,6 +85,7 @@ class RunStage:
         "last",
         "name",
         "native",
+        "needs_call",
         "onward",
         "rounds",
         "run",
@@ -106,10 +106,10 @@ class RunStage:
         self.kwargs: dict[str, Any] = {}
         self.direct = False  # calling it makes a coroutine and runs no code yet
         self.native = False  # a direct stage that leaves the context variables of its task as they were
-        self.onward = Next.HOLD if declared.checkpoint else Next.GO  # for an item that came through
+        self.onward = Next.RECORD if declared.checkpoint else Next.GO  # for an item that came through
         self.single = declared.batch is None  # one item for each call: no batch stage
         # Anything but retries has to be asked before an attempt; and repairs must not run in the event loop.
-        self.full = not declared.guard.plain or not self.single or (self.is_async and bool(declared.repairs))
+        self.needs_call = not declared.guard.plain or not self.single or (self.is_async and bool(declared.repairs))
         self.slots: Slots[Any] = Slots(declared.concurrency)  # at a batch stage a `GroupQueue` waits for them
         self.rounds: int | None = None  # rounds of failed probes when its breaker first held an item up
 
@@ -169,8 +169,8 @@ class Item:
     seen = 0  # the value of `calls.state.latest` when the attempt began
     repaired = numbered = 0  # repairs tried at this stage, and the attempts before the newest of them
     mended_at: int | None = None  # the stage for which a repair has made its value
-    falling = False  # the fallback answers next
-    fallen: Exception | None = None  # the error for which the fallback answers; None: for an unwanted result
+    needs_fallback = False  # the fallback answers next
+    fallback_cause: Exception | None = None  # the error for which the fallback answers; None: for an unwanted result
     first_failed: float | None = None
     snoozed: tuple[int, float] | None = None  # the stage that asked for it last, and when it did so first
     throttled_at: float | None = None
@@ -195,7 +195,7 @@ class Item:
     @property
     def untouched(self) -> bool:
         """Whether nothing was tried with it yet at the stage it is at."""
-        if self.repaired or self.falling or (self.snoozed is not None and self.snoozed[0] == self.at):
+        if self.repaired or self.needs_fallback or (self.snoozed is not None and self.snoozed[0] == self.at):
             return False
         return self.call is None or self.call.tries == 0
 
@@ -246,9 +246,9 @@ class Item:
         try:
             wait = call.begin()
         except Ended as end:
-            return self.ended(stage, end.result)
+            return self.final_result(stage, end.result)
         except Exception as error:  # noqa: BLE001 - the end of this item at this stage
-            return self.over(stage, error)
+            return self.final_error(stage, error)
         if wait is None:
             return None
         self.why = call.held_up_by()
@@ -304,9 +304,9 @@ class Item:
                     ),
                 )
             )
-        return self.ended(stage, result)
+        return self.final_result(stage, result)
 
-    def passed(self, stage: RunStage, result: Any, began: float) -> Next:
+    def succeeded_at_once(self, stage: RunStage, result: Any, began: float) -> Next:
         """
         As `succeeded`, in one piece, for a first attempt that needed no call and said nothing: nearly all of them.
         """
@@ -330,16 +330,16 @@ class Item:
         self.value = result
         return stage.onward
 
-    def ended(self, stage: RunStage, result: Any) -> Next:
+    def final_result(self, stage: RunStage, result: Any) -> Next:
         """The stage has its last result; if that is one that `retry_if` does not want, the fallback answers."""
         call, fallback = self.call, stage.guard.fallback
         if fallback is None or call is None or call.reason is None or not call.world.retries:
-            return self.came_out(stage, result)
-        self.falling, self.fallen = True, None
+            return self.advance(stage, result)
+        self.needs_fallback, self.fallback_cause = True, None
         return Next.GO
 
-    def came_out(self, stage: RunStage, result: Any) -> Next:
-        """The stage has its output."""
+    def advance(self, stage: RunStage, result: Any) -> Next:
+        """The stage has its output: the item goes on to the next one, or has succeeded."""
         if result.__class__ is Degraded:
             self.degraded = True
             self.warn(f"degraded at {stage.name}: {result.why}")
@@ -356,7 +356,7 @@ class Item:
         before, self.value = self.value, result
         if stage.declared.checkpoint:
             self.before = before
-            return Next.HOLD
+            return Next.RECORD
         return Next.GO
 
     def failed(self, stage: RunStage, error: Exception, began: float) -> Next:
@@ -401,7 +401,7 @@ class Item:
             if call.uncharged != uncharged:
                 self.why = call.at_limit("throttled")
             return Next.WAIT
-        return self.over(stage, error, (number, began, now, notes))
+        return self.final_error(stage, error, (number, began, now, notes))
 
     def cut_short(self, stage: RunStage, began: float) -> None:
         """The run does not wait for this attempt any longer; the item stays unfinished."""
@@ -418,7 +418,7 @@ class Item:
         self._failure(stage, error, classify(error), self._number(), began, now, 0.0, notes)
         self.attempts += 1
 
-    def over(
+    def final_error(
         self, stage: RunStage, error: Exception, attempt: tuple[int, float, float, Notes | None] | None = None
     ) -> Next:
         """No further attempt at this stage; `attempt` is the one that has just failed, if that is what ended it."""
@@ -445,7 +445,7 @@ class Item:
                 self.rows[-1] = self.rows[-1]._replace(outcome="retrying", delay_us=0, stop_reason=None)
             return Next.GO
         if stage.guard.fallback is not None and (call is None or call.covers(error)):
-            self.falling, self.fallen = True, error
+            self.needs_fallback, self.fallback_cause = True, error
             self.stop_reason = reason
             return Next.GO
         self.give_up(stage.name, error, verdict, reason)
@@ -453,21 +453,21 @@ class Item:
 
     def fell_back(self, stage: RunStage, result: Any = None, error: Exception | None = None) -> Next:
         """The fallback has answered, or failed too. It is no attempt; what it spends is booked with the last one."""
-        self.falling = False
+        self.needs_fallback = False
         if self.notes is not None:
             self._keep(self.notes)
             if self.notes.spent and self.rows:
                 self.rows[-1] = self.rows[-1]._replace(spent=sum_of(self.rows[-1].spent, self.notes.spent))
-        stop_reason, self.stop_reason = self.stop_reason, None
+        cause, stop_reason, self.stop_reason = self.fallback_cause, self.stop_reason, None
         if error is None:
-            after = "a result that retry_if does not want" if self.fallen is None else type(self.fallen).__name__
+            after = "a result that retry_if does not want" if cause is None else type(cause).__name__
             self.warn(f"the fallback of {stage.name} answered after {after}")
             self.degraded = True
             if self.call is not None:
-                self.call.fell_back(self.fallen)
-            return self.came_out(stage, result)
-        if raised.context(error) is None and error is not self.fallen:
-            raised.set_context(error, self.fallen)
+                self.call.fell_back(cause)
+            return self.advance(stage, result)
+        if raised.context(error) is None and error is not cause:
+            raised.set_context(error, cause)
         self.give_up(stage.name, error, stop_reason=stop_reason)
         return Next.END
 
@@ -652,8 +652,7 @@ class Item:
 def sum_of(some: Mapping[str, float] | None, more: Mapping[str, float]) -> dict[str, float]:
     """What was spent, and what was spent besides."""
     total = dict(some or {})
-    for name, amount in more.items():
-        total[name] = total.get(name, 0.0) + amount
+    add_to(total, more)
     return total
 
 

@@ -163,8 +163,10 @@ class Runner:
             self.loop,
             drop=self.store.drop_lease,
             lost=lambda error: _unless_closed(soon, self.lose, error),
-            wanted=lambda wish: _unless_closed(soon, self.end, wish),
+            requested=lambda request: _unless_closed(soon, self.end, request),
         )
+        if self.intake.origins is not None:
+            self.intake.origins.heartbeat = self.heartbeat
         if started is not None:
             self.writer.batch.events.append(as_row(started))
         self._background = [self.loop.create_task(self._feed()), self.loop.create_task(scheduler.ring())]
@@ -261,11 +263,11 @@ class Runner:
             self.scheduler.drop_waiting()
         self.check_done()
 
-    def end(self, wish: str) -> None:
-        """Wind down: running attempts may end, nothing else is begun. `wish` is pause, cancel or interrupted."""
+    def end(self, request: str) -> None:
+        """Wind down: running attempts may end, nothing else is begun. `request` is pause, cancel or interrupted."""
         if self.status is not None:
             return
-        self.status = {"pause": "paused", "cancel": "cancelled"}.get(wish, "interrupted")
+        self.status = {"pause": "paused", "cancel": "cancelled"}.get(request, "interrupted")
         grace = self.plan.tuning.grace
         self.ends_on = self._facts.monotonic() + grace
         self.stop(self.status, drop=True)

@@ -43,11 +43,11 @@ _MOMENT = 0.0005  # seconds of real time
 _TURN = 64  # items after which a task lets others have their turn
 _SPACE = 64  # free places in the window that are worth reading for while there is other work
 _TASTES = 100  # results that are weighed in their threads
-_GO, _END, _WAIT, _LINE, _HOLD, _BACK = Next.GO, Next.END, Next.WAIT, Next.LINE, Next.HOLD, Next.BACK
-_APART = Next.APART
+_GO, _END, _WAIT, _LINE, _RECORD, _BACK = Next.GO, Next.END, Next.WAIT, Next.LINE, Next.RECORD, Next.BACK
+_DISBAND = Next.DISBAND
 
 
-class Decides(Protocol):
+class RunControl(Protocol):
     """The part of the `Runner` that the scheduler calls."""
 
     def abort(self, error: BaseException) -> None:
@@ -71,7 +71,7 @@ class Decides(Protocol):
     def wary(self) -> bool: ...  # whether the end of any item in hand may stop the run
 
 
-class Places(NamedTuple):
+class StageLoad(NamedTuple):
     """How many items at one stage are attempted, wait for a slot, for another attempt or a circuit, and for a limit."""
 
     running: int
@@ -85,7 +85,7 @@ class Scheduler:
 
     def __init__(
         self,
-        decides: Decides,
+        control: RunControl,
         stages: list[RunStage],
         facts: RunFacts,
         phase: Phase,
@@ -99,7 +99,7 @@ class Scheduler:
         metered: bool,
     ) -> None:
         """`base` is the context of every attempt. `metered`: threads must not run far ahead of what is counted."""
-        self._decides = decides
+        self._control = control
         self._stages = stages
         self._phase = phase
         self._endings = endings
@@ -146,7 +146,7 @@ class Scheduler:
             try:
                 callback(*arguments)
             except Exception as error:  # noqa: BLE001 - a defect of ours, or of a hook
-                self._decides.abort(error)
+                self._control.abort(error)
 
         return call
 
@@ -244,13 +244,13 @@ class Scheduler:
         ]
         return any(unit.untouched for unit in chain.from_iterable(lines))
 
-    def places(self) -> list[Places]:
+    def loads(self) -> list[StageLoad]:
         """Where the items in hand are, by stage. Any thread may ask; what moves meanwhile may be missed."""
         queued = _items_at([*self.threads.inbox(), *tuple(self._granted), *tuple(self._metered or ())])
         waiting = _items_at(self._in_timers())
         in_line = _items_at(unit for task, unit in tuple(self._lines.items()) if not task.done())
         return [
-            Places(
+            StageLoad(
                 running=stage.slots.under_way,
                 queued=len(stage.slots.waiting) + queued[stage.index],
                 waiting=waiting[stage.index],
@@ -281,7 +281,7 @@ class Scheduler:
             return
         self._phase.in_hand -= 1
         self._endings.given_back(unit)
-        self._decides.check_done()
+        self._control.check_done()
 
     # -- slots and tasks ---------------------------------------------------------------------------------------------
 
@@ -365,7 +365,7 @@ class Scheduler:
         """A task has ended. What it raises is no attempt's failure: control flow of user code, or a defect of ours."""
         self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._decides.abort(error)
+            self._control.abort(error)
 
     def _pick(self) -> Any:
         """What has a slot, else the most advanced item whose stage has a free one; the slot is taken."""
@@ -385,7 +385,7 @@ class Scheduler:
             if slots.free and not self._writer.behind:
                 slots.take()
                 if len(self._fresh) == LOW:
-                    self._decides.feed_more()
+                    self._control.feed_more()
                 return self._fresh.popleft()
         return None
 
@@ -394,7 +394,7 @@ class Scheduler:
         while True:
             unit = self._pick()
             if unit is None:
-                self._decides.feed_more()
+                self._control.feed_more()
                 if len(self._idle) + 1 >= len(self.tasks) and self.threads.outstanding == 0:
                     self._writer.flush()  # nothing is under way: what waits for the record need not wait longer
                 waiting = self._loop.create_future()
@@ -436,7 +436,7 @@ class Scheduler:
         while True:
             stage = stages[unit.at]
             try:
-                if unit.call is not None or stage.full or unit.falling:
+                if unit.call is not None or stage.needs_call or unit.needs_fallback:
                     self.relieve()
                     after = await self.attempts.in_loop(unit, stage)
                 elif stage.native and not changed:
@@ -453,7 +453,7 @@ class Scheduler:
                     except BaseException as thrown:  # noqa: BLE001 - as above
                         after = self.attempts.thrown(unit, stage, thrown, began)
                     else:
-                        after = unit.passed(stage, result, began)
+                        after = unit.succeeded_at_once(stage, result, began)
                         result = None
                     if not same(copy_context(), before):
                         changed, stage.native = True, False
@@ -482,7 +482,7 @@ class Scheduler:
                     except BaseException as thrown:  # noqa: BLE001 - as above
                         after = self.attempts.thrown(unit, stage, thrown, began)
                     else:
-                        after = unit.passed(stage, result, began)
+                        after = unit.succeeded_at_once(stage, result, began)
                         result = None
             except BaseException as error:
                 if isinstance(error, Exception | asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
@@ -511,20 +511,20 @@ class Scheduler:
             self.give_back(unit)
         elif after is _END:
             self.finish(unit)
-        elif after is _APART:
+        elif after is _DISBAND:
             for one, then in unit.outcome():
                 self._go_on(one, then)
             self._gathered(self._stages[unit.at])
         elif after is _BACK or phase.dropping:
             if after is _BACK and unit.reason == "breaker_open":
-                self._decides.stay_open(self._stages[unit.at])
+                self._control.stay_open(self._stages[unit.at])
             self.give_back(unit)
         elif after is _GO:
             self.set_ready(unit)
         elif after is _WAIT:
             unit.since = self._monotonic()
             self.timers.add(unit.since + unit.wait, unit)
-        elif after is _HOLD:
+        elif after is _RECORD:
             unit.why, unit.since = "checkpoint", self._monotonic()
             if self._endings.checkpoint(unit):
                 phase.recording += 1
@@ -540,12 +540,12 @@ class Scheduler:
         phase = self._phase
         halts = self._endings.finish(item)
         if halts:
-            self._decides.halt(halts)
+            self._control.halt(halts)
         if phase.reading:
             if self._window - phase.in_hand >= self._space and len(self._fresh) < LOW:
-                self._decides.feed_more()
+                self._control.feed_more()
         elif phase.in_hand == 0:
-            self._decides.check_done()
+            self._control.check_done()
 
     def _ruined(self, unit: Any, stage: RunStage, thrown: BaseException) -> Next:
         """What is no Exception came out of code that decides about an attempt, as a repair: items have failed."""
@@ -554,7 +554,7 @@ class Scheduler:
         error = as_failure(thrown, stage)
         if unit.__class__ is Group:
             unit.ruined(stage, error)
-            return _APART
+            return _DISBAND
         unit.give_up(stage.name, error)
         return _END
 
@@ -570,17 +570,17 @@ class Scheduler:
         for unit, after in burst:
             if isinstance(after, Exception | KeyboardInterrupt):
                 self.give_back(unit)
-                self._decides.abort(after)
+                self._control.abort(after)
             elif isinstance(after, BaseException):
                 self._go_on(unit, self._ruined(unit, self._stages[unit.at], after))
             else:
                 self._go_on(unit, after)
             if threads.holding:
                 threads.release(unit)
-        self._careful = self._decides.wary()
+        self._careful = self._control.wary()
         self._meter()
         if threads.outstanding < _SPACE:
-            self._decides.feed_more()
+            self._control.feed_more()
         if self._virtual and threads.busy == 0:
             self.timers.look()  # no thread is busy any more: time may jump at once
         if threads.outstanding == 0 and len(self._idle) >= len(self.tasks):
@@ -588,7 +588,7 @@ class Scheduler:
 
     def _seen(self) -> None:
         if not self._memory.has_room():
-            self._decides.review()
+            self._control.review()
 
     def _enter(self) -> None:
         """Wait, in a thread, until there is memory for what an attempt may bring back."""
@@ -596,7 +596,7 @@ class Scheduler:
         if memory.typical and not memory.fits(self.threads.unseen):
             memory.block()
             try:
-                self._loop.call_soon_threadsafe(self.safely(self._decides.review))
+                self._loop.call_soon_threadsafe(self.safely(self._control.review))
             except RuntimeError:  # the run is over
                 memory.unblock_for_good()
         memory.wait()
@@ -677,7 +677,7 @@ class Scheduler:
         try:
             call.waited(how)
         except Exception as error:  # noqa: BLE001 - the item's end at this stage
-            self._go_on(unit, unit.over(self._stages[unit.at], error))
+            self._go_on(unit, unit.final_error(self._stages[unit.at], error))
 
     def _out_of_line(self, task: asyncio.Task[None]) -> None:
         unit = self._lines.pop(task)

@@ -11,6 +11,7 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from outlast.calls.records import add_to
 from outlast.kernel.wording import counted
 from outlast.pipeline.results import Counts
 from outlast.store.records import ItemCounts
@@ -90,7 +91,7 @@ class Accounting(ItemCounts):
             if item.degraded:
                 self.degraded += 1
             if item.spent:
-                _add(self.spent, item.spent)
+                add_to(self.spent, item.spent)
 
     def judge(
         self,
@@ -102,7 +103,7 @@ class Accounting(ItemCounts):
     ) -> str | None:
         """An item has ended; why to stop reading, or None."""
         if spent:
-            _add(self._spending, spent)
+            add_to(self._spending, spent)
         if status == "skipped":
             self._row = 0
             return None
@@ -126,7 +127,7 @@ class Accounting(ItemCounts):
     def take_back(self, *, spent: Mapping[str, float] | None = None) -> None:
         """An item that was judged as a success is none, and will be judged again."""
         self.processed -= 1
-        _add(self._spending, {name: -amount for name, amount in (spent or {}).items()})
+        add_to(self._spending, {name: -amount for name, amount in (spent or {}).items()})
 
     @property
     def overspent(self) -> str | None:
@@ -233,8 +234,3 @@ def in_words(
             return f"failure rate {rate:.1%} exceeds the budget of {bounds.failure_budget:.1%}; {said}"
         case _:
             return said
-
-
-def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:
-    for name, amount in more.items():
-        totals[name] = totals.get(name, 0.0) + amount

@@ -103,9 +103,8 @@ class Endings:
         self.stages = [StageCounts() for _ in plan.stages]
         self.refusals = 0  # items that had ended well until the sink refused their outputs
         self.through = [0] * (len(plan.stages) + 1)
-        self.entered = [0] * len(
-            plan.stages
-        )  # items that began at this stage: behind a checkpoint, or as a dead letter
+        # Items that began at this stage: behind a checkpoint, or as a dead letter.
+        self.entered = [0] * len(plan.stages)
         self.recording = [0] * len(plan.stages)  # items on their way to it whose checkpoint is being recorded
         self.before = books.finished  # items that earlier passes have finished
 

@@ -28,12 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 HEADER = tuple(field.name for field in fields(ErrorLine))
-_LONGEST = {
-    "message": 1_000,
-    "original_value": 200,
-    "item_key": 200,
-    "raw_row": 30_000,
-}  # a cell holds 32,767 characters
+# A cell holds 32,767 characters.
+_LONGEST = {"message": 1_000, "original_value": 200, "item_key": 200, "raw_row": 30_000}
 _OPEN = frozenset({"message", "original_value", "raw_row"})  # where anything may stand
 _CHUNK = 1 << 20  # characters written at a time
 _BOM = "\ufeff"

@@ -40,10 +40,10 @@ def blocking(run: Run) -> RunResult[Any]:
     """
     result: RunResult[Any] | None = None
     problem: BaseException | None = None
-    with Signals(lambda: run.ask_soon("interrupted"), run.waiting_here) as signals:
+    with Signals(lambda: run.wind_down_soon("interrupted"), run.waiting_here) as signals:
         try:
             result = (
-                elsewhere(lambda: _here(run), lambda: run.ask_soon("interrupted")) if in_loop() else _here(run)
+                elsewhere(lambda: _here(run), lambda: run.wind_down_soon("interrupted")) if in_loop() else _here(run)
             )
         except BaseException as error:  # noqa: BLE001 - raised below, unless a signal is what ends it
             problem = error
@@ -133,9 +133,8 @@ class Signals:
                 cause = problem if result is None else result.error
                 if result is not None:
                     mark_with_result(ending, result)
-                raise ending from (
-                    None if isinstance(cause, InterruptedError) else cause
-                )  # which only says that nothing was begun
+                # InterruptedError only says that nothing was begun.
+                raise ending from (None if isinstance(cause, InterruptedError) else cause)
 
     def again(self) -> None:
         """What came while a stream was being left comes again: nobody hears what is raised there."""
@@ -169,7 +168,7 @@ def in_loop() -> bool:
 
 def _here(run: Run) -> RunResult[Any]:
     with asyncio.Runner() as runner:
-        return to_its_end(runner.get_loop(), run.go(), lambda: run.ask_soon("interrupted"))
+        return to_its_end(runner.get_loop(), run.go(), lambda: run.wind_down_soon("interrupted"))
 
 
 def to_its_end(
@@ -261,7 +260,7 @@ class Stream(Generic[T]):
     def wind_down(self) -> None:
         """Hand out nothing more, and let what is under way end; when asked twice, without waiting. From any thread."""
         self._ending = True
-        self._run.ask_soon("interrupted")
+        self._run.wind_down_soon("interrupted")
         if self._news is not None and not self._news[0].is_closed():
             self._news[0].call_soon_threadsafe(self._news[1].set)
 
@@ -288,8 +287,8 @@ class Stream(Generic[T]):
         except BaseException as error:
             if not task.done():
                 if not self._ending:
-                    run.ask("interrupted")
-                    run.ask("interrupted")
+                    run.wind_down("interrupted")
+                    run.wind_down("interrupted")
                 await asyncio.wait([task])
                 if not task.cancelled() and task.exception() is None:
                     self.result = task.result()

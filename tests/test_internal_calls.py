@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from outlast import RetryPolicy
-from outlast.calls.quiet import keep_trying
+from outlast.calls.internal import keep_trying
 from outlast.errors import LeaseLost
 from outlast.kernel.clock import Stop, stopping
 from outlast.store.sqlite import Sqlite

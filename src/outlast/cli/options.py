@@ -1,0 +1,41 @@
+"""
+Options and arguments that several commands have, each declared once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run, by its key, its id, or the beginning of one.")]
+Target = Annotated[
+    str, typer.Argument(metavar="TARGET", help="The pipeline: app.py:reviews or shop.pipelines:reviews.")
+]
+OfPipeline = Annotated[str | None, typer.Option("--pipeline", help="Only of this pipeline.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; it stays on record.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Where runs are kept: sqlite:///path or postgresql://... Default: OUTLAST_STORE, else .outlast/outlast.db.",
+        show_default=False,
+    ),
+]
+AppName = Annotated[
+    str | None,
+    typer.Option(
+        "--app", metavar="NAME", help="The App whose runs are meant, where a store has several.", show_default=False
+    ),
+]
+Progress = Annotated[
+    bool | None,
+    typer.Option(
+        "--progress/--no-progress",
+        help="Show progress: live in a terminal, else a line now and then. Default: in a terminal.",
+        show_default=False,
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most so many.")]

@@ -1,0 +1,566 @@
+"""What operators see of jobs and do to them, enqueueing in the caller's own transaction, and retention, on both databases."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from job_rows import KINDS, SECOND, by_crashes, claimed, end, enqueued, failed, finished, new, rescued, story, worker
+from outlast.kernel.clock import here
+from outlast.store import StoreRefused, open_store, retention
+from outlast.store.records import Enqueued, Idle
+from stores import contents, letter, sql
+
+
+def failed_job(store, **how):
+    """A job that has failed, with its dead letter."""
+    (number,) = enqueued(store, new(**how))
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    finished(store, lease, failed(job))
+    return number
+
+
+# -- cancel --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_queued_job_is_cancelled_at_once(store):
+    """Whatever it waits for; its token has grown, and it is over."""
+    ready, waiting, held = enqueued(store, new(), new(delay=60), new(priority=1))
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    finished(store, lease, end(job, "held", delay_us=SECOND))
+    assert [store.cancel_job(each) for each in (ready, waiting, held)] == [True] * 3
+    rows = [store.job(each) for each in (ready, waiting, held)]
+    assert [(row.state, row.token, row.worker, row.ended_us is not None) for row in rows] == [
+        ("cancelled", 1, None, True), ("cancelled", 1, None, True), ("cancelled", 2, None, True)
+    ]  # fmt: skip
+    assert [store.cancel_job(each) for each in (ready, 10**6)] == [False, False]
+    assert claimed(store, lease, 9, ahead_us=90 * SECOND) == []
+
+
+def test_the_worker_of_a_processed_job_is_asked_to_cancel_it(store):
+    """Nothing is taken from it; what it says in the end counts."""
+    first, second = enqueued(store, new(), new())
+    lease = worker(store)
+    one, two = claimed(store, lease, 2)
+    assert store.cancelled_of(lease.key) == []
+    assert store.cancel_job(second)
+    assert store.cancelled_of(lease.key) == [(second, two.token)]
+    assert store.job(second).state == "processing"
+    finished(store, lease, end(one), end(two, "cancelled", "released", charged=False))
+    assert (story(store, first)[1], story(store, second)) == ("succeeded", (["released"], "cancelled"))
+    assert store.cancelled_of(lease.key) == []
+
+
+def test_a_success_is_one_though_somebody_wanted_it_cancelled(store):
+    """It was finished before anybody could stop it."""
+    (number,) = enqueued(store)
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    store.cancel_job(number)
+    assert store.turn(lease, [end(job)], {}, KINDS) == ((), [], ())
+    assert (store.job(number).state, store.job(number).wanted) == ("succeeded", None)
+    assert not store.cancel_job(number)
+
+
+@pytest.mark.parametrize("state", ["waiting", "ready", "held"])
+def test_a_job_that_was_to_go_on_is_cancelled_if_somebody_wanted_it(store, state):
+    """A wish is not forgotten because the worker did not hear it."""
+    (number,) = enqueued(store)
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    store.cancel_job(number)
+    done = store.turn(lease, [end(job, state, "failed", error="x")], {"mail": 1}, KINDS)
+    assert (done.lost, done.claimed, done.cancelled) == ((), [], (number,))
+    row, (attempt,) = store.job(number), store.job_attempts(number)
+    assert (row.state, row.wanted, row.worker, attempt.outcome, attempt.next_run_us) == (
+        "cancelled", None, None, "failed", None
+    )  # fmt: skip
+
+
+# -- requeue, and the dead letter -----------------------------------------------------------------------------------------
+
+
+def test_a_failed_job_that_is_requeued_keeps_its_id_and_its_history(store):
+    """Fresh attempts, no crashes, another token; the one way out of an end."""
+    number = failed_job(store)
+    assert store.requeue_job(number)
+    row = store.job(number)
+    assert (row.state, row.attempts, row.made, row.crashes, row.began_us, row.error) == ("ready", 0, 1, 0, None, None)
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    assert (job.id, job.attempts, job.made, job.token) == (number, 1, 2, 3)
+    finished(store, lease, end(job))
+    assert story(store, number) == (["failed", "succeeded"], "succeeded")
+    before = contents(store)
+    assert [store.requeue_job(each) for each in (number, 10**6)] == [False, False]
+    assert contents(store) == before
+
+
+def test_a_cancelled_job_is_requeued_and_one_under_way_is_not(store):
+    """What has not ended goes on as it is."""
+    (number,) = enqueued(store)
+    assert not store.requeue_job(number)
+    store.cancel_job(number)
+    assert store.requeue_job(number)
+    lease = worker(store)
+    claimed(store, lease)
+    assert not store.requeue_job(number)
+
+
+def test_the_letter_of_a_requeued_job_is_replayed_and_resolved_by_its_success(store):
+    """It is nobody's replay of a run: no claimant, nothing to be released."""
+    number = failed_job(store)
+    name = store.job(number).letter
+    store.requeue_job(number)
+    assert (store.letter(name).status, store.letter(name).claimed_by) == ("replaying", f"job {number}")
+    assert store.claimants() == []
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    finished(store, lease, end(job))
+    kept = store.letter(name)
+    assert (kept.status, kept.replays, kept.last_attempt_us >= job.claimed_us) == ("resolved", 1, True)
+
+
+def test_the_letter_of_a_requeued_job_is_opened_again_by_its_failure(store):
+    """With the failure of this time, and the one before among the earlier ones; there is no second letter."""
+    number = failed_job(store)
+    name = store.job(number).letter
+    for replays in (1, 2):
+        store.requeue_job(number)
+        lease = worker(store)
+        (job,) = claimed(store, lease)
+        finished(store, lease, failed(job, "another answer"))
+        kept = store.letter(name)
+        assert (kept.status, kept.replays, kept.error, kept.claimed_by) == ("open", replays, "another answer", None)
+        assert len(kept.metadata["earlier_failures"]) == replays
+    assert [row.id for row in store.letters()] == [name] == [store.job(number).letter]
+
+
+def test_the_letter_of_a_requeued_job_that_crashes_for_good_is_opened_again(store):
+    """The third crash is a failure like any other."""
+    number = failed_job(store)
+    store.requeue_job(number)
+    for owner in ("one", "two", "three"):
+        lease = worker(store, owner=owner)
+        store.turn(lease, [], {"mail": 1}, KINDS, alone=owner == "three", ahead_us=60 * SECOND)
+        rescued(store, owner, decide=by_crashes)
+    kept = store.letter(store.job(number).letter)
+    assert (store.job(number).state, kept.status, kept.replays, kept.error_class) == ("failed", "open", 1, "poison")
+
+
+def test_the_letter_of_a_requeued_job_that_is_cancelled_is_opened_again(store):
+    """Queued or processed: its work was not done."""
+    for cancel_processed in (False, True):
+        number = failed_job(store)
+        store.requeue_job(number)
+        lease = worker(store)
+        found = claimed(store, lease) if cancel_processed else []
+        store.cancel_job(number)
+        finished(store, lease, *(end(job, "waiting") for job in found))
+        kept = store.letter(store.job(number).letter)
+        assert (store.job(number).state, kept.status, kept.replays) == ("cancelled", "open", 0)
+        assert kept.reason == "its job was cancelled"
+
+
+def test_a_requeue_takes_the_payload_that_its_letter_was_given(store):
+    """What an operator has edited is what is done; what nobody has edited stays as it is."""
+    number = failed_job(store, payload=b"old")
+    store.requeue_job(number)
+    assert store.job(number).payload == b"old"
+    (job,) = claimed(store, lease := worker(store))
+    finished(store, lease, failed(job))
+    store.edit_letter(store.job(number).letter, b"new", "a typing error")
+    store.requeue_job(number)
+    assert store.job(number).payload == b"new"
+
+
+def test_a_letter_that_was_put_away_resolved_or_deleted_is_not_in_the_way(store):
+    """An archived one is taken out again; for one that is settled or gone another failure makes a new one."""
+    number = failed_job(store)
+    name = store.job(number).letter
+    store.move_letters([name], to="archived", reason="not ours")
+    store.requeue_job(number)
+    assert store.letter(name).status == "replaying"
+    (job,) = claimed(store, lease := worker(store))
+    finished(store, lease, failed(job))
+    store.move_letters([name], to="resolved", reason="done by hand")
+    store.requeue_job(number)
+    (job,) = claimed(store, lease)
+    second = failed(job)._replace(letter=letter(kind="job", pipeline="send", item_key=str(number)))
+    finished(store, lease, second)
+    assert (store.letter(name).status, store.job(number).letter) == ("resolved", second.letter.id)
+
+
+def test_a_letter_that_a_replay_of_a_run_has_claimed_stays_with_it(store):
+    """Whoever has it settles it; the job goes its own way."""
+    number = failed_job(store)
+    name = store.job(number).letter
+    run = store.open_run("send", "replay-1", (), kind="replay")
+    lease = store.take_run(run.number, 0, "first", 600)
+    assert store.claim_for_replay(lease, run.id, [name], reason="replayed by replay-1") == 1
+    store.requeue_job(number)
+    (job,) = claimed(store, mine := worker(store))
+    finished(store, mine, end(job))
+    assert (store.letter(name).status, store.letter(name).claimed_by) == ("replaying", run.id)
+    assert [claimant.claim for claimant in store.claimants()] == [run.id]
+
+
+def test_a_requeue_is_refused_while_another_job_has_its_unique_key(store):
+    """The sentence names the other one; nothing is changed. Once that has failed, it works."""
+    number = failed_job(store, key="f-1")
+    (other,) = enqueued(store, new(key="f-1"))
+    before = contents(store)
+    with pytest.raises(
+        StoreRefused, match=f"the unique key of job {number} to be free, got: it is held by job {other}"
+    ):
+        store.requeue_job(number)
+    assert contents(store) == before
+    store.cancel_job(other)
+    assert store.requeue_job(number)
+
+
+# -- queues, lists, figures --------------------------------------------------------------------------------------------
+
+
+def test_a_paused_queue_is_not_claimed_from(store):
+    """Others are; what is processed goes on; resumed, it is as before."""
+    (first,) = enqueued(store)
+    enqueued(store, new(queue="slow"))
+    lease = worker(store)
+    store.pause_queue("mail")
+    store.pause_queue("mail")
+    assert [job.queue for job in store.turn(lease, [], {"mail": 5, "slow": 5}, KINDS).claimed] == ["slow"]
+    store.resume_queue("mail")
+    assert [job.id for job in claimed(store, lease)] == [first]
+
+
+def test_queues_with_jobs_that_may_be_claimed_are_named(store):
+    """In whichever state those are, and however many there are."""
+    enqueued(
+        store, *(new(queue=queue) for queue in ("b", "a", "c", "a") for _ in range(3)), new(queue="later", delay=60)
+    )
+    sql(store, "update outlast_jobs set state = 'alone' where queue = 'c'")
+    assert store.ready_queues() == ["a", "b", "c"]
+    with open_store_like(store, app="other") as other:
+        assert other.ready_queues() == []
+
+
+def open_store_like(store, app):
+    database = store._database
+    if database.name == "sqlite":
+        return open_store(f"sqlite:///{database.path}", app=app)
+    known = database._settings
+    return open_store(f"postgresql://{known['user']}:@/{known['dbname']}?host={known['host']}", app=app)
+
+
+def test_jobs_are_listed_newest_first_and_in_pages(store):
+    """By queue, kind, status and unique key."""
+    ids = enqueued(store, *(new(queue="slow" if number % 2 else "mail") for number in range(6)))
+    (keyed,) = enqueued(store, new(kind="sum", key="k", delay=5))
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    finished(store, lease, end(job))
+    claimed(store, lease)
+    assert [row.id for row in store.jobs()] == [keyed, *reversed(ids)]
+    assert [row.id for row in store.jobs(limit=2, after=ids[3])] == [ids[2], ids[1]]
+    assert [row.id for row in store.jobs(queue="slow")] == [ids[5], ids[3], ids[1]]
+    assert [row.id for row in store.jobs(kind="sum")] == [row.id for row in store.jobs(unique_key="k")] == [keyed]
+    assert {status: len(store.jobs(status=status)) for status in ("queued", "processing", "succeeded", "failed")} == {
+        "queued": 5, "processing": 1, "succeeded": 1, "failed": 0
+    }  # fmt: skip
+    assert store.jobs(unique_key="k")[0].unique_key == "k"
+
+
+def test_figures_of_queues(store):
+    """What may be claimed, what is due later, what is processed or held, and how long the oldest has waited."""
+    enqueued(store, *(new() for _ in range(4)), new(delay=60), new(queue="slow", delay=60))
+    lease = worker(store)
+    one, _ = claimed(store, lease, 2)
+    finished(store, lease, end(one, "held", delay_us=SECOND))
+    store.pause_queue("empty")
+    store.pause_queue("slow")
+    store.resume_queue("empty")
+    mail, slow = store.queue_stats(ahead_us=10 * SECOND)
+    assert mail[:5] == ("mail", 2, 1, 2, False)
+    assert 10 * SECOND <= mail.oldest_wait_us < 60 * SECOND
+    assert slow == ("slow", 0, 1, 0, True, None)
+
+
+def test_workers_are_seen_with_their_jobs(store):
+    """Until a sweep has ended them, also those whose lease has run out."""
+    enqueued(store, new(), new())
+    living, over = worker(store, owner="host:1"), worker(store, owner="host:2", ttl=0.0)
+    claimed(store, living, 2)
+    found = {one.key: one for one in store.workers()}
+    assert (found[living.key].owner, found[living.key].alive, found[living.key].jobs) == ("host:1", True, 2)
+    assert (found[over.key].owner, found[over.key].alive, found[over.key].jobs) == ("host:2", False, 0)
+    assert found[living.key].ttl == 600
+
+
+def test_whether_anything_is_left_to_do(store):
+    """Due, processed or held, and later; in the queues and of the kinds that somebody serves; paused ones do not count."""
+    assert store.idle(None, KINDS) == Idle(0, 0, 0, None)
+    first, _, later = enqueued(store, new(), new(queue="slow"), new(delay=60))
+    enqueued(store, new(kind="nobody"), new(kind="sum", version=9))
+    due = store.job(later).due_us
+    assert store.idle(None, KINDS) == Idle(2, 0, 0, due)
+    assert store.idle(["mail"], KINDS) == Idle(1, 0, 0, due)
+    store.pause_queue("slow")
+    assert store.idle(None, KINDS) == Idle(1, 0, 0, due)
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    assert store.idle(None, KINDS) == Idle(0, 1, 0, due)
+    finished(store, lease, end(job, "held", delay_us=SECOND))
+    assert store.idle(None, KINDS) == Idle(0, 1, 0, due)
+    store.cancel_job(first)
+    assert store.idle(None, KINDS) == Idle(0, 0, 1, due)
+    assert store.idle(None, KINDS, ahead_us=61 * SECOND) == Idle(1, 0, 0, None)
+    assert store.idle([], KINDS) == store.idle(None, {}) == Idle(0, 0, 0, None)
+
+
+# -- in the caller's own transaction -------------------------------------------------------------------------------------
+
+
+def connection_of(store):
+    """A connection of the caller's own to the database of the store, with how it marks parameters."""
+    database = store._database
+    if database.name == "sqlite":
+        return sqlite3.connect(database.path, isolation_level=None), "qmark"
+    return psycopg.connect(**database._settings, autocommit=True), "format"
+
+
+def runner(connection):
+    def run(statement, parameters):
+        return connection.execute(statement, parameters).fetchall()
+
+    return run
+
+
+def test_a_job_is_there_if_and_only_if_the_callers_transaction_commits(store):
+    """Before that nobody sees it; after a rollback there is none."""
+    connection, style = connection_of(store)
+    connection.execute("begin")
+    (gone,) = store.enqueue_in(runner(connection), [new()], paramstyle=style)
+    connection.execute("rollback")
+    assert (gone.new, store.jobs()) == (True, [])
+    connection.execute("begin")
+    done = store.enqueue_in(
+        runner(connection), [new(b"1"), new(b"2", key="k", delay=9), new(key="k")], paramstyle=style
+    )
+    assert store.jobs() == []
+    connection.execute("commit")
+    connection.close()
+    assert done[1].id == done[2].id
+    assert [each.new for each in done] == [True, True, False]
+    row, delayed = store.job(done[0].id), store.job(done[1].id)
+    assert (row.state, row.payload, row.due_us) == ("ready", b"1", row.enqueued_us)
+    assert (delayed.state, abs(delayed.due_us - delayed.enqueued_us - 9 * SECOND) < SECOND) == ("waiting", True)
+    assert [job.id for job in claimed(store, worker(store), 9)] == [row.id]
+
+
+def test_a_transaction_in_another_database_is_refused(store, tmp_path, postgres):
+    """One without a store, and one with another store; the caller's transaction goes on."""
+    if store._database.name == "sqlite":
+        open_store(f"sqlite:///{tmp_path}/other.db").close()
+        others = [sqlite3.connect(tmp_path / name, isolation_level=None) for name in ("plain.db", "other.db")]
+        style = "qmark"
+    else:
+        postgres.execute("drop database if exists plain", "drop database if exists second")
+        postgres.execute("create database plain", "create database second")
+        settings = store._database._settings
+        address = f"postgresql://{settings['user']}:@/second?host={settings['host']}"
+        open_store(address).close()
+        others = [psycopg.connect(**settings | {"dbname": name}, autocommit=True) for name in ("plain", "second")]
+        style = "format"
+    for connection in others:
+        connection.execute("begin")
+        with pytest.raises(StoreRefused, match="got: one in another database"):
+            store.enqueue_in(runner(connection), [new()], paramstyle=style)
+        assert connection.execute("select 1").fetchone()[0] == 1
+        connection.execute("commit")
+        connection.close()
+    if store._database.name == "postgres":
+        postgres.execute("drop database plain with (force)", "drop database second with (force)")
+
+
+def test_statements_are_spelled_for_each_kind_of_driver(store):
+    """asyncpg numbers its parameters."""
+    steps = store.enqueue_steps([new(b"?")], paramstyle="numeric_dollar")
+    next(steps)
+    steps.send([(True,)])
+    (found,) = sql(store, "select id from outlast_store")
+    statement, parameters = steps.send([(*found, 5)])
+    assert "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) on conflict" in statement
+    assert ("?" in statement, len(parameters), parameters[6:8]) == (False, 10, (5, b"?"))
+
+
+def test_listeners_are_told_once_the_jobs_are_committed(store):
+    """PostgreSQL: at most once in 20 ms and process, with the app as payload; not for jobs that are due later."""
+    if store._database.name == "sqlite":
+        return  # nobody can be told by a file
+    listener, _ = connection_of(store)
+    listener.execute("listen outlast_jobs")
+    connection, style = connection_of(store)
+
+    def told():
+        """The payloads since the last time."""
+        connection.execute("notify outlast_jobs, 'and that is all'")
+        payloads = []
+        for note in listener.notifies(timeout=200):
+            if note.payload == "and that is all":
+                return payloads
+            payloads.append(note.payload)
+        raise AssertionError(payloads)
+
+    store.enqueue([new(delay=60)])
+    assert told() == []
+    store.enqueue([new()])
+    assert told() == ["default"]
+    store._notified = math.inf  # just now
+    store.enqueue([new()])
+    store.enqueue_many([new()])
+    assert told() == []
+    store._notified = -1.0
+    store.enqueue_many([new()])
+    assert told() == ["default"]
+    with connection.transaction():
+        store.enqueue_in(runner(connection), [new()], paramstyle=style)
+        assert listener.execute("select 1").fetchone() == (1,)  # takes along what has come
+        assert list(listener.notifies(timeout=0)) == []
+    assert told() == ["default"]
+    number = failed_job(store)
+    store._notified = -1.0
+    store.requeue_job(number)
+    assert told()[-1] == "default"
+    connection.close()
+    listener.close()
+
+
+# -- unique keys in two processes ----------------------------------------------------------------------------------------
+
+_ENQUEUE = """
+import sys
+from outlast.store import open_store
+from outlast.store.records import NewJob
+with open_store(sys.argv[1]) as store:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(40):
+        (done,) = store.enqueue([NewJob("mail", "send", 1, 0, 0, b"{}", f"key-{number}")])
+        print(done.id, int(done.new), flush=True)
+"""
+
+
+@pytest.mark.timeout(240)
+def test_two_processes_that_enqueue_one_key_at_once_get_one_job(store, address):
+    """Each key has one job, which both have the id of, and one of them has made."""
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", _ENQUEUE, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    for program in programs:
+        assert program.stdout.readline() == "ready\n"
+    for program in programs:
+        program.stdin.write("go\n")
+        program.stdin.flush()
+    told = [program.communicate(timeout=200)[0].split() for program in programs]
+    assert told[0][::2] == told[1][::2]
+    news = [int(one) + int(two) for one, two in zip(told[0][1::2], told[1][1::2], strict=True)]
+    assert news == [1] * 40
+    assert len(store.jobs(limit=100)) == 40
+
+
+def test_a_requeue_and_an_enqueue_of_one_key_at_once_make_one_job(store):
+    """However they fall together: one is queued, the other is refused or is that one."""
+    for _ in range(10):
+        number = failed_job(store, key="k")
+        start, seen = threading.Barrier(2, timeout=60), []
+
+        def requeue(number=number, start=start, seen=seen):
+            start.wait()
+            try:
+                seen.append(Enqueued(number, new=store.requeue_job(number)))
+            except StoreRefused:
+                seen.append(None)
+
+        thread = threading.Thread(target=requeue)
+        thread.start()
+        start.wait()
+        (made,) = store.enqueue([new(key="k")])
+        thread.join(200)
+        live = [row.id for row in store.jobs(status="queued")]
+        assert live == [made.id]
+        assert seen == [Enqueued(number, new=True) if made.id == number else None]
+        store.cancel_job(made.id)
+
+
+# -- retention -----------------------------------------------------------------------------------------------------------
+
+
+def ended(store, days, *states):
+    """Jobs that ended so many days ago."""
+    made = []
+    for state in states:
+        (number,) = enqueued(store)
+        (job,) = claimed(store, lease := worker(store))
+        finished(store, lease, failed(job) if state == "failed" else end(job, state))
+        sql(store, "update outlast_jobs set ended = ended - ? where id = ?", days * 86_400 * SECOND, number)
+        made.append(number)
+    return made
+
+
+def test_retention_of_jobs_is_on_by_default(store):
+    """Those that succeeded or were cancelled go after 7 days, failed ones after 90, with their attempts; what is under way stays."""
+    states = ("succeeded", "cancelled", "failed")
+    ended(store, 91, *states)
+    week = ended(store, 8, *states)
+    fresh = ended(store, 6, *states)
+    (live,) = enqueued(store)
+    sql(store, "update outlast_jobs set enqueued = 1, due = 1 where id = ?", live)
+    letters = len(store.letters())
+    done = retention.apply(store, {}, here.get().clock.now())
+    assert (done["jobs"], done["failed_jobs"]) == (4, 1)
+    assert [row.id for row in store.jobs()] == [live, *reversed(fresh), week[2]]
+    assert len(sql(store, "select job from outlast_job_attempts")) == 4
+    assert len(store.letters()) == letters
+    assert retention.apply(
+        store, {"jobs": None, "failed_jobs": None}, here.get().clock.now() + timedelta(days=999)
+    ) == {"dead_letters": 0}
+    done = retention.apply(store, {"jobs": 0, "failed_jobs": 0}, here.get().clock.now() + timedelta(days=1))
+    assert (done["jobs"], done["failed_jobs"], [row.id for row in store.jobs()]) == (2, 2, [live])
+
+
+def test_a_unique_key_outlives_the_retention_of_its_job(store):
+    """As long as its job was told to hold it, a second enqueue gives the job that is there."""
+    (number,) = enqueued(store, new(key="k"))
+    (job,) = claimed(store, lease := worker(store))
+    finished(store, lease, end(job, unique_for_us=30 * 86_400 * SECOND))
+    sql(store, "update outlast_jobs set ended = ended - ?", 20 * 86_400 * SECOND)
+    now = here.get().clock.now()
+    assert store.prune("jobs", now) == 0
+    assert store.enqueue([new(key="k")]) == [Enqueued(number, new=False)]
+    sql(store, "update outlast_jobs set unique_until = unique_until - ?", 31 * 86_400 * SECOND)
+    assert store.prune("jobs", now) == 1
+    assert store.enqueue([new(key="k")])[0].new
+
+
+def test_pruning_is_bounded_and_goes_on(store, monkeypatch):
+    """So many at a time; what is left goes the next time."""
+    monkeypatch.setattr("outlast.store.upkeep._CHUNK", 2)
+    ended(store, 8, *["succeeded"] * 5)
+    now = here.get().clock.now()
+    assert store.prune("jobs", now, at_most=3) == 4
+    assert store.prune("jobs", now) == 1
+    with pytest.raises(ValueError, match="one of runs, dead_letters, events, jobs, failed_jobs, got: 'job'"):
+        store.prune("job", now)
