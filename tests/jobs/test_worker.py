@@ -77,7 +77,7 @@ def test_until_idle_of_an_empty_store_returns(app):
 
 def test_the_context_of_a_job(app):
     """`current()`: its id, its attempt, a key that is the same in all of them; also in calls inside, and in children."""
-    seen = []
+    seen, left = [], []
 
     @outlast.retry
     def inside() -> None:
@@ -86,6 +86,7 @@ def test_the_context_of_a_job(app):
     @app.job(retry=QUICK, timeout=60)
     async def look() -> None:
         seen.append(outlast.current())
+        left.append(round(outlast.current().remaining(), 1))
         inside()
         if outlast.current().attempt < 2:
             raise TimeoutError
@@ -101,8 +102,8 @@ def test_the_context_of_a_job(app):
     assert {context.job_id for context in seen} == {handle.id}
     assert [(context.attempt, context.max_attempts) for context in seen] == [(1, 3), (1, 3), (2, 3), (1, 3)]
     assert len({context.idempotency_key for context in seen}) == 1
-    assert 50 < seen[0].remaining() <= 60
-    assert other.result()[:3] == [other.id, 1, 3] or other.result()[:3] == (other.id, 1, 3)
+    assert left == [60.0, 60.0]
+    assert tuple(other.result()[:3]) == (other.id, 1, 3)
     assert other.result()[3] != seen[0].idempotency_key
 
 
@@ -120,7 +121,7 @@ def test_a_guard_retries_inside_and_the_job_outside(app):
         worker = made(app, (), 4, until_idle=True, due_later=True)
         asyncio.run(worker.run())
     assert calls == [1, 1, 2, 2, 3, 3]
-    assert (handle.status, outcomes(handle), clock.now >= 90) == ("failed", ["failed"] * 3, True)
+    assert (handle.status, outcomes(handle), clock.now >= 60) == ("failed", ["failed"] * 3, True)
     assert handle.history()[-1].stop_reason == "exhausted"
 
 
