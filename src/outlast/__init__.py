@@ -40,6 +40,15 @@ if TYPE_CHECKING:
     from outlast.errors import PermanentFailure as PermanentFailure
     from outlast.errors import TemporaryFailure as TemporaryFailure
     from outlast.errors import TotalTimeoutError as TotalTimeoutError
+    from outlast.jobs.handle import AttemptRow as AttemptRow
+    from outlast.jobs.handle import JobFailed as JobFailed
+    from outlast.jobs.handle import JobHandle as JobHandle
+    from outlast.jobs.handle import JobNotFound as JobNotFound
+    from outlast.jobs.handle import ResultTimeoutError as ResultTimeoutError
+    from outlast.jobs.job import BoundJob as BoundJob
+    from outlast.jobs.job import Job as Job
+    from outlast.jobs.queue import Jobs as Jobs
+    from outlast.jobs.queue import QueueStats as QueueStats
     from outlast.jobs.worker import WorkResult as WorkResult
     from outlast.kernel.aliases import Category as Category
     from outlast.kernel.aliases import ErrorSpec as ErrorSpec
@@ -92,6 +101,9 @@ _ROOMS = {
     "components": "Files Query Table",
     "deadletters": "DeadLetter DeadLetters FailureGroup",
     "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError LeaseLost LimitExceededError OutlastError PermanentFailure TemporaryFailure TotalTimeoutError",
+    "jobs.handle": "AttemptRow JobFailed JobHandle JobNotFound ResultTimeoutError",
+    "jobs.job": "BoundJob Job",
+    "jobs.queue": "Jobs QueueStats",
     "jobs.worker": "WorkResult",
     "kernel.aliases": "Category ErrorSpec Jitter Seconds StopReason",
     "kernel.clock": "Stop",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from outlast.budgets import RetryBudget
     from outlast.calls.guard import Guard
     from outlast.jobs.job import Job, JobDecorator
+    from outlast.jobs.queue import Jobs
     from outlast.jobs.worker import WorkResult
     from outlast.kernel.aliases import Seconds
     from outlast.limits import Limit
@@ -201,6 +202,12 @@ class App(Home):
         }
         return JobDecorator(self, options) if fn is None else make(self, fn, **options)
 
+    @property
+    def jobs(self) -> Jobs:
+        """The jobs that are in the store: find them, cancel them, put them back into the queue."""
+        from outlast.jobs.queue import Jobs
+
+        return Jobs(self)
     def work(
         self,
         *,

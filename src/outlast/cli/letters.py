@@ -23,9 +23,9 @@ from outlast.report.views import Plain, letter_document, letter_view_document, s
 from outlast.store.filters import FIELDS, STATUSES, LetterFilter, chooses  # noqa: TC001 - the annotations are read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from outlast.deadletters import DeadLetters
+    from outlast.deadletters import DeadLetter, DeadLetters
     from outlast.report.views import Views
 
 dlq = typer.Typer(
@@ -138,7 +138,7 @@ def list_letters(
             lambda letter: (
                 letter.id[:12],
                 letter.pipeline,
-                letter.stage,
+                "(job)" if letter.kind == "job" else letter.stage,
                 _short(letter.item_key, 20),
                 letter.status,
                 letter.attempts,
@@ -196,12 +196,16 @@ def show_letter(
     with opened(store, app) as views:
         view = views.letter(letter_id)
         letter = view.letter
-        code = [*views.code_option(letter.pipeline), *stored_at(views, store)]
+        code = [*_code(views, letter), *stored_at(views, store)]
     if as_json:
         print_json(letter_view_document(view, reveal=reveal))
         return
+    job = letter.kind == "job"
     say(f"dead letter  {letter.id}  ({letter.status})")
-    say(f"item         {letter.item_key} of {letter.pipeline}, failed at {letter.stage}")
+    if job:
+        say(f"job          {letter.item_key} ({letter.pipeline})")
+    else:
+        say(f"item         {letter.item_key} of {letter.pipeline}, failed at {letter.stage}")
     say(f"error        {letter.error_type} ({letter.error_class}): {letter.error}")
     say(f"group        {letter.group}")
     if letter.stop_reason is not None:
@@ -209,7 +213,8 @@ def show_letter(
     say(
         f"attempts     {letter.attempts}, first {moment(letter.first_failed_at)}, last {moment(letter.last_attempt_at)} UTC"
     )
-    say(f"run          {letter.run_id or '-'}")
+    if not job:
+        say(f"run          {letter.run_id or '-'}")
     if letter.replays:
         say(
             f"replays      {letter.replays}, none of them successful"
@@ -217,8 +222,9 @@ def show_letter(
             else f"replays      {letter.replays}"
         )
     for earlier in view.earlier:
+        at = "" if job else f" at {earlier.get('stage')}"
         say(
-            f"before       {str(earlier.get('last_at', ''))[:19]}: failed at {earlier.get('stage')} "
+            f"before       {str(earlier.get('last_at', ''))[:19]}: failed{at} "
             f"with {earlier.get('error_type')} ({earlier.get('error_class')}): {earlier.get('error')}"
         )
     for edit in letter.metadata.get("edits", ()):
@@ -237,6 +243,7 @@ def show_letter(
         say(f"payload      cannot be read: {letter.unreadable}")
     elif letter.begins_at is not None:
         whose = "" if letter.begins_at == letter.stage else f", the input of {letter.begins_at}"
+        whose = ", its arguments" if job else whose
         say(f"payload{whose}" if reveal else f"payload{whose} (masked; --reveal prints it as it is)")
         print_block(_indented(letter.payload, reveal=reveal))
     if letter.status == "open" and (letter.begins_at is None or letter.unreadable is not None):
@@ -270,7 +277,7 @@ def edit_letter(
         refuse(f"expected the payload to be JSON: {wrong}.")
     with opened(store, app) as views:
         letter = views.letters().edit(views.letter_id(letter_id), value, reason=reason)
-        code = [*views.code_option(letter.pipeline), *stored_at(views, store)]
+        code = [*_code(views, letter), *stored_at(views, store)]
     if as_json:
         print_json(letter_document(letter))
         return
@@ -296,7 +303,7 @@ def replay_letters(
 ) -> None:
     """
     Do the work of dead letters again, from the stage that failed; outputs go to the sink of the run they come from,
-    unless --output names another. Nothing is lost if it fails again or is interrupted.
+    unless --output names another. Jobs go back into the queue. Nothing is lost if it fails again or is interrupted.
     """
     from outlast.cli.running import none_replayed, replay
 
@@ -307,6 +314,10 @@ def replay_letters(
         letters = views.letters()
         known = None if not ids else [views.letter_id(letter_id) for letter_id in ids]
         where = _named(views, where)
+        if before is None and _first_kind(letters, known, where) == "job":
+            only = {"--from-start": from_start, "--output": output, "--run-key": run_key, "--target": target}
+            _replay_jobs(letters, known, where, canary, only, as_json=as_json)
+            return
         first = None if before is not None else _owner(letters, known, where)
         owner = where.pop("pipeline", None) or (first if before is None else before.pipeline)
     if before is None and first is None:
@@ -462,6 +473,43 @@ def _meant(ids: list[str] | None, where: LetterFilter) -> None:
 
 def _none(status: str = "open") -> str:
     return "No dead letters." if status == "open" else f"No dead letters that are {status}."
+
+
+def _code(views: Views, letter: DeadLetter) -> list[str]:
+    """What a command needs to send it again; a worker has the code of a job."""
+    return [] if letter.kind == "job" else views.code_option(letter.pipeline)
+
+
+def _first_kind(letters: DeadLetters, known: list[str] | None, where: LetterFilter) -> str | None:
+    """What the first letter that is meant is of."""
+    if known:
+        return letters.show(known[0]).kind
+    return next((letter.kind for letter in letters.find(**where)), None)
+
+
+def _replay_jobs(
+    letters: DeadLetters,
+    known: list[str] | None,
+    where: LetterFilter,
+    canary: int | None,
+    only_for_runs: Mapping[str, object],
+    *,
+    as_json: bool,
+) -> None:
+    given = [name for name, value in only_for_runs.items() if value]
+    if given:
+        refuse(f"expected no {' or '.join(given)} for dead letters of jobs: they are put back into the queue.")
+    done = letters.replay(ids=known, canary=canary, check=False, **where)
+    if as_json:
+        print_json({"requeued": list(done.requeued), "left": dict(done.left), "why": done.why, "canary": done.canary})
+    else:
+        say(done.why[0].upper() + done.why[1:])
+        for letter_id, reason in islice(done.left.items(), 20):
+            say(f"  {letter_id[:12]}  {reason}")
+    if done.canary == "failed":
+        raise typer.Exit(Code.FAILED)
+    if done.left:
+        raise typer.Exit(Code.PARTIAL)
 
 
 def _owner(letters: DeadLetters, known: list[str] | None, where: LetterFilter) -> str | None:

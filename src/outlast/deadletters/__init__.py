@@ -1,5 +1,5 @@
 """
-Dead letters: items that failed for good, kept until they are replayed or archived.
+Dead letters: items and jobs that failed for good, kept until they are replayed or archived.
 
     open ──► replaying ──► resolved
      │  ▲        │
@@ -13,6 +13,7 @@ letters are open again.
 
     queue         DeadLetters, the door: find, mend, send again, put away
     letters       what people see of them; fingerprints: which of them are one problem
+    requeueing    replays of jobs, which workers do
     beginnings    what is kept of an item, and where a replay of it begins
     folder        the same as JSON files, for other programs
 """
@@ -26,5 +27,7 @@ from outlast.deadletters.folder import Directory as Directory
 from outlast.deadletters.letters import DeadLetter as DeadLetter
 from outlast.deadletters.letters import FailureGroup as FailureGroup
 from outlast.deadletters.letters import NothingToReplay as NothingToReplay
+from outlast.deadletters.letters import ReplayedJobs as ReplayedJobs
+from outlast.deadletters.letters import ReplayStopped as ReplayStopped
 from outlast.deadletters.letters import as_groups as as_groups
 from outlast.deadletters.queue import DeadLetters as DeadLetters

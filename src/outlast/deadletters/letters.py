@@ -7,11 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from outlast.errors import ConfigurationError
+from outlast.errors import ConfigurationError, OutlastError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
+    from typing import Self
 
     from outlast.kernel.aliases import StopReason
     from outlast.store.records import LetterGroup, LetterKind
@@ -65,6 +66,37 @@ class DeadLetter:
     unstored: str | None = None
     unreadable: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+class ReplayStopped(OutlastError):
+    """A job of the canary did not succeed, so the others were left as they are. `result` says what was done."""
+
+    result: ReplayedJobs
+
+    def __init__(self, result: ReplayedJobs) -> None:
+        super().__init__(result.why)
+        self.result = result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedJobs:
+    """
+    What a replay of jobs came to: workers do their work. `requeued` has the ids of the jobs that are in the queue
+    again; `left` has dead letters that are as they were, each with the reason. `why` is a sentence. `canary` tells how
+    the jobs that went first have ended: ``succeeded``, ``failed``, ``unknown`` if no worker took them; None without
+    one.
+    """
+
+    requeued: tuple[str, ...]
+    left: Mapping[str, str]
+    why: str
+    canary: Literal["succeeded", "failed", "unknown"] | None = None
+
+    def raise_for_status(self) -> Self:
+        """This, unless a job of the canary has failed: then `ReplayStopped`."""
+        if self.canary == "failed":
+            raise ReplayStopped(self)
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,14 @@ from uuid import UUID
 from outlast.deadletters.beginnings import begins_at, unstored
 from outlast.deadletters.folder import Directory, as_entry, from_entry, is_json
 from outlast.deadletters.letters import DeadLetter, NothingToReplay, as_groups
+from outlast.deadletters.requeueing import requeue
 from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text, sanitise
 from outlast.observe import emit, listening
 from outlast.observe.events import DeadLettersOverThreshold
-from outlast.settings.checks import Check
+from outlast.settings.checks import Check, a_value_of
 from outlast.store.faults import StoreError
 from outlast.store.filters import FIELDS, checked, chooses, spelled_out
 from outlast.store.letters import earlier_failures
@@ -156,6 +157,9 @@ class DeadLetters:
         """
         self.release()
         letter = self._row(id)
+        if letter.kind == "job" and not isinstance(payload, dict):
+            message = f"expected the payload of a job to be its arguments by name, got: {a_value_of(payload)}."
+            raise ConfigurationError(message)
         try:
             data = _like(letter.payload, self._codec.encode(payload))
         except RecursionError:
@@ -236,6 +240,10 @@ class DeadLetters:
         with them; `sink` sends all of them elsewhere, unless it is the `Sink` of such a run, given again. The same
         `run_key` goes on with the same replay. With `check`, what `RunResult.raise_for_status` raises is raised.
         `watch` is called with a `RunView` a few times a second.
+
+        Letters of jobs put those back into the queue, with fresh attempts and the payload that an edit has given them:
+        they keep their ids, and workers do them. What that came to is a `ReplayedJobs`. With a `canary` it waits until
+        those have succeeded, as long as there is a worker; `from_start`, `sink`, `run_key` and `watch` are for items.
         """
         store = self._store()
         if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):
@@ -243,6 +251,13 @@ class DeadLetters:
         wrong = Check()
         wrong.watch(watch)
         wrong.raise_if_any()
+
+        if run_key is None and (jobs := keep_trying(lambda: self._jobs(store, ids, where), "the store", unclear=False)):
+            _only_for_runs(from_start=from_start, sink=sink, run_key=run_key, watch=watch)
+            chosen_jobs = dict(jobs)
+            first_jobs = [[*chosen_jobs][place] for place in _spread(len(chosen_jobs), canary or 0)]
+            requeued = requeue(store, chosen_jobs, first_jobs)
+            return requeued.raise_for_status() if check else requeued
 
         def choose() -> tuple[list[tuple[str, str | None]], str]:
             before = None if run_key is None else self._before(store, run_key, where.get("pipeline"))
@@ -270,6 +285,31 @@ class DeadLetters:
             watch=watch,
         )
         return result.raise_for_status() if check else result
+
+    def _jobs(self, store: Store, ids: Sequence[str] | None, where: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """The letters of jobs that are meant, with their jobs; none, if those of items are."""
+        wanted = _some(ids, where)
+        found = store.job_letters(**(wanted | {"status": "open"})) if chooses(wanted) or ids is None else None
+        if ids is None:
+            jobs, others = found or [], 0
+            if jobs:
+                others = len(store.letter_owners(**(wanted | {"status": "open"}))) - len(jobs)
+        else:
+            rows = [self._row(id_) for id_ in dict.fromkeys(ids)]
+            jobs = [(row.id, row.item_key) for row in rows if row.kind == "job"]
+            others = len(rows) - len(jobs)
+            if jobs and not others:
+                _refuse_closed(rows)
+                jobs = jobs if found is None else [one for one in jobs if one in set(found)]
+                if not jobs:
+                    raise NothingToReplay
+        if jobs and others:
+            message = (
+                f"expected dead letters of items or of jobs, got: {others:,} and {len(jobs):,}. "
+                "Name the pipeline or the kind of job with pipeline=, or the letters with ids=."
+            )
+            raise ConfigurationError(message)
+        return jobs
 
     def _before(self, store: Store, run_key: str, pipeline: str | None) -> RunRecord | None:
         """The replay of this key, if there is one."""
@@ -304,9 +344,7 @@ class DeadLetters:
         fitting = store.letter_owners(**(where | {"status": "open"})) if chooses(where) or ids is None else None
         if ids is not None:
             rows = [self._row(id_) for id_ in dict.fromkeys(ids)]
-            closed = [f"{row.id} is {row.status}. {_AFTER[row.status]}" for row in rows if row.status != "open"]
-            if closed:
-                raise ConfigurationError([f"expected only open dead letters, but {problem}" for problem in closed])
+            _refuse_closed(rows)
             named = [(row.id, row.pipeline, row.run) for row in rows]
             found = named if fitting is None else [one for one in named if one in set(fitting)]
         else:
@@ -449,6 +487,21 @@ _AFTER = {
     "resolved": "A replay of it has succeeded.",
     "archived": "Open it again first, with unarchive(ids=[...]) or in a shell with outlast dlq archive --undo.",
 }
+
+
+def _refuse_closed(rows: Sequence[DeadLetterRow]) -> None:
+    closed = [f"{row.id} is {row.status}. {_AFTER[row.status]}" for row in rows if row.status != "open"]
+    if closed:
+        raise ConfigurationError([f"expected only open dead letters, but {problem}" for problem in closed])
+
+
+def _only_for_runs(**options: Any) -> None:
+    """Options of a replay that mean nothing for jobs: they go back into the queue, and there is no run."""
+    given = [name for name, value in options.items() if value is not None and value is not False]
+    if given:
+        raise ConfigurationError(
+            [f"expected no {name} for dead letters of jobs: they are put back into the queue." for name in given]
+        )
 
 
 def _pages(

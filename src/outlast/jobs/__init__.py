@@ -2,4 +2,7 @@
 Durable jobs: functions whose calls are kept in the store until a worker has done them.
 
     job           Job, the door: a function, its settings, its arguments as a payload and back
+    transactions  enqueues in the caller's own transaction, on the store's own database
+    handle        JobHandle: what is on record of one job; its attempts, its result, its errors
+    queue         Jobs: what operators do with them
 """

@@ -12,46 +12,43 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from outlast import presets
 from outlast.calls.guard import Guard
-from outlast.errors import ConfigurationError, PermanentFailure, nearest
+from outlast.errors import ConfigurationError, PermanentFailure, Problem, nearest
+from outlast.jobs.handle import JobHandle, beside
+from outlast.kernel.clock import ahead_us
 from outlast.kernel.log import warn
 from outlast.pipeline.resources import Use
 from outlast.pipeline.stages import annotations_of
 from outlast.policy import RetryPolicy
-from outlast.settings.callables import Shape, kind_of, name_of
+from outlast.settings.callables import Shape, kind_of, name_of, shape_of
 from outlast.settings.checks import MOST_PROBLEMS, Check, Shown, a_value_of
 from outlast.store.codec import Lost, types_in
 from outlast.store.faults import StoreRefused
+from outlast.store.jobs import MOST_BYTES as LARGEST
+from outlast.store.records import NewJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-    from typing import Literal, Protocol
+    from collections.abc import Callable, Coroutine, Iterable
+    from typing import Literal, Never
 
-    from outlast.store.codec import Codec, Kept
-
-    class JobHome(Protocol):
-        """An app, as far as jobs need it."""
-
-        @property
-        def name(self) -> str: ...
-        @property
-        def codec(self) -> Codec: ...
-        @property
-        def kinds(self) -> dict[str, Job[..., Any]]:
-            """Its jobs, each by its kind."""
-            ...
-
+    from outlast.jobs.handle import JobHome
+    from outlast.kernel.aliases import Seconds
+    from outlast.store.codec import Kept
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 UNSET: Any = object()
-LARGEST = 1 << 20  # bytes of a payload or a result: a row that every worker reads, and no place for files
 _LONGEST_NAME = 100  # characters of a kind or a queue
+_LONGEST_KEY = 500  # characters of a unique key: an index holds it
+_FARTHEST = 100 * 366 * 86400.0  # seconds: a century
+_HIGHEST = 2**31 - 1  # a priority
 OPTIONS = ("name", "queue", "guard", "retry", "timeout", "isolation", "unique_for", "version", "upgrade")
+_BOUND_OPTIONS = ("unique_key", "delay", "priority", "queue", "transaction")
 
 
 class Unbindable(PermanentFailure):
@@ -61,7 +58,121 @@ class Unbindable(PermanentFailure):
         super().__init__(message, error_class="validation_error")
 
 
-class Job(Generic[P, T]):
+class Options(NamedTuple):
+    """How one job is enqueued."""
+
+    unique_key: str | Callable[..., str] | None = None
+    delay_us: int = 0
+    priority: int = 0
+    queue: str | None = None
+    transaction: object | None = None
+
+
+class BoundJob(Generic[P, T]):
+    """A job with the options for enqueueing it: what `Job.options` returns."""
+
+    def __init__(self, job: Job[P, T], options: Options) -> None:
+        self._job = job
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[T]:
+        """
+        Put a call with these arguments into the queue. It is on disk when this returns; in a `transaction` of the
+        caller's, when that is committed. With a unique key that another job has: the handle of that one.
+        """
+        new = self._new(args, kwargs)
+        home = self._job.home
+        if self._options.transaction is None:
+            return JobHandle(home, home.store.enqueue([new], ahead_us=ahead_us())[0].id)
+        from outlast.jobs import transactions
+
+        return JobHandle(home, transactions.enqueue(home, self._options.transaction, [new])[0].id)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[T]:
+        """As `enqueue`; for a transaction of an async library it is the only way."""
+        new = self._new(args, kwargs)
+        home = self._job.home
+        if self._options.transaction is None:
+            return JobHandle(home, (await beside(lambda: home.store.enqueue([new], ahead_us=ahead_us())))[0].id)
+        from outlast.jobs import transactions
+
+        return JobHandle(home, (await transactions.aenqueue(home, self._options.transaction, [new]))[0].id)
+
+    def enqueue_many(self, arguments: Iterable[Mapping[str, Any]], /) -> int:
+        """
+        Enqueue one job for each mapping of keyword arguments: all of them or none; how many are new. Those whose unique
+        key another job has are not.
+        """
+        many = self._many(arguments)
+        if self._options.transaction is None:
+            return self._job.home.store.enqueue_many(many, ahead_us=ahead_us())
+        from outlast.jobs import transactions
+
+        return sum(one.new for one in transactions.enqueue(self._job.home, self._options.transaction, many))
+
+    async def aenqueue_many(self, arguments: Iterable[Mapping[str, Any]], /) -> int:
+        """As `enqueue_many`."""
+        many = self._many(arguments)
+        if self._options.transaction is None:
+            return await beside(lambda: self._job.home.store.enqueue_many(many, ahead_us=ahead_us()))
+        from outlast.jobs import transactions
+
+        return sum(one.new for one in await transactions.aenqueue(self._job.home, self._options.transaction, many))
+
+    def _new(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
+        arguments = self._job.arguments(args, kwargs)
+        return self._made(arguments)
+
+    def _many(self, arguments: Iterable[Mapping[str, Any]]) -> list[NewJob]:
+        """
+        All of them, before the first is stored: whatever is wrong with one is told with its place, and no transaction
+        waits for the caller's iterable.
+        """
+        if isinstance(self._options.unique_key, str):
+            message = (
+                "expected unique_key to be a function of the arguments for enqueue_many, got: one text. "
+                "All of them would be the same job."
+            )
+            raise ConfigurationError(message)
+        made: list[NewJob] = []
+        problems: list[Problem] = []
+        if isinstance(arguments, Mapping):
+            message = (
+                "expected an iterable with the keyword arguments of each job, got: one mapping. Write [...] around it."
+            )
+            raise ConfigurationError(message)
+        for place, given in enumerate(arguments):
+            try:
+                if not isinstance(given, Mapping):
+                    problems.append(
+                        Problem((), "the keyword arguments of a job as a mapping", a_value_of(given)).within(place)
+                    )
+                    continue
+                made.append(self._made(self._job.arguments((), given)))
+            except ConfigurationError as wrong:
+                problems += [problem.within(place) for problem in wrong.details]
+            if len(problems) >= MOST_PROBLEMS:
+                break
+        if problems:
+            raise ConfigurationError([problem.within("arguments") for problem in problems])
+        return made
+
+    def _made(self, arguments: Mapping[str, Any]) -> NewJob:
+
+        job, options = self._job, self._options
+        key = options.unique_key
+        return NewJob(
+            queue=options.queue or job.queue,
+            kind=job.kind,
+            version=job.version,
+            priority=options.priority,
+            delay_us=options.delay_us,
+            payload=job.encode_arguments(arguments),
+            unique_key=job.key_of(key, arguments) if callable(key) else key,
+        )
+
+
+class Job(BoundJob[P, T]):
     """
     A function whose calls can be put into a queue, made by ``@app.job``. Calling it calls the function here and now.
 
@@ -84,6 +195,7 @@ class Job(Generic[P, T]):
         version: int,
         upgrade: Callable[[dict[str, Any], int], dict[str, Any]] | None,
     ) -> None:
+        super().__init__(self, Options())
         self.home = home
         self.fn = fn
         self.kind = kind
@@ -122,6 +234,59 @@ class Job(Generic[P, T]):
 
     def __repr__(self) -> str:
         return f"<Job {self.kind!r} version {self.version}>"
+
+    def options(
+        self,
+        *,
+        unique_key: str | Callable[..., str] | None = None,
+        delay: Seconds | None = None,
+        priority: int = 0,
+        queue: str | None = None,
+        transaction: object | None = None,
+        **unknown: Never,
+    ) -> BoundJob[P, T]:
+        """
+        How it is enqueued. While a job of this kind with the same `unique_key` is queued, being processed or has
+        succeeded, there is no second one; the key is a text, or a function of the job's arguments. `delay`: in seconds,
+        not before. A larger `priority` goes first. In a `transaction` of the caller's, on the store's own database, the
+        job exists if and only if that is committed.
+        """
+        check = Check()
+        check.unknown(unknown, _BOUND_OPTIONS)
+        unique_key = self._checked_key(check, unique_key)
+        delayed = 0.0 if delay is None else check.seconds("delay", delay, 0.0)
+        if delayed > _FARTHEST:
+            check.add("delay", "at most a century", Shown(f"{delayed:g} s"))
+        if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _HIGHEST:
+            check.add("priority", f"an integer from -{_HIGHEST} to {_HIGHEST}", priority)
+        if queue is not None:
+            queue = named(check, "queue", queue)
+        if transaction is not None:
+            from outlast.jobs.transactions import refusal
+
+            if (problem := refusal(transaction)) is not None:
+                check.problems.append(Problem(expected=problem, kind="text"))
+        check.raise_if_any()
+        return BoundJob(self, Options(unique_key, round(delayed * 1_000_000), priority, queue, transaction))
+
+    def _checked_key(self, check: Check, key: Any) -> Any:
+        if key is None:
+            return None
+        if not callable(key):
+            return named(check, "unique_key", key, _LONGEST_KEY)
+        what = "a text, or a function of the job's arguments"
+        if (kind := kind_of(key)) != "sync":
+            shown = Shown(f"the {'coroutine' if kind == 'async' else kind} function {name_of(key)}")
+            check.add("unique_key", what, shown, "It must answer at once.")
+        shape = shape_of(key)
+        # It is called by name.
+        needed = set() if shape is None else {*shape.positional[: shape.required], *shape.needed}
+        wrong = needed - self.names if not self._anything else set[str]()
+        places = set() if shape is None else set(shape.positional) - shape.named
+        if wrong or places:
+            takes = f"{name_of(key)}{shape}"
+            check.add("unique_key", f"a function of ({', '.join(self._listed())}), by name", Shown(takes))
+        return key
 
     def _listed(self) -> list[str]:
         return [name for name in inspect.signature(self.fn).parameters if name in self.names]
@@ -205,6 +370,19 @@ class Job(Generic[P, T]):
             f"expected the arguments of {self.kind} to take at most {LARGEST:,} bytes, got: {size:,}, most of it in {largest}. "
             "Put it where the worker can read it, and enqueue where that is."
         )
+
+    def key_of(self, key: Callable[..., str], arguments: Mapping[str, Any]) -> str:
+        """The unique key of a job with these arguments, those with defaults included."""
+        whole = {**self._defaults, **arguments}
+        shape = shape_of(key)
+        made = key(**(whole if shape is None else shape.fitting((), whole)[1]))
+        check = Check()
+        found = named(check, "unique_key", made, _LONGEST_KEY)
+        if check.problems:
+            # Not what it returned: that may be made of the payload.
+            message = f"expected {name_of(key)} to return a text of 1 to {_LONGEST_KEY} characters as unique_key, got: {a_value_of(made)}."
+            raise ConfigurationError(message)
+        return found
 
     # -- payload to arguments, result and back -------------------------------------------------------------------------
 

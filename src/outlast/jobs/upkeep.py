@@ -12,9 +12,8 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from outlast.jobs import telling
-from outlast.jobs.handle import ahead_us
 from outlast.jobs.outcome import after_crash
-from outlast.kernel.clock import REAL, here
+from outlast.kernel.clock import REAL, ahead_us, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
 from outlast.store.records import to_us

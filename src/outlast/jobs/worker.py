@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.errors import LeaseLost
 from outlast.jobs import telling
-from outlast.jobs.handle import ahead_us
 from outlast.jobs.running import JobRunner, Kind
 from outlast.jobs.tenure import Tenure, register
 from outlast.jobs.upkeep import Upkeep
 from outlast.jobs.waking import waking_for
-from outlast.kernel.clock import REAL, Stop, here
+from outlast.kernel.clock import REAL, Stop, ahead_us, here
 from outlast.kernel.log import warn
 from outlast.pipeline.resources import Resources
 from outlast.sharing.named import bind

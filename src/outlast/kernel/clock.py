@@ -111,6 +111,12 @@ def in_trio() -> Any:
     return trio if trio is not None and trio.lowlevel.in_trio_run() else None
 
 
+def ahead_us() -> int:
+    """How far the time here is ahead of real time, in microseconds: 0, except in virtual time."""
+    clock = here.get().clock
+    return round(max(0.0, clock.monotonic() - time.monotonic()) * 1_000_000) if clock.virtual else 0
+
+
 def later(instant: datetime, seconds: float) -> datetime:
     """So many seconds after an instant; the end of time if that is beyond it."""
     from datetime import datetime, timedelta

@@ -85,6 +85,11 @@ class Home:
         return self._url
 
     @property
+    def store_file(self) -> str | None:
+        """The file of the store, if it is one of SQLite."""
+        return Address(self._address()).file
+
+    @property
     def store(self) -> Store:
         """The store, open."""
         with self._opening:

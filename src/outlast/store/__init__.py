@@ -13,6 +13,7 @@ older lease raises `LeaseLost`.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from outlast.store.address import Address
@@ -41,6 +42,14 @@ class Store(Runs, Items, Letters, Jobs, Upkeep, Figures):
         self._database = database
         self.app = app
         database.migrate()
+
+    @cached_property
+    def database_name(self) -> str | None:
+        """What the database calls itself, whatever its address says; None for a file."""
+        if self._database.name == "sqlite":
+            return None
+        with self._database.reading() as tx:
+            return str(tx.row("select current_database()")[0])
 
     def close(self) -> None:
         """Close the connections that are not in use; from now on every call is refused."""

@@ -106,6 +106,16 @@ class Letters:
         )
         return [(row[0], row[1], row[2]) for row in rows]
 
+    def job_letters(self, **where: Unpack[LetterFilter]) -> list[tuple[str, str]]:
+        """Of letters of jobs that fit: the id of the letter and that of the job; the first made first."""
+        condition, values = self._where(where)
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                f"select id, item_key from outlast_dead_letters where {condition} and kind = 'job' order by created, id",
+                *values,
+            )
+        return [(row[0], row[1]) for row in rows]
+
     def letter(self, id: str, /) -> DeadLetterRow | None:
         """The dead letter of this id."""
         row = self._database.row(f"select {_FIELDS} from outlast_dead_letters where app = ? and id = ?", self.app, id)

@@ -1,0 +1,144 @@
+"""
+`Jobs`: what operators do with the jobs of an app.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from outlast.errors import ConfigurationError
+from outlast.jobs.handle import JobHandle
+from outlast.kernel.clock import ahead_us
+from outlast.settings.checks import Check, show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from outlast.jobs.handle import JobHome
+    from outlast.store.records import WorkerState
+
+STATUSES = ("queued", "processing", "succeeded", "failed", "cancelled")
+_PAGE = 200
+_LARGEST_ID = 2**63 - 1
+_STAYS = {
+    "queued": "It is in the queue already.",
+    "processing": "A worker is at it; cancel it first.",
+    "succeeded": "What has succeeded is not done again: enqueue it anew.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStats:
+    """
+    One queue: how many jobs may start now (`queued`), are due later (`scheduled`) and are being worked on
+    (`processing`). `oldest_wait` is how long the oldest of those that may start has waited since it was due, in
+    seconds.
+    """
+
+    queue: str
+    queued: int
+    scheduled: int
+    processing: int
+    paused: bool
+    oldest_wait: float | None
+
+
+class Jobs:
+    """The jobs of an app: find them, cancel them, put them back into the queue; pause queues."""
+
+    def __init__(self, home: JobHome) -> None:
+        self._home = home
+
+    def get(self, id: str, /) -> JobHandle[Any]:  # noqa: A002 - what it is called everywhere
+        """The job of this id; `JobNotFound` if there is none."""
+        handle: JobHandle[Any] = JobHandle(self._home, _number(id))
+        _ = handle.status
+        return handle
+
+    def find(
+        self,
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+        status: str | None = None,
+        unique_key: str | None = None,
+    ) -> Iterator[JobHandle[Any]]:
+        """The newest first, read as they are asked for."""
+        check = Check()
+        if status is not None:
+            check.choice("status", status, STATUSES)
+        for field, value in (("queue", queue), ("kind", kind), ("unique_key", unique_key)):
+            if value is not None:
+                check.name(field, value)
+        check.raise_if_any()
+        return self._found(queue, kind, status, unique_key)
+
+    def _found(
+        self, queue: str | None, kind: str | None, status: Any, unique_key: str | None
+    ) -> Iterator[JobHandle[Any]]:
+        after: int | None = None
+        while rows := self._home.store.jobs(
+            queue=queue, kind=kind, status=status, unique_key=unique_key, after=after, limit=_PAGE
+        ):
+            for row in rows:
+                yield JobHandle(self._home, row.id)
+            after = rows[-1].id
+
+    def requeue(self, id: str, /) -> JobHandle[Any]:  # noqa: A002 - as above
+        """
+        Put a failed or cancelled job back into the queue, with fresh attempts; it keeps its id, and its history goes
+        on.
+        """
+        handle = self.get(id)
+        if not self._home.store.requeue_job(int(handle.id), ahead_us=ahead_us()):
+            now = handle.status
+            message = f"expected the job {handle.id} to be failed or cancelled, got: {now}. {_STAYS.get(now, '')}"
+            raise ConfigurationError(message.strip())
+        return handle
+
+    def cancel(self, id: str, /) -> bool:  # noqa: A002 - as above
+        """
+        Take a job out of the queue, or ask the worker that is at it to stop; False if it has ended already.
+        """
+        return self._home.store.cancel_job(int(self.get(id).id), ahead_us=ahead_us())
+
+    def pause(self, queue: str, /) -> None:
+        """Start no further job of this queue, on any worker, until `resume`. What has begun goes on."""
+        self._home.store.pause_queue(_queue(queue))
+
+    def resume(self, queue: str, /) -> None:
+        """Start jobs of this queue again."""
+        self._home.store.resume_queue(_queue(queue))
+
+    def stats(self) -> Sequence[QueueStats]:
+        """Every queue that has jobs that have not ended, or is paused."""
+        return [
+            QueueStats(
+                queue=row.queue,
+                queued=row.queued,
+                scheduled=row.scheduled,
+                processing=row.processing,
+                paused=row.paused,
+                oldest_wait=None if row.oldest_wait_us is None else row.oldest_wait_us / 1_000_000,
+            )
+            for row in self._home.store.queue_stats(ahead_us=ahead_us())
+        ]
+
+    def workers(self) -> Sequence[WorkerState]:
+        """The workers that hold a lease, with how many jobs each is at."""
+        return self._home.store.workers()
+
+
+def _number(id_: object) -> int:
+    if isinstance(id_, str) and id_.isascii() and id_.isdecimal() and 0 < int(id_[:20]) <= _LARGEST_ID:
+        return int(id_)
+    message = f"expected the id of a job, a number such as '17', got: {show(id_)}."
+    raise ConfigurationError(message)
+
+
+def _queue(queue: object) -> str:
+    check = Check()
+    name = check.name("queue", queue)
+    check.raise_if_any()
+    return name

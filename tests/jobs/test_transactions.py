@@ -1,0 +1,439 @@
+"""
+Enqueueing in the caller's own transaction, with the real libraries: the job exists if and only if that is committed, and only
+on the store's own database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from contextlib import asynccontextmanager, contextmanager
+
+import asyncpg
+import psycopg
+import pytest
+import sqlalchemy as sa
+from psycopg import rows as psycopg_rows
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+import outlast
+from tables import table
+
+
+def job_of(app):
+    @app.job
+    def send(to: str, day: int = 1) -> str: ...
+
+    app.store
+    return send
+
+
+def statuses(app):
+    return sorted(found.status for found in app.jobs.find())
+
+
+def problem(work):
+    with pytest.raises(outlast.ConfigurationError) as caught:
+        work()
+    return str(caught.value)
+
+
+def alchemy(app, driver="psycopg"):
+    """The address of an app's store for SQLAlchemy."""
+    if app.store_file is not None:
+        return f"sqlite:///{app.store_file}"
+    return app.store_url.replace("postgresql://postgres:@", f"postgresql+{driver}://postgres:@")
+
+
+# --- how each library begins a transaction on the store's database; what is given is what `transaction=` gets ---
+
+
+@contextmanager
+def plain(app, ends):
+    """sqlite3, or psycopg, as they come: the first statement begins a transaction."""
+    connection = sqlite3.connect(app.store_file) if app.store_file else psycopg.connect(app.store_url)
+    try:
+        yield connection
+        getattr(connection, ends)()
+    finally:
+        connection.close()
+
+
+@contextmanager
+def begun(app, ends):
+    """Connections that commit every statement, with a transaction that was begun by hand."""
+    if app.store_file:
+        connection = sqlite3.connect(app.store_file, isolation_level=None)
+        connection.row_factory = lambda cursor, row: {"not": "a tuple"}
+    else:
+        connection = psycopg.connect(app.store_url, autocommit=True, row_factory=psycopg_rows.dict_row)
+        connection.cursor_factory = psycopg.RawCursor
+    try:
+        connection.execute("begin")
+        yield connection
+        connection.execute(ends)
+    finally:
+        connection.close()
+
+
+@contextmanager
+def alchemy_connection(app, ends):
+    engine = sa.create_engine(alchemy(app))
+    try:
+        with engine.connect() as connection:
+            yield connection
+            getattr(connection, ends)()
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def alchemy_session(app, ends):
+    engine = sa.create_engine(alchemy(app, "psycopg2"))
+    try:
+        with Session(engine) as session:
+            yield session
+            getattr(session, ends)()
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def alchemy_scoped(app, ends):
+    engine = sa.create_engine(alchemy(app))
+    session = scoped_session(sessionmaker(engine))
+    try:
+        yield session
+        getattr(session, ends)()
+    finally:
+        session.remove()
+        engine.dispose()
+
+
+SYNC = [plain, begun, alchemy_connection, alchemy_session, alchemy_scoped]
+
+
+@pytest.mark.parametrize("library", SYNC)
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_job_is_there_if_and_only_if_the_callers_transaction_is_committed(app, library, ends):
+    """Before that its id is known, and asking for more says why there is nothing to tell."""
+    send = job_of(app)
+    with library(app, ends) as transaction:
+        job = send.options(transaction=transaction).enqueue("me", day=3)
+        many = send.options(transaction=transaction, unique_key=lambda to: to).enqueue_many(
+            {"to": name} for name in ("a", "b", "a")
+        )
+        plainly = send.options(transaction=transaction).enqueue_many({"to": str(n)} for n in range(120))
+        assert (many, plainly) == (2, 120)
+        assert job.id.isdecimal()
+        with pytest.raises(
+            outlast.JobNotFound, match="the transaction that it was enqueued in is not committed or was rolled back"
+        ):
+            job.status
+        assert statuses(app) == []
+    if ends == "rollback":
+        assert statuses(app) == []
+        return
+    assert (job.status, job.kind) == ("queued", "send")
+    assert send.bind_payload(app.store.job(int(job.id)).payload, 1) == ((), {"to": "me", "day": 3})
+    assert statuses(app) == ["queued"] * 123
+    with library(app, ends) as transaction:
+        assert send.options(transaction=transaction, unique_key="a").enqueue("a") == next(app.jobs.find(unique_key="a"))
+
+
+@asynccontextmanager
+async def async_psycopg(app, ends):
+    async with await psycopg.AsyncConnection.connect(app.store_url) as connection:
+        yield connection
+        await getattr(connection, ends)()
+
+
+@asynccontextmanager
+async def of_asyncpg(app, ends):
+    connection = await asyncpg.connect(app.store_url)
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        yield connection
+        await getattr(transaction, ends)()
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def pool_of_asyncpg(app, ends):
+    async with asyncpg.create_pool(app.store_url, min_size=1, max_size=1) as pool, pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        yield connection
+        await getattr(transaction, ends)()
+
+
+@asynccontextmanager
+async def async_alchemy_connection(app, ends):
+    engine = create_async_engine(alchemy(app, "asyncpg"))
+    try:
+        async with AsyncConnection(engine) as connection:
+            yield connection
+            await getattr(connection, ends)()
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def async_alchemy_session(app, ends):
+    engine = create_async_engine(alchemy(app, "psycopg"))
+    try:
+        async with AsyncSession(engine) as session:
+            yield session
+            await getattr(session, ends)()
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def async_alchemy_scoped(app, ends):
+    engine = create_async_engine(alchemy(app, "asyncpg"))
+    session = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
+    try:
+        yield session
+        await getattr(session, ends)()
+    finally:
+        await session.remove()
+        await engine.dispose()
+
+
+ASYNC = [
+    async_psycopg,
+    of_asyncpg,
+    pool_of_asyncpg,
+    async_alchemy_connection,
+    async_alchemy_session,
+    async_alchemy_scoped,
+]
+
+
+@pytest.mark.parametrize("library", ASYNC)
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_job_of_an_async_library_is_there_if_and_only_if_that_commits(postgres_app, library, ends):
+    """As above, awaited; without await it is refused before anything is written."""
+    app = postgres_app
+    send = job_of(app)
+
+    async def main():
+        async with library(app, ends) as transaction:
+            job = await send.options(transaction=transaction).aenqueue("me")
+            many = await send.options(transaction=transaction, unique_key=lambda to: to).aenqueue_many(
+                [{"to": "a"}, {"to": "b"}, {"to": "a"}]
+            )
+            assert many == 2
+            with pytest.raises(outlast.JobNotFound):
+                job.status
+            said = problem(lambda: send.options(transaction=transaction).enqueue("me"))
+            assert "Use `await job.options(...).aenqueue(...)`" in said
+        return job
+
+    job = asyncio.run(main())
+    assert statuses(app) == (["queued"] * 3 if ends == "commit" else [])
+    if ends == "commit":
+        assert job.kind == "send"
+
+
+def test_a_sync_connection_may_be_used_in_async_code(app):
+    """It blocks as the caller's own statements do."""
+    send = job_of(app)
+
+    async def main():
+        with plain(app, "commit") as transaction:
+            return await send.options(transaction=transaction).aenqueue("me")
+
+    assert asyncio.run(main()).status == "queued"
+
+
+# --- never outside of a transaction ---
+
+
+def test_a_connection_that_commits_every_statement_is_refused(app):
+    """Else the job would be there whatever becomes of the caller's work."""
+    send = job_of(app)
+    if app.store_file:
+        connection = sqlite3.connect(app.store_file, isolation_level=None)
+    else:
+        connection = psycopg.connect(app.store_url, autocommit=True)
+    try:
+        said = problem(lambda: send.options(transaction=connection).enqueue("me"))
+    finally:
+        connection.close()
+    assert said.startswith(
+        "expected a connection with an open transaction, got: one that commits every statement by itself."
+    )
+    engine = sa.create_engine(alchemy(app), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        assert problem(lambda: send.options(transaction=connection).enqueue("me")) == said
+    engine.dispose()
+    assert statuses(app) == []
+
+
+def test_an_asyncpg_connection_without_a_transaction_is_refused(postgres_app):
+    """As above."""
+    send = job_of(postgres_app)
+
+    async def main():
+        connection = await asyncpg.connect(postgres_app.store_url)
+        try:
+            with pytest.raises(outlast.ConfigurationError, match="one that commits every statement by itself"):
+                await send.options(transaction=connection).aenqueue("me")
+        finally:
+            await connection.close()
+
+    asyncio.run(main())
+    assert statuses(postgres_app) == []
+
+
+# --- only on the store's own database ---
+
+
+def test_another_database_is_refused_with_a_sentence(app, postgres_server, tmp_path):
+    """Another file, memory, another database of the server, and one of the other kind; nothing is written anywhere."""
+    send = job_of(app)
+    other = outlast.App("other", store=str(tmp_path / "other.db"))
+    elsewhere = postgres_server.database(f"elsewhere_{send.home.name[-8:]}")
+    cloned = outlast.App(app.name, store=elsewhere.dsn)
+    for twin in (other, cloned):
+        twin.store
+    connections = {
+        f"the file '{tmp_path}/other.db'": sqlite3.connect(tmp_path / "other.db"),
+        "a database in memory": sqlite3.connect(":memory:"),
+        f"the database '{elsewhere.name}'": psycopg.connect(elsewhere.dsn),
+    }
+    try:
+        for what, connection in connections.items():
+            said = problem(lambda given=connection: send.options(transaction=given).enqueue("me"))
+            assert said.startswith(f"expected a transaction on the store's own database, {app.store_url.replace("postgres:@", "***@")}, got:")
+            assert f"got: one on {what}" in said
+            assert "leave transaction= out, or put the store there." in said
+            connection.commit()
+    finally:
+        for connection in connections.values():
+            connection.close()
+        for twin in (other, cloned):
+            assert [*twin.jobs.find()] == []
+            twin.store.close()
+    assert statuses(app) == []
+
+
+def test_a_copy_of_the_store_is_another_database(postgres_app, postgres, postgres_server):
+    """A restored copy has the store's id, and another name; the same name elsewhere has another id."""
+    send = job_of(postgres_app)
+    postgres_app.store.close()  # nobody may be at a database that is copied
+    copy = f"copy_{postgres_app.name[-8:]}"
+    postgres_app._store = None
+    postgres_server.execute(
+        f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{postgres.name}'",
+        f'create database "{copy}" template "{postgres.name}"',
+    )
+    with psycopg.connect(postgres.dsn.replace(f"/{postgres.name}?", f"/{copy}?")) as connection:
+        said = problem(lambda: send.options(transaction=connection).enqueue("me"))
+    assert f"got: one on the database '{copy}'" in said
+    with psycopg.connect(postgres.dsn) as connection:
+        connection.execute("create temporary table outlast_store (id text)")
+        connection.execute("insert into outlast_store values ('another')")
+        said = problem(lambda: send.options(transaction=connection).enqueue("me"))
+        assert "got: one in another database" in said
+    with psycopg.connect(postgres.dsn) as connection:
+        connection.execute("set search_path to pg_catalog")
+        said = problem(lambda: send.options(transaction=connection).enqueue("me"))
+        assert "got: one in another database" in said
+
+
+def test_a_store_that_is_not_made_yet_is_told_at_once(tmp_path):
+    """Its own connection would wait for the caller's, which waits for it."""
+    app = outlast.App("shop", store=str(tmp_path / "shop.db"))
+
+    @app.job
+    def send(to: str) -> None: ...
+
+    connection = sqlite3.connect(tmp_path / "shop.db")
+    connection.execute("create table orders (id integer)")
+    connection.execute("insert into orders values (1)")
+    assert "Open it once when the program starts: `app.store`" in problem(
+        lambda: send.options(transaction=connection).enqueue("me")
+    )
+    connection.commit()
+    with connection:
+        job = send.options(transaction=connection).enqueue("me")  # nothing is begun yet: now it is made
+    assert job.status == "queued"
+    connection.close()
+    app.store.close()
+
+
+@table("given", ["a connection", 3, object(), psycopg])
+def test_what_is_no_connection_is_refused_where_it_is_written(given, tmp_path):
+    """With what can be given."""
+    app = outlast.App("shop", store=str(tmp_path / "shop.db"))
+
+    @app.job
+    def send(to: str) -> None: ...
+
+    said = problem(lambda: send.options(transaction=given, dealy=3))
+    assert "expected no argument 'dealy'. Did you mean 'delay'?" in said
+    assert (
+        "expected transaction to be a connection of sqlite3, psycopg or asyncpg, or a Connection or Session of SQLAlchemy"
+        in said
+    )
+
+
+def test_a_database_that_is_no_store_at_all_is_refused(sqlite_app):
+    """SQLAlchemy speaks to others too."""
+    send = job_of(sqlite_app)
+    engine = sa.create_engine("mysql+pymysql://", creator=lambda: None)
+    session = Session(sa.create_mock_engine("mysql+pymysql://", lambda *_: None))
+    session.connection = lambda: type("Connection", (), {"dialect": engine.dialect})()
+    assert "expected a transaction on SQLite or PostgreSQL, where stores are, got: one on mysql." in problem(
+        lambda: send.options(transaction=session).enqueue("me")
+    )
+
+
+# --- all or none ---
+
+
+def test_what_fails_halfway_leaves_nothing_of_it_in_the_transaction(sqlite_app):
+    """An error takes a transaction of PostgreSQL with it by itself; one of SQLite goes on, with the caller's work and no job."""
+    send = job_of(sqlite_app)
+    with sqlite3.connect(sqlite_app.store_file) as connection:
+        connection.execute("create table orders (id integer)")
+        connection.execute("insert into orders values (1)")
+        connection.execute(
+            "create temporary trigger planted before insert on main.outlast_jobs when new.unique_key = 'z' "
+            "begin select raise(abort, 'planted'); end"
+        )
+        with pytest.raises(sqlite3.IntegrityError, match="planted"):
+            send.options(transaction=connection, unique_key=lambda to: to).enqueue_many([{"to": "a"}, {"to": "z"}])
+    assert statuses(sqlite_app) == []
+    assert connection.execute("select id from orders").fetchall() == [(1,)]
+    connection.close()
+
+
+def test_no_library_is_loaded_for_a_transaction_that_is_not_given(tmp_path):
+    """Whoever passes an object of a library has loaded it."""
+    code = (
+        "import sys, sqlite3, outlast\n"
+        "app = outlast.App('shop', store='shop.db')\n"
+        "@app.job\ndef send(to: str): ...\n"
+        "send.enqueue('me'); app.store\n"
+        "with sqlite3.connect('shop.db') as c: send.options(transaction=c).enqueue('me')\n"
+        "print(len(list(app.jobs.find())), sorted({'psycopg', 'asyncpg', 'sqlalchemy'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert (done.stdout, done.stderr) == ("2 []\n", "")
