@@ -208,6 +208,7 @@ class App(Home):
         from outlast.jobs.queue import Jobs
 
         return Jobs(self)
+
     def work(
         self,
         *,

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextvars import Context
 
+    from outlast.app import App
+    from outlast.jobs.worker import WorkResult
     from outlast.kernel.clock import Event as Done
     from outlast.kernel.clock import Stop, Timer
     from outlast.observe.events import Event
-    from outlast.app import App
-    from outlast.jobs.worker import WorkResult
     from outlast.pipeline import Pipeline, RunResult
 
 _In = TypeVar("_In")

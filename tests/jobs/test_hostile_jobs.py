@@ -7,13 +7,12 @@ import os
 import resource
 import threading
 
-
 import pytest
 
 import outlast
-from labor import jobs, laborer, notes, wait_until
+from labor import Beside, jobs, laborer, notes, outcomes, wait_until
 from outlast.jobs.doors import made
-from test_kills import Beside, outcomes
+from servers.proxy import Proxy
 
 NOW = outlast.RetryPolicy(max_attempts=2, initial_delay=0, jitter=0)
 
@@ -207,8 +206,6 @@ def test_a_guard_of_a_blocking_job_leaves_its_thread(app):
 @pytest.mark.timeout(120)
 def test_a_store_that_is_away_fences_the_worker(postgres, tmp_path, on_terms):
     """Self-fencing: no beat lands for 0.7 of the lease: what runs is cancelled and given back, uncharged."""
-    from servers.proxy import Proxy
-
     on_terms(ttl=1.0)
     cancelled = threading.Event()
     proxy = Proxy(postgres.socket).start()
@@ -217,8 +214,6 @@ def test_a_store_that_is_away_fences_the_worker(postgres, tmp_path, on_terms):
     direct = outlast.App(app.name, store=postgres.dsn)
     tries = []
 
-    @direct.job(name="long")
-    @app.job(name="long")
     async def long() -> str:
         tries.append(1)
         try:
@@ -229,7 +224,8 @@ def test_a_store_that_is_away_fences_the_worker(postgres, tmp_path, on_terms):
             raise
         return "done"
 
-    handle = direct.kinds["long"].enqueue()
+    app.job(long)
+    handle = direct.job(long).enqueue()
     with Beside(app):
         wait_until(lambda: tries, "it has begun")
         proxy.stop()
@@ -239,5 +235,3 @@ def test_a_store_that_is_away_fences_the_worker(postgres, tmp_path, on_terms):
         assert (outcomes(handle), handle.attempts, len(tries)) == (["released", "succeeded"], 1, 2)
     app.store.close()
     direct.store.close()
-
-

@@ -5,45 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 
 import pytest
 
 import outlast
-from labor import jobs, laborer, notes, wait_until
-from outlast.jobs.doors import made
+from labor import Beside, jobs, laborer, living, notes, outcomes, wait_until
 from servers.postgres import Postgres
 from servers.proxy import Proxy
 from stores import Plan
 
 
-def outcomes(handle):
-    return [row.outcome for row in handle.history()]
-
-
 @pytest.fixture
 def kinds(app, tmp_path):
     return jobs(app, tmp_path)
-
-
-class Beside:
-    """A worker in a thread of this process."""
-
-    def __init__(self, app, **options):
-        self.worker = made(app, (), 8, **({"until_idle": False} | options))
-        self.result = None
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self):
-        self.result = asyncio.run(self.worker.run())
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.worker.ask_soon()
-        self._thread.join()
 
 
 @pytest.mark.timeout(240)
@@ -60,7 +34,7 @@ def test_a_killed_worker_loses_no_job(app, kinds, tmp_path):
     assert (result.succeeded, handle.status, handle.crashes, handle.attempts) == (1, "succeeded", 1, 2)
     assert outcomes(handle) == ["crashed", "succeeded"]
     assert notes(tmp_path) == ["begins a", "begins a", "ends a"]
-    assert app.store.workers() == []
+    assert living(app) == []
 
 
 @pytest.mark.timeout(240)
@@ -87,7 +61,7 @@ def test_a_stopped_worker_that_comes_back_changes_nothing(app, kinds, tmp_path, 
     handle = kinds["hold"].enqueue("a")
     with laborer(app, tmp_path, ttl=1.0) as process:
         wait_until(lambda: "begins a" in notes(tmp_path), "the job has begun")
-        (key,) = [worker.key for worker in app.store.workers()]
+        (key,) = living(app)
         os.kill(process.pid, signal.SIGSTOP)
         (tmp_path / "go a").touch()
         with Beside(app):
@@ -97,7 +71,7 @@ def test_a_stopped_worker_that_comes_back_changes_nothing(app, kinds, tmp_path, 
         wait_until(lambda: notes(tmp_path).count("ends a") == 2, "the first one has ended, too")
         other = kinds["quick"].enqueue("b")
         wait_until(lambda: other.status == "succeeded", "it goes on with another job")
-        assert [worker.key for worker in app.store.workers()] != [key]
+        assert living(app) != [key]
         assert (handle.result(), outcomes(handle)) == (result, story)
     assert story == ["crashed", "succeeded"]
     assert result == f"a by {os.getpid()}"
@@ -155,7 +129,7 @@ def test_a_signal_drains_a_worker(app, kinds, tmp_path):
         (tmp_path / "go a").touch()
         process.wait(200)
         assert process.returncode == 128 + signal.SIGTERM
-    assert (handle.status, other.status, app.store.workers()) == ("succeeded", "queued", [])
+    assert (handle.status, other.status, living(app)) == ("succeeded", "queued", [])
 
 
 @pytest.mark.timeout(240)
@@ -174,8 +148,8 @@ def test_the_database_is_restarted_under_a_worker(tmp_path):
             wait_until(lambda: handle.status == "succeeded", "its end is on record")
             other = kinds["quick"].enqueue("b")
             wait_until(lambda: other.status == "succeeded", "the worker goes on")
-        app.store.close()
         assert (outcomes(handle), notes(tmp_path).count("begins a")) == (["succeeded"], 1)
+        app.store.close()
 
 
 @pytest.mark.timeout(240)
@@ -184,13 +158,13 @@ def test_connections_are_cut_under_a_worker(postgres, tmp_path):
     with Proxy(postgres.socket) as proxy:
         address = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
         app, direct = (outlast.App(f"cut-{tmp_path.name}", store=where) for where in (address, postgres.dsn))
-        kinds, done = jobs(app, tmp_path), []
+        done = []
 
-        @direct.job(name="count")
-        @app.job(name="count")
         async def count(n: int) -> None:
             done.append(n)
 
+        app.job(count)
+        direct.job(count)
         direct.kinds["count"].enqueue_many({"n": n} for n in range(300))
         with Beside(app):
             for _ in range(12):
@@ -198,7 +172,6 @@ def test_connections_are_cut_under_a_worker(postgres, tmp_path):
                 wait_until(lambda: len(done) > before or len(done) >= 300, "jobs go on")  # noqa: B023
                 proxy.cut()
             wait_until(lambda: all(job.state == "succeeded" for job in direct.store.jobs(limit=400)), "all are done")
-        assert set(kinds) >= {"count"}
         attempts = [direct.store.job_attempts(job.id) for job in direct.store.jobs(limit=400)]
         assert (sorted(done), {len(rows) for rows in attempts}) == (list(range(300)), {1})
         direct.store.close()
@@ -214,7 +187,7 @@ def test_a_statement_of_a_turn_fails(app, monkeypatch, after):
     async def count(n: int) -> None:
         done.append(n)
 
-    app.store  # noqa: B018 - opened before it becomes brittle
+    app.store  # opened before it becomes brittle
     for at in range(1, 14):
         done.clear()
         count.enqueue_many({"n": n} for n in range(3))
@@ -226,4 +199,4 @@ def test_a_statement_of_a_turn_fails(app, monkeypatch, after):
     rows = app.store.jobs(limit=1000)
     assert {row.state for row in rows} == {"succeeded"}
     assert {len(app.store.job_attempts(row.id)) for row in rows} == {1}
-    assert app.store.workers() == []
+    assert living(app) == []

@@ -125,7 +125,13 @@ def test_what_an_inner_retry_gave_up_on_goes_back_to_the_queue():
     inner = ending(gave_up="exhausted", owned=True)
     assert shape(failed(job(), TimeoutError(), POLICY, WHEN, inner))[:3] == ("waiting", "failed", 30.0)
     strict = POLICY.replace(retry_exhausted=False)
-    assert shape(failed(job(), TimeoutError(), strict, WHEN, inner)) == ("failed", "failed", 0.0, True, "nested_exhausted")
+    assert shape(failed(job(), TimeoutError(), strict, WHEN, inner)) == (
+        "failed",
+        "failed",
+        0.0,
+        True,
+        "nested_exhausted",
+    )
 
 
 def test_what_may_have_been_done_is_not_done_twice():

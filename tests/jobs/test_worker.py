@@ -11,14 +11,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import outlast
+from labor import living, outcomes
 from outlast.jobs.doors import made
 from outlast.testing import Faults, capture_events, virtual_time, work
 
 QUICK = outlast.RetryPolicy(max_attempts=3, initial_delay=30.0, jitter=0)
-
-
-def outcomes(handle):
-    return [row.outcome for row in handle.history()]
 
 
 def test_jobs_run_to_their_end(app):
@@ -136,7 +133,7 @@ def test_an_open_breaker_costs_no_attempt(app):
     breaker.isolate("down for the test")
     handle = call.enqueue()
     with virtual_time():
-        asyncio.run(_some(app, lambda: handle.history()))
+        asyncio.run(_some(app, handle.history))
         breaker.reset()
         asyncio.run(made(app, (), 4, until_idle=True, due_later=True).run())
     assert outcomes(handle)[0] == "released"
@@ -375,7 +372,7 @@ def test_a_worker_drains_and_gives_back_what_has_not_ended(app):
     thread.join()
     assert (result.released, result.cut_off) == (1, 0)
     assert (handle.status, handle.attempts, outcomes(handle)) == ("queued", 0, ["released"])
-    assert app.store.workers() == []
+    assert living(app) == []
 
 
 def test_a_worker_that_drains_lets_jobs_end(app):
@@ -421,7 +418,7 @@ def test_a_cancelled_task_gives_back_what_runs(app):
             await task
 
     asyncio.run(story())
-    assert (handle.status, outcomes(handle), app.store.workers()) == ("queued", ["released"], [])
+    assert (handle.status, outcomes(handle), living(app)) == ("queued", ["released"], [])
 
 
 def test_an_operator_cancels_a_running_job(app, on_terms):
@@ -467,4 +464,4 @@ def test_nothing_is_left_behind(app):
     left = {thread for thread in threading.enumerate() if thread.name not in before and "asyncio" not in thread.name}
     for thread in left:
         thread.join(100)
-    assert app.store.workers() == []
+    assert living(app) == []

@@ -166,9 +166,7 @@ def lost(job: ClaimedJob, when: When, letter: str) -> JobEnd:
     return _end(job, when, "failed", "failed", charged=False, stop_reason="exhausted", letter=row, **said)
 
 
-def after_crash(
-    orphan: Orphan, policy: RetryPolicy | None, *, roll: float, letter: str, now_us: int
-) -> Rescue:
+def after_crash(orphan: Orphan, policy: RetryPolicy | None, *, roll: float, letter: str, now_us: int) -> Rescue:
     """
     What becomes of a job whose worker is gone. Whoever asks need not know the kind of the job: `policy` is None then,
     the wait is that of `presets.jobs`, and whoever claims it sees whether an attempt is left.

@@ -90,7 +90,7 @@ class _Underway:
 
     def context(self) -> Context:
         active: Any = current_work.get()
-        return Context() if active is None else active.context()  # type: ignore[no-any-return]
+        return Context() if active is None else active.context()
 
 
 UNDERWAY: Any = _Underway()
@@ -202,7 +202,7 @@ class ActiveJob:
     async def aback(self) -> None:
         """As `back`, in the event loop."""
         seated: asyncio.Future[None] = self.runner.loop.create_future()
-        self.seat = lambda: seated.done() or seated.set_result(None)
+        self.seat = partial(_set, seated)
         self.runner.returned(self)
         await seated
 
@@ -301,7 +301,7 @@ class JobRunner:
         active.seen, active.started = latest[0], self.monotonic()
         try:
             if active.why is not None:
-                raise asyncio.CancelledError  # noqa: TRY301 - given up before it began
+                raise asyncio.CancelledError
             kwargs = kind.declared.bind_payload(job.payload, job.version)[1]
             result = await kind.fn(**kwargs, **kind.kwargs)
             stored = None if result is None else kind.declared.encode_result(result)
@@ -316,7 +316,7 @@ class JobRunner:
         active.seen, active.started = latest[0], self.monotonic()
         try:
             if active.why is not None:
-                raise asyncio.CancelledError  # noqa: TRY301 - as above
+                raise asyncio.CancelledError
             kwargs = {**kind.declared.bind_payload(job.payload, job.version)[1], **kind.kwargs}
             call = self._call(active)
             drive = arun if call.guard.fallback is None else afall_back
@@ -348,7 +348,7 @@ class JobRunner:
         active.seen, active.started = latest[0], self.monotonic()
         try:
             if active.why is not None:
-                raise InterruptedError  # noqa: TRY301 - given up before it began
+                raise InterruptedError
             kwargs = {**kind.declared.bind_payload(job.payload, job.version)[1], **kind.kwargs}
             if kind.bare:
                 result = kind.fn(**kwargs)
@@ -494,6 +494,11 @@ def _refuse_awaitable(result: Any, kind: str) -> None:
         close()
     message = f"the job {kind} is no coroutine function, but returned something to await: declare it with `async def`"
     raise PermanentFailure(message, error_class="code_error")
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _nothing() -> None:

@@ -96,5 +96,3 @@ def _who(job: ClaimedJob, max_attempts: int) -> dict[str, Any]:
         "attempt": job.attempts,
         "max_attempts": max_attempts,
     }
-
-

@@ -48,7 +48,9 @@ class Upkeep:
         *,
         alone: Callable[[], None],
         woken: Callable[[], None],
+        sure: Callable[[], bool],
     ) -> None:
+        """While it is not `sure` that this worker has its own lease, nothing is swept: it may be the one that is late."""
         self._home = home
         self._store = store
         self._kinds = kinds
@@ -56,6 +58,7 @@ class Upkeep:
         self._loop = loop
         self._alone = alone
         self._woken = woken
+        self._sure = sure
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -77,7 +80,8 @@ class Upkeep:
         tidied = REAL.clock.monotonic()
         while not self._loop.is_closed():
             try:
-                self._sweep()
+                if self._sure():
+                    self._sweep()
                 if REAL.clock.monotonic() - tidied > _RETENTION:
                     tidied = REAL.clock.monotonic()
                     self._home.tidy(self._store, here.get().clock.now())

@@ -7,6 +7,8 @@ How a worker that waits hears of new jobs at once. Whatever is missed here is fo
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 from contextlib import suppress
 from contextvars import copy_context
@@ -24,7 +26,7 @@ CHANNEL = "outlast_jobs"
 PROBE = 10.0  # seconds between two probes of a connection that listens
 _ANSWER = 5.0  # seconds in which a probe must come back
 _LOOK = 0.02  # seconds between two looks at a file
-_SLICE = 0.25  # seconds that a thread listens before it looks whether it is to end
+_SLICE = 1.0  # seconds that a thread listens at a time
 _AGAIN = 1.0  # seconds until another connection is tried, doubled up to
 _LONGEST = 60.0
 
@@ -37,6 +39,7 @@ class Waking:
         self._database: Any = store._database  # noqa: SLF001 - what is listened to is the database itself
         self._wake = wake
         self._end = threading.Event()
+        self._bell, self._ear = socket.socketpair()  # wakes a thread that listens to a connection
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -49,8 +52,10 @@ class Waking:
     def close(self) -> None:
         """Listen no more. Blocks for a moment."""
         self._end.set()
+        self._bell.close()
         if self._thread is not None:
             self._thread.join(5)
+        self._ear.close()
 
     def _run(self) -> None:
         wait = _AGAIN
@@ -84,7 +89,8 @@ class Notified(Waking):
         connection.execute("select pg_notify(%s, %s)", (CHANNEL, mine))
         probed, back = clock(), False
         while not self._end.is_set():
-            for note in connection.notifies(timeout=_SLICE, stop_after=1):
+            select.select([connection.fileno(), self._ear], [], [], _SLICE)
+            for note in connection.notifies(timeout=0):
                 if note.payload == mine:
                     back = True
                 elif note.payload == self._store.app:

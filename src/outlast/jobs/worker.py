@@ -30,7 +30,7 @@ from outlast.kernel.log import warn
 from outlast.pipeline.resources import Resources
 from outlast.sharing.named import bind
 from outlast.store.records import from_us
-from outlast.work.patience import keep_trying, terms
+from outlast.work.patience import keep_trying
 from outlast.work.slots import Slots
 from outlast.work.threads import in_thread
 from outlast.work.timers import Timers
@@ -113,6 +113,8 @@ class Worker:
         self._polling: asyncio.TimerHandle | None = None
         self._running: set[ActiveJob] = set()  # whose code runs
         self._by_queue: dict[str, int] = {}
+        self._reserved = 0  # slots for what a turn that is under way claims
+        self._owed = 0  # slots that are taken beyond their number
         self._first = 0  # the queue that is claimed from first
         self._quiet: set[str] = set()  # queues that had less than was wanted
         self._alone: ActiveJob | None = None  # runs with nothing beside it
@@ -156,9 +158,9 @@ class Worker:
         resources = Resources(self._provided)
         await resources.open([factory for job in declared.values() for factory in job.resources.values()])
         try:
-            return await self._work(store, {
-                kind: Kind(job, resources.for_stage(job.resources)) for kind, job in declared.items()
-            })
+            return await self._work(
+                store, {kind: Kind(job, resources.for_stage(job.resources)) for kind, job in declared.items()}
+            )
         finally:
             await resources.close()
 
@@ -178,7 +180,7 @@ class Worker:
             returned=self._returned,
             stop=self._stop,
         )
-        upkeep = Upkeep(self._home, store, kinds, loop, alone=self._leave_room, woken=self._woken)
+        upkeep = Upkeep(self._home, store, kinds, loop, alone=self._leave_room, woken=self._woken, sure=self._sure)
         waking = waking_for(store, lambda: _unless_closed(loop, self._woken))
         ringing = loop.create_task(self._ring())
         try:
@@ -285,6 +287,8 @@ class Worker:
         self._tenure = None
         tenure.over = True
         tenure.turns.abandon()
+        reserved, self._reserved = self._reserved, 0
+        self._unreserve(reserved)
         unwritten = set(tenure.jobs.values())
         self._counts["lost"] += len(unwritten)
         for active in unwritten:
@@ -323,13 +327,23 @@ class Worker:
         late = REAL.clock.monotonic() - tenure.heartbeat.renewed_at > FENCE * ttl
         if late and not self._fenced:
             self._fenced = True
-            warn("the lease of this worker was not renewed for %g s: it claims nothing and gives back what runs", FENCE * ttl)
+            warn(
+                "the lease of this worker was not renewed for %g s: it claims nothing and gives back what runs",
+                FENCE * ttl,
+            )
             for active in [*tenure.jobs.values()]:
                 self._runner.give_up(active, "release")
         elif not late and self._fenced:
             self._fenced = False
             self._ask()
         self._watching = self._loop.call_later(ttl / 20, self._watch)
+
+    def _sure(self) -> bool:
+        """Whether this worker surely lives for others, too. From any thread."""
+        tenure = self._tenure
+        if tenure is None:
+            return False
+        return REAL.clock.monotonic() - tenure.heartbeat.renewed_at < FENCE * tenure.lease.ttl
 
     def _wanted(self, tenure: Tenure, cancelled: tuple[tuple[int, int], ...]) -> None:
         """Operators have cancelled these."""
@@ -394,7 +408,8 @@ class Worker:
             turn.most = min(len(self._slots.free), 2 * self._concurrency - len(self._running))
             if not turn.most:
                 turn.wants = {}
-        for _ in range(turn.most if turn.wants else 0):
+        self._reserved = turn.most if turn.wants else 0
+        for _ in range(self._reserved):
             self._slots.take()
         turn.asks_idle = asked and (nothing or not self._until_idle)
 
@@ -414,10 +429,9 @@ class Worker:
         }
 
     def _written(self, tenure: Tenure, turn: TurnBatch) -> None:
-        reserved = turn.most if turn.wants else 0
         if tenure is not self._tenure:  # lost meanwhile, and with it what was claimed
-            self._unreserve(reserved)
             return
+        reserved, self._reserved = self._reserved, 0
         self._record(tenure, turn)
         claimed = turn.claimed
         if claimed:
@@ -432,7 +446,9 @@ class Worker:
             found: dict[str, int] = {}
             for job in claimed:
                 found[job.queue] = found.get(job.queue, 0) + 1
-            self._quiet.update(queue for queue, room in turn.wants.items() if found.get(queue, 0) < min(room, turn.most))
+            self._quiet.update(
+                queue for queue, room in turn.wants.items() if found.get(queue, 0) < min(room, turn.most)
+            )
         elif turn.wants:
             self._asked = True  # there may be more
         if new := [queue for queue in turn.queues if queue not in self._queues]:
@@ -478,8 +494,6 @@ class Worker:
         except IndexError:
             self._owed += 1
 
-    _owed = 0  # slots that are taken beyond their number
-
     def _record(self, tenure: Tenure, turn: TurnBatch) -> None:
         """Ends are on record: count them and tell them."""
         if not turn.ends:
@@ -521,8 +535,8 @@ class Worker:
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     def _ended(self, active: ActiveJob, end: JobEnd) -> None:
-        tenure = active.tenure
-        if tenure is not self._tenure:
+        tenure = self._tenure
+        if tenure is None or active.tenure is not tenure:
             return
         batch = tenure.turns.batch
         batch.ends.append(end)
@@ -544,6 +558,8 @@ class Worker:
         if active is self._alone:
             self._alone = None
             self._ask()
+        elif active.tenure is not self._tenure:  # no end of it goes to the store
+            self._ask()
         if active.held and active.tenure is self._tenure and self._tenure is not None:
             turns = self._tenure.turns
             turns.batch.released.append(active)
@@ -553,7 +569,7 @@ class Worker:
 
     # -- jobs that wait without a slot -------------------------------------------------------------------------------
 
-    def _left(self, active: ActiveJob) -> None:
+    def _left(self, _: ActiveJob) -> None:
         self._slots.give()
         if self._loop is not None:
             _unless_closed(self._loop, self._room_again)

@@ -171,9 +171,7 @@ def _here(run: Run) -> RunResult[Any]:
         return to_its_end(runner.get_loop(), run.go(), lambda: run.wind_down_soon("interrupted"))
 
 
-def to_its_end(
-    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], wind_down: Callable[[], None]
-) -> T:
+def to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], wind_down: Callable[[], None]) -> T:
     """Run it in this loop to its end, whatever interrupts that: then it winds down first."""
     task = loop.create_task(work)
     interrupted: KeyboardInterrupt | None = None

@@ -8,6 +8,7 @@ What a job does is in files of the folder: it notes when it begins, and waits fo
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -15,9 +16,11 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
 
 import outlast
+from outlast.jobs.doors import made
 from outlast.work.patience import Terms, terms
 
 NOW = outlast.RetryPolicy(max_attempts=5, initial_delay=0, jitter=0)
@@ -91,6 +94,36 @@ def laborer(app, folder, *, ttl=20.0, **options):
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def outcomes(handle):
+    """How its attempts have ended."""
+    return [row.outcome for row in handle.history()]
+
+
+def living(app):
+    """The workers that have a lease now."""
+    return [worker.key for worker in app.store.workers() if worker.alive]
+
+
+class Beside:
+    """A worker in a thread of this process."""
+
+    def __init__(self, app, **options):
+        self.worker = made(app, (), 8, **({"until_idle": False} | options))
+        self.result = None
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,))  # with the terms of the test
+
+    def _run(self):
+        self.result = asyncio.run(self.worker.run())
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.worker.ask_soon()
+        self._thread.join()
 
 
 def main(store, name, folder, ttl, *options):
