@@ -17,10 +17,13 @@ settings.load_profile("house")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """In several processes the long tests come first, or the last one would let all others wait; those have a time limit of their own."""
+    """
+    In several processes the long tests come first, or the last one would let all others wait; those have a time limit of
+    their own. Then the groups, each of which is one process's.
+    """
     if hasattr(config, "workerinput"):
         limits = {item: max((mark.args[0] for mark in item.iter_markers("timeout")), default=0) for item in items}
-        items.sort(key=limits.__getitem__, reverse=True)
+        items.sort(key=lambda item: (limits[item], item.get_closest_marker("xdist_group") is not None), reverse=True)
 
 
 def pytest_collection_finish():

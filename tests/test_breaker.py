@@ -1884,7 +1884,7 @@ def test_the_late_success_of_an_abandoned_attempt_is_not_a_success():
     breaker, end = make(), threading.Event()
     with virtual_time(), pytest.raises(outlast.AttemptTimeoutError):
         Guard(retry=None, breaker=breaker, timeout=5, isolation="thread").call(end.wait, 20)
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("outlast-")]
+    threads = [thread for thread in threading.enumerate() if thread.name == "outlast-wait"]
     end.set()
     for thread in threads:
         thread.join(20)

@@ -721,11 +721,11 @@ def test_cancellation_ends_the_call_and_is_not_retried():
 
 @pytest.fixture
 def released():
-    """An event on which threads wait; it is set, and they are waited for, when the test is over."""
-    event = threading.Event()
+    """An event on which threads wait; it is set, and they are waited for, when the test is over: not those of other tests."""
+    event, others = threading.Event(), {*threading.enumerate()}
     yield event
     event.set()
-    for thread in threading.enumerate():
+    for thread in {*threading.enumerate()} - others:
         if thread.name.startswith("outlast-"):
             thread.join(10)
 

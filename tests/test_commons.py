@@ -8,7 +8,6 @@ import pytest
 
 import outlast
 from outlast import testing
-from outlast.sharing import contact as contact_room
 from outlast.sharing.contact import Contact, Unreachable
 from outlast.sharing.named import Bond, bind
 
@@ -118,8 +117,7 @@ def test_an_unexpected_error_in_the_thread_of_a_contact_stops_nobody(caplog):
 
 def test_the_thread_of_a_contact_goes_on_after_an_unexpected_error(caplog, monkeypatch):
     """Semantics 55: whatever it is, meanwhile everybody decides alone, and later what is shared counts again."""
-    monkeypatch.setattr(contact_room, "_LOST", 0.01)
-    contact, thing = Contact(Desk()), Thing()
+    contact, thing = Contact(Desk(), retry=0.01), Thing()
     thing.looks = 1
     fails = iter([True])
     look = contact._look_after_all

@@ -118,14 +118,17 @@ def test_examples_in_docstrings_hold(name):
 # The page of each room's names; those of the other rooms are on the page of the public names.
 PAGE_OF = dict.fromkeys(("components", "deadletters", "pipeline"), "runs.md") | {
     "errors": "errors.md",
+    "jobs.handle": "jobs.md",
+    "jobs.job": "jobs.md",
+    "jobs.queue": "jobs.md",
     "pipeline.errors": "errors.md",
     "rows": "rows.md",
 }
 WHOLE_PAGES = {"RetryPolicy": "policy.md", "Verdict": "verdicts.md"}
 # What users make, call or get as a value, so that every parameter is theirs to know, also beyond the contract.
 OPEN = (
-    "App AttemptRecord CircuitBreaker Counts DeadLetter Decision Delay FailureGroup Files Guard Hedge ItemResult Limit Outcome PartialResult "
-    "PermanentFailure Pipeline Query Rate RetryBudget RetryPolicy StepResult Table TemporaryFailure Verdict amap classify history map register "
+    "App AttemptRecord AttemptRow CircuitBreaker Counts DeadLetter Decision Delay FailureGroup Files Guard Hedge ItemResult Limit Outcome PartialResult "
+    "PermanentFailure Pipeline Query QueueStats Rate RetryBudget RetryPolicy StepResult Table TemporaryFailure Verdict amap classify history map register "
     "result_of stage stop_reason use"
 ).split()
 # Parameters that gather arguments, and the one that takes what is refused.

@@ -30,7 +30,7 @@ def run(*command: str | Path, **environ: str) -> subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "target", ["lint-style", "lint-format", "lint-imports", "lint-mypy", "lint-pyright", "lint-contract"]
 )
@@ -40,7 +40,7 @@ def test_the_code_passes(target):
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_the_docs_build_without_a_warning_and_load_nothing_from_elsewhere(tmp_path):
     """A broken link, a missing anchor or a page outside the navigation is an error; the pages work without a network."""
     done = run("make", "--no-print-directory", "docs-build", f"SITE={tmp_path}")
@@ -87,7 +87,7 @@ def test_the_demo_needs_nothing_that_the_tests_lack():
     assert {package: versions for package, versions in small.items() if large.get(package) != versions} == {}
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_the_wheel_works_alone(tmp_path):
     """The built wheel, unpacked with nothing beside it, protects a call; it carries its types and licence, and no tests."""
     done = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path)

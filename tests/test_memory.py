@@ -287,7 +287,7 @@ def test_a_timed_out_thread_keeps_nothing_once_it_ends():
         guard.call(body)
     except outlast.AttemptTimeoutError as error:
         kept = error
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("outlast-")]
+    threads = [thread for thread in threading.enumerate() if thread.name == "outlast-body"]
     end.set()
     for thread in threads:
         thread.join(20)
@@ -310,7 +310,7 @@ def test_a_late_error_of_a_thread_is_not_kept():
         Guard(retry=None, timeout=0.001, isolation="thread").call(body)
     except outlast.AttemptTimeoutError as error:
         kept = error
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("outlast-")]
+    threads = [thread for thread in threading.enumerate() if thread.name == "outlast-body"]
     end.set()
     for thread in threads:
         thread.join(20)

@@ -336,7 +336,7 @@ def test_a_text_is_bounded_and_on_one_line():
     assert sanitise("x" * 20, limit=10) == "x" * 9 + "…"
 
 
-@pytest.mark.timeout(3)
+@pytest.mark.timeout(20)
 @table(
     "text",
     [

@@ -14,7 +14,7 @@ import outlast
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_nothing_is_lost_doubled_or_wrong_whatever_happens():
     """
     C-22, D-25: stalls, cuts, vanished files, full disks and hostile values, once or twice each; kills have tests of

@@ -11,11 +11,15 @@ Every exception Outlast raises of its own.
         ├── CircuitBreakerOpenError             the circuit is open: nothing was called
         ├── LimitExceededError                  no place at a limit in time: nothing was called
         ├── LeaseLost                           somebody else works on this now: nothing was written
+        ├── JobFailed                           the result of a job that failed or was cancelled was asked for
+        ├── JobNotFound (LookupError)           there is no such job in the store
+        ├── ResultTimeoutError (TimeoutError)   a job has not ended in the time its result was waited for
         └── RunFailed                           a run over items ended as failed; carries its result
             ├── FailureBudgetExceeded           too large a share of the items failed
             └── RunInterrupted                  a run was interrupted, paused or cancelled before its end
 
-`RunFailed` and those below it carry the result of a run, so they live in `outlast.pipeline.errors`.
+`RunFailed` and those below it carry the result of a run, so they live in `outlast.pipeline.errors`; those of jobs are
+in `outlast.jobs.handle`.
 
 What a protected call raises is, wherever one exists, the last attempt's own exception and none of these.
 """

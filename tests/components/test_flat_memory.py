@@ -56,7 +56,7 @@ print(json.dumps({"status": result.status, "succeeded": result.counts.succeeded,
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["frame", "parquet", "query"])
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path, request, kind):
     """S3-39: ten times the rows, from a DataFrame to Parquet, from Parquet to gzip, from PostgreSQL to the store; a fixed margin."""
@@ -94,7 +94,7 @@ print(json.dumps({"status": result.status, "succeeded": result.counts.succeeded,
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["async", "sync", "store"])
 def test_memory_does_not_grow_with_the_size_of_the_outputs(tmp_path, kind):
     """S3-39: what is finished and not on record is bounded in bytes, not in items: 220 outputs of a megabyte, made faster than they can be written."""

@@ -19,7 +19,7 @@ from forked import ForkedWithArrow
 LETTERS, KILLS = 300, 4
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 @pytest.mark.parametrize("kind", ["jsonl", "csv.gz", "parquet", "table"])
 def test_a_replay_is_exact_after_kills_at_any_moment(tmp_path, request, kind, store):

@@ -134,7 +134,7 @@ def lines(tmp_path):
     return path
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["out.parquet", "out.jsonl.gz"])
 def test_a_file_is_exact_after_kills_at_any_moment(tmp_path, name):
     """C-22, D-15: a Parquet file by way of its spool, and a compressed file of lines; never half a file, and each output once."""
@@ -155,7 +155,7 @@ def test_a_file_is_exact_after_kills_at_any_moment(tmp_path, name):
         assert sorted(path.name for path in tmp_path.glob("out.*")) == ["out.parquet"]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "mariadb"])
 def test_a_table_is_exact_after_kills_at_any_moment(tmp_path, request, kind):
     """C-22, D-15: rows read from the same database, staged, committed and moved; after every kill none is there twice, at the end each once."""

@@ -86,9 +86,10 @@ def test_an_edit_changes_what_the_job_gets(app, send, hands):
     job = send.enqueue("a", day=3)
     hands.fail()
     (letter,) = letters(app)
-    assert "to be its arguments by name, got: a value of type list." in problems(
-        lambda: app.dead_letters.edit(letter.id, ["b"], reason="wrong address")
-    )[0]
+    assert (
+        "to be its arguments by name, got: a value of type list."
+        in problems(lambda: app.dead_letters.edit(letter.id, ["b"], reason="wrong address"))[0]
+    )
     assert app.dead_letters.edit(letter.id, {"to": "b", "day": 3}, reason="wrong address").edited
     app.dead_letters.replay(ids=[letter.id])
     hands.succeed()
@@ -178,7 +179,9 @@ def test_a_canary_that_no_worker_takes_leaves_the_others(app, send):
 
 
 def run(app, *words):
-    done = CliRunner().invoke(command_line, [*words, "--store", app.store_url, "--app", app.name], env={"COLUMNS": "200"})
+    done = CliRunner().invoke(
+        command_line, [*words, "--store", app.store_url, "--app", app.name], env={"COLUMNS": "200"}
+    )
     return done.exit_code, done.output
 
 

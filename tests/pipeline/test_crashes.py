@@ -36,7 +36,7 @@ def half_written(sink: Path) -> bool:
     return bool(written) and not written.endswith(b"\n")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_process_may_be_killed_at_any_moment(tmp_path):
     """C-22, D-15: after 25 kills every item is accounted for, the sink is exact, no end ever changed, no attempt of a finished item is lost."""
     address, sink = tmp_path / "s.db", tmp_path / "out.jsonl"
@@ -111,7 +111,7 @@ print(pipeline.run(range(10_000), run_key="k").status)
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_checkpointed_stage_is_paid_once_although_the_next_one_kills_the_process(tmp_path):
     """
     D-15: an item passes such a stage only when its output is on record, so a crash behind it pays for nothing again but what was being
@@ -264,7 +264,7 @@ def test_a_database_whose_connections_are_cut_again_and_again_is_waited_for(post
     app.store.close()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_database_that_is_restarted_in_mid_run_is_waited_for(tmp_path):
     """C-22, D-13: killed and started again twice while batches are on their way; the counts are right and the file is exact."""
     with Postgres() as server:
@@ -291,7 +291,7 @@ def disk():
     small.close()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_full_disk_stops_the_run_with_a_message_and_resume_completes_it(disk, on_terms):
     """C-14, D-13: store and sink on one small disk; nothing that was not stored counts, and with room again all of it comes true."""
     on_terms(patience=0.3)
@@ -310,7 +310,7 @@ def test_a_full_disk_stops_the_run_with_a_message_and_resume_completes_it(disk, 
     app.store.close()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_disk_that_gets_room_again_in_time_is_waited_for(disk):
     """The run goes on by itself, and was never stopped."""
     app, sink = outlast.App("waits", store=str(disk.folder / "store.db")), disk.folder / "out.jsonl"
@@ -336,7 +336,7 @@ def test_a_disk_that_gets_room_again_in_time_is_waited_for(disk):
     app.store.close()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_database_that_takes_no_writes_for_a_while_is_waited_for(postgres, monkeypatch):
     """A failover: the server is read-only until the other one has taken over; the run waits, says so once, and loses nothing."""
     postgres.execute("create database failover")

@@ -163,7 +163,7 @@ plays = st.integers(1, 3).flatmap(
 )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 @settings(max_examples=40)

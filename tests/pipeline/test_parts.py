@@ -79,7 +79,9 @@ def test_seen_grows():
 @given(
     st.lists(
         st.recursive(
-            st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+            st.none() | st.integers() | st.text(),
+            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+            max_leaves=8,
         ),
         max_size=20,
     )

@@ -416,7 +416,7 @@ def story(shape: Shape, address: str) -> None:
                 play.replay(result)
 
 
-@pytest.mark.timeout(100 + 10 * EXAMPLES)
+@pytest.mark.timeout(300 + 10 * EXAMPLES)
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_what_holds_for_every_product_of_features(database, request):
     """S3-06, D-13, D-21, D-25, D-30: counts, rows, sink, letters, places, threads, children and descriptors agree after every pass."""

@@ -276,14 +276,13 @@ def test_a_row_that_the_table_refuses_is_open_again(app, tmp_path):
     assert (mill.run().counts.succeeded, mill.run().counts.dlq) == (3, 1)
 
 
-def test_more_runs_than_can_be_held_at_a_time(app, tmp_path, monkeypatch):
+def test_more_runs_than_can_be_held_at_a_time(app, tmp_path):
     """D-25: those with nothing under way are given back before another one is opened."""
-    monkeypatch.setattr(replays, "_MOST_OPEN", 2)
-    mill = Mill(app)
-    for number in range(6):
+    mill, runs = Mill(app), range(replays.MOST_OPEN + 4)
+    for number in runs:
         mill.fail([number, 100 + number], bad=[number], run_key=str(number), sink=tmp_path / f"{number}.jsonl")
-    assert mill.pipeline.reprocess(canary=2).counts.succeeded == 6
-    assert [rows_of(tmp_path / f"{number}.jsonl") for number in range(6)] == [[n, 100 + n] for n in range(6)]
+    assert mill.pipeline.reprocess(canary=2).counts.succeeded == len(runs)
+    assert [rows_of(tmp_path / f"{number}.jsonl") for number in runs] == [[n, 100 + n] for n in runs]
 
 
 def test_what_a_replay_has_left_in_a_sink_is_made_good_also_when_no_letter_is_left(

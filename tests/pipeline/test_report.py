@@ -132,7 +132,7 @@ def test_with_failures_only_on_record_the_report_says_what_is_not_known(app):
 fates = st.sampled_from(["fine", "once", "twice", "never", "skip", "late_skip", "permanent", "snooze", "degraded"])
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 @settings(max_examples=15)
 @given(plays=st.lists(st.tuples(fates, fates), max_size=25), audit=st.sampled_from(["all", "all", "failures"]))

@@ -6,6 +6,8 @@ import importlib
 import sys
 import warnings
 
+import pytest
+
 from outlast.verdicts import rules
 from tables import table
 
@@ -18,6 +20,7 @@ NAMES = sorted({*rules.TYPES, *rules.WRAPPERS, *rules.CARRIERS, *rules.NOT_A_STA
 LIBRARIES = sorted({name.partition(".")[0] for name in NAMES} - sys.stdlib_module_names - {"outlast"})
 
 
+@pytest.mark.xdist_group("model apis")  # whose clients take longest to load
 @table("library", LIBRARIES)
 def test_every_type_in_the_rules_exists_under_its_canonical_name(library: str) -> None:
     """C-08: dotted names, because nothing is imported to recognise a type; here everything is."""

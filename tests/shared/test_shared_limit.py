@@ -175,7 +175,7 @@ CASES = {
 }
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("store", "case"),
     [("sqlite", case) for case in CASES] + [("postgres", "calls and uneven tokens")],
@@ -305,10 +305,10 @@ def test_a_refusal_in_one_process_pauses_the_other(tmp_path):
 
 
 @contextmanager
-def shared(tmp_path, count=1, **options):
+def shared(tmp_path, count=1, name="service", **options):
     """So many limits that do not know of each other, as they would be in as many processes."""
     app = App("test", store=f"sqlite:///{tmp_path}/store.db")
-    limits = [Limit("service", shared=True, **options) for _ in range(count)]
+    limits = [Limit(name, shared=True, **options) for _ in range(count)]
     app.share(*limits)
     try:
         yield limits
@@ -428,7 +428,8 @@ def test_a_store_that_is_away_stops_nobody(tmp_path, caplog):
     """semantics 55: each goes on alone, one line says so, and one that it is back; nothing is raised."""
     caplog.set_level(logging.WARNING, logger="outlast")
     path, away = tmp_path / "store.db", tmp_path / "away.db"
-    with shared(tmp_path, rates={"calls": Rate(200, per=1)}, concurrency=4) as (limit,):
+    # By a name of its own: one of a test before may find its store gone meanwhile, and says so.
+    with shared(tmp_path, name="away", rates={"calls": Rate(200, per=1)}, concurrency=4) as (limit,):
         with limit:
             pass
         path.rename(away)
@@ -439,9 +440,10 @@ def test_a_store_that_is_away_stops_nobody(tmp_path, caplog):
                 pass
         away.rename(path)
         until(lambda: (limit.__enter__(), limit.release())[1] is None and limit._mode == "shared")
-        said = [record.getMessage() for record in caplog.records if "limit service" in record.getMessage()]
-    # Once each; more often only if the machine lets this process stand still, and then still in turn.
-    assert ["again" if "again" in line else "alone" for line in said] == ["alone", "again"] * max(1, len(said) // 2)
+        said = [record.getMessage() for record in caplog.records if "limit away" in record.getMessage()]
+    assert len(said) == 2, said
+    assert "alone" in said[0]
+    assert "again" in said[1]
 
 
 def test_a_server_that_restarts_is_joined_again():

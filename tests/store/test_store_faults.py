@@ -161,7 +161,7 @@ def _error_of(server, state):
 # -- a server that goes away -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_a_restarted_server_is_found_again(mode):
     """While it is down every call fails as a lost connection; once it is back the next call works, with all that was committed."""

@@ -195,7 +195,7 @@ def test_a_letter_that_was_put_away_resolved_or_deleted_is_not_in_the_way(store)
     store.move_letters([name], to="resolved", reason="done by hand")
     store.requeue_job(number)
     (job,) = claimed(store, lease)
-    second = failed(job)._replace(letter=letter(kind="job", pipeline="send", item_key=str(number)))
+    second = failed(job)._replace(letter=letter(10**9, kind="job", pipeline="send", item_key=str(number)))
     finished(store, lease, second)
     assert (store.letter(name).status, store.job(number).letter) == ("resolved", second.letter.id)
 
@@ -460,7 +460,7 @@ with open_store(sys.argv[1]) as store:
 """
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_two_processes_that_enqueue_one_key_at_once_get_one_job(store, address):
     """Each key has one job, which both have the id of, and one of them has made."""
     programs = [

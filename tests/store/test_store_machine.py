@@ -164,7 +164,7 @@ class Life(RuleBasedStateMachine):
         assert found.passes == len(self.leases)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_counters_are_what_the_rows_say_through_any_life(store, monkeypatch):
     """Random batches, repetitions, take-overs, resumes, faults and fenced writes; after each step all of the store is as it should be (C-14, C-22)."""
     plan = Plan(store, monkeypatch)

@@ -84,7 +84,7 @@ def _batches(part: Any) -> Iterator[Any]:
 
 def python(batch: Any, before: int, where: str = "") -> Iterator[list[Any]]:
     """The rows of a record batch (or the values of an array) as Python values; one that cannot be is a broken item."""
-    names = [] if not hasattr(batch, "schema") else _names(batch.schema)
+    names = [] if not hasattr(batch, "schema") else _distinct(batch.schema.names)
     wanted = [name for name in names if not name.startswith(_UNNAMED)]
     if len(wanted) != len(names):
         batch = batch.select(wanted)
@@ -97,10 +97,6 @@ def python(batch: Any, before: int, where: str = "") -> Iterator[list[Any]]:
             yield [
                 _row(piece.slice(place, 1), wanted, before + start + place + 1, where) for place in range(len(piece))
             ]
-
-
-def _names(schema: Any) -> list[str]:
-    return _distinct(schema.names)
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from outlast.components.sinks import Claimed
+    from outlast.store.records import SinkClaim
 
 JSON_LINES = (".jsonl", ".ndjson")
 _PIECE = 1 << 20
@@ -166,7 +166,7 @@ class FileSink(Sink):
 
     def look_for(self, offset: int | None) -> None:
         if offset and not self._path.exists():
-            raise self._gone(offset)
+            raise self._too_short(offset, "no such file")
 
     def claim(self) -> None:
         if self._file < 0:
@@ -335,21 +335,15 @@ class FileSink(Sink):
             "Choose another file, or move this one away."
         )
 
-    def _gone(self, offset: int) -> ConfigurationError:
-        return ConfigurationError(
-            f"expected the sink {self.name} to hold at least the {offset} bytes that were committed, got: no such file. "
-            "It was changed since: put it back, or begin a new run with another run_key."
-        )
-
-    def _of_another_run(self, other: Claimed) -> ConfigurationError:
+    def _of_another_run(self, other: SinkClaim) -> ConfigurationError:
         return ConfigurationError(
             f"expected the sink {self.name} to be as the run has left it, got: the file of the run {other.run_key!r} of {other.pipeline}. Put the run's "
             "own file back, or begin a new run with another run_key and sink."
         )
 
-    def _too_short(self, offset: int, size: int) -> ConfigurationError:
+    def _too_short(self, offset: int, got: object) -> ConfigurationError:
         return ConfigurationError(
-            f"expected the sink {self.name} to hold at least the {offset} bytes that were committed, got: {size}. "
+            f"expected the sink {self.name} to hold at least the {offset} bytes that were committed, got: {got}. "
             "It was changed since: put it back, or begin a new run with another run_key."
         )
 

@@ -127,7 +127,7 @@ class Parquet(FileSink):
 
     def look_for(self, offset: int | None) -> None:
         if offset and not self._path.exists() and not self._target.exists():
-            raise self._gone(offset)
+            raise self._too_short(offset, "no such file")
 
     def open(  # the file says itself which run has made it
         self,

@@ -9,7 +9,7 @@ it. So each output is there exactly once, whenever the process dies.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from outlast.errors import ConfigurationError, PermanentFailure
 
@@ -17,20 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-
-class Claimed(Protocol):
-    """What another run has committed to a sink of the same address."""
-
-    @property
-    def pipeline(self) -> str: ...
-    @property
-    def run_key(self) -> str: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def mark(self) -> str | None: ...
-    @property
-    def newer(self) -> bool: ...
+    from outlast.store.records import SinkClaim
 
 
 class Refused(PermanentFailure):
@@ -56,7 +43,7 @@ class Sink(ABC):
     name: str | None = None  # where outputs go, for the record; None if that cannot be compared
     refuses = True  # whether single outputs may be refused, by `write` or by `settle`; False keeps less in memory
     place: Path | None = None  # the file that outputs go to
-    others: Sequence[Claimed] = ()  # what other runs have in it by the store's word; `open` takes nothing of it away
+    others: Sequence[SinkClaim] = ()  # what other runs have in it by the store's word; `open` takes nothing of it away
 
     def encode(self, value: Any) -> Any:
         """The output as it will be written; raises for one that cannot be."""

@@ -38,7 +38,7 @@ _DIGITS = re.compile(r"\d++")
 _KEY = re.compile(r"'[A-Za-z_]{1,40}'")
 
 
-def normalised(message: str) -> str:
+def normalised(message: str, *, read: int = _READ) -> str:
     """
     The message without what differs from item to item: numbers and ids, instants, paths, addresses and quoted text. The
     name of a constraint or a column stays: it says which rule was broken.
@@ -48,7 +48,7 @@ def normalised(message: str) -> str:
     >>> normalised('duplicate key value violates unique constraint "orders_pkey"')
     'duplicate key value violates unique constraint "orders_pkey"'
     """
-    return " ".join(_VARIES.sub(_common, message[:_READ]).split())
+    return " ".join(_VARIES.sub(_common, message[:read]).split())
 
 
 def _common(found: re.Match[str]) -> str:

@@ -10,7 +10,7 @@ import re
 import tempfile
 import threading
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -268,8 +268,7 @@ def as_entry(row: DeadLetterRow, decode: Callable[[bytes], Any], unreadable: str
     """
     # A replay may have given it a stage at which it failed; what it keeps is still the input of none.
     foreign = row.kind == "job" and not row.metadata.get("begins", row.stage)
-    if foreign and unreadable is None and isinstance(row.metadata.get(_FOREIGN), dict):
-        return _as_it_was(row, decode)
+    kept = row.metadata.get(_FOREIGN)
     more = {
         name: getattr(row, name)
         for name in (
@@ -285,7 +284,7 @@ def as_entry(row: DeadLetterRow, decode: Callable[[bytes], Any], unreadable: str
         )
     }
     why = {} if unreadable is None else {"unreadable": unreadable}
-    return DeadLetterEntry(
+    entry = DeadLetterEntry(
         id=str(UUID(row.id)),
         workflow_id=row.run or "",
         task={
@@ -301,22 +300,11 @@ def as_entry(row: DeadLetterRow, decode: Callable[[bytes], Any], unreadable: str
         timestamp=from_us(row.created_us).isoformat(),
         metadata={**row.metadata, "outlast": {**more, "status": row.status, **why}},
     )
-
-
-def _as_it_was(row: DeadLetterRow, decode: Callable[[bytes], Any]) -> DeadLetterEntry:
-    """The entry of another program: its task, or what somebody has made of that since."""
-    kept = row.metadata[_FOREIGN]
-    return DeadLetterEntry(
-        id=str(UUID(row.id)),
-        workflow_id=row.run or "",
-        task=decode(row.payload),
-        repos=kept["repos"],
-        adapter=row.pipeline,
-        error=row.error,
-        error_type=row.error_type,
-        timestamp=kept["timestamp"],
-        metadata={name: value for name, value in row.metadata.items() if name not in _OURS},
-    )
+    if not foreign or unreadable is not None or not isinstance(kept, dict):
+        return entry
+    # The entry of another program: its task, or what somebody has made of that since.
+    own = {name: value for name, value in row.metadata.items() if name not in _OURS}
+    return replace(entry, task=decode(row.payload), repos=kept["repos"], timestamp=kept["timestamp"], metadata=own)
 
 
 def from_entry(entry: DeadLetterEntry, encode: Callable[[Any], bytes]) -> DeadLetterRow:
@@ -368,26 +356,22 @@ def _check_own(entry: DeadLetterEntry, own: dict[str, Any]) -> None:
     wrong = [
         f"{name} to be {wanted}, got: {sanitise(repr(own[name]), 60)}"
         for names, wanted, fits in (
-            (("attempts", "replays"), "a number from 0 to 1,000,000,000", _counts),
-            (("first_failed_us", "last_attempt_us", "created_us"), "microseconds of an instant", _instants),
-            (("kind", "error_class", "tier"), "a text", lambda value: isinstance(value, str)),
+            (("attempts", "replays"), "a number from 0 to 1,000,000,000", range(1_000_000_001)),
+            (("first_failed_us", "last_attempt_us", "created_us"), "microseconds of an instant", _INSTANTS),
+            (("kind", "error_class", "tier"), "a text", None),
         )
         for name in names
-        if own.get(name) is not None and not fits(own[name])
+        if own.get(name) is not None and not _fits(own[name], fits)
     ]
     if wrong:
         raise ValueError(f"expected {UUID(entry.id)}.json to have in metadata.outlast {'; '.join(wrong)}.")
 
 
-def _counts(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 1_000_000_000
+_INSTANTS = range(to_us(datetime(9999, 12, 31, tzinfo=UTC)) + 1)
 
 
-def _instants(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LAST_US
-
-
-_LAST_US = to_us(datetime(9999, 12, 31, tzinfo=UTC))
+def _fits(value: Any, numbers: range | None) -> bool:
+    return isinstance(value, str) if numbers is None else type(value) is int and value in numbers
 
 
 def is_json(data: bytes, *, strictly: bool = False) -> bool:

@@ -35,18 +35,12 @@ if TYPE_CHECKING:
 
     from outlast.deadletters.letters import FailureGroups
     from outlast.store import Store
+    from outlast.store.codec import Codec
     from outlast.store.filters import LetterFilter
     from outlast.store.letters import Order
     from outlast.store.records import Claimant, DeadLetterRow, LetterStat, LetterStatus, RunRecord
 
 _PAGE = 500  # letters read, claimed or written at a time
-
-
-class Codec(Protocol):
-    """From a payload to what is stored, and back."""
-
-    def encode(self, value: Any, /) -> bytes: ...
-    def decode(self, data: bytes, /) -> Any: ...
 
 
 class Replay(Protocol):

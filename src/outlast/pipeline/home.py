@@ -43,17 +43,8 @@ if TYPE_CHECKING:
 
         @property
         def name(self) -> str: ...
-        def replayed(
-            self,
-            ids: Sequence[str],
-            /,
-            *,
-            canary: int | None,
-            run_key: str,
-            from_start: bool,
-            sink: Any,
-            watch: Any,
-        ) -> Any: ...
+        @property
+        def replayed(self) -> Callable[..., Any]: ...
 
 
 class Home:

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.records import Checkpoint, Lease, RunRecord, StageMark
 
-_BLOCKED = 0.1  # seconds after which a source is not waited for if a signal comes
 _GOOD = ("completed", "partial_success")  # ends that return
 _THE_END = "the end of the run"  # what could not be recorded
 _WATCH = 0.2  # seconds between two looks of whoever watches
@@ -134,7 +133,7 @@ class Run:
         a signal handler.
         """
         began = self._looking if self.runner is None else self.runner.intake.reading
-        return began is not None and began[0] == get_ident() and perf_counter() - began[1] > _BLOCKED
+        return began is not None and began[0] == get_ident() and perf_counter() - began[1] > self.plan.tuning.blocked
 
     async def go(self) -> RunResult[Any]:
         """Work on it until nothing more can be done."""

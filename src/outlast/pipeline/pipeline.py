@@ -32,7 +32,7 @@ _FOLLOWS = float("0.5")
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
-    from typing import Never, Unpack
+    from typing import Never, TypedDict, Unpack
 
     from outlast.components import Sink, Source, Table
     from outlast.pipeline.results import ItemResult, RunResult
@@ -40,6 +40,16 @@ if TYPE_CHECKING:
     from outlast.store import Store
     from outlast.store.codec import Codec
     from outlast.store.filters import LetterFilter
+
+    class _Options(TypedDict, total=False):
+        app: Home | None
+        failure_budget: float
+        failure_check_interval: int
+        min_success_rate: float
+        min_partial_rate: float
+        spend_limit: Mapping[str, float]
+        final_check: bool
+
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -94,14 +104,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             name: str,
             s1: Stage[..., A, B],
             /,
-            *,
-            app: Home | None = None,
-            failure_budget: float = 0.1,
-            failure_check_interval: int = 1000,
-            min_success_rate: float = 0.95,
-            min_partial_rate: float = 0.5,
-            spend_limit: Mapping[str, float] = ...,
-            final_check: bool = False,
+            **options: Unpack[_Options],
         ) -> Pipeline[A, B]: ...
         @overload
         def __new__(
@@ -110,14 +113,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             s1: Stage[..., A, B],
             s2: Stage[..., B, C],
             /,
-            *,
-            app: Home | None = None,
-            failure_budget: float = 0.1,
-            failure_check_interval: int = 1000,
-            min_success_rate: float = 0.95,
-            min_partial_rate: float = 0.5,
-            spend_limit: Mapping[str, float] = ...,
-            final_check: bool = False,
+            **options: Unpack[_Options],
         ) -> Pipeline[A, C]: ...
         @overload
         def __new__(
@@ -127,14 +123,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             s2: Stage[..., B, C],
             s3: Stage[..., C, D],
             /,
-            *,
-            app: Home | None = None,
-            failure_budget: float = 0.1,
-            failure_check_interval: int = 1000,
-            min_success_rate: float = 0.95,
-            min_partial_rate: float = 0.5,
-            spend_limit: Mapping[str, float] = ...,
-            final_check: bool = False,
+            **options: Unpack[_Options],
         ) -> Pipeline[A, D]: ...
         @overload
         def __new__(
@@ -146,13 +135,7 @@ class Pipeline(Generic[In_contra, Out_co]):
             s4: Stage[..., D, E],
             /,
             *more: Stage[..., Any, Any],
-            app: Home | None = None,
-            failure_budget: float = 0.1,
-            failure_check_interval: int = 1000,
-            min_success_rate: float = 0.95,
-            min_partial_rate: float = 0.5,
-            spend_limit: Mapping[str, float] = ...,
-            final_check: bool = False,
+            **options: Unpack[_Options],
         ) -> Pipeline[A, Any]: ...
 
     def __new__(

@@ -51,6 +51,7 @@ class Tuning:
     chunk: int = 256  # items that are read at a time
     grace: float = 25.0  # seconds that attempts may still take once the run was asked to end
     threads: int = 256
+    blocked: float = 0.1  # seconds after which a source is not waited for if a signal comes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from outlast.work.leases import Heartbeat
 
 _CUT_OFF = ("store_error", "lease_lost", "aborted")  # ends that may leave in a sink what was never committed
-_MOST_OPEN = 16  # runs that are held at a time, each with its sink
+MOST_OPEN = 16  # runs that are held at a time, each with its sink
 _MOST_TABLES = 256
 LOOKED_THROUGH = 1000  # runs, for the one that a sink belongs to
 _ALL = 1 << 40
@@ -438,7 +438,7 @@ class Origins:
         self._bounds = bounds
         self._elsewhere = elsewhere
         self._given = given
-        self._most = _MOST_OPEN if given is None else 1
+        self._most = MOST_OPEN if given is None else 1
         self._open: dict[str, Origin] = {}
         self._barred: dict[str, str] = {}
         self._unknown: set[str] = set()

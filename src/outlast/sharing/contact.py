@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     Change: TypeAlias = Callable[[Mapping[str, Any] | None, float], tuple[Mapping[str, Any] | None, T]]
 
 LOOK = 0.25  # seconds between two looks at what is shared
-_LOST = 1.0  # as long as the store cannot be asked
 PATIENCE = 2.0  # seconds that somebody waits for the store before deciding alone
 _IDLE = 10.0  # seconds without anything to do before the thread ends
 
@@ -98,8 +97,9 @@ class Contact:
     while there is something to do. While the commons is `lost`, only that thread goes on trying.
     """
 
-    def __init__(self, commons: Commons) -> None:
+    def __init__(self, commons: Commons, *, retry: float = 1.0) -> None:
         self.commons = commons
+        self._retry = retry  # seconds between two tries while the store cannot be asked
         self.lost = False
         self._said: bool | None = None  # whether the log was told that it is lost
         self._attended: weakref.WeakSet[Attended] = weakref.WeakSet()
@@ -203,7 +203,7 @@ class Contact:
                     self._serve()
                 except Exception as error:  # noqa: BLE001 - whatever it is: everybody who shares something waits for this thread
                     self._unexpected(error)
-                    clock.sleep(_LOST)
+                    clock.sleep(self._retry)
                 else:
                     return
         finally:
@@ -219,12 +219,12 @@ class Contact:
         monotonic = Clock().monotonic
         looked, busy = monotonic() - LOOK, monotonic()
         while True:
-            every = _LOST if self.lost else LOOK
+            every = self._retry if self.lost else LOOK
             self._bell.wait(max(0.0, looked + every - monotonic()) if self._attended else _IDLE)
             while self._tasks:
                 self._answer(self._tasks.popleft())
                 busy = monotonic()
-            if self._attended and monotonic() >= looked + (_LOST if self.lost else LOOK):
+            if self._attended and monotonic() >= looked + (self._retry if self.lost else LOOK):
                 looked = busy = monotonic()
                 self._look_after_all()
             if not self._attended and monotonic() - busy >= _IDLE:

@@ -140,17 +140,17 @@ class Jobs:
         """
         database, given = self._database, [self._checked(job) for job in jobs]
         rows = yield _spelled(database.known_here, (), paramstyle)
+        found: list[Any] = []
         if rows and rows[0][0]:
             rows = yield _spelled(f"select id, {database.now} + {int(ahead_us)} from outlast_store", (), paramstyle)
-        else:
-            rows = ()
-        if [row[0] for row in rows] != [self._store_id()]:
+            found = list(rows[0])
+        if found[:1] != [self._store_id()]:
             message = (
                 f"expected the transaction to be in the database of the store, {database!r}, got: one in another database. "
                 "Only there can the job be enqueued in the same transaction; enqueue it without one, after the commit."
             )
             raise StoreRefused(message, error_class="code_error")
-        now, marks = int(rows[0][1]), ", ".join("?" * len(_TYPES))
+        now, marks = int(found[1]), ", ".join("?" * len(_TYPES))
         made = f"insert into outlast_jobs ({_NEW}) values ({marks}) on conflict (app, kind, unique_key) where {_HELD} do nothing returning id"
         there = f"select id from outlast_jobs where app = ? and kind = ? and unique_key = ? and {_HELD}"
         done: dict[int, Enqueued] = {}

@@ -345,26 +345,17 @@ def _record(row: Any, shards: list[Any]) -> RunRecord:
     added: dict[str, float] = {}
     for text in spent:
         add_to(added, json.loads(text))
+    values: dict[str, Any] = dict(zip(_RUN.split(", "), row, strict=True))
+    started, finished, identity = values.pop("started"), values.pop("finished"), values.pop("identity")
     return RunRecord(
-        number=row[0],
-        id=row[1],
-        pipeline=row[2],
-        run_key=row[3],
-        kind=row[4],
-        status=row[5],
-        reason=row[6],
-        why=row[7],
-        stages=tuple(StageMark(name, version, checkpoint) for name, version, checkpoint in json.loads(row[8])),
-        wanted=row[9],
-        sink=row[10],
-        started_at=from_us(row[11]),
-        finished_at=None if row[12] is None else from_us(row[12]),
-        sink_at=row[14],
-        replayed_by=row[15],
-        elsewhere=json.loads(row[16]) if row[16] else {},
+        stages=tuple(StageMark(*mark) for mark in json.loads(values.pop("stages"))),
+        started_at=from_us(started),
+        finished_at=None if finished is None else from_us(finished),
+        elsewhere=json.loads(values.pop("elsewhere") or "{}"),
         counts=RunCounts(sum(read), *map(sum, counts)),
         source_exhausted=bool(shards) and all(exhausted),
         spent=added,
         passes=max(passes, default=0),
-        identity=None if row[13] is None else json.loads(row[13]),
+        identity=None if identity is None else json.loads(identity),
+        **values,
     )
