@@ -162,7 +162,7 @@ def test_a_job_that_goes_on_after_its_time(app, kind, monkeypatch, caplog):
         body()
         while len(begun) == 1 and not goes_on.is_set():
             try:
-                await asyncio.sleep(0.01)
+                await asyncio.to_thread(goes_on.wait, 0.01)
             except asyncio.CancelledError:
                 continue
         return f"attempt {outlast.current().attempt}"

@@ -22,7 +22,7 @@ def kinds(app, tmp_path):
 
 @pytest.mark.timeout(240)
 def test_a_killed_worker_loses_no_job(app, kinds, tmp_path):
-    """Rows 8, 10, 14, 16, 21: killed between claim and finish; the crash is on record, and another worker goes on at once."""
+    """S1-10; rows 8, 10, 14, 16, 21: killed between claim and finish; the crash is on record, and another worker goes on at once."""
     handle = kinds["hold"].enqueue("a")
     with laborer(app, tmp_path) as process:
         wait_until(lambda: "begins a" in notes(tmp_path), "the job has begun")

@@ -8,18 +8,20 @@ import time
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
+import prometheus_client
 import pytest
 
 import outlast
 from labor import living, outcomes
 from outlast.jobs.doors import made
+from outlast.observe import prometheus
 from outlast.testing import Faults, capture_events, virtual_time, work
 
 QUICK = outlast.RetryPolicy(max_attempts=3, initial_delay=30.0, jitter=0)
 
 
 def test_jobs_run_to_their_end(app):
-    """S1-15..17: async and sync jobs, results, retries, failures with a dead letter; later attempts too, in virtual time."""
+    """S1-15, S1-16, S1-17: async and sync jobs, results, retries, failures with a dead letter; later attempts too, in virtual time."""
     tries = []
 
     @app.job
@@ -227,7 +229,8 @@ def test_a_queue_has_a_concurrency_of_its_own(app):
     async def busy(name: str) -> None:
         now[name] += 1
         most[name] = max(most[name], now[name])
-        await asyncio.sleep(0.005)
+        for _ in range(20):
+            await asyncio.sleep(0)
         now[name] -= 1
 
     for name in ("a", "b"):
@@ -465,3 +468,30 @@ def test_nothing_is_left_behind(app):
     for thread in left:
         thread.join(100)
     assert living(app) == []
+
+
+def test_what_becomes_of_jobs_is_counted(sqlite_app):
+    """S1-22: retries, final failures, and the time to success."""
+    registry = prometheus_client.CollectorRegistry()
+    uninstall = prometheus.install(registry)
+
+    @sqlite_app.job(retry=QUICK)
+    async def send() -> None:
+        return
+
+    @sqlite_app.job
+    def broken() -> None:
+        raise ValueError("no")
+
+    send.enqueue()
+    broken.enqueue()
+    try:
+        work(sqlite_app, faults=[Faults("send", TimeoutError())])
+        found = {
+            status: registry.get_sample_value("outlast_jobs_total", {"kind": kind, "status": status})
+            for kind, status in (("send", "requeued"), ("send", "succeeded"), ("broken", "failed"))
+        }
+        assert found == {"requeued": 1.0, "succeeded": 1.0, "failed": 1.0}
+        assert 30 <= registry.get_sample_value("outlast_job_success_seconds_total", {"kind": "send"}) < 60
+    finally:
+        uninstall()

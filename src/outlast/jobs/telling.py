@@ -70,7 +70,7 @@ def ended(active: ActiveJob, end: JobEnd, state: str) -> None:
     emit(events.JobRequeued(**who, **error, duration=took, outcome=end.outcome, delay=delay, next_run_at=due))
 
 
-def rescued(jobs: Sequence[Rescued]) -> None:
+def rescued(app: str, jobs: Sequence[Rescued]) -> None:
     """A sweep took jobs from workers that are gone."""
     if not jobs or not heard():
         return
@@ -80,6 +80,7 @@ def rescued(jobs: Sequence[Rescued]) -> None:
         taken = [job for job in jobs if job.owner == worker]
         emit(
             WorkerLost(
+                app=app,
                 worker=worker,
                 jobs=len(taken),
                 failed=sum(job.state == "failed" for job in taken),

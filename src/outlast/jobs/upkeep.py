@@ -93,7 +93,7 @@ class Upkeep:
 
     def _sweep(self) -> None:
         rescued = self._store.sweep(certainly_dead, self._decide, ahead_us=ahead_us())
-        telling.rescued(rescued)
+        telling.rescued(self._store.app, rescued)
         if rescued:
             self._tell(self._woken)
         if self._store.waits_alone(self._versions):

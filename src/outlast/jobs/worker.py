@@ -104,7 +104,8 @@ class Worker:
         self._wishes: deque[None] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._cutting = self._fenced = False
-        self._counts = dict.fromkeys(("succeeded", "failed", "requeued", "lost", "released", "cancelled"), 0)
+        counted = ("succeeded", "failed", "requeued", "lost", "released", "cancelled")
+        self._counts: dict[str, int] = dict.fromkeys(counted, 0)
         self._later: Idle | None = None
         self._error: BaseException | None = None
         self._tenure: Tenure | None = None

@@ -602,6 +602,7 @@ class WorkerLost(Event):
 
     level: ClassVar[str] = "warning"
 
+    app: str
     worker: str
     jobs: int
     failed: int

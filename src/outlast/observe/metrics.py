@@ -138,7 +138,7 @@ STATE = Metric(
 JOBS = Metric(
     "outlast_jobs_total",
     ("kind", "status"),
-    "Jobs that succeeded or failed for good, were requeued after an attempt that failed, given back, snoozed or cancelled.",
+    "Jobs that were claimed, and what became of them: succeeded, failed for good, requeued after an attempt that failed, released (given back), snoozed or cancelled.",
 )
 JOB_SECONDS = Metric(
     "outlast_job_success_seconds_total",
@@ -147,7 +147,7 @@ JOB_SECONDS = Metric(
 )
 WORKERS_LOST = Metric(
     "outlast_workers_lost_total",
-    (),
+    ("app",),
     "Workers of jobs that were found dead, by the process that took their jobs over.",
 )
 # In the order in which they stand above.
@@ -233,6 +233,8 @@ class Samples:
                 yield self._one(LETTERS, event.pipeline or "", status)
             case told.DeadLettersOverThreshold():
                 yield self._one(OVER, str(event.threshold))
+            case told.JobClaimed():
+                yield self._one(JOBS, event.kind, "claimed")
             case told.JobSucceeded():
                 yield self._one(JOBS, event.kind, "succeeded")
                 yield self._one(JOB_SECONDS, event.kind, value=event.since_enqueued)
@@ -242,7 +244,7 @@ class Samples:
                 put_off = event.outcome in {"released", "snoozed"}
                 yield self._one(JOBS, event.kind, event.outcome if put_off else "requeued")
             case told.WorkerLost():
-                yield self._one(WORKERS_LOST)
+                yield self._one(WORKERS_LOST, event.app)
             case told.RunFinished():
                 yield self._one(RUNS, event.pipeline or "", event.status)
             case told.RunEvent():
