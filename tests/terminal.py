@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -33,6 +34,7 @@ class Terminal:
         )
         os.close(theirs)
         self.written = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
 
     def __enter__(self):
         return self
@@ -60,7 +62,7 @@ class Terminal:
             more = os.read(self._ours, 65_536)
         except OSError:  # how a pty says that nobody has it open any more
             return False
-        self.written += more.decode()
+        self.written += self._decoder.decode(more)
         return bool(more)
 
     def screen(self) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import html
 import json
-import os
 import re
 import shlex
 import signal
@@ -13,7 +12,6 @@ import sqlite3
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,10 +21,8 @@ from forked import Forked
 from outlast.cli.running import exit_code
 from outlast.store import open_store
 from sharing import Process
+from shells import Shell
 from tables import table
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 APP = """
 import sys
@@ -64,44 +60,9 @@ strange = "no pipeline"
 """
 
 
-class Shell:
-    """A folder with an app, some input, and a store of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "app.py").write_text(APP)
-        self.env = {key: value for key, value in os.environ.items() if key not in {"OUTLAST_STORE", "COLUMNS"}}
-        self.env |= {"NO_COLOR": "1", "PYTHONPATH": ""}
-
-    def write(self, *texts: str, name: str = "in.jsonl") -> None:
-        rows = [json.dumps({"id": number, "text": text}) for number, text in enumerate(texts)]
-        (self.folder / name).write_text("".join(f"{row}\n" for row in rows))
-
-    def start(self, line: str, **options: object) -> subprocess.Popen[str]:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        command = [sys.executable, "-m", "outlast.cli", *shlex.split(line)]
-        # A variable for the interpreter needs one that has just started.
-        start = subprocess.Popen if any(name.startswith("PYTHON") for name in options) else Forked
-        return start(command, cwd=self.folder, env=self.env | options, text=True, **pipes)
-
-    def __call__(self, line: str, stdin: str = "", **options: str) -> subprocess.CompletedProcess[str]:
-        with self.start(line, **options) as process:
-            try:
-                out, err = process.communicate(stdin, timeout=200)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
-        return subprocess.CompletedProcess(line, process.returncode, out, err)
-
-    def json(self, line: str) -> object:
-        done = self(f"{line} --json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-
 @pytest.fixture
 def shell(tmp_path):
-    return Shell(tmp_path)
+    return Shell(tmp_path, {"app.py": APP})
 
 
 # --- run ---
@@ -408,7 +369,7 @@ def test_resume_knows_how_the_run_was_started_from_anywhere(shell, tmp_path):
     store = f"--store {shell.folder}/.outlast/outlast.db"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    other = Shell(elsewhere)
+    other = Shell(elsewhere, {"app.py": APP})
     unknown = other(f"resume yesterday {store}")
     assert (unknown.returncode, "expected the id or the key of a run, got: 'yesterday'" in unknown.stderr) == (2, True)
     (elsewhere / "program.py").write_text(APP + "reviews.run([{'id': 1, 'text': 'good'}], run_key='mine')\n")

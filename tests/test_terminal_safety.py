@@ -9,13 +9,16 @@ import re
 import subprocess
 import sys
 import unicodedata
+from dataclasses import replace
 
 import pytest
 
 import outlast
+from job_rows import end, enqueued, finished, new, worker
 from outlast.kernel.redact import harmless, in_json, masked, plain, sanitise
 from outlast.store.records import EventRow
 from outlast.testing import capture_events
+from stores import letter as dead_letter
 from stores import sql
 from tables import table
 from terminal import SOURCE, Terminal
@@ -67,6 +70,13 @@ def hostile(tmp_path):
     store = app.store
     name = HOSTILE.replace("\0", "\ufffd").encode(errors="replace").decode()
     store.save_state("watched_breaker", HOSTILE, {"state": "open", "reason": HOSTILE}, expect=0)
+    enqueued(store, new(app.codec.encode({HOSTILE: HOSTILE}), queue=name, kind=name, key=name))
+    lease = worker(store, f"{name}/x:{name}:y")
+    (taken,) = store.turn(lease, [], {name: 1}, {name: 1}).claimed
+    told = {"error": name, "error_type": name, "error_class": name}
+    assert finished(store, lease, end(taken, "failed", letter=dead_job(taken, name), **told)) == ()
+    enqueued(store, new(app.codec.encode({"a": 1}), queue=name, kind=name))
+    store.pause_queue(name)
     store.add_events([EventRow("e" * 32, "run_finished", 1, result.id, {"why": HOSTILE, HOSTILE: 1})])
     for change in (
         "outlast_runs set pipeline = ?, why = ?",
@@ -77,9 +87,16 @@ def hostile(tmp_path):
         "outlast_items set reason = ?, key = seq || ?",
     ):
         sql(store, f"update {change}", name, name)
+    sql(store, "update outlast_job_attempts set outcome = ?, worker = ?", name, name)
     sql(store, "update outlast_runs set stages = ?", json.dumps([{"name": name, "version": name, "checkpoint": False}]))
     store.close()
     return tmp_path, result.id
+
+
+def dead_job(job, name):
+    """Its dead letter."""
+    kept = dead_letter(job.id, seq=None, pipeline=name, stage=name, item_key=str(job.id), kind="job", error=name)
+    return replace(kept, id="d" * 32, payload=job.payload)
 
 
 def commands(run: str, letter: str) -> list[list[str]]:
@@ -99,8 +116,15 @@ def commands(run: str, letter: str) -> list[list[str]]:
         ["dlq", "stats"],
         ["events"],
         ["breaker", "list"],
+        ["dlq", "show", "d" * 32],
+        ["jobs", "list"],
+        ["jobs", "show", "1"],
+        ["jobs", "show", "2"],
+        ["jobs", "stats"],
+        ["jobs", "workers"],
     ]
     revealing = [["runs", "items", run], ["runs", "errors", run], ["dlq", "list"], ["dlq", "show", letter]]
+    revealing += [["jobs", "list"], ["jobs", "show", "1"]]
     told = [
         ["pause", run],
         ["resume", run],
@@ -110,6 +134,14 @@ def commands(run: str, letter: str) -> list[list[str]]:
         ["dlq", "export", "out"],
         ["breaker", "isolate", "none such\x1b[2J", "--reason", "x"],
         ["runs", "show", "none such\x1b[2J"],
+        ["dlq", "replay", "d" * 32],
+        ["jobs", "show", "none such\x1b[2J"],
+        ["jobs", "requeue", "1", "2", "77"],
+        ["jobs", "cancel", "1", "2"],
+        ["jobs", "pause", "none such\x1b[2J"],
+        ["jobs", "resume", "none such\x1b[2J"],
+        ["enqueue", "jobs.py:x\x1b[2J", "--arg", "a\x1b[2J=1"],
+        ["enqueue", "shop.py:label", "--arg", "a\x1b[2J=1", "--arg", "b=\x1b[2J", "--queue", "q\x1b[2J"],
         ["cancel", run],
     ]
     return [
@@ -124,7 +156,9 @@ def commands(run: str, letter: str) -> list[list[str]]:
 def test_no_command_sends_a_terminal_what_it_obeys(hostile):
     """H6: every command over a store that somebody else has filled, on a terminal and through a pipe."""
     folder, run = hostile
-    letter = outlast.App("shop", store=f"sqlite:///{folder}/.outlast/outlast.db").dead_letters.ids().__next__()
+    app = outlast.App("shop", store=f"sqlite:///{folder}/.outlast/outlast.db")
+    letter = next(one.id for one in app.dead_letters.find() if one.kind == "item")
+    (folder / "shop.py").write_text("import outlast\napp = outlast.App('shop')\n\n@app.job\ndef label(b: int): ...\n")
     lines = commands(run, letter)
     (folder / "commands.json").write_text(json.dumps(lines))
     (folder / "driver.py").write_text(DRIVER)

@@ -147,7 +147,7 @@ class Process:
         """Have all its threads stand still, and wait until they do. One that has come to its end meanwhile does too."""
         self.signal(signal.SIGSTOP)
         tasks = Path(f"/proc/{self._process.pid}/task")
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, ProcessLookupError):
             while any(_state(task) not in "TtZX" for task in tasks.iterdir()):
                 time.sleep(0.001)
 
@@ -165,7 +165,7 @@ class Process:
 def _state(task: Path) -> str:
     try:
         return (task / "stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:  # it has ended
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
         return "X"
 
 

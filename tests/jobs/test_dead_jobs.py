@@ -197,6 +197,9 @@ def test_a_shell_shows_and_replays_letters_of_jobs(app, send, hands):
     assert f"job          {job.id} (send)" in shown
     assert "run " not in shown
     assert "payload, its arguments" in shown
+    assert "  attempt 1 failed: VendorError: no answer" in shown
+    (attempt,) = json.loads(run(app, "dlq", "show", letter.id[:12], "--json")[1])["history"]
+    assert (attempt["attempt"], attempt["outcome"], attempt["stop_reason"]) == (1, "failed", "exhausted")
     assert f"Send it again: outlast dlq replay {letter.id[:12]}" in shown
     assert "--target" not in shown
     code, said = run(app, "dlq", "replay", letter.id[:12], "--from-start")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -183,6 +184,26 @@ def test_the_result_of_a_failed_job_raises_with_its_own_error_and_its_history(ap
         hands.lease.key,
     )
     assert recently(first.started_at)
+
+
+def test_a_failure_and_its_handle_travel_without_their_store(app, send):
+    """As every error of ours; the address of a store may hold a password."""
+    job = send.enqueue("me")
+    app.jobs.cancel(job.id)
+    with pytest.raises(outlast.JobFailed) as caught:
+        job.result()
+    raw = pickle.dumps(caught.value)
+    assert app.store_url.encode() not in raw
+    copy = pickle.loads(raw)
+    assert (str(copy), copy.__notes__, copy.job.id, copy.job) == (
+        str(caught.value),
+        caught.value.__notes__,
+        job.id,
+        job,
+    )
+    assert problems(lambda: copy.job.status) == [
+        f"this handle was copied without its store. Ask the app {app.name!r} for the job: app.jobs.get(handle.id)."
+    ]
 
 
 def test_the_result_of_a_cancelled_job_raises_too(app, send):

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
 
 import asyncpg
 import psycopg
@@ -26,7 +27,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import outlast
-from outlast.jobs.transactions import _alchemy_dialect
+from outlast.jobs.transactions import _alchemy_dialect, _commits_each
 from tables import table
 
 
@@ -249,6 +250,21 @@ def test_a_job_of_an_async_library_is_there_if_and_only_if_that_commits(postgres
         assert job.kind == "send"
 
 
+def test_many_jobs_in_a_transaction_take_few_statements_and_keep_their_order(app):
+    """Fifty at a time, the first given with the smallest id; keys go one by one."""
+    send = job_of(app)
+    with plain(app, "commit") as transaction:
+        assert send.options(transaction=transaction).enqueue_many({"to": str(n)} for n in range(130)) == 130
+    found = [send.bind_payload(app.store.job(int(job.id)).payload, 1)[1]["to"] for job in app.jobs.find()]
+    assert found[::-1] == [str(n) for n in range(130)]
+    steps = app.store.enqueue_steps([send._new((str(n),), {}) for n in range(130)], paramstyle="qmark")
+    known = app.store.job(int(next(app.jobs.find()).id))
+    answers = [[(1,)], [(app.store._store_id(), known.due_us)], *([(n,) for n in range(size)] for size in (50, 50, 30))]
+    asked = [steps.send(rows)[0].split(" values ")[0] for rows in (None, *answers[: len(answers) - 1])]
+    steps.close()
+    assert [text.startswith("insert into outlast_jobs") for text in asked] == [False, False, True, True, True]
+
+
 def test_a_sync_connection_may_be_used_in_async_code(app):
     """It blocks as the caller's own statements do."""
     send = job_of(app)
@@ -282,6 +298,16 @@ def test_a_connection_that_commits_every_statement_is_refused(app):
         assert problem(lambda: send.options(transaction=connection).enqueue("me")) == said
     engine.dispose()
     assert statuses(app) == []
+
+
+@table(
+    "isolation_level, autocommit, refused",
+    [("", -1, False), (None, -1, True), ("", True, True), (None, True, True), ("DEFERRED", False, False)],
+)
+def test_what_commits_every_statement_in_sqlite(isolation_level, autocommit, refused):
+    """Python 3.12 brought another way to say so, which the older one does not change."""
+    connection = SimpleNamespace(isolation_level=isolation_level, autocommit=autocommit)
+    assert _commits_each(connection) is refused
 
 
 def test_an_asyncpg_connection_without_a_transaction_is_refused(postgres_app):

@@ -399,7 +399,7 @@ def test_statements_are_spelled_for_each_kind_of_driver(store):
     steps.send([(True,)])
     (found,) = sql(store, "select id from outlast_store")
     statement, parameters = steps.send([(*found, 5)])
-    assert "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) on conflict" in statement
+    assert "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) returning id" in statement
     assert ("?" in statement, len(parameters), parameters[6:8]) == (False, 10, (5, b"?"))
 
 

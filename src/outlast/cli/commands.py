@@ -15,6 +15,7 @@ import typer
 from rich.table import Table
 
 from outlast import __version__
+from outlast.cli.jobs import enqueue, jobs
 from outlast.cli.letters import dlq
 from outlast.cli.options import AsJson  # noqa: TC001 - typer reads the annotations
 from outlast.cli.output import print_json, refuse
@@ -56,10 +57,12 @@ def main(
 
 app.command("run")(run)
 app.command("resume")(resume)
+app.command("enqueue")(enqueue)
 app.command("pause")(pause)
 app.command("cancel")(cancel)
 runs.command("report")(report_run)
 app.add_typer(runs)
+app.add_typer(jobs)
 app.add_typer(dlq)
 app.add_typer(breaker)
 app.command("events")(events)

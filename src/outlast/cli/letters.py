@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outlast.cli.options import AppName, AsJson, Limit, Progress, Reason, StoreUrl, Target  # noqa: TC001 - typer reads the annotations
-from outlast.cli.output import Code, hint, moment, print_block, print_found, print_json, refuse, say
+from outlast.cli.output import NO_WORKER, Code, hint, moment, print_block, print_found, print_json, refuse, say
 from outlast.cli.stores import opened, stored_at
 from outlast.kernel.redact import masked, to_json
 from outlast.report.views import Plain, letter_document, letter_view_document, slots_document
@@ -203,7 +203,8 @@ def show_letter(
     job = letter.kind == "job"
     say(f"dead letter  {letter.id}  ({letter.status})")
     if job:
-        say(f"job          {letter.item_key} ({letter.pipeline})")
+        state = "" if view.job is None else f", {view.job.job.status} in the queue {view.job.job.queue}"
+        say(f"job          {letter.item_key} ({letter.pipeline}){state}")
     else:
         say(f"item         {letter.item_key} of {letter.pipeline}, failed at {letter.stage}")
     say(f"error        {letter.error_type} ({letter.error_class}): {letter.error}")
@@ -236,6 +237,9 @@ def show_letter(
         named = "" if attempt.stage >= len(held_by.stages) else f" ({held_by.stages[attempt.stage].name})"
         where = f" in the replay {held_by.run_key}" if held_by.kind == "replay" else ""
         say(f"  attempt {attempt.number} at stage {attempt.stage + 1}{named}{where}: {what}")
+    for made in () if view.job is None else view.job.attempts:
+        what = "" if made.error is None else f": {made.error_type}: {made.error}"
+        say(f"  attempt {made.number} {made.outcome}{what}")
     if letter.unstored is not None:
         begins = "cannot be replayed" if letter.begins_at is None else f"a replay begins at {letter.begins_at}"
         say(f"input        not stored: {letter.unstored}; {begins}")
@@ -250,6 +254,8 @@ def show_letter(
         hint(f"Give it an input: outlast dlq edit {letter.id[:12]} --payload JSON --reason ...")
     elif letter.status == "open":
         hint(f"Send it again: {shlex.join(['outlast', 'dlq', 'replay', letter.id[:12], *code])}")
+    if view.job is not None:
+        hint(f"Its job: {shlex.join(['outlast', 'jobs', 'show', letter.item_key, *code])}")
 
 
 @dlq.command("edit")
@@ -316,7 +322,7 @@ def replay_letters(
         where = _named(views, where)
         if before is None and _first_kind(letters, known, where) == "job":
             only = {"--from-start": from_start, "--output": output, "--run-key": run_key, "--target": target}
-            _replay_jobs(letters, known, where, canary, only, as_json=as_json)
+            _replay_jobs(views, known, where, canary, only, as_json=as_json)
             return
         first = None if before is not None else _owner(letters, known, where)
         owner = where.pop("pipeline", None) or (first if before is None else before.pipeline)
@@ -488,7 +494,7 @@ def _first_kind(letters: DeadLetters, known: list[str] | None, where: LetterFilt
 
 
 def _replay_jobs(
-    letters: DeadLetters,
+    views: Views,
     known: list[str] | None,
     where: LetterFilter,
     canary: int | None,
@@ -499,13 +505,15 @@ def _replay_jobs(
     given = [name for name, value in only_for_runs.items() if value]
     if given:
         refuse(f"expected no {' or '.join(given)} for dead letters of jobs: they are put back into the queue.")
-    done = letters.replay(ids=known, canary=canary, check=False, **where)
+    done = views.letters().replay(ids=known, canary=canary, check=False, **where)
     if as_json:
         print_json({"requeued": list(done.requeued), "left": dict(done.left), "why": done.why, "canary": done.canary})
     else:
         say(done.why[0].upper() + done.why[1:])
         for letter_id, reason in islice(done.left.items(), 20):
             say(f"  {letter_id[:12]}  {reason}")
+        if done.requeued and views.jobs.idle():
+            hint(NO_WORKER)
     if done.canary == "failed":
         raise typer.Exit(Code.FAILED)
     if done.left:

@@ -20,15 +20,13 @@ StoreUrl = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="Where runs are kept: sqlite:///path or postgresql://... Default: OUTLAST_STORE, else .outlast/outlast.db.",
+        help="Where runs and jobs are kept: sqlite:///path or postgresql://... Default: OUTLAST_STORE, else .outlast/outlast.db.",
         show_default=False,
     ),
 ]
 AppName = Annotated[
     str | None,
-    typer.Option(
-        "--app", metavar="NAME", help="The App whose runs are meant, where a store has several.", show_default=False
-    ),
+    typer.Option("--app", metavar="NAME", help="The App that is meant, where a store has several.", show_default=False),
 ]
 Progress = Annotated[
     bool | None,

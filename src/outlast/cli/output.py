@@ -36,6 +36,9 @@ class Code(IntEnum):
     TERMINATED = 143
 
 
+NO_WORKER = "No worker is running. Start one: outlast worker TARGET"
+
+
 def console() -> Screen:
     """Where people read; a pipe gets whole lines, however long, unless COLUMNS says otherwise."""
     pipe = not sys.stdout.isatty() and "COLUMNS" not in os.environ

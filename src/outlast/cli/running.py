@@ -16,6 +16,7 @@ import typer
 from outlast.cli.options import AppName, AsJson, Progress, Run, StoreUrl, Target  # noqa: TC001 - typer reads the annotations
 from outlast.cli.output import Code, hint, print_json, refuse, say
 from outlast.cli.stores import opened, stored_at
+from outlast.cli.targets import PIPELINE, loaded
 from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
 from outlast.kernel.redact import mask
@@ -102,7 +103,7 @@ def run(
     problems += _wrong_input(read) + _wrong_output(sink)
     if run_key is not None and not run_key.strip():
         problems.append("expected --run-key to be a name, got: an empty one.")
-    pipeline = _loaded(target, store, problems)
+    pipeline = loaded(target, PIPELINE, store, problems)
     if problems or pipeline is None:
         refuse(*problems)
     key = run_key or _new_key()
@@ -204,7 +205,7 @@ def resume(
         )
         return
     problems = _wrong_input(command) + _wrong_output(command.get("output"))
-    pipeline = _loaded(command["target"], store, problems)
+    pipeline = loaded(command["target"], PIPELINE, store, problems)
     if pipeline is not None and pipeline.name != record.pipeline:
         problems.append(f"expected the pipeline {record.pipeline!r}, but {command['target']} is {pipeline.name!r}.")
     if problems or pipeline is None:
@@ -235,7 +236,7 @@ def replay(
     if target is None:
         target = _last_target(store, app, owner)
     problems: list[str] = []
-    pipeline = _loaded(target, store, problems)
+    pipeline = loaded(target, PIPELINE, store, problems)
     if pipeline is not None and owner is not None and pipeline.name != owner:
         problems.append(f"expected the pipeline {owner!r}, but {target} is {pipeline.name!r}.")
     problems += _wrong_output(sink)
@@ -360,24 +361,6 @@ def _wrong_output(sink: str | None) -> list[str]:
             f"expected --output to be in a folder that is there, got: {sink!r}. Make it first: mkdir -p {shlex.quote(str(path.parent))}"
         )
     return problems
-
-
-def _loaded(target: str, store: str | None, problems: list[str]) -> Pipeline[Any, Any] | None:
-    """The pipeline, with `--store` taking the place of the environment's before any App is made."""
-    from outlast.cli.targets import load
-
-    if store is not None:
-        os.environ["OUTLAST_STORE"] = store
-    try:
-        pipeline = load(target)
-    except ConfigurationError as wrong:
-        problems += wrong.problems
-        return None
-    if store is not None and pipeline.app.store_url != store:
-        problems.append(
-            f"{target} says itself where its runs are kept, and --store says otherwise: leave one of them out."
-        )
-    return pipeline
 
 
 def _new_key() -> str:

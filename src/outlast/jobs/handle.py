@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from outlast.errors import ConfigurationError, OutlastError
 from outlast.kernel.clock import ahead_us as ahead_us  # noqa: PLC0414 - the worker finds it here
@@ -126,11 +126,15 @@ class JobHandle(Generic[T_co]):
     def __repr__(self) -> str:
         return f"<JobHandle {self.id} of {self._home.name!r}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the way to its store: that may hold a password, and elsewhere there may be none.
+        return _elsewhere, (self._home.name, self._number)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, JobHandle) and (self._home, self._number) == (other._home, other._number)
+        return isinstance(other, JobHandle) and (self._home.name, self._number) == (other._home.name, other._number)
 
     def __hash__(self) -> int:
-        return hash((id(self._home), self._number))
+        return hash((self._home.name, self._number))
 
     @property
     def id(self) -> str:
@@ -246,6 +250,28 @@ class JobHandle(Generic[T_co]):
             "\n".join([*kind, *why, what, *lines]) if history else "\n".join([*kind, *why, "no attempt on record"])
         )
         return failed
+
+
+class _Elsewhere:
+    """The app of a handle that has come from another process, or is a copy."""
+
+    kinds: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        message = (
+            f"this handle was copied without its store. Ask the app {self.name!r} for the job: app.jobs.get(handle.id)."
+        )
+        raise ConfigurationError(message)
+
+
+def _elsewhere(name: str, number: int) -> JobHandle[Any]:
+    home: Any = _Elsewhere(name)
+    return JobHandle(home, number)
 
 
 class _Waits:

@@ -134,42 +134,34 @@ class BoundJob(Generic[P, T]):
                 "All of them would be the same job."
             )
             raise ConfigurationError(message)
-        made: list[NewJob] = []
-        problems: list[Problem] = []
         if isinstance(arguments, Mapping):
             message = (
                 "expected an iterable with the keyword arguments of each job, got: one mapping. Write [...] around it."
             )
             raise ConfigurationError(message)
+        made: list[NewJob] = []
+        problems: list[Problem] = []
         for place, given in enumerate(arguments):
             try:
-                if not isinstance(given, Mapping):
-                    problems.append(
-                        Problem((), "the keyword arguments of a job as a mapping", a_value_of(given)).within(place)
-                    )
-                    continue
+                if type(given) is not dict and not isinstance(given, Mapping):
+                    wrong = Problem((), "the keyword arguments of a job as a mapping", a_value_of(given))
+                    raise ConfigurationError([wrong])
                 made.append(self._made(self._job.arguments((), given)))
-            except ConfigurationError as wrong:
-                problems += [problem.within(place) for problem in wrong.details]
-            if len(problems) >= MOST_PROBLEMS:
-                break
+            except ConfigurationError as error:
+                problems += [problem.within("arguments", place) for problem in error.details]
+                if len(problems) >= MOST_PROBLEMS:
+                    break
         if problems:
-            raise ConfigurationError([problem.within("arguments") for problem in problems])
+            raise ConfigurationError(problems)
         return made
 
     def _made(self, arguments: Mapping[str, Any]) -> NewJob:
 
-        job, options = self._job, self._options
-        key = options.unique_key
-        return NewJob(
-            queue=options.queue or job.queue,
-            kind=job.kind,
-            version=job.version,
-            priority=options.priority,
-            delay_us=options.delay_us,
-            payload=job.encode_arguments(arguments),
-            unique_key=job.key_of(key, arguments) if callable(key) else key,
-        )
+        job = self._job
+        key, delay_us, priority, queue, _ = self._options
+        unique = job.key_of(key, arguments) if callable(key) else key
+        payload = job.encode_arguments(arguments)
+        return NewJob(queue or job.queue, job.kind, job.version, priority, delay_us, payload, unique)
 
 
 class Job(BoundJob[P, T]):

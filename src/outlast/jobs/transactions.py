@@ -135,11 +135,17 @@ def _ask_sqlite(home: JobHome, caller: Caller) -> Asking:
                 "expected the store to be made before the transaction that enqueues into it, got: a database without its tables. "
                 "Open it once when the program starts: `app.store`, or `outlast migrate` in a shell."
             )
-    elif caller.raw.isolation_level is None and getattr(caller.raw, "autocommit", -1) != 0:
+    elif _commits_each(caller.raw):
         raise ConfigurationError(_AUTOCOMMIT)
     else:
         _ = home.store  # made, if need be, while nobody waits for it
         yield "begin immediate", ()  # it writes next; a later lock could be refused
+
+
+def _commits_each(connection: Any) -> bool:
+    """Whether a connection of SQLite begins no transaction by itself. Since Python 3.12 there are two ways to say so."""
+    said = getattr(connection, "autocommit", -1)  # -1: as it was before
+    return connection.isolation_level is None if said == -1 else bool(said)
 
 
 _AUTOCOMMIT = (

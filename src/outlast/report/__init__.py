@@ -6,7 +6,7 @@ it took.
     outlast.report.read(app, "2026-11-15").errors
     outlast.report.story(app, "2026-11-15", "order-4711").lines()
 
-    views      what is asked of a store, and its JSON: runs, items, dead letters, events, breakers
+    views      what is asked of a store, and its JSON: runs, items, dead letters, events, breakers; jobs: those
     model      a report as values: the JSON of ``outlast runs report --json``
     gather     from what the store counted to a report
     story      one item's way in sentences

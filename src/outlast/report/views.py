@@ -2,7 +2,7 @@
 What a store has on record, as the command line and a desk ask for it: values, and the documents that programs get of
 them.
 
-    Views          runs and what is in them, dead letters, events, breakers; and wishes to what is running
+    Views          runs and what is in them, dead letters, events, breakers; and wishes to what is running; jobs: `jobs`
     run_document   and its like: a value as a document for programs
 """
 
@@ -16,6 +16,7 @@ from outlast.errors import ConfigurationError, OutlastError
 from outlast.kernel.clock import here
 from outlast.kernel.redact import masked, sanitise
 from outlast.observe.events import canonical
+from outlast.report.jobs import JobViews, job_attempt_document, process_of
 from outlast.store.codec import Codec
 from outlast.store.faults import StoreError
 from outlast.store.letters import earlier_failures
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from outlast.pipeline import RunResult
     from outlast.pipeline.record.rowerrors import ErrorLine
     from outlast.report import Report, Story
+    from outlast.report.jobs import JobView
     from outlast.store import Store
     from outlast.store.records import AttemptRow, ItemRow, ItemStatus, RunRecord, RunStatus, SharedState
 
@@ -67,6 +69,7 @@ class LetterView(NamedTuple):
     letter: DeadLetter
     tried: Sequence[tuple[RunRecord, AttemptRow]]
     earlier: Sequence[Mapping[str, Any]]
+    job: JobView | None = None  # whose letter it is, if it is one of a job that is still on record
 
 
 class Views:
@@ -82,6 +85,11 @@ class Views:
     def code_option(self, pipeline: str) -> list[str]:
         """What a command needs to find the code of a pipeline."""
         return self._store.code_option(pipeline)
+
+    @property
+    def jobs(self) -> JobViews:
+        """Durable jobs, their queues and their workers."""
+        return JobViews(self._store)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -132,8 +140,7 @@ class Views:
         lease = self._store.run_lease(run.number, 0)
         if lease is None or certainly_dead(lease.owner):
             return None
-        host, _, rest = lease.owner.partition(":")
-        return f"{host.partition('/')[0]}, process {rest.partition(':')[0]}"
+        return process_of(lease.owner)
 
     def problems(self, run: RunRecord) -> FailureGroups:
         """What is failed of a run and open, the largest group first."""
@@ -313,6 +320,8 @@ class Views:
         row = store.letter(letter.id)
         if row is None:
             return LetterView(letter, (), ())
+        if (job := self.jobs.of_letter(row)) is not None:
+            return LetterView(letter, (), list(earlier_failures(row)), job)
         own = [] if letter.run_id is None or row.seq is None else [(letter.run_id, row.seq)]
         held = [(store.run(run_id), seq) for run_id, seq in (*own, *store.replays_of(row))]
         tried = [(run, attempt) for run, seq in held if run is not None for attempt in store.attempts(run.number, seq)]
@@ -396,6 +405,8 @@ def letter_view_document(view: LetterView, *, reveal: bool = False) -> dict[str,
     hidden = () if reveal else ("source", "earlier")
     metadata = {name: value for name, value in view.letter.metadata.items() if name not in hidden}
     history = [attempt_document(attempt, run) | {"run": run.id} for run, attempt in view.tried]
+    if view.job is not None:
+        history = [job_attempt_document(attempt) for attempt in view.job.attempts]
     return letter_document(view.letter, reveal=reveal) | {"metadata": metadata, "history": history}
 
 

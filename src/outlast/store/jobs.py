@@ -53,6 +53,7 @@ _ROW = (
 )
 _ATTEMPT = "job, number, token, worker, started, took, outcome, error_class, error_type, error, stop_reason, next_run"
 _CHUNK = 5000  # rows in one statement
+_TOGETHER = 50  # of the caller's: each has ten parameters, and not every SQLite takes more than 999
 _COUNTED = 1000  # jobs that are due, when somebody asks whether there are any
 
 
@@ -154,7 +155,17 @@ class Jobs:
         made = f"insert into outlast_jobs ({_NEW}) values ({marks}) on conflict (app, kind, unique_key) where {_HELD} do nothing returning id"
         there = f"select id from outlast_jobs where app = ? and kind = ? and unique_key = ? and {_HELD}"
         done: dict[int, Enqueued] = {}
-        for place in sorted(range(len(given)), key=lambda place: _by_key(given[place])):
+        plain = [place for place, job in enumerate(given) if job.unique_key is None]
+        for first in range(0, len(plain), _TOGETHER):
+            chunk = plain[first : first + _TOGETHER]
+            rows = yield _spelled(
+                f"insert into outlast_jobs ({_NEW}) values {', '.join([f'({marks})'] * len(chunk))} returning id",
+                tuple(value for place in chunk for value in _values(self.app, given[place], now)),
+                paramstyle,
+            )
+            ids = sorted(row[0] for row in rows)  # ids are given out in the order of the rows
+            done |= {place: Enqueued(id_, new=True) for place, id_ in zip(chunk, ids, strict=True)}
+        for place in sorted(set(range(len(given))) - done.keys(), key=lambda place: _by_key(given[place])):
             values = _values(self.app, given[place], now)
             while place not in done:
                 rows = yield _spelled(made, values, paramstyle)

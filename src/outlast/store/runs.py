@@ -34,7 +34,18 @@ if TYPE_CHECKING:
 
 _RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished, identity, sink_at, replayed_by, elsewhere"
 _SHARD = "run, passes, read, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
-_OF_APPS = ("outlast_runs", "outlast_dead_letters", "outlast_states")
+_OF_APPS = ("outlast_runs", "outlast_dead_letters", "outlast_states", "outlast_queues")
+# Jobs, as their indexes have them: there may be millions, and an app is one step in each.
+_JOBS_OF_APPS = tuple(
+    f"outlast_jobs where state {state}"
+    for state in (
+        "= 'ready'",
+        "= 'waiting'",
+        "= 'alone'",
+        "in ('processing', 'held')",
+        "in ('succeeded', 'failed', 'cancelled')",
+    )
+)
 _FEWEST = 4  # digits of an id by which a run is known
 _SHARD_IS = "run = ? and shard = ?"
 
@@ -45,9 +56,15 @@ class Runs(Leases):
     # -- apps ----------------------------------------------------------------------------------------------------------
 
     def apps(self) -> list[str]:
-        """The apps that have anything in this store: runs, dead letters, or things that their processes share."""
+        """The apps that have anything in this store: runs, jobs, dead letters, or things that their processes share."""
         every = " union ".join(f"select app from {table}" for table in _OF_APPS)
-        return sorted(row[0] for row in self._database.rows(every))
+        found = {row[0] for row in self._database.rows(every)}
+        for jobs in _JOBS_OF_APPS:
+            last: str | None = ""
+            while last is not None:
+                found.add(last)
+                (last,) = self._database.row(f"select min(app) from {jobs} and app > ?", last)
+        return sorted(found - {""})
 
     def app_option(self) -> list[str]:
         """What a command needs to find this app: its name, where the store has several."""
@@ -55,9 +72,9 @@ class Runs(Leases):
 
     def has_app(self, name: str) -> bool:
         """Whether this app has anything here: cheap, whatever others have."""
+        places = [*(f"{table} where" for table in _OF_APPS), *(f"{jobs} and" for jobs in _JOBS_OF_APPS)]
         return any(
-            self._database.row(f"select 1 from {table} where app = ? limit 1", storable(name)) is not None
-            for table in _OF_APPS
+            self._database.row(f"select 1 from {place} app = ? limit 1", storable(name)) is not None for place in places
         )
 
     # -- runs ----------------------------------------------------------------------------------------------------------
