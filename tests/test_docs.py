@@ -121,6 +121,7 @@ PAGE_OF = dict.fromkeys(("components", "deadletters", "pipeline"), "runs.md") | 
     "jobs.handle": "jobs.md",
     "jobs.job": "jobs.md",
     "jobs.queue": "jobs.md",
+    "jobs.worker": "jobs.md",
     "pipeline.errors": "errors.md",
     "rows": "rows.md",
 }

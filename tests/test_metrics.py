@@ -45,6 +45,7 @@ FAILURE = STEP | {
     "error": "reset by peer",
 }
 BREAKER = {"breaker": "api", "failure_count": 5, "reason": "5 failures in a row"}
+JOB = {"job_id": "17", "kind": "send", "queue": "mail", "attempt": 1, "max_attempts": 4}
 SAMPLES = [
     told.StepRetryAttempt(**FAILURE, next_delay=1.5, next_attempt_at=AT),
     told.StepRetryExhausted(**FAILURE, reason="exhausted"),
@@ -78,6 +79,11 @@ SAMPLES[6:6] = [
     told.DeadLetterEnqueue(**RUN, **ITEM, **ERROR, letter_id="d"),
     told.DeadLetterReplay(**RUN, **ITEM, letter_id="d", status="resolved"),
     told.DeadLettersOverThreshold(count=12, threshold=10, oldest_at=AT),
+    told.JobClaimed(**JOB, worker="w"),
+    told.JobRequeued(**JOB, **ERROR, outcome="failed", duration=1.0, delay=30.0, next_run_at=AT),
+    told.JobSucceeded(**JOB, duration=1.0, since_enqueued=31.5),
+    told.JobFailed(**JOB, **ERROR, duration=1.0, reason="permanent"),
+    told.WorkerLost(app="shop", worker="w", jobs=3, failed=1, job_ids=("17",)),
 ]
 
 

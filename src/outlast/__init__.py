@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from outlast.jobs.job import Job as Job
     from outlast.jobs.queue import Jobs as Jobs
     from outlast.jobs.queue import QueueStats as QueueStats
+    from outlast.jobs.worker import WorkResult as WorkResult
     from outlast.kernel.aliases import Category as Category
     from outlast.kernel.aliases import ErrorSpec as ErrorSpec
     from outlast.kernel.aliases import Jitter as Jitter
@@ -103,6 +104,7 @@ _ROOMS = {
     "jobs.handle": "AttemptRow JobFailed JobHandle JobNotFound ResultTimeoutError",
     "jobs.job": "BoundJob Job",
     "jobs.queue": "Jobs QueueStats",
+    "jobs.worker": "WorkResult",
     "kernel.aliases": "Category ErrorSpec Jitter Seconds StopReason",
     "kernel.clock": "Stop",
     "limits": "Limit Rate",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from outlast.calls.guard import Guard
     from outlast.jobs.job import Job, JobDecorator
     from outlast.jobs.queue import Jobs
+    from outlast.jobs.worker import WorkResult
     from outlast.kernel.aliases import Seconds
     from outlast.limits import Limit
     from outlast.policy import RetryPolicy
@@ -206,6 +207,39 @@ class App(Home):
         from outlast.jobs.queue import Jobs
 
         return Jobs(self)
+
+    def work(
+        self,
+        *,
+        queues: Sequence[str] | Mapping[str, int] = (),
+        concurrency: int = 64,
+        until_idle: bool = False,
+        **unknown: Never,
+    ) -> WorkResult:
+        """
+        Work on the jobs of this app in this process, until a signal ends it; with `until_idle`, until none is due or
+        being processed anywhere in these queues. At most `concurrency` run at a time.
+
+        Without `queues` it serves every queue of the app, also those that no job here names. A mapping says how many
+        jobs of each queue may run at a time. Ctrl-C and SIGTERM let running jobs end for 20 seconds and give back the
+        rest, which costs no attempt; a second signal does not wait. Then the signal does what it would have done.
+        """
+        from outlast.jobs.doors import blocking, made
+
+        return blocking(made(self, queues, concurrency, until_idle=until_idle, unknown=unknown))
+
+    async def awork(
+        self,
+        *,
+        queues: Sequence[str] | Mapping[str, int] = (),
+        concurrency: int = 64,
+        until_idle: bool = False,
+        **unknown: Never,
+    ) -> WorkResult:
+        """As `work`, in this event loop and without handlers for signals; cancelled, it gives back what runs."""
+        from outlast.jobs.doors import made
+
+        return await made(self, queues, concurrency, until_idle=until_idle, unknown=unknown).run()
 
     def __repr__(self) -> str:
         # Not the store: its address may hold a password.

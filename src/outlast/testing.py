@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextvars import Context
 
+    from outlast.app import App
+    from outlast.jobs.worker import WorkResult
     from outlast.kernel.clock import Event as Done
     from outlast.kernel.clock import Stop, Timer
     from outlast.observe.events import Event
@@ -364,27 +366,54 @@ def run(
         return pipeline.tested(items, provide, run_key=run_key, item_key=item_key, sink=sink)
 
 
+def work(app: App, /, *, faults: Sequence[Faults] = (), provide: Mapping[Any, Any] = _NOTHING) -> WorkResult:
+    """
+    Do all jobs of the app in virtual time, until nothing is left to do: also those that are due later, and the further
+    attempts of those that fail. What came of each is in the app's store.
+
+    `faults` are those of the jobs by their kinds, in the order of their attempts; `provide` has what jobs would `use`,
+    by the function that would open it. A name in either that the app does not know is a ConfigurationError.
+    """
+    from outlast.jobs.doors import blocking, made
+
+    kinds = app.kinds
+    _known_parts(faults, provide, [*kinds], [job.resources for job in kinds.values()], "job")
+    with virtual_time(), inject(*faults):
+        worker = made(app, (), 64, until_idle=True, due_later=True, provided=provide)
+        return blocking(worker)
+
+
 def _known(pipeline: Pipeline[Any, Any], faults: Sequence[Faults], provide: Mapping[Any, Any]) -> None:
     """Refuse what concerns nothing in the pipeline."""
+    stages = pipeline.stages
+    _known_parts(faults, provide, [stage.name for stage in stages], [stage.resources for stage in stages], "stage")
+
+
+def _known_parts(
+    faults: Sequence[Faults],
+    provide: Mapping[Any, Any],
+    names: Sequence[str],
+    resources: Sequence[Mapping[str, Callable[[], Any]]],
+    what: str,
+) -> None:
     check = Check()
-    stages = [stage.name for stage in pipeline.stages]
     for script in faults:
-        if script.stage not in stages:
+        if script.stage not in names:
             check.add(
                 "faults",
-                f"those of {', '.join(stages)}",
+                f"those of {', '.join(names) or 'nothing'}",
                 Shown(repr(script.stage)),
-                f"{nearest(script.stage, stages).strip()} For a call inside of a stage use outlast.testing.inject.".strip(),
+                f"{nearest(script.stage, names).strip()} For a call inside of a {what} use outlast.testing.inject.".strip(),
             )
-    used = {factory for stage in pipeline.stages for factory in stage.resources.values()}
+    used = {factory for each in resources for factory in each.values()}
     for key in provide:
         if key not in used:
             known = ", ".join(sorted(name_of(factory) for factory in used)) or "nothing"
             check.add(
                 "provide",
-                f"what the stages use ({known}), by the function itself",
+                f"what the {what}s use ({known}), by the function itself",
                 Shown(repr(key) if isinstance(key, str) else name_of(key) if callable(key) else type(key).__name__),
-                "Use provide={function: value}." if used else "No stage has a parameter with use(...).",
+                "Use provide={function: value}." if used else f"No {what} has a parameter with use(...).",
             )
     check.raise_if_any()
 

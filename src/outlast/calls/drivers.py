@@ -123,11 +123,16 @@ def rest(call: Call, seconds: float) -> None:
         clock.skip()
         return
     how: Waited = "granted"
+    aside = call.aside
     try:
+        if aside is not None:
+            aside.leave()
         if turn is not None:
             how = turn.limit.wait(turn, call.patience())
         elif clock.sleep(seconds, stopping.get()):
             how = "stopped"
+        if aside is not None:
+            aside.back()
     except BaseException as interruption:
         call.interrupted_wait(interruption)
         raise
@@ -377,11 +382,16 @@ async def arest(call: Call, seconds: float) -> None:
         clock.skip()
         return
     how: Waited = "granted"
+    aside = call.aside
     try:
+        if aside is not None:
+            aside.leave()
         if turn is not None:
             how = await turn.limit.await_turn(turn, call.patience())
         elif await clock.asleep(seconds, stopping.get()):
             how = "stopped"
+        if aside is not None:
+            await aside.aback()
     except BaseException as interruption:
         call.interrupted_wait(interruption)
         raise

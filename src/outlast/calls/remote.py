@@ -31,8 +31,8 @@ class Elsewhere:
     """
 
     def __init__(self, call: Call) -> None:
-        self._number = call.context().attempt
-        self._max_attempts = call.guard.retry.max_attempts
+        here = call.context()
+        self._number, self._max_attempts = here.attempt, here.max_attempts
         self._key = call.key()
         self._asked = False
         self._notes: Notes | None = None

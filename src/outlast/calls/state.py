@@ -82,6 +82,13 @@ if TYPE_CHECKING:
 
         def fill(self, context: Context) -> None: ...
 
+    class Aside(Protocol):
+        """What a call gives up while it waits, and takes again before it goes on: a slot."""
+
+        def leave(self) -> None: ...
+        def back(self) -> None: ...
+        async def aback(self) -> None: ...
+
     class Begun(Protocol):
         """A call that is running, here or in the process that asked for this attempt."""
 
@@ -157,6 +164,16 @@ def stop_reason(error: BaseException, /) -> StopReason | None:
     return mark.reason if mark is not None else None
 
 
+def gave_up(error: BaseException, seen: int) -> tuple[StopReason | None, bool]:
+    """
+    Why a call has given up on this error since `latest` was `seen`, and whether it, or one that caused the error, had
+    tried again; (None, False) if none has.
+    """
+    marks = [mark for link in _chain(error) if (mark := _mark_of(link)) is not None and mark.number > seen]
+    own = _mark_of(error)
+    return (own.reason if own in marks and own is not None else None), any(mark.retried for mark in marks)
+
+
 def _mark_of(error: BaseException) -> History | None:
     return raised.fields(error).get(_MARK)
 
@@ -212,6 +229,7 @@ class Call:
     owing: float | None = None  # since when it does
     asked = False  # whether the code has asked for its idempotency key, to send it along
     around: Begun | None = None  # the call that a plain one was made in, and that it speaks for
+    aside: Aside | None = None  # what it gives up while it waits
     has_own_key = False  # whether it has a key and a record of its own, whatever its guard
     _key: str | None = None
 

@@ -65,6 +65,10 @@ class ThreadAttempt:
         """Whether it has not come back yet."""
         return not self._done.is_set()
 
+    def join(self) -> None:
+        """Wait until it has come back, however long that takes."""
+        self._done.wait()
+
     def abandon(self) -> None:
         """Nobody waits for it any more."""
         self.given_up = True

@@ -39,4 +39,5 @@ StopReason: TypeAlias = Literal[
     "generator_started",
     "shutdown",
     "cancelled",
+    "poison",
 ]

@@ -219,6 +219,7 @@ class CallRejected(Event):
     level: ClassVar[str] = "debug"
 
     step_id: str | None = None
+    job_id: str | None = None
     item_id: str | None = None
     by: str
     which: str
@@ -492,6 +493,125 @@ class DeadLettersOverThreshold(Event):
     def sentence(self) -> str:
         """The event for a person's eye."""
         return f"{self.count:,} dead letters are open, more than {self.threshold:,}; the oldest since {self.oldest_at.isoformat()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEvent(Event):
+    """Something that happened to a durable job of this `kind`. `attempt` counts those that are charged."""
+
+    job_id: str
+    kind: str
+    queue: str
+    attempt: int
+    max_attempts: int
+
+    def _which(self) -> str:
+        return f"job {self.job_id} ({self.kind})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobClaimed(JobEvent):
+    """A worker has taken a job and begins with it."""
+
+    level: ClassVar[str] = "debug"
+
+    worker: str
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self._which()}: attempt {self.attempt} of {self.max_attempts} begins"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequeued(JobEvent):
+    """
+    An attempt of a job has ended, and another one is due after `delay` seconds. `outcome` is how it ended: ``failed``,
+    ``timeout``, ``crashed``, ``released`` (given back, nothing was charged) or ``snoozed``. `error` is sanitised.
+    """
+
+    level: ClassVar[str] = "warning"
+
+    outcome: str
+    error: str
+    error_type: str
+    error_class: str
+    duration: float
+    delay: float
+    next_run_at: datetime
+
+    def __post_init__(self) -> None:
+        if self.outcome in {"released", "snoozed"}:
+            self._told_at("info")
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        again = f"again in {self.delay:.3g} s"
+        if self.outcome in {"released", "snoozed"}:
+            why = f": {self.error}" if self.error else ""
+            return f"{self._which()}: {self.outcome}, {again}{why}"
+        what = f"{self.error_type} ({self.error_class}): {self.error}"
+        return f"{self._which()}: attempt {self.attempt} of {self.max_attempts} failed with {what}; {again}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSucceeded(JobEvent):
+    """A job succeeded. Its last attempt took `duration` seconds; `since_enqueued` counts from its enqueueing."""
+
+    level: ClassVar[str] = "debug"
+
+    duration: float
+    since_enqueued: float
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self._which()} succeeded after {self.duration:.3g} s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFailed(JobEvent):
+    """
+    A job failed for good, or an operator has cancelled it while it ran; `reason` says why there is no further attempt.
+    """
+
+    level: ClassVar[str] = "error"
+
+    error: str
+    error_type: str
+    error_class: str
+    duration: float
+    reason: str | None
+
+    def __post_init__(self) -> None:
+        if self.reason == "cancelled":
+            self._told_at("info")
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        if self.reason == "cancelled":
+            return f"{self._which()} was cancelled"
+        what = f"{self.error_type} ({self.error_class}): {self.error}"
+        return f"{self._which()} failed after attempt {self.attempt} of {self.max_attempts} with {what}; {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerLost(Event):
+    """
+    A worker of jobs is gone, and another one has taken its `jobs`: `failed` of them are not tried again. `job_ids` has
+    the first twenty.
+    """
+
+    level: ClassVar[str] = "warning"
+
+    app: str
+    worker: str
+    jobs: int
+    failed: int
+    job_ids: tuple[str, ...]
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        failed = f", {self.failed:,} of them have failed for good" if self.failed else ""
+        return f"worker {self.worker} is gone: {self.jobs:,} of its jobs were taken from it{failed}"
 
 
 # Those above from which no other is made, in the order in which they stand there.

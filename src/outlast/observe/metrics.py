@@ -135,6 +135,21 @@ STATE = Metric(
     "1 for the state that a circuit breaker is in, 0 for the others, as far as this process knows.",
     "gauge",
 )
+JOBS = Metric(
+    "outlast_jobs_total",
+    ("kind", "status"),
+    "Jobs that were claimed, and what became of them: succeeded, failed for good, requeued after an attempt that failed, released (given back), snoozed or cancelled.",
+)
+JOB_SECONDS = Metric(
+    "outlast_job_success_seconds_total",
+    ("kind",),
+    "Seconds from the enqueueing of jobs to their success, added up; divided by the jobs that succeeded it is the mean time to success.",
+)
+WORKERS_LOST = Metric(
+    "outlast_workers_lost_total",
+    ("app",),
+    "Workers of jobs that were found dead, by the process that took their jobs over.",
+)
 # In the order in which they stand above.
 METRICS: Final = tuple(one for one in list(globals().values()) if isinstance(one, Metric))
 
@@ -169,7 +184,7 @@ class Sample(NamedTuple):
 
     metric: Metric
     labels: dict[str, str]
-    value: int
+    value: float
 
 
 class Samples:
@@ -218,6 +233,18 @@ class Samples:
                 yield self._one(LETTERS, event.pipeline or "", status)
             case told.DeadLettersOverThreshold():
                 yield self._one(OVER, str(event.threshold))
+            case told.JobClaimed():
+                yield self._one(JOBS, event.kind, "claimed")
+            case told.JobSucceeded():
+                yield self._one(JOBS, event.kind, "succeeded")
+                yield self._one(JOB_SECONDS, event.kind, value=event.since_enqueued)
+            case told.JobFailed():
+                yield self._one(JOBS, event.kind, "cancelled" if event.reason == "cancelled" else "failed")
+            case told.JobRequeued():
+                put_off = event.outcome in {"released", "snoozed"}
+                yield self._one(JOBS, event.kind, event.outcome if put_off else "requeued")
+            case told.WorkerLost():
+                yield self._one(WORKERS_LOST, event.app)
             case told.RunFinished():
                 yield self._one(RUNS, event.pipeline or "", event.status)
             case told.RunEvent():
@@ -260,7 +287,7 @@ class Samples:
             summed[labels] = sample._replace(value=before + value)
         yield from summed.values()
 
-    def _one(self, metric: Metric, *values: str, value: int = 1) -> Sample:
+    def _one(self, metric: Metric, *values: str, value: float = 1) -> Sample:
         labels = {
             label: self._bounded(metric.name, label, said) for label, said in zip(metric.labels, values, strict=True)
         }

@@ -42,7 +42,9 @@ def blocking(run: Run) -> RunResult[Any]:
     problem: BaseException | None = None
     with Signals(lambda: run.wind_down_soon("interrupted"), run.waiting_here) as signals:
         try:
-            result = _elsewhere(run) if _in_loop() else _here(run)
+            result = (
+                elsewhere(lambda: _here(run), lambda: run.wind_down_soon("interrupted")) if in_loop() else _here(run)
+            )
         except BaseException as error:  # noqa: BLE001 - raised below, unless a signal is what ends it
             problem = error
     try:
@@ -155,7 +157,8 @@ def _still_there(number: int, handler: Any) -> Any:
     return handler
 
 
-def _in_loop() -> bool:
+def in_loop() -> bool:
+    """Whether an event loop is running in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -165,12 +168,11 @@ def _in_loop() -> bool:
 
 def _here(run: Run) -> RunResult[Any]:
     with asyncio.Runner() as runner:
-        return _driven_to_its_end(runner.get_loop(), run.go(), lambda: run.wind_down_soon("interrupted"))
+        return to_its_end(runner.get_loop(), run.go(), lambda: run.wind_down_soon("interrupted"))
 
 
-def _driven_to_its_end(
-    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], wind_down: Callable[[], None]
-) -> T:
+def to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], wind_down: Callable[[], None]) -> T:
+    """Run it in this loop to its end, whatever interrupts that: then it winds down first."""
     task = loop.create_task(work)
     interrupted: KeyboardInterrupt | None = None
     while True:
@@ -197,13 +199,14 @@ def _driven_to_its_end(
     return result
 
 
-def _elsewhere(run: Run) -> RunResult[Any]:
-    outcome: list[RunResult[Any]] = []
+def elsewhere(drive: Callable[[], T], wind_down: Callable[[], None]) -> T:
+    """What comes of it in a thread of its own, where no event loop is running."""
+    outcome: list[T] = []
     errors: list[BaseException] = []
 
     def work() -> None:
         try:
-            outcome.append(_here(run))
+            outcome.append(drive())
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             errors.append(error)
         finally:
@@ -219,9 +222,9 @@ def _elsewhere(run: Run) -> RunResult[Any]:
             over.wait()
         except BaseException as interruption:  # noqa: BLE001 - not by a signal that we know of; the run winds down all the same
             interrupted = interrupted or interruption
-            run.wind_down_soon("interrupted")
+            wind_down()
     if interrupted is not None:
-        if outcome:
+        if outcome and isinstance(outcome[0], RunResult):
             mark_with_result(interrupted, outcome[0])
         raise interrupted
     if errors:
@@ -294,7 +297,7 @@ class Stream(Generic[T]):
 
 def stepped(stream: Stream[T]) -> Iterator[ItemResult[T]]:
     """The results for code that is not async. Work goes on while the next one is asked for."""
-    return _pumped(stream) if _in_loop() else _driven(stream)
+    return _pumped(stream) if in_loop() else _driven(stream)
 
 
 def _driven(stream: Stream[T]) -> Iterator[ItemResult[T]]:
@@ -307,7 +310,7 @@ def _driven(stream: Stream[T]) -> Iterator[ItemResult[T]]:
             try:
                 while True:
                     try:
-                        result = _driven_to_its_end(runner.get_loop(), _next(results), stream.wind_down)
+                        result = to_its_end(runner.get_loop(), _next(results), stream.wind_down)
                     except StopAsyncIteration:
                         break
                     except BaseException as error:  # noqa: BLE001 - raised below, unless a signal is what ends it
@@ -320,7 +323,7 @@ def _driven(stream: Stream[T]) -> Iterator[ItemResult[T]]:
                 left = False
             finally:
                 signals.away = False
-                _driven_to_its_end(runner.get_loop(), _closed(results), stream.wind_down)
+                to_its_end(runner.get_loop(), _closed(results), stream.wind_down)
                 _told_outside(signals, stream)
     finally:
         if left:
@@ -370,7 +373,7 @@ def _pumped(stream: Stream[T]) -> Iterator[ItemResult[T]]:
     def work() -> None:
         try:
             with asyncio.Runner() as runner:
-                _driven_to_its_end(runner.get_loop(), pump(), stream.wind_down)
+                to_its_end(runner.get_loop(), pump(), stream.wind_down)
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             passed.put((False, error))
         else:

@@ -8,7 +8,6 @@ import asyncio
 import sys
 from collections import deque
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import replace
 from threading import get_ident
 from time import perf_counter
@@ -49,6 +48,7 @@ from outlast.store.records import ENDED
 from outlast.verdicts import classify
 from outlast.work import leases
 from outlast.work.patience import keep_trying, terms
+from outlast.work.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -157,7 +157,7 @@ class Run:
                 self._items = checked(open_source(self._source), plan.item_key)
             finally:
                 self._looking = None
-        store: Store = await _in_thread(lambda: keep_trying(lambda: plan.home.store, "the store"))
+        store: Store = await in_thread(lambda: keep_trying(lambda: plan.home.store, "the store"))
         now = identity_of(plan, sink)
         try:
             record, lease, before = await self._open(store, sink, now)
@@ -171,7 +171,7 @@ class Run:
                 self._changed = [each.name for each in plan.marks if each.name in {*written, *self._versioned}]
             try:
                 if sink is not None:
-                    record = await _in_thread(lambda: _ready(sink, store, record, lease, before))
+                    record = await in_thread(lambda: _ready(sink, store, record, lease, before))
                 if isinstance(self._source, Chosen):
                     home = self._source.home
                     self._origins = Origins(store, record, lease, plan.bounds, elsewhere=sink is not None, given=home)
@@ -179,29 +179,29 @@ class Run:
             except (OtherKeys, NoKey) as error:
                 why = error_text(error)
                 if before.passes:
-                    await _in_thread(lambda: _as_before(store, lease, before))
+                    await in_thread(lambda: _as_before(store, lease, before))
                 else:
-                    await _in_thread(lambda: _not_begun(store, lease, record, why))
+                    await in_thread(lambda: _not_begun(store, lease, record, why))
                 raise
             except BaseException as error:
                 if self.runner is None:  # it never began: nobody has to wait for the lease to end
                     why = error_text(error)
                     if before.status in ENDED:
-                        await _in_thread(lambda: _as_before(store, lease, before))
+                        await in_thread(lambda: _as_before(store, lease, before))
                     else:
                         ours = not isinstance(error, _SinkFailed)
-                        await _in_thread(lambda: _not_begun(store, lease, record, why, forget=ours))
+                        await in_thread(lambda: _not_begun(store, lease, record, why, forget=ours))
                 raise
             finally:
                 if leases.held(lease):  # ended in the middle of winding down
-                    await _in_thread(lambda: _left_behind(store, lease, record))
+                    await in_thread(lambda: _left_behind(store, lease, record))
         except _SinkFailed as failed:
             books = Accounting(plan.bounds, failed.record.counts, failed.record.spent)
             why = f"{failed}; run it again with run_key={failed.record.run_key!r} to go on"
             return self._told(store, failed.record, books, "failed", "store_error", why, failed.error)
         finally:
             if self._origins is not None:
-                await _in_thread(self._origins.close)
+                await in_thread(self._origins.close)
             if sink is not None:
                 close(sink)
 
@@ -209,20 +209,20 @@ class Run:
         """The run, leased. Who is cancelled meanwhile gives it back."""
         found: list[tuple[RunRecord, Lease, RunRecord]] = []
         try:
-            await _in_thread(lambda: found.append(_opened(store, self.plan, sink, now)), self._stop)
+            await in_thread(lambda: found.append(_opened(store, self.plan, sink, now)), self._stop)
         except BaseException:
             if found:
                 record, lease, before = found[0]
                 if before.status in ENDED:
-                    await _in_thread(lambda: _as_before(store, lease, before))
+                    await in_thread(lambda: _as_before(store, lease, before))
                 else:
-                    await _in_thread(lambda: _not_begun(store, lease, record, "cancelled"))
+                    await in_thread(lambda: _not_begun(store, lease, record, "cancelled"))
             raise
         return found.pop()
 
     async def _work(self, store: Store, record: RunRecord, lease: Lease, sink: Sink | None) -> RunResult[Any]:
         plan, began = self.plan, here.get().clock.now()
-        state = await _in_thread(lambda: keep_trying(lambda: store.shard_state(record.number, 0), "the store"))
+        state = await in_thread(lambda: keep_trying(lambda: store.shard_state(record.number, 0), "the store"))
         books = Accounting(plan.bounds, record.counts, record.spent)
         codec, types = plan.home.codec, plan.types()
         options: dict[str, Any] = {
@@ -236,7 +236,7 @@ class Run:
         letters: LetterIntake | None = None
         if isinstance(self._source, Chosen) and self._origins is not None:
             letters = self._letters = LetterIntake(self._source, plan, lease, self._origins, **options)
-            await _in_thread(lambda: keep_trying(letters.begin, "the store"))
+            await in_thread(lambda: keep_trying(letters.begin, "the store"))
 
         intake = letters or Intake(self._items, plan.item_key, stages=plan.stages, doubted=self._doubted, **options)
         self.runner = runner = Runner(plan, store, record, lease, books, sink, intake, stop, self._deliver)
@@ -264,10 +264,10 @@ class Run:
         if isinstance(runner.error, OtherKeys) or (isinstance(runner.error, NoKey) and not runner.intake.read):
             raise runner.error  # nothing was begun
         if letters is not None and runner.status != "lost":
-            await _in_thread(lambda: _set_free(store, lease, record))
+            await in_thread(lambda: _set_free(store, lease, record))
         result = runner.result = self._result(runner, types)
         told = _news(record, lease, result, lost=runner.status == "lost")
-        unwritten = await _in_thread(lambda: _ended(store, lease, record, result, told, lost=runner.status == "lost"))
+        unwritten = await in_thread(lambda: _ended(store, lease, record, result, told, lost=runner.status == "lost"))
         if unwritten is not None and result.status in _GOOD:  # a good end that is not on record is none
             runner.status, runner.reason, runner.error = "failed", "store_error", unwritten
             if isinstance(unwritten, LeaseLost):
@@ -279,7 +279,7 @@ class Run:
             for event in told:
                 emit(event)
         if cancelled is None and runner.reason != "store_error":
-            await _in_thread(lambda: plan.home.tidy(store, began))
+            await in_thread(lambda: plan.home.tidy(store, began))
         if watcher is not None:
             watcher.look()
         if cancelled is not None:
@@ -302,13 +302,13 @@ class Run:
             return
         try:
             if self._origins is not None:
-                await _in_thread(self._origins.finish)
+                await in_thread(self._origins.finish)
             if sink is not None and status in ENDED:
-                await _in_thread(lambda: keep_trying(sink.finish, "the sink"))
+                await in_thread(lambda: keep_trying(sink.finish, "the sink"))
                 if self._origins is not None or runner.record.replayed_by is not None:
-                    await _in_thread(lambda: keep_trying(lambda: store.hold_sink(lease, None), "the store"))
+                    await in_thread(lambda: keep_trying(lambda: store.hold_sink(lease, None), "the store"))
             if sink is not None:
-                await _in_thread(lambda: mark_left(store, lease, sink))
+                await in_thread(lambda: mark_left(store, lease, sink))
         except Exception as error:  # noqa: BLE001 - all items are on record: a resume finishes it
             runner.status, runner.reason, runner.error = "failed", "store_error", error
 
@@ -368,29 +368,6 @@ class Run:
         if books.bounds.final_check and books.over_budget:
             return "failed", "failure_budget_exceeded"
         return books.verdict()
-
-
-async def _in_thread(do: Callable[[], Any], waits: Stop | None = None) -> Any:
-    """
-    Do it in a thread, and do not leave it there: who is cancelled meanwhile hears of it when it is done, and what it
-    waits for by `waits` ends. What is written at the end of a run must not be half written, and its lease must be given
-    back.
-    """
-    work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, do)
-    cancelled: asyncio.CancelledError | None = None
-    try:
-        while not work.done():
-            try:
-                await asyncio.wait([work])  # which leaves it alone
-            except asyncio.CancelledError as interruption:
-                cancelled = interruption
-                if waits is not None:
-                    waits.set()
-        if cancelled is not None:
-            raise cancelled from work.exception()
-        return work.result()
-    finally:
-        del work, cancelled  # an exception and this frame must not keep each other
 
 
 class _Watcher:

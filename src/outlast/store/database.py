@@ -18,7 +18,7 @@ from outlast.store.connections import Connections
 from outlast.store.faults import StoreRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from outlast.store.connections import Connection, Cursor
     from outlast.store.faults import StoreError
@@ -36,11 +36,12 @@ class Duplicate(StoreRefused):
 class Transaction:
     """A connection that speaks the common SQL."""
 
-    __slots__ = ("_database", "connection")
+    __slots__ = ("_database", "connection", "then")
 
     def __init__(self, database: Database, connection: Connection) -> None:
         self._database = database
         self.connection = connection
+        self.then: Callable[[], None] | None = None  # called once it is committed
 
     def execute(self, sql: str, *parameters: Any) -> Cursor:
         return self.connection.execute(self._database.spelled(sql), parameters)
@@ -109,6 +110,9 @@ class Database(ABC):
     def taken(self, error: Exception) -> bool:
         """Whether an error of the driver says that somebody else has a key that must be unique."""
 
+    def tell_here(self) -> None:  # noqa: B027 - a server tells everybody
+        """Tell who listens in this process that there are jobs."""
+
     @abstractmethod
     def evict(self, transaction: Transaction, labels: Sequence[str]) -> None:
         """End the transactions of these names: their owner may be unable to end them itself."""
@@ -160,8 +164,11 @@ class Database(ABC):
         self.present()
         with self._faults(), (self._batches if batches else self._many).lend() as connection:
             connection.execute(self.begin)
-            yield Transaction(self, connection)
+            transaction = Transaction(self, connection)
+            yield transaction
             connection.execute("commit")
+        if transaction.then is not None:
+            transaction.then()
 
     @contextmanager
     def _faults(self) -> Iterator[None]:

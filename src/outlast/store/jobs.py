@@ -252,9 +252,11 @@ class Jobs:
 
     def _tell(self, tx: Transaction, delays: Iterable[int]) -> None:
         now = time.monotonic()
-        if self._database.notifies and now - self._notified >= QUIET and any(delay <= 0 for delay in delays):
+        if now - self._notified >= QUIET and any(delay <= 0 for delay in delays):
             self._notified = now
-            tx.execute(self._database.notifies, self.app)
+            tx.then = self._database.tell_here
+            if self._database.notifies:
+                tx.execute(self._database.notifies, self.app)
 
     # -- a worker's turn -----------------------------------------------------------------------------------------------
 
@@ -265,6 +267,7 @@ class Jobs:
         wants: Mapping[str, int],
         kinds: Mapping[str, int],
         *,
+        most: int | None = None,
         alone: bool = False,
         after: Mapping[str, tuple[int, int]] | None = None,
         known: Collection[int] | None = None,
@@ -275,6 +278,7 @@ class Jobs:
         jobs of these `kinds`, up to the version of the payload that each names. One transaction: `LeaseLost` if the
         lease is not the newest, and then nothing is written.
 
+        `most`: no more than so many of all queues together, the first of them first.
         `alone`: at most one job that has crashed two workers, and nothing else; of the queues in `wants`.
         `after`: by queue, the priority and the id of the job claimed last. Only later ones of the same priority are
         looked at; whoever uses it looks from the start when fewer than wanted come, and about once a second.
@@ -292,12 +296,18 @@ class Jobs:
             claimed: list[ClaimedJob] = []
             if known is not None:
                 claimed += turns.again(tx, app, lease, known)
-            for queue, most in wants.items():
-                if alone and not claimed:
-                    claimed += turns.claim(database, tx, app, lease, queue, min(1, most), kinds, now, state="alone")
-                elif most > 0 and not alone:
-                    place = None if after is None else after.get(queue)
-                    claimed += turns.claim(database, tx, app, lease, queue, most, kinds, now, after=place)
+            left = most
+            for queue, wanted in wants.items():
+                room = wanted if left is None else min(wanted, left)
+                if room <= 0 or (alone and claimed):
+                    continue
+                place = None if after is None or alone else after.get(queue)
+                state = "alone" if alone else "ready"
+                found = turns.claim(
+                    database, tx, app, lease, queue, 1 if alone else room, kinds, now, after=place, state=state
+                )
+                claimed += found
+                left = None if left is None else left - len(found)
         return Turn(lost, claimed, cancelled)
 
     def release_held(self, lease: Lease, jobs: Iterable[tuple[int, int]], *, ahead_us: int = 0) -> tuple[int, ...]:
@@ -566,7 +576,19 @@ class Jobs:
             left = 0
             if following is not None and not due and not processing:
                 (left,) = tx.row(f"select count(*) from outlast_jobs where {later}", *given)
-        return Idle(min(due, _COUNTED), processing, left, None if following is None else following[0])
+        return Idle(min(due, _COUNTED), processing, left, None if following is None else following[0], now)
+
+    def waits_alone(self, kinds: Mapping[str, int]) -> bool:
+        """Whether a job of these kinds is due that must run alone."""
+        known, values = turns.known_kinds(self._database, kinds)
+        with self._database.reading() as tx:
+            return (
+                tx.row(
+                    f"select 1 from outlast_jobs where app = ? and state = 'alone' and ({known}) limit 1",
+                    *(self.app, *values),
+                )
+                is not None
+            )
 
     def workers(self) -> list[WorkerState]:
         """The workers that have leases, by key; those whose lease has run out are there until a sweep has ended them."""

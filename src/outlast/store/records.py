@@ -775,13 +775,15 @@ class QueueState(NamedTuple):
 class Idle(NamedTuple):
     """
     What is left to do: jobs that are due, that are processed (or held), that are due later, and when the first of
-    those is. `due` counts no further than 1,000; `later` is counted only if nothing else is left.
+    those is. `due` counts no further than 1,000; `later` is counted only if nothing else is left. `now_us` is when this
+    was seen.
     """
 
     due: int
     processing: int
     later: int
     next_due_us: int | None
+    now_us: int = 0
 
 
 class WorkerState(NamedTuple):

@@ -25,7 +25,7 @@ from outlast.store.database import Database, Duplicate
 from outlast.store.faults import StoreRefused, StoreUnavailable, fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from outlast.store.connections import Connection
     from outlast.store.database import Transaction
@@ -40,6 +40,9 @@ _BUSY = RetryPolicy(
 _ROWS = (500, 100, 20, 4, 1)
 _OLDEST = (3, 35)  # knows "returning"
 _REMOTE = frozenset("afs beegfs ceph cifs fuse.glusterfs fuse.sshfs gpfs lustre ncpfs nfs nfs4 smb3 smbfs".split())
+
+
+_listeners: dict[Path, list[Callable[[], None]]] = {}  # who wants to hear of jobs, by file
 
 
 class Sqlite(Database):
@@ -132,6 +135,17 @@ class Sqlite(Database):
 
     def taken(self, error: Exception) -> bool:
         return isinstance(error, sqlite3.IntegrityError) and isinstance(_integrity(error), Duplicate)
+
+    def tell_here(self) -> None:
+        # Other processes see that the file has changed.
+        for listener in tuple(_listeners.get(self.path, ())):
+            listener()
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call it whenever this process has enqueued jobs here, until what is returned is called."""
+        listeners = _listeners.setdefault(self.path, [])
+        listeners.append(listener)
+        return lambda: listeners.remove(listener)
 
     def evict(self, transaction: Transaction, labels: Sequence[str]) -> None:
         """A transaction that began to write is alone: whoever stands still in one has the file, not only its shard."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from outlast.errors import LeaseLost
-from outlast.kernel.clock import here, stopping
+from outlast.kernel.clock import REAL, here, stopping
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
 from outlast.verdicts import classify
@@ -169,6 +169,7 @@ class Heartbeat(Generic[W]):
         self._lost = lost
         self._requested = requested
         self._pause = lease.ttl / beats
+        self.renewed_at = REAL.clock.monotonic()  # when the newest renewal that succeeded was begun, in real time
         self._end = threading.Event()
         self.also(lease)
         self._thread = threading.Thread(
@@ -189,8 +190,10 @@ class Heartbeat(Generic[W]):
         told = None
         while not self._end.wait(self._pause) and not self._loop.is_closed():
             for key, lease in tuple(self._leases.items()):
+                began = REAL.clock.monotonic()
                 try:
                     _, request = self._renew(lease)
+                    self.renewed_at = began
                 except LeaseLost as error:
                     if key not in self._leases:
                         continue  # given back meanwhile

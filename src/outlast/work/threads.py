@@ -2,25 +2,50 @@
 Threads for work that blocks. Work goes in one by one, and its results come back to the event loop in bursts.
 
 The caller passes `do`, the function that a thread calls with a piece of work. `do` may park the work at `Slots` and
-return None; when a slot is free, `again` puts the work back into the pool.
+return None; when a slot is free, `again` puts the work back into the pool. `in_thread` is for a single piece of work that
+the loop waits for.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
+    from outlast.kernel.clock import Stop
     from outlast.work.slots import Slots
 
 T = TypeVar("T")
 R = TypeVar("R")
 _PATIENCE = 0.002  # seconds that work may wait for a thread before there are more of them
+
+
+async def in_thread(do: Callable[[], Any], waits: Stop | None = None) -> Any:
+    """
+    Do it in a thread, and do not leave it there: who is cancelled meanwhile hears of it when it is done, and what it
+    waits for by `waits` ends. What is written at the end of a run must not be half written, and its lease must be given
+    back.
+    """
+    work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, do)
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        while not work.done():
+            try:
+                await asyncio.wait([work])  # which leaves it alone
+            except asyncio.CancelledError as interruption:
+                cancelled = interruption
+                if waits is not None:
+                    waits.set()
+        if cancelled is not None:
+            raise cancelled from work.exception()
+        return work.result()
+    finally:
+        del work, cancelled  # an exception and this frame must not keep each other
 
 
 class Threads(Generic[T, R]):
@@ -39,6 +64,7 @@ class Threads(Generic[T, R]):
         loop: asyncio.AbstractEventLoop,
         slots: Sequence[Slots[T]],
         most: int,
+        name: str = "outlast-stage",
     ) -> None:
         """
         `do` runs in a thread. In the loop, `back` is called with the results of a burst, and `seen` after it. `lost`
@@ -51,6 +77,7 @@ class Threads(Generic[T, R]):
         self._loop = loop
         self._slots = slots
         self._most = most
+        self._name = name
         self._threads = 0
         self._inbox: deque[T] = deque()
         self._ready = threading.Semaphore(0)
@@ -86,7 +113,7 @@ class Threads(Generic[T, R]):
     def _start(self) -> None:
         self._threads += 1
         thread = threading.Thread(
-            target=copy_context().run, args=(self._run,), daemon=True, name=f"outlast-stage-{self._threads}"
+            target=copy_context().run, args=(self._run,), daemon=True, name=f"{self._name}-{self._threads}"
         )
         thread.start()
 

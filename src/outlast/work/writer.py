@@ -73,10 +73,12 @@ class BatchWriter(Generic[B]):
         memory: Memory,
         limits: BatchLimits,
         give_up: Stop,
+        prepare: Callable[[B], None] | None = None,
     ) -> None:
         """
         `write` is called in the thread; `written` and `broken` say in the loop what came of it. `give_up` is set when
-        `write` should wait no longer for what it writes to.
+        `write` should wait no longer for what it writes to. `prepare` is called in the loop with a batch that is about
+        to be sent: it adds what is known only then.
         """
         self.batch = first  # the open one
         self.memory = memory
@@ -92,6 +94,7 @@ class BatchWriter(Generic[B]):
         self._timer: asyncio.TimerHandle | None = None
         self._queue: queue.SimpleQueue[tuple[B, int] | None] = queue.SimpleQueue()
         self._give_up = give_up
+        self._prepare = prepare
         self._failed = False
 
     def start(self) -> None:
@@ -138,6 +141,8 @@ class BatchWriter(Generic[B]):
         if self._failed or (self._under_way >= limits.under_way and self._bytes < limits.bytes):
             return
         batch = self.batch
+        if self._prepare is not None:
+            self._prepare(batch)
         if batch.empty:
             return
         if self._timer is not None:

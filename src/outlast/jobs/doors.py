@@ -1,0 +1,98 @@
+"""
+How a worker is made from what the user says, and driven by sync code; what signals do in the meantime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from outlast.jobs.worker import Worker
+from outlast.pipeline.drivers import Signals, elsewhere, in_loop, to_its_end
+from outlast.settings.checks import Check, Shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from outlast.jobs.worker import WorkResult
+    from outlast.pipeline.home import Home
+
+_OPTIONS = ("queues", "concurrency", "until_idle")
+
+
+def made(
+    home: Home,
+    queues: Sequence[str] | Mapping[str, int],
+    concurrency: int,
+    *,
+    until_idle: bool,
+    due_later: bool = False,
+    drain: float = 20.0,
+    provided: Mapping[Any, Any] | None = None,
+    unknown: Mapping[str, Any] | None = None,
+) -> Worker:
+    """A worker; `ConfigurationError` has all that is wrong."""
+    check = Check()
+    check.unknown(unknown or {}, _OPTIONS)
+    most = check.integer("concurrency", concurrency, low=1, default=64)
+    bounds: dict[str, int] | None = None
+    if isinstance(queues, str):
+        check.add("queues", "a list of names, or a mapping of names to numbers", queues, f"Use [{queues!r}].")
+    elif isinstance(queues, Mapping):
+        bounds = {
+            check.name(f"queues[{queue!r}]", queue): check.integer(f"queues[{queue!r}]", number, low=1, default=1)
+            for queue, number in queues.items()
+        }
+        for queue, number in bounds.items():
+            if number > most:
+                way_out = "Raise concurrency, which bounds them all together."
+                check.add(f"queues[{queue!r}]", f"at most concurrency ({most})", number, way_out)
+    else:
+        try:
+            named = [check.name(f"queues[{place}]", queue) for place, queue in enumerate(queues)]
+        except TypeError:
+            named = []
+            check.add("queues", "a list of names, or a mapping", Shown(f"a value of type {type(queues).__name__}"))
+        bounds = dict.fromkeys(named, most) or None
+    if isinstance(queues, Mapping) and not queues:
+        bounds = None
+    if not isinstance(until_idle, bool):
+        check.add("until_idle", "true or false", until_idle)
+    check.raise_if_any()
+    return Worker(
+        home,
+        queues=bounds,
+        concurrency=most,
+        until_idle=until_idle,
+        due_later=due_later,
+        drain=drain,
+        provided=provided,
+    )
+
+
+def blocking(worker: Worker) -> WorkResult:
+    """
+    Work until it ends, in this thread, or in another one if an event loop is running here. A signal drains it, and then
+    does what it would have done without a worker.
+    """
+    result: WorkResult | None = None
+    problem: BaseException | None = None
+    with Signals(worker.ask_soon, lambda: False) as signals:
+        try:
+            result = elsewhere(lambda: _here(worker), worker.ask_soon) if in_loop() else _here(worker)
+        except BaseException as error:  # noqa: BLE001 - raised below, unless a signal is what ends it
+            problem = error
+    try:
+        signals.pass_on(None, problem, quiet=True)
+        if problem is not None:
+            raise problem
+        assert result is not None  # noqa: S101 - one of the two
+        return result
+    finally:
+        del problem
+
+
+def _here(worker: Worker) -> WorkResult:
+    with asyncio.Runner() as runner:
+        return to_its_end(runner.get_loop(), worker.run(), worker.ask_soon)

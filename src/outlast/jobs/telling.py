@@ -1,0 +1,99 @@
+"""
+What a worker tells: events, made only if somebody listens.
+
+Nearly all jobs succeed, thousands in a second: of those nothing is told unless a hook, a test or the debug level of the
+log wants it. A job that failed for good is one line at ERROR.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from outlast import observe
+from outlast.kernel.clock import here
+from outlast.kernel.log import heard as logged
+from outlast.kernel.log import logger
+from outlast.observe import emit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from outlast.jobs.running import ActiveJob
+    from outlast.store.records import ClaimedJob, JobEnd, Rescued
+
+
+def loud() -> bool:
+    """Whether anybody wants to hear of every job."""
+    return bool(observe._hooks or observe.captures.get() or (logged() and logger().isEnabledFor(10)))  # noqa: SLF001 - one bus
+
+
+def heard() -> bool:
+    """Whether anybody wants to hear of jobs that fail."""
+    return observe.listening()
+
+
+def claimed(job: ClaimedJob, max_attempts: int, worker: str) -> None:
+    """A job was claimed by this worker."""
+    from outlast.observe.events import JobClaimed
+
+    emit(JobClaimed(**_who(job, max_attempts), worker=worker))
+
+
+def ended(active: ActiveJob, end: JobEnd, state: str) -> None:
+    """How an attempt ended is on record."""
+    from outlast.observe import events
+
+    job = active.job
+    who = _who(job, active.kind.policy.max_attempts)
+    took = end.took_us / 1e6
+    if state == "succeeded":
+        waited = (end.started_us + end.took_us - job.enqueued_us) / 1e6
+        emit(events.JobSucceeded(**who, duration=took, since_enqueued=max(0.0, waited)))
+        return
+    error: dict[str, Any] = {
+        "error": end.error or "",
+        "error_type": end.error_type or "",
+        "error_class": end.error_class or "",
+    }
+    if state in {"failed", "cancelled"}:
+        emit(events.JobFailed(**who, **error, duration=took, reason=end.stop_reason))
+        if end.letter is not None and state == "failed":
+            emit(
+                events.DeadLetterEnqueue(
+                    pipeline=job.kind, letter_id=end.letter.id, item_id=str(job.id), step_id=job.kind, **error
+                )
+            )
+        return
+    delay = end.delay_us / 1e6
+    due = here.get().clock.now() + timedelta(seconds=delay)
+    emit(events.JobRequeued(**who, **error, duration=took, outcome=end.outcome, delay=delay, next_run_at=due))
+
+
+def rescued(app: str, jobs: Sequence[Rescued]) -> None:
+    """A sweep took jobs from workers that are gone."""
+    if not jobs or not heard():
+        return
+    from outlast.observe.events import WorkerLost
+
+    for worker in dict.fromkeys(job.owner for job in jobs):
+        taken = [job for job in jobs if job.owner == worker]
+        emit(
+            WorkerLost(
+                app=app,
+                worker=worker,
+                jobs=len(taken),
+                failed=sum(job.state == "failed" for job in taken),
+                job_ids=tuple(str(job.id) for job in taken[:20]),
+            )
+        )
+
+
+def _who(job: ClaimedJob, max_attempts: int) -> dict[str, Any]:
+    return {
+        "job_id": str(job.id),
+        "kind": job.kind,
+        "queue": job.queue,
+        "attempt": job.attempts,
+        "max_attempts": max_attempts,
+    }

@@ -1,0 +1,208 @@
+"""
+One registration of a worker: its lease, its heartbeat, its turns at the store, and the jobs that it has.
+
+A worker that is given up for dead has lost its lease: whatever it still has is lost with it, and it registers again
+under another key. So a late result never meets the attempt that somebody else has begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from outlast.errors import LeaseLost
+from outlast.kernel.clock import Stop, here
+from outlast.kernel.log import warn
+from outlast.kernel.redact import error_text
+from outlast.work import leases
+from outlast.work.leases import Heartbeat
+from outlast.work.memory import Memory
+from outlast.work.patience import Terms, keep_trying, terms
+from outlast.work.writer import BatchLimits, BatchWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Self
+
+    from outlast.jobs.running import ActiveJob
+    from outlast.store import Store
+    from outlast.store.records import ClaimedJob, Idle, JobEnd, Lease
+
+# A turn goes as soon as none is under way; what ends meanwhile goes with the next one.
+_LIMITS = BatchLimits(entries=1_000_000, latency=0.0, under_way=1)
+FOREVER = float("inf")
+
+
+class TurnBatch:
+    """What one turn brings to the store and asks for, and what came of it."""
+
+    __slots__ = (
+        "active",
+        "ahead_us",
+        "alone",
+        "asks_idle",
+        "cancelled",
+        "claimed",
+        "ends",
+        "idle",
+        "lost",
+        "most",
+        "queues",
+        "released",
+        "wants",
+    )
+
+    def __init__(self) -> None:
+        self.ends: list[JobEnd] = []
+        self.active: list[ActiveJob] = []  # whose ends these are
+        self.released: list[ActiveJob] = []  # held ones whose code has ended
+        self.wants: Mapping[str, int] = {}
+        self.most = 0
+        self.alone = False
+        self.asks_idle = False
+        self.ahead_us = 0
+        self.claimed: list[ClaimedJob] = []
+        self.lost: tuple[int, ...] = ()
+        self.cancelled: tuple[int, ...] = ()
+        self.idle: Idle | None = None
+        self.queues: list[str] = []  # that have jobs to claim, if all are served
+
+    @property
+    def empty(self) -> bool:
+        return not (self.ends or self.released or self.wants or self.asks_idle)
+
+    def following(self) -> Self:
+        return type(self)()
+
+
+class Tenure:
+    """A registration of a worker, until `close` or until it is lost."""
+
+    def __init__(
+        self,
+        store: Store,
+        lease: Lease,
+        kinds: Mapping[str, int],
+        queues: tuple[str, ...] | None,
+        *,
+        prepare: Callable[[Tenure, TurnBatch], None],
+        written: Callable[[Tenure, TurnBatch], None],
+        failed: Callable[[Tenure, BaseException], None],
+        wanted: Callable[[Tenure, tuple[tuple[int, int], ...]], None],
+    ) -> None:
+        """
+        `queues` are those that it serves; None: all. `prepare` and `written` are called in the loop around each turn; `failed` when the lease is lost (`LeaseLost`)
+        or nothing can be written; `wanted` with the ids and tokens of jobs that an operator has cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        self.store = store
+        self.lease = lease
+        self.jobs: dict[int, ActiveJob] = {}  # claimed, and their end is not written
+        self.over = False
+        self._kinds = kinds
+        self._queues = queues
+        self._give_up = Stop()
+
+        def tell(callback: Callable[..., None], *arguments: Any) -> None:
+            try:
+                loop.call_soon_threadsafe(callback, self, *arguments)
+            except RuntimeError:  # the loop is closed
+                return
+
+        self.turns: BatchWriter[TurnBatch] = BatchWriter(
+            TurnBatch(),
+            self._write,
+            written=lambda turn: written(self, turn),
+            broken=lambda error: failed(self, error),
+            loop=loop,
+            memory=Memory(),
+            limits=_LIMITS,
+            give_up=self._give_up,
+            prepare=lambda turn: prepare(self, turn),
+        )
+        # What has ended is never given up while the worker lives, however long the store is away.
+        context = copy_context()
+        context.run(terms.set, Terms(patience=FOREVER, ttl=lease.ttl))
+        context.run(self.turns.start)
+        self.heartbeat: Heartbeat[tuple[tuple[int, int], ...]] = Heartbeat(
+            self._beat,
+            lease,
+            loop,
+            drop=store.drop_lease,
+            lost=lambda error: tell(failed, error),
+            requested=lambda cancelled: tell(wanted, cancelled),
+        )
+
+    # -- in threads --------------------------------------------------------------------------------------------------
+
+    def _beat(self, lease: Lease) -> tuple[Lease, tuple[tuple[int, int], ...] | None]:
+        renewed = self.store.renew_lease(lease)
+        return renewed, tuple(self.store.cancelled_of(lease.key)) or None
+
+    def _write(self, turn: TurnBatch) -> None:
+        first = True
+
+        def do() -> None:
+            nonlocal first
+            known = None
+            if not first:
+                # The answer to a commit may be lost, and with it jobs that were claimed: these come again.
+                known = self.turns.in_loop(lambda: [*self.jobs])
+            first = False
+            if turn.released:
+                self.store.release_held(
+                    self.lease, [(one.job.id, one.job.token) for one in turn.released], ahead_us=turn.ahead_us
+                )
+            if turn.ends or turn.wants:
+                done = self.store.turn(
+                    self.lease,
+                    turn.ends,
+                    turn.wants,
+                    self._kinds,
+                    alone=turn.alone,
+                    known=known,
+                    most=turn.most,
+                    ahead_us=turn.ahead_us,
+                )
+                turn.lost, turn.claimed, turn.cancelled = done
+            if turn.asks_idle and not turn.claimed:
+                if self._queues is None:
+                    turn.queues = self.store.ready_queues()
+                turn.idle = self.store.idle(self._queues, self._kinds, ahead_us=turn.ahead_us)
+
+        keep_trying(do, "the store", self._give_up)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def hurry(self) -> None:
+        """Wait no longer for a store that cannot be used."""
+        self.turns.hurry()
+
+    def close(self) -> None:
+        """Beat no more and write no more; blocks for a moment."""
+        self.over = True
+        self.turns.close()
+        self.heartbeat.close()
+
+    def give_back(self) -> None:
+        """End the registration: what it had is given back or lost. Blocks."""
+        try:
+            self.store.drop_lease(self.lease)
+        except LeaseLost:
+            pass
+        except Exception as error:  # noqa: BLE001 - it ends by itself
+            warn("the lease of the worker could not be given back: %s", error_text(error))
+        leases.ended(self.lease)
+
+
+def register(store: Store) -> Lease:
+    """A lease for a worker, under a key that was never used. Blocks."""
+    key = here.get().ids.new()
+    return leases.take(
+        lambda owner, ttl: store.take_lease("worker", key, owner, ttl),
+        lambda: store.lease_of("worker", key),
+        store.drop_lease,
+        what=f"the worker {key}",
+        taken=lambda lease: LeaseLost(f"the key {key} of a worker is held by {lease.owner}"),
+    )

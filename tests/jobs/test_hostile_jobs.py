@@ -1,0 +1,237 @@
+"""Jobs that do what no job should: the worker, or its successor, deals with each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import threading
+
+import pytest
+
+import outlast
+from labor import Beside, jobs, laborer, notes, outcomes, wait_until
+from outlast.jobs.doors import made
+from servers.proxy import Proxy
+
+NOW = outlast.RetryPolicy(max_attempts=2, initial_delay=0, jitter=0)
+
+
+def killed_by_itself() -> None:
+    os._exit(7)
+
+
+def greedy() -> int:
+    """Runs into a limit of its own."""
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    return len(bytearray(1 << 34))
+
+
+def stuck() -> None:
+    threading.Event().wait(200)
+
+
+def patient(seconds: float) -> str:
+    threading.Event().wait(seconds)
+    return f"attempt {outlast.current().attempt}, job {outlast.current().job_id}"
+
+
+@pytest.mark.timeout(120)
+def test_a_job_that_blocks_the_event_loop_keeps_its_lease(app, on_terms):
+    """Rows 9, 11: four times as long as the lease lasts, while another worker sweeps."""
+    on_terms(ttl=0.5)
+    runs = []
+
+    @app.job(queue="blocking")
+    async def blocks() -> str:
+        runs.append(1)
+        threading.Event().wait(2.0)
+        return "done"
+
+    handle = blocks.enqueue()
+    with Beside(app):
+        wait_until(lambda: runs, "it runs")
+        assert app.work(until_idle=True, queues=["other"]).lost == 0
+        wait_until(lambda: handle.status == "succeeded", "it is done")
+    assert (outcomes(handle), len(runs)) == (["succeeded"], 1)
+
+
+@pytest.mark.timeout(120)
+def test_a_job_of_ten_times_the_lease_runs_once(app, on_terms):
+    """Rows 20, 23: how long a job takes is no reason to take it from its worker."""
+    on_terms(ttl=0.2)
+    runs = []
+
+    @app.job
+    def long() -> str:
+        runs.append(1)
+        threading.Event().wait(2.0)
+        return "done"
+
+    handle = long.enqueue()
+    with Beside(app), Beside(app):
+        assert handle.result(100) == "done"
+    assert (outcomes(handle), len(runs)) == (["succeeded"], 1)
+
+
+@pytest.mark.timeout(240)
+def test_a_job_that_holds_the_interpreter(app, tmp_path, on_terms):
+    """Row 11: no thread of its process can beat. Another worker does it; the crash is on record; the late result is not."""
+    on_terms(ttl=1.0)
+    kinds = jobs(app, tmp_path)
+    handle = kinds["grips"].enqueue(4.0)
+    with laborer(app, tmp_path, ttl=1.0):
+        wait_until(lambda: notes(tmp_path) == ["grips"], "it has begun")
+        with Beside(app):
+            wait_until(lambda: handle.status == "succeeded", "another worker has done it")
+        other = kinds["quick"].enqueue("b")
+        wait_until(lambda: other.status == "succeeded", "the first one has come back, and goes on")
+        assert (handle.result(), outcomes(handle)) == (f"by {os.getpid()}", ["crashed", "succeeded"])
+
+
+@pytest.mark.timeout(120)
+def test_a_job_that_forks(app):
+    """A child that comes back from the job is no worker: it ends, and records nothing."""
+    children = []
+
+    @app.job
+    def forks() -> str:
+        child = os.fork()
+        if child:
+            children.append(child)
+            return "parent"
+        return "child"
+
+    @app.job
+    async def forks_too() -> str:
+        child = os.fork()
+        if child:
+            children.append(child)
+            return "parent"
+        return "child"
+
+    handles = [forks.enqueue(), forks_too.enqueue()]
+    assert app.work(until_idle=True).succeeded == 2
+    assert [handle.result() for handle in handles] == ["parent", "parent"]
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+
+
+@pytest.mark.timeout(200)
+def test_jobs_in_processes_are_really_killed(app):
+    """D-9: out of time, out of memory or ended by themselves: the worker goes on, and each is on record."""
+    exits = app.job(isolation="process", retry=NOW)(killed_by_itself)
+    eats = app.job(isolation="process", retry=NOW)(greedy)
+    hangs = app.job(isolation="process", timeout=0.3, retry=NOW)(stuck)
+    works = app.job(isolation="process", retry=NOW)(patient)
+    handles = [exits.enqueue(), eats.enqueue(), hangs.enqueue(), works.enqueue(0.0)]
+    result = app.work(until_idle=True)
+    while result.later:
+        result = app.work(until_idle=True)
+    assert [outcomes(handle) for handle in handles] == [
+        ["crashed", "crashed"],
+        ["failed"] * len(handles[1].history()),
+        ["timeout", "timeout"],
+        ["succeeded"],
+    ]
+    assert (handles[0].history()[0].error_class, handles[3].result()) == (
+        "worker_lost",
+        f"attempt 1, job {handles[3].id}",
+    )
+    assert "MemoryError" in {row.error_type for row in handles[1].history()}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_job_that_goes_on_after_its_time(app, kind, monkeypatch, caplog):
+    """Row 29: recorded as a timeout, its slot stays taken, it is told, and nobody begins it before it has ended."""
+    monkeypatch.setattr("outlast.jobs.running.GRACE", 0.05)
+    goes_on, begun = threading.Event(), []
+
+    def body():
+        begun.append(outlast.current().attempt)
+
+    @app.job(name="sync", retry=NOW, timeout=0.1)
+    def sync_job() -> str:
+        body()
+        if len(begun) == 1:
+            goes_on.wait(100)
+        return f"attempt {outlast.current().attempt}"
+
+    @app.job(name="async", retry=NOW, timeout=0.1)
+    async def async_job() -> str:
+        body()
+        while len(begun) == 1 and not goes_on.is_set():
+            try:
+                await asyncio.to_thread(goes_on.wait, 0.01)
+            except asyncio.CancelledError:
+                continue
+        return f"attempt {outlast.current().attempt}"
+
+    handle = app.kinds[kind].enqueue()
+    worker = made(app, (), 1, until_idle=False)
+    thread = threading.Thread(target=lambda: asyncio.run(worker.run()))
+    thread.start()
+    wait_until(lambda: outcomes(handle) == ["timeout"], "its time is up, and that is on record")
+    assert app.store.job(int(handle.id)).state == "held"
+    assert (len(worker._slots.free), handle.status, begun) == (0, "queued", [1])
+    assert "still runs although its time is up" in caplog.text
+    goes_on.set()
+    wait_until(lambda: handle.status == "succeeded", "it was tried again")
+    worker.ask_soon()
+    thread.join()
+    assert (handle.result(), outcomes(handle), begun) == ("attempt 2", ["timeout", "succeeded"], [1, 2])
+
+
+@pytest.mark.timeout(120)
+def test_a_guard_of_a_blocking_job_leaves_its_thread(app):
+    """D-9: the thread of the job's own guard goes on: as above."""
+    goes_on, begun = threading.Event(), []
+
+    @app.job(retry=NOW, guard=outlast.Guard(retry=None, timeout=0.1, isolation="thread"))
+    def blocks() -> str:
+        begun.append(1)
+        if len(begun) == 1:
+            goes_on.wait(100)
+        return "done"
+
+    handle = blocks.enqueue()
+    with Beside(app):
+        wait_until(lambda: outcomes(handle) == ["timeout"], "its time is up")
+        assert app.store.job(int(handle.id)).state == "held"
+        goes_on.set()
+        wait_until(lambda: handle.status == "succeeded", "it was tried again")
+    assert (outcomes(handle), len(begun)) == (["timeout", "succeeded"], 2)
+
+
+@pytest.mark.timeout(120)
+def test_a_store_that_is_away_fences_the_worker(postgres, tmp_path, on_terms):
+    """Self-fencing: no beat lands for 0.7 of the lease: what runs is cancelled and given back, uncharged."""
+    on_terms(ttl=1.0)
+    cancelled = threading.Event()
+    proxy = Proxy(postgres.socket).start()
+    port = proxy.port
+    app = outlast.App(f"fenced-{tmp_path.name}", store=f"postgresql://postgres@127.0.0.1:{port}/{postgres.name}")
+    direct = outlast.App(app.name, store=postgres.dsn)
+    tries = []
+
+    async def long() -> str:
+        tries.append(1)
+        try:
+            if len(tries) == 1:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return "done"
+
+    app.job(long)
+    handle = direct.job(long).enqueue()
+    with Beside(app):
+        wait_until(lambda: tries, "it has begun")
+        proxy.stop()
+        assert cancelled.wait(100)
+        with Proxy(postgres.socket, port):
+            wait_until(lambda: handle.status == "succeeded", "it is done when the store is back")
+        assert (outcomes(handle), handle.attempts, len(tries)) == (["released", "succeeded"], 1, 2)
+    app.store.close()
+    direct.store.close()

@@ -1,0 +1,202 @@
+"""D-16 with real kills: workers that are killed, stopped and cut off from their store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+import outlast
+from labor import Beside, jobs, laborer, living, notes, outcomes, wait_until
+from servers.postgres import Postgres
+from servers.proxy import Proxy
+from stores import Plan
+
+
+@pytest.fixture
+def kinds(app, tmp_path):
+    return jobs(app, tmp_path)
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_worker_loses_no_job(app, kinds, tmp_path):
+    """S1-10; rows 8, 10, 14, 16, 21: killed between claim and finish; the crash is on record, and another worker goes on at once."""
+    handle = kinds["hold"].enqueue("a")
+    with laborer(app, tmp_path) as process:
+        wait_until(lambda: "begins a" in notes(tmp_path), "the job has begun")
+        assert handle.status == "processing"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    (tmp_path / "go a").touch()
+    result = app.work(until_idle=True)
+    assert (result.succeeded, handle.status, handle.crashes, handle.attempts) == (1, "succeeded", 1, 2)
+    assert outcomes(handle) == ["crashed", "succeeded"]
+    assert notes(tmp_path) == ["begins a", "begins a", "ends a"]
+    assert living(app) == []
+
+
+@pytest.mark.timeout(240)
+def test_one_of_two_workers_is_killed(app, kinds, tmp_path, on_terms):
+    """Rows 8, 13, 14: the other one does its jobs too, each to its end, also in a queue where one runs at a time."""
+    on_terms(ttl=2.0)
+    handles = [kinds["hold"].enqueue(name) for name in "abcdef"]
+    with laborer(app, tmp_path, ttl=2.0, concurrency=3) as process:
+        wait_until(lambda: len(notes(tmp_path)) == 3, "three jobs have begun")
+        with Beside(app):
+            wait_until(lambda: len(notes(tmp_path)) == 6, "all jobs have begun")
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            for name in "abcdef":
+                (tmp_path / f"go {name}").touch()
+            wait_until(lambda: all(handle.status == "succeeded" for handle in handles), "all jobs are done")
+    assert sorted(outcomes(handle) for handle in handles) == [["crashed", "succeeded"]] * 3 + [["succeeded"]] * 3
+
+
+@pytest.mark.timeout(240)
+def test_a_stopped_worker_that_comes_back_changes_nothing(app, kinds, tmp_path, on_terms):
+    """Row 3: stopped past its time, then continued: its late result is discarded, and it registers again."""
+    on_terms(ttl=1.0)
+    handle = kinds["hold"].enqueue("a")
+    with laborer(app, tmp_path, ttl=1.0) as process:
+        wait_until(lambda: "begins a" in notes(tmp_path), "the job has begun")
+        (key,) = living(app)
+        os.kill(process.pid, signal.SIGSTOP)
+        (tmp_path / "go a").touch()
+        with Beside(app):
+            wait_until(lambda: handle.status == "succeeded", "another worker has done it")
+        result, story = handle.result(), outcomes(handle)
+        os.kill(process.pid, signal.SIGCONT)
+        wait_until(lambda: notes(tmp_path).count("ends a") == 2, "the first one has ended, too")
+        other = kinds["quick"].enqueue("b")
+        wait_until(lambda: other.status == "succeeded", "it goes on with another job")
+        assert living(app) != [key]
+        assert (handle.result(), outcomes(handle)) == (result, story)
+    assert story == ["crashed", "succeeded"]
+    assert result == f"a by {os.getpid()}"
+
+
+@pytest.mark.timeout(240)
+def test_a_job_that_kills_its_workers_is_poison(app, kinds, tmp_path):
+    """D-16: after three crashes it is not tried again, although it has attempts left."""
+    handle = kinds["dies"].enqueue()
+    for number in range(1, 4):
+        with laborer(app, tmp_path, until_idle=True) as process:
+            process.wait()
+            assert process.returncode == -signal.SIGKILL
+        assert len(notes(tmp_path)) == number
+    assert app.work(until_idle=True).succeeded == 0
+    assert (handle.status, handle.crashes, outcomes(handle)) == ("failed", 3, ["crashed"] * 3)
+    assert handle.history()[-1].error_class in {"poison", "worker_lost"}
+    (letter,) = app.dead_letters.find()
+    assert (letter.error_class, letter.stop_reason, letter.item_key) == ("poison", "poison", handle.id)
+
+
+def test_a_job_with_two_crashes_runs_alone(app):
+    """D-16: nothing runs beside it, however many jobs there are."""
+    now, beside = [], []
+
+    @app.job
+    async def usual() -> None:
+        now.append("usual")
+        await asyncio.sleep(0)
+        now.remove("usual")
+
+    @app.job
+    async def suspect() -> None:
+        beside.extend(now)
+        for _ in range(50):
+            await asyncio.sleep(0)
+            beside.extend(now)
+
+    handle = suspect.enqueue()
+    usual.enqueue_many({} for _ in range(40))
+    with app.store._database.writing() as tx:
+        tx.execute("update outlast_jobs set crashes = 2, state = 'alone' where id = ?", int(handle.id))
+    result = app.work(until_idle=True, concurrency=4)
+    assert (result.succeeded, handle.status, beside) == (41, "succeeded", [])
+
+
+@pytest.mark.timeout(240)
+def test_a_signal_drains_a_worker(app, kinds, tmp_path):
+    """SIGTERM: nothing more is claimed, what runs ends, and its worker is gone from the record."""
+    handle, other = kinds["hold"].enqueue("a"), None
+    with laborer(app, tmp_path) as process:
+        wait_until(lambda: "begins a" in notes(tmp_path), "the job has begun")
+        process.terminate()
+        other = kinds["quick"].enqueue("b")
+        (tmp_path / "go a").touch()
+        process.wait(200)
+        assert process.returncode == 128 + signal.SIGTERM
+    assert (handle.status, other.status, living(app)) == ("succeeded", "queued", [])
+
+
+@pytest.mark.timeout(240)
+def test_the_database_is_restarted_under_a_worker(tmp_path):
+    """Row 35: what has ended meanwhile is recorded when it is back, once, and the worker goes on."""
+    with Postgres() as server:
+        app = outlast.App("restarted", store=server.dsn)
+        kinds = jobs(app, tmp_path)
+        handle = kinds["hold"].enqueue("a")
+        with Beside(app):
+            wait_until(lambda: "begins a" in notes(tmp_path), "the job has begun")
+            server.stop("immediate")
+            (tmp_path / "go a").touch()
+            wait_until(lambda: "ends a" in notes(tmp_path), "it has ended")
+            server.start()
+            wait_until(lambda: handle.status == "succeeded", "its end is on record")
+            other = kinds["quick"].enqueue("b")
+            wait_until(lambda: other.status == "succeeded", "the worker goes on")
+        assert (outcomes(handle), notes(tmp_path).count("begins a")) == (["succeeded"], 1)
+        app.store.close()
+
+
+@pytest.mark.timeout(240)
+def test_connections_are_cut_under_a_worker(postgres, tmp_path):
+    """Rows 15, 16: whatever the moment, no claim is forgotten and no end is lost."""
+    with Proxy(postgres.socket) as proxy:
+        address = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
+        app, direct = (outlast.App(f"cut-{tmp_path.name}", store=where) for where in (address, postgres.dsn))
+        done = []
+
+        async def count(n: int) -> None:
+            done.append(n)
+
+        app.job(count)
+        direct.job(count)
+        direct.kinds["count"].enqueue_many({"n": n} for n in range(300))
+        with Beside(app):
+            for _ in range(12):
+                before = len(done)
+                wait_until(lambda: len(done) > before or len(done) >= 300, "jobs go on")  # noqa: B023
+                proxy.cut()
+            wait_until(lambda: all(job.state == "succeeded" for job in direct.store.jobs(limit=400)), "all are done")
+        attempts = [direct.store.job_attempts(job.id) for job in direct.store.jobs(limit=400)]
+        assert (sorted(done), {len(rows) for rows in attempts}) == (list(range(300)), {1})
+        direct.store.close()
+        app.store.close()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_statement_of_a_turn_fails(app, monkeypatch, after):
+    """Row 15: a fault at every statement, before it is done or after: each job ends once and runs once."""
+    done = []
+
+    @app.job
+    async def count(n: int) -> None:
+        done.append(n)
+
+    app.store  # opened before it becomes brittle
+    for at in range(1, 14):
+        done.clear()
+        count.enqueue_many({"n": n} for n in range(3))
+        plan = Plan(app.store, monkeypatch)
+        plan.fail(at, after=after)
+        app.work(until_idle=True)
+        monkeypatch.undo()
+        assert sorted(done) == [0, 1, 2], at
+    rows = app.store.jobs(limit=1000)
+    assert {row.state for row in rows} == {"succeeded"}
+    assert {len(app.store.job_attempts(row.id)) for row in rows} == {1}
+    assert living(app) == []

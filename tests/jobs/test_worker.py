@@ -1,0 +1,497 @@
+"""A worker in this process: jobs run, are tried again, fail, wait for their turn, and are given back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import prometheus_client
+import pytest
+
+import outlast
+from labor import living, outcomes
+from outlast.jobs.doors import made
+from outlast.observe import prometheus
+from outlast.testing import Faults, capture_events, virtual_time, work
+
+QUICK = outlast.RetryPolicy(max_attempts=3, initial_delay=30.0, jitter=0)
+
+
+def test_jobs_run_to_their_end(app):
+    """S1-15, S1-16, S1-17: async and sync jobs, results, retries, failures with a dead letter; later attempts too, in virtual time."""
+    tries = []
+
+    @app.job
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @app.job
+    def add(n: int, more: int = 1) -> int:
+        return n + more
+
+    @app.job(retry=QUICK)
+    async def flaky() -> str:
+        tries.append(outlast.current().attempt)
+        if len(tries) < 3:
+            raise ConnectionResetError("once more")
+        return "done"
+
+    @app.job
+    def broken() -> None:
+        raise ValueError("never")
+
+    handles = [double.enqueue(4), add.enqueue(4), flaky.enqueue(), broken.enqueue()]
+    result = work(app)
+    assert (result.succeeded, result.failed, result.requeued, result.lost, result.later) == (3, 1, 2, 0, 0)
+    assert [handle.status for handle in handles] == ["succeeded", "succeeded", "succeeded", "failed"]
+    assert [handle.result() for handle in handles[:3]] == [8, 5, "done"]
+    assert (tries, outcomes(handles[2])) == ([1, 2, 3], ["failed", "failed", "succeeded"])
+    (letter,) = app.dead_letters.find()
+    assert (letter.kind, letter.pipeline, letter.item_key, letter.error) == ("job", "broken", handles[3].id, "never")
+
+
+def test_until_idle_leaves_what_is_due_later_and_says_when(app):
+    """It returns as soon as nothing is due, with how many are left and when the first of them is."""
+
+    @app.job
+    async def note() -> None:
+        return
+
+    note.enqueue()
+    note.options(delay=3600).enqueue()
+    note.options(delay=7200).enqueue()
+    began = time.monotonic()
+    result = app.work(until_idle=True)
+    assert (result.succeeded, result.later) == (1, 2)
+    assert timedelta(minutes=59) < result.next_run_at - datetime.now(UTC) < timedelta(minutes=61)
+    assert time.monotonic() - began < 30  # only to tell a hang
+
+
+def test_until_idle_of_an_empty_store_returns(app):
+    assert app.work(until_idle=True) == outlast.WorkResult()
+
+
+def test_the_context_of_a_job(app):
+    """`current()`: its id, its attempt, a key that is the same in all of them; also in calls inside, and in children."""
+    seen, left = [], []
+
+    @outlast.retry
+    def inside() -> None:
+        seen.append(outlast.current())
+
+    @app.job(retry=QUICK, timeout=60)
+    async def look() -> None:
+        seen.append(outlast.current())
+        left.append(round(outlast.current().remaining(), 1))
+        inside()
+        if outlast.current().attempt < 2:
+            raise TimeoutError
+
+    @app.job(retry=QUICK, guard=outlast.Guard(total_timeout=500))
+    def guarded() -> tuple[str | None, int, int, str]:
+        context = outlast.current()
+        assert 400 < context.remaining() <= 500
+        return context.job_id, context.attempt, context.max_attempts, context.idempotency_key
+
+    handle, other = look.enqueue(), guarded.enqueue()
+    work(app)
+    assert {context.job_id for context in seen} == {handle.id}
+    assert [(context.attempt, context.max_attempts) for context in seen] == [(1, 3), (1, 3), (2, 3), (1, 3)]
+    assert len({context.idempotency_key for context in seen}) == 1
+    assert left == [60.0, 60.0]
+    assert tuple(other.result()[:3]) == (other.id, 1, 3)
+    assert other.result()[3] != seen[0].idempotency_key
+
+
+def test_a_guard_retries_inside_and_the_job_outside(app):
+    """D-8: fast inside, slow outside: two attempts in each of three attempts of the job."""
+    calls = []
+
+    @app.job(retry=QUICK, guard=outlast.Guard(retry=outlast.RetryPolicy(max_attempts=2, jitter=0)))
+    async def fetch() -> None:
+        calls.append(outlast.current().attempt)
+        raise ConnectionResetError("down")
+
+    handle = fetch.enqueue()
+    with virtual_time() as clock:
+        worker = made(app, (), 4, until_idle=True, due_later=True)
+        asyncio.run(worker.run())
+    assert calls == [1, 1, 2, 2, 3, 3]
+    assert (handle.status, outcomes(handle), clock.now >= 60) == ("failed", ["failed"] * 3, True)
+    assert handle.history()[-1].stop_reason == "exhausted"
+
+
+def test_an_open_breaker_costs_no_attempt(app):
+    """D-10: the job is due again when the circuit may be tried."""
+    breaker = outlast.CircuitBreaker("api", failure_threshold=1, reset_timeout=100)
+
+    @app.job(retry=QUICK, guard=outlast.Guard(retry=None, breaker=breaker))
+    async def call() -> str:
+        return "through"
+
+    breaker.isolate("down for the test")
+    handle = call.enqueue()
+    with virtual_time():
+        asyncio.run(_some(app, handle.history))
+        breaker.reset()
+        asyncio.run(made(app, (), 4, until_idle=True, due_later=True).run())
+    assert outcomes(handle)[0] == "released"
+    assert outcomes(handle)[-1] == "succeeded"
+    assert handle.attempts == 1
+
+
+async def _some(app, until):
+    """Work until something is so."""
+    worker = made(app, (), 4, until_idle=False)
+    task = asyncio.create_task(worker.run())
+    while not await asyncio.to_thread(until):
+        await asyncio.to_thread(threading.Event().wait, 0.005)
+    worker.ask_soon()
+    return await task
+
+
+def test_jobs_at_a_limit_hold_no_slot(app):
+    """Jobs that wait for their turn let others run, although one slot is all there is."""
+    limit = outlast.Limit("narrow", concurrency=1)
+    order, first = [], threading.Event()
+
+    @app.job(guard=outlast.Guard(retry=None, limit=limit))
+    async def slow() -> None:
+        order.append("slow begins")
+        await asyncio.to_thread(first.wait, 100)
+        order.append("slow ends")
+
+    @app.job
+    async def free() -> None:
+        order.append("free")
+        if order.count("free") == 2:
+            first.set()
+
+    slow.enqueue()
+    slow.enqueue()
+    free.enqueue()
+    free.enqueue()
+    result = app.work(until_idle=True, concurrency=2)
+    assert result.succeeded == 4
+    assert order == ["slow begins", "free", "free", "slow ends", "slow begins", "slow ends"]
+
+
+def test_snooze_puts_off_and_skip_is_refused(app):
+    asked = []
+
+    @app.job
+    async def wait_for_file() -> str:
+        asked.append(1)
+        if len(asked) < 3:
+            raise outlast.Snooze(3600)
+        return "there"
+
+    @app.job
+    def skipping() -> None:
+        raise outlast.Skip("not today")
+
+    handle, other = wait_for_file.enqueue(), skipping.enqueue()
+    work(app)
+    assert (outcomes(handle), handle.attempts, handle.result()) == (["snoozed", "snoozed", "succeeded"], 1, "there")
+    assert "no meaning in a job" in other.error
+
+
+def test_queues_priorities_and_pauses(app):
+    """Larger priorities first; a paused queue is left alone; queues that no job here names are served too."""
+    done = []
+
+    @app.job(queue="first")
+    async def note(what: str) -> None:
+        done.append(what)
+
+    for what, priority in (("low", -1), ("usual", 0), ("high", 5)):
+        note.options(priority=priority).enqueue(what)
+    note.options(queue="elsewhere").enqueue("elsewhere")
+    note.options(queue="stopped").enqueue("stopped")
+    app.store.pause_queue("stopped")
+    assert app.work(queues=["first"], until_idle=True, concurrency=1).succeeded == 3
+    assert done == ["high", "usual", "low"]
+    assert app.work(until_idle=True).succeeded == 1
+    assert done[-1] == "elsewhere"
+    app.store.resume_queue("stopped")
+    assert app.work(until_idle=True).succeeded == 1
+    assert done[-1] == "stopped"
+
+
+def test_a_queue_has_a_concurrency_of_its_own(app):
+    """A mapping says how many jobs of each queue may run at a time."""
+    now, most = {"a": 0, "b": 0}, {"a": 0, "b": 0}
+
+    @app.job
+    async def busy(name: str) -> None:
+        now[name] += 1
+        most[name] = max(most[name], now[name])
+        for _ in range(20):
+            await asyncio.sleep(0)
+        now[name] -= 1
+
+    for name in ("a", "b"):
+        busy.options(queue=name).enqueue_many({"name": name} for _ in range(12))
+    result = app.work(queues={"a": 1, "b": 4}, concurrency=8, until_idle=True)
+    assert (result.succeeded, most["a"]) == (24, 1)
+    assert 1 < most["b"] <= 4
+
+
+def test_wrong_settings_are_refused_at_once(app):
+    with pytest.raises(outlast.ConfigurationError) as refused:
+        app.work(queues={"a": 100}, concurrency=0, until_idle="yes", queue="a")
+    assert len(refused.value.problems) == 4
+
+
+def test_resources_are_opened_once_and_closed(app):
+    opened = []
+
+    @asynccontextmanager
+    async def client():
+        opened.append("open")
+        yield "client"
+        opened.append("closed")
+
+    @app.job
+    async def send(to: str, via: str = outlast.use(client)) -> str:
+        return f"{to} by {via}"
+
+    handles = [send.enqueue("ann"), send.enqueue("bob")]
+    app.work(until_idle=True)
+    assert ([handle.result() for handle in handles], opened) == (["ann by client", "bob by client"], ["open", "closed"])
+    handle = send.enqueue("cem")
+    work(app, provide={client: "a fake"})
+    assert (handle.result(), opened) == ("cem by a fake", ["open", "closed"])
+
+
+def test_scripted_faults_strike_jobs_in_order(app):
+    @app.job(retry=QUICK)
+    async def send() -> str:
+        return "sent"
+
+    handle = send.enqueue()
+    result = work(app, faults=[Faults("send", TimeoutError("late"), None)])
+    assert (result.succeeded, result.requeued, outcomes(handle)) == (1, 1, ["failed", "succeeded"])
+    with pytest.raises(outlast.ConfigurationError, match="Did you mean 'send'"):
+        work(app, faults=[Faults("sent")])
+
+
+def test_the_story_of_a_job_is_told_in_events(app):
+    """C-23, D-27: claimed, requeued, succeeded or failed; and a failed job is one line at ERROR."""
+
+    @app.job(retry=QUICK)
+    async def send() -> None:
+        return
+
+    @app.job
+    def broken() -> None:
+        raise ValueError("no")
+
+    send.enqueue()
+    with capture_events() as events:
+        work(app, faults=[Faults("send", TimeoutError("late"))])
+    names = "job_claimed job_requeued job_claimed job_succeeded"
+    assert [event.name for event in events if event.name.startswith("job")] == names.split()
+    requeued = next(event for event in events if event.name == "job_requeued")
+    assert (requeued.delay, requeued.error, requeued.outcome, requeued.level) == (30.0, "late", "failed", "warning")
+    assert 30 <= events[-1].since_enqueued < 60
+    broken.enqueue()
+    with capture_events() as events:
+        work(app)
+    assert [event.name for event in events if event.level == "error"] == ["job_failed"]
+    failed = next(event for event in events if event.name == "job_failed")
+    assert (failed.kind, failed.error, failed.reason) == ("broken", "no", "permanent")
+
+
+def test_a_job_that_cannot_be_given_its_arguments_fails_with_a_sentence(app):
+    @app.job(name="send")
+    async def before(to: str) -> None:
+        return
+
+    handle = before.enqueue("ann")
+    app.kinds.clear()
+
+    @app.job(name="send")
+    async def send(address: str) -> None:
+        raise AssertionError
+
+    assert app.work(until_idle=True).failed == 1
+    assert (handle.status, "do not fit send" in handle.error) == ("failed", True)
+    assert handle.history()[-1].stop_reason == "permanent"
+
+
+def test_jobs_of_unknown_kinds_and_newer_versions_are_left_alone(app):
+    """Row 5: nothing is failed that newer code could do."""
+
+    @app.job(name="future")
+    async def future() -> None:
+        return
+
+    @app.job(name="known", version=2)
+    async def known() -> None:
+        return
+
+    handles = [future.enqueue(), known.enqueue()]
+    app.kinds.clear()
+
+    @app.job(name="known")
+    async def older() -> None:
+        raise AssertionError
+
+    assert app.work(until_idle=True) == outlast.WorkResult()
+    assert [handle.status for handle in handles] == ["queued", "queued"]
+
+
+def test_a_result_that_is_awaitable_is_refused(app):
+    async def later() -> None:
+        return
+
+    @app.job
+    def sync():
+        return later()
+
+    handle = sync.enqueue()
+    assert app.work(until_idle=True).failed == 1
+    assert "declare it with `async def`" in handle.error
+
+
+def test_a_worker_drains_and_gives_back_what_has_not_ended(app):
+    """C-22: a clean shutdown costs no attempt, and another worker goes on at once."""
+    began = threading.Event()
+
+    @app.job
+    async def long() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    handle = long.enqueue()
+    worker = made(app, (), 4, until_idle=False, drain=0.01)
+    thread = threading.Thread(target=lambda: (began.wait(100), worker.ask_soon()))
+    thread.start()
+    result = asyncio.run(worker.run())
+    thread.join()
+    assert (result.released, result.cut_off) == (1, 0)
+    assert (handle.status, handle.attempts, outcomes(handle)) == ("queued", 0, ["released"])
+    assert living(app) == []
+
+
+def test_a_worker_that_drains_lets_jobs_end(app):
+    began, goes_on = threading.Event(), threading.Event()
+
+    @app.job
+    def long() -> str:
+        began.set()
+        goes_on.wait(100)
+        return "whole"
+
+    handle, other = long.enqueue(), long.enqueue()
+    worker = made(app, (), 1, until_idle=False)
+
+    def ask():
+        began.wait(100)
+        worker.ask_soon()
+        goes_on.set()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert asyncio.run(worker.run()).succeeded == 1
+    thread.join()
+    assert sorted([handle.status, other.status]) == ["queued", "succeeded"]
+
+
+def test_a_cancelled_task_gives_back_what_runs(app):
+    """`awork` lets a cancellation through, and leaves nothing claimed."""
+    began = threading.Event()
+
+    @app.job
+    async def long() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    handle = long.enqueue()
+
+    async def story():
+        task = asyncio.create_task(app.awork())
+        await asyncio.to_thread(began.wait, 100)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(story())
+    assert (handle.status, outcomes(handle), living(app)) == ("queued", ["released"], [])
+
+
+def test_an_operator_cancels_a_running_job(app, on_terms):
+    on_terms(ttl=0.4)
+    began = threading.Event()
+
+    @app.job
+    async def long() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    handle = long.enqueue()
+    thread = threading.Thread(target=lambda: (began.wait(100), app.store.cancel_job(int(handle.id))))
+    thread.start()
+    result = app.work(until_idle=True)
+    thread.join()
+    assert (result.cancelled, handle.status) == (1, "cancelled")
+    assert handle.history()[-1].stop_reason == "cancelled"
+
+
+def test_nothing_is_left_behind(app):
+    """Places, threads, tasks and leases are back after every kind of end."""
+    limit = outlast.Limit("narrow", concurrency=2)
+    before = {thread.name for thread in threading.enumerate()}
+
+    @app.job(retry=None, guard=outlast.Guard(retry=None, limit=limit))
+    def works(how: str) -> None:
+        if how == "raises":
+            raise ValueError(how)
+        if how == "exits":
+            raise SystemExit(3)
+
+    @app.job(retry=None)
+    async def cancels() -> None:
+        raise asyncio.CancelledError
+
+    for how in ("returns", "raises", "exits"):
+        works.enqueue(how)
+    cancels.enqueue()
+    result = app.work(until_idle=True)
+    assert (result.succeeded, result.failed) == (1, 3)
+    assert [limit.acquire_nowait(), limit.acquire_nowait(), limit.acquire_nowait()] == [True, True, False]
+    left = {thread for thread in threading.enumerate() if thread.name not in before and "asyncio" not in thread.name}
+    for thread in left:
+        thread.join(100)
+    assert living(app) == []
+
+
+def test_what_becomes_of_jobs_is_counted(sqlite_app):
+    """S1-22: retries, final failures, and the time to success."""
+    registry = prometheus_client.CollectorRegistry()
+    uninstall = prometheus.install(registry)
+
+    @sqlite_app.job(retry=QUICK)
+    async def send() -> None:
+        return
+
+    @sqlite_app.job
+    def broken() -> None:
+        raise ValueError("no")
+
+    send.enqueue()
+    broken.enqueue()
+    try:
+        work(sqlite_app, faults=[Faults("send", TimeoutError())])
+        found = {
+            status: registry.get_sample_value("outlast_jobs_total", {"kind": kind, "status": status})
+            for kind, status in (("send", "requeued"), ("send", "succeeded"), ("broken", "failed"))
+        }
+        assert found == {"requeued": 1.0, "succeeded": 1.0, "failed": 1.0}
+        assert 30 <= registry.get_sample_value("outlast_job_success_seconds_total", {"kind": "send"}) < 60
+    finally:
+        uninstall()
