@@ -480,7 +480,7 @@ class JobRunner:
         """It goes on although it was given up: its end is recorded, and nobody begins it before it has ended."""
         if active.over or active.gone:
             return
-        self._end(active, self._failure(active, error or AttemptTimeoutError(""), still=True))
+        self._end(active, self._failure(active, error or TimeoutError(), still=True))
         warn(
             "the job %s (%s) still runs although its time is up; its slot stays taken, and it is not begun again before it has ended",
             active.job.id,
