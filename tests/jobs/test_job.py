@@ -189,6 +189,22 @@ def test_what_is_opened_by_the_worker_cannot_be_in_another_process(app):
     )
 
 
+def test_a_job_and_a_pipeline_cannot_have_one_name(app):
+    """Filters of dead letters name either, and a replay must not send what is not meant."""
+    pipeline = outlast.Pipeline("tidy", outlast.stage(lambda row: row), app=app)
+
+    @app.job
+    def sweep() -> None: ...
+
+    (said,) = problems(lambda: app.job(name="tidy")(sweep.fn))
+    assert said == (
+        "expected name to be one that no pipeline of the app has, got: 'tidy'. Give one of the two another name with name=."
+    )
+    (said,) = problems(lambda: outlast.Pipeline("sweep", outlast.stage(lambda row: row), app=app))
+    assert said == "expected name to be one that no job of the app has, got: 'sweep'. Give one of the two another name."
+    assert pipeline.name == "tidy"
+
+
 def test_two_functions_cannot_have_one_kind(app):
     """A payload must never reach another function; a second app has kinds of its own."""
 

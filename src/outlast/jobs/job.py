@@ -680,6 +680,8 @@ def _refuse_twin(check: Check, home: JobHome, fn: Any, kind: str) -> None:
     Another function with the kind of one that is known. A notebook's cell that runs again and a module that is loaded
     again bring the same function once more: the newest counts.
     """
+    if home.has_pipeline(kind):  # a filter of dead letters names either
+        check.add("name", "one that no pipeline of the app has", kind, "Give one of the two another name with name=.")
     other = home.kinds.get(kind)
     if other is None or other.fn is fn:
         return
