@@ -642,11 +642,7 @@ def _protection(fn: Any, guard: Guard | None, timeout: float | None, isolation: 
     if not is_async and bounded and where is None:
         where = "thread"
     inner = Guard(retry=None, timeout=timeout if where == "process" else None) if guard is None else guard
-    changes: dict[str, Any] = {}
-    if guard is not None and where == "process" and timeout is not None:
-        # Only the guard's own end kills a child.
-        changes["total_timeout"] = timeout if inner.total_timeout is None else min(timeout, inner.total_timeout)
-    made = inner.replace(isolation=where, **changes)
+    made = inner.replace(isolation=where)
     opened = [*resources_of(fn)]
     parameters = [found for name, found in inspect.signature(fn).parameters.items() if name not in opened]
     called = Shape(

@@ -465,6 +465,16 @@ class JobRunner:
             thread = None if active.call is None else active.call.thread
             if thread is not None and active.kind.process:
                 thread.abandon()
+        if why == "cancel":
+            self.loop.call_later(GRACE, self._ignored, active)
+
+    def _ignored(self, active: ActiveJob) -> None:
+        if not active.gone:
+            warn(
+                "the job %s (%s) goes on although it was cancelled; its slot stays taken",
+                active.job.id,
+                active.job.kind,
+            )
 
     def _late(self, active: ActiveJob) -> None:
         """Its time is up."""
