@@ -32,7 +32,8 @@ def settled(text):
     """Without what differs from one time to the next: instants, how long things took, and when a live line was drawn."""
     lines = [line.rstrip() for line in text.splitlines() if not line.startswith("worker of shop: ")]
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "(instant)", "\n".join(lines))
-    return re.sub(r"\d+ ms +", "(took) ", re.sub(r"again in [\d.]+ s", "again in (wait)", text))
+    text = re.sub(r"(?<=\(instant\)) +[\d.]+ m?s *", " (took) ", re.sub(r"again in [\d.]+ s", "again in (wait)", text))
+    return re.sub(r"  +", "  ", text)  # columns are as wide as what is in them
 
 
 @pytest.fixture
