@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     Came: TypeAlias = "tuple[bytes | None, None] | tuple[None, BaseException]"
 
 GRACE = 5.0  # seconds that code has to end after it was cancelled
-_forked = False  # whether this process is a copy of one that has a worker
+_forks = 0  # between the process in which this was loaded and this one: a runner of another one is a copy
 
 
 def _after_fork() -> None:
-    global _forked  # noqa: PLW0603 - once a child, always a child
-    _forked = True
+    global _forks  # noqa: PLW0603 - once a child, always a child
+    _forks += 1
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -251,6 +251,7 @@ class JobRunner:
         returned: Callable[[ActiveJob], None],
         stop: Stop,
     ) -> None:
+        self._forks = _forks
         self.kinds = kinds
         self.app = app
         self.monotonic = clock.monotonic
@@ -337,7 +338,7 @@ class JobRunner:
 
     def _in_thread(self, active: ActiveJob) -> Came:
         came = self._base.copy().run(self._blocking, active)
-        if _forked:  # the job has forked, and its child has come back from it: it is no worker
+        if _forks != self._forks:  # the job has forked, and its child has come back from it: it is no worker
             os._exit(0)
         return came
 
@@ -380,7 +381,7 @@ class JobRunner:
     # -- ends --------------------------------------------------------------------------------------------------------
 
     def _succeed(self, active: ActiveJob, stored: bytes | None) -> None:
-        if _forked:
+        if _forks != self._forks:
             os._exit(0)
         if active.over or active.why == "lost":
             self._leave(active)
@@ -390,7 +391,7 @@ class JobRunner:
         self._leave(active)
 
     def _fail(self, active: ActiveJob, error: BaseException) -> None:
-        if _forked:
+        if _forks != self._forks:
             os._exit(0)
         if not (active.over or active.why == "lost"):
             self._end(active, self._failure(active, error))
@@ -490,7 +491,7 @@ class JobRunner:
         """It goes on although it was given up: its end is recorded, and nobody begins it before it has ended."""
         if active.over or active.gone:
             return
-        self._end(active, self._failure(active, error or AttemptTimeoutError(""), still=True))
+        self._end(active, self._failure(active, error or TimeoutError(), still=True))
         warn(
             "the job %s (%s) still runs although its time is up; its slot stays taken, and it is not begun again before it has ended",
             active.job.id,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,24 @@ class WorkResult:
     next_run_at: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """
+    What a worker is doing now. `processing` jobs have a slot, `waiting` ones wait without one, and `stuck` slots are
+    taken by code that was given up and does not end. `counts` are those of `WorkResult`. `drains_until` is on the real
+    clock's `monotonic`; a `fenced` worker has not renewed its lease for too long.
+    """
+
+    concurrency: int
+    processing: int
+    waiting: int
+    stuck: int
+    counts: Mapping[str, int]
+    drains_until: float | None
+    cutting: bool
+    fenced: bool
+
+
 class Worker:
     """
     Works on the jobs of an app, in one event loop. `run` returns when it is idle, if it is to, or was asked to end.
@@ -104,6 +123,7 @@ class Worker:
         self._wishes: deque[None] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._cutting = self._fenced = False
+        self._drains_until: float | None = None
         counted = ("succeeded", "failed", "requeued", "lost", "released", "cancelled")
         self._counts: dict[str, int] = dict.fromkeys(counted, 0)
         self._later: Idle | None = None
@@ -132,6 +152,22 @@ class Worker:
         self._wishes.append(None)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._hear)
+
+    def view(self) -> WorkerView:
+        """What it is doing now; from any thread."""
+        running = [*self._running]
+        stuck = sum(active.over for active in running)
+        waiting = sum(active.away for active in running)
+        return WorkerView(
+            concurrency=self._concurrency,
+            processing=len(running) - stuck - waiting,
+            waiting=waiting,
+            stuck=stuck,
+            counts=dict(self._counts),
+            drains_until=self._drains_until,
+            cutting=self._cutting,
+            fenced=self._fenced,
+        )
 
     def _hear(self) -> None:
         while self._wishes:
@@ -196,6 +232,8 @@ class Worker:
             waking.start()
             await self._done
             await self._farewell()
+            if self._draining:
+                await in_thread(lambda: self._look_again(store))
         except asyncio.CancelledError:
             self._cut()
             await self._farewell()
@@ -218,6 +256,13 @@ class Worker:
             later=0 if later is None else later.later,
             next_run_at=None if later is None or later.next_due_us is None else from_us(later.next_due_us),
         )
+
+    def _look_again(self, store: Store) -> None:
+        """What is due later, as it is at the end: what was seen when it was last idle may have been done since. Blocks."""
+        self._later = None
+        with suppress(Exception):  # the store may be away
+            queues = None if self._bounds is None else self._queues
+            self._later = store.idle(queues, self._versions, ahead_us=ahead_us())
 
     async def _register(self, store: Store) -> None:
         lease = await in_thread(lambda: register(store), self._stop)
@@ -267,6 +312,7 @@ class Worker:
     def _end(self) -> None:
         """Claim nothing more, and let what runs end."""
         self._draining = True
+        self._drains_until = REAL.clock.monotonic() + self._drain
         self._stop.set()
         if self._loop is not None:
             self._loop.call_later(self._drain, self._cut)
