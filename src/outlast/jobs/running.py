@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     Came: TypeAlias = "tuple[bytes | None, None] | tuple[None, BaseException]"
 
 GRACE = 5.0  # seconds that code has to end after it was cancelled
-_forked = False  # whether this process is a copy of one that has a worker
+_forks = 0  # between this process and the one that has loaded this module
 
 
 def _after_fork() -> None:
-    global _forked  # noqa: PLW0603 - once a child, always a child
-    _forked = True
+    global _forks  # noqa: PLW0603 - of this process, as its number is
+    _forks += 1
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -260,6 +260,7 @@ class JobRunner:
         self._clock = clock
         self._ended = ended
         self._freed = freed
+        self._forks = _forks  # in a copy of the process that this runner works in there are more
         self._world = here.get()
         base = self._base = copy_context()
         base.run(running.set, UNDERWAY)
@@ -275,6 +276,11 @@ class JobRunner:
             most=most_threads,
             name="outlast-job",
         )
+
+    @property
+    def _copied(self) -> bool:
+        """Whether this is a child of the process that this runner works in: a job has forked."""
+        return _forks != self._forks
 
     def start(self, job: ClaimedJob, came: float) -> ActiveJob:
         """Begin with a job that was claimed."""
@@ -337,7 +343,7 @@ class JobRunner:
 
     def _in_thread(self, active: ActiveJob) -> Came:
         came = self._base.copy().run(self._blocking, active)
-        if _forked:  # the job has forked, and its child has come back from it: it is no worker
+        if self._copied:  # the job has forked, and its child has come back from it: it is no worker
             os._exit(0)
         return came
 
@@ -380,7 +386,7 @@ class JobRunner:
     # -- ends --------------------------------------------------------------------------------------------------------
 
     def _succeed(self, active: ActiveJob, stored: bytes | None) -> None:
-        if _forked:
+        if self._copied:
             os._exit(0)
         if active.over or active.why == "lost":
             self._leave(active)
@@ -390,7 +396,7 @@ class JobRunner:
         self._leave(active)
 
     def _fail(self, active: ActiveJob, error: BaseException) -> None:
-        if _forked:
+        if self._copied:
             os._exit(0)
         if not (active.over or active.why == "lost"):
             self._end(active, self._failure(active, error))
