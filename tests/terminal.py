@@ -51,6 +51,10 @@ class Terminal:
             assert self._read(), f"ended without {text!r}:\n{self.written}"
         return self.written
 
+    def press(self, keys: str) -> None:
+        """As if somebody had typed it."""
+        os.write(self._ours, keys.encode())
+
     def finish(self) -> int:
         """Read to the end; the exit code."""
         while self._read():

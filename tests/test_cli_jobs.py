@@ -121,7 +121,7 @@ def test_a_job_is_enqueued_with_everything_that_options_says(shell):
 
 
 def test_what_is_wrong_with_a_job_is_said_at_once_and_nothing_is_enqueued(shell):
-    """D-12: arguments and options, each with what was expected."""
+    """Arguments and options, each with what was expected."""
     done = shell(
         "enqueue jobs.py:process_report --arg pages=x --arg dry=maybe --arg day=2026 --arg nope=1 --arg =3 --arg pages=4 "
         "--arg-json tags=[1 --delay soon --priority 99999999999 --queue ''"
@@ -360,7 +360,7 @@ def test_jobs_are_requeued_and_cancelled_and_each_says_what_became_of_it(everywh
 
 
 def test_queues_are_counted_paused_and_resumed(everywhere):
-    """D-30: what may start, what is due later, and for how long the oldest has waited."""
+    """What may start, what is due later, and for how long the oldest has waited."""
     shell = everywhere
     shell("enqueue jobs.py:process_report --arg file_id=f-1")
     shell("enqueue jobs.py:send --arg 'order={\"id\": 5}' --delay 1h")

@@ -141,6 +141,10 @@ def commands(run: str, letter: str) -> list[list[str]]:
         ["jobs", "pause", "none such\x1b[2J"],
         ["jobs", "resume", "none such\x1b[2J"],
         ["enqueue", "jobs.py:x\x1b[2J", "--arg", "a\x1b[2J=1"],
+        ["enqueue", "shop.py:label", "--arg", "b=1"],
+        ["worker", "shop.py", "--until-idle", "--no-progress"],
+        ["worker", "shop.py", "--until-idle", "--json", "--queue", "q\x1b[2J"],
+        ["worker", "shop.py:x\x1b[2J", "--queue", "q\x1b[2J=x", "--drain", "\x1b[2J"],
         ["enqueue", "shop.py:label", "--arg", "a\x1b[2J=1", "--arg", "b=\x1b[2J", "--queue", "q\x1b[2J"],
         ["cancel", run],
     ]
@@ -158,7 +162,9 @@ def test_no_command_sends_a_terminal_what_it_obeys(hostile):
     folder, run = hostile
     app = outlast.App("shop", store=f"sqlite:///{folder}/.outlast/outlast.db")
     letter = next(one.id for one in app.dead_letters.find() if one.kind == "item")
-    (folder / "shop.py").write_text("import outlast\napp = outlast.App('shop')\n\n@app.job\ndef label(b: int): ...\n")
+    (folder / "shop.py").write_text(
+        "import outlast\napp = outlast.App('shop')\n\n@app.job\ndef label(b: int): raise ValueError('\\x1b[2Jx\\nFAKED')\n"
+    )
     lines = commands(run, letter)
     (folder / "commands.json").write_text(json.dumps(lines))
     (folder / "driver.py").write_text(DRIVER)

@@ -119,7 +119,6 @@ class App(Home):
         check.raise_if_any()
         super().__init__(name, url, seal=seal, retention_days=days, dead_letter_threshold=dead_letter_threshold)
         self.secrets = tuple(secrets)
-        self.kinds: dict[str, Job[..., Any]] = {}
         for secret in self.secrets:
             remember_variable(secret.variable)  # one that is not set yet is looked up whenever something goes out
 

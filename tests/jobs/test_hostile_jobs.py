@@ -142,6 +142,43 @@ def test_jobs_in_processes_are_really_killed(app):
     assert "MemoryError" in {row.error_type for row in handles[1].history()}
 
 
+@pytest.mark.timeout(200)
+def test_the_timeout_of_a_job_in_a_process_ends_its_guard_too(app):
+    """It bounds the attempt of the job, retries inside included; the total timeout is another thing."""
+    guard = outlast.Guard(total_timeout=100, retry=outlast.RetryPolicy(max_attempts=3, initial_delay=0, jitter=0))
+    hangs = app.job(isolation="process", timeout=0.5, retry=NOW, guard=guard)(stuck)
+    handle = hangs.enqueue()
+    result = app.work(until_idle=True)
+    while result.later:
+        result = app.work(until_idle=True)
+    assert (outcomes(handle), handle.status) == (["timeout", "timeout"], "failed")
+    assert handle.history()[-1].stop_reason == "exhausted"
+
+
+@pytest.mark.timeout(120)
+def test_an_operators_cancellation_that_is_ignored_is_told(app, on_terms, monkeypatch, caplog):
+    """The slot stays taken, and the job is nobody else's meanwhile; what it returns after all counts."""
+    on_terms(ttl=0.4)
+    monkeypatch.setattr("outlast.jobs.running.GRACE", 0.05)
+    goes_on, begun = threading.Event(), []
+
+    @app.job
+    def deaf() -> str:
+        begun.append(1)
+        goes_on.wait(100)
+        return "whole"
+
+    handle = deaf.enqueue()
+    with Beside(app):
+        wait_until(lambda: begun, "it has begun")
+        assert app.jobs.cancel(handle.id)
+        wait_until(lambda: "goes on although it was cancelled" in caplog.text, "it is told")
+        assert (handle.status, app.work(until_idle=True, queues=["other"]).succeeded) == ("processing", 0)
+        goes_on.set()
+        assert handle.result(100) == "whole"
+    assert len(begun) == 1
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_job_that_goes_on_after_its_time(app, kind, monkeypatch, caplog):

@@ -111,7 +111,7 @@ def test_a_sync_job_with_a_timeout_runs_in_a_thread_that_can_be_left(app):
     both = app.job(name="both", guard=outlast.Guard(timeout=2), isolation="process", timeout=5)(tidy_alone)
     assert (left.isolation, left.guard) == ("thread", None)
     assert (killed.isolation, killed.guard.isolation, killed.guard.timeout) == ("process", "process", 5.0)
-    assert (both.guard.timeout, both.guard.total_timeout, both.guard.isolation) == (2.0, 5.0, "process")
+    assert (both.guard.timeout, both.guard.total_timeout, both.guard.isolation) == (2.0, None, "process")
 
 
 def tidy_alone(days: int) -> None: ...
@@ -187,6 +187,22 @@ def test_what_is_opened_by_the_worker_cannot_be_in_another_process(app):
     assert any(
         "'process' with use() for client" in text for text in problems(lambda: app.job(isolation="process")(fetch))
     )
+
+
+def test_a_job_and_a_pipeline_cannot_have_one_name(app):
+    """Filters of dead letters name either, and a replay must not send what is not meant."""
+    pipeline = outlast.Pipeline("tidy", outlast.stage(lambda row: row), app=app)
+
+    @app.job
+    def sweep() -> None: ...
+
+    (said,) = problems(lambda: app.job(name="tidy")(sweep.fn))
+    assert said == (
+        "expected name to be one that no pipeline of the app has, got: 'tidy'. Give one of the two another name with name=."
+    )
+    (said,) = problems(lambda: outlast.Pipeline("sweep", outlast.stage(lambda row: row), app=app))
+    assert said == "expected name to be one that no job of the app has, got: 'sweep'. Give one of the two another name."
+    assert pipeline.name == "tidy"
 
 
 def test_two_functions_cannot_have_one_kind(app):

@@ -10,6 +10,7 @@ import pytest
 
 import outlast
 from labor import Beside, jobs, laborer, living, notes, outcomes, wait_until
+from outlast.testing import capture_events
 from servers.postgres import Postgres
 from servers.proxy import Proxy
 from stores import Plan
@@ -30,7 +31,10 @@ def test_a_killed_worker_loses_no_job(app, kinds, tmp_path):
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     (tmp_path / "go a").touch()
-    result = app.work(until_idle=True)
+    with capture_events() as events:
+        result = app.work(until_idle=True)
+    lost = [(event.jobs, event.failed, event.job_ids) for event in events if event.name == "worker_lost"]
+    assert lost == [(1, 0, (handle.id,))]
     assert (result.succeeded, handle.status, handle.crashes, handle.attempts) == (1, "succeeded", 1, 2)
     assert outcomes(handle) == ["crashed", "succeeded"]
     assert notes(tmp_path) == ["begins a", "begins a", "ends a"]

@@ -12,7 +12,7 @@ import prometheus_client
 import pytest
 
 import outlast
-from labor import living, outcomes
+from labor import Beside, living, outcomes
 from outlast.jobs.doors import made
 from outlast.observe import prometheus
 from outlast.testing import Faults, capture_events, virtual_time, work
@@ -495,3 +495,50 @@ def test_what_becomes_of_jobs_is_counted(sqlite_app):
         assert 30 <= registry.get_sample_value("outlast_job_success_seconds_total", {"kind": "send"}) < 60
     finally:
         uninstall()
+
+
+def test_jobs_enqueue_jobs(app):
+    """Row 34: no transaction is open while a job runs, so it may write to the same store."""
+
+    @app.job
+    def child(n: int) -> int:
+        return n
+
+    @app.job
+    async def parent() -> list[int]:
+        handles = [await child.aenqueue(n) for n in range(5)]
+        return [int(handle.id) for handle in handles]
+
+    handle = parent.enqueue()
+    assert app.work(until_idle=True).succeeded == 6
+    assert len(handle.result()) == 5
+
+
+def test_waits_longer_than_any_lease_are_kept(app):
+    """Row 24: what is known of a job lives as long as the job."""
+
+    @app.job(retry=outlast.RetryPolicy(delays=(86400.0 * 3, 86400.0 * 30), jitter=0))
+    async def rarely() -> int:
+        attempt = outlast.current().attempt
+        if attempt < 3:
+            raise TimeoutError
+        return attempt
+
+    handle = rarely.enqueue()
+    work(app)
+    assert (handle.result(), outcomes(handle)) == (3, ["failed", "failed", "succeeded"])
+
+
+def test_two_workers_share_the_work(app):
+    """Each job runs once, whoever claims it."""
+    done = []
+
+    @app.job
+    async def note(n: int) -> None:
+        done.append(n)
+        await asyncio.sleep(0)
+
+    note.enqueue_many({"n": n} for n in range(500))
+    with Beside(app), Beside(app):
+        app.work(until_idle=True)
+    assert sorted(done) == list(range(500))

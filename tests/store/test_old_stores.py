@@ -19,9 +19,10 @@ import pytest
 from typer.testing import CliRunner
 
 import outlast
+from job_rows import claimed, end, enqueued, failed, finished, story, worker
 from outlast.cli import app as command_line
 from outlast.store import StoreRefused, bring_up_to_date, database, open_store, schema_of
-from stores import sql
+from stores import STAGES, changes, letter, sql
 
 OLD = Path(__file__).parent / "old"
 NAMES = sorted(path.stem for path in OLD.glob("*.db"))
@@ -206,6 +207,39 @@ def test_a_program_that_has_the_store_open_goes_on_while_a_newer_one_migrates(ol
             assert (run.status, letter.status, letter.payload) == ("completed", "open", b'{"')
             assert [item.status for item in store.items(number)] == ["dlq"]
             assert [attempt.outcome for attempt in store.attempts(number)] == ["failed"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_program_of_the_version_before_goes_on_beside_one_that_has_jobs(kind, request, tmp_path, monkeypatch):
+    """D-32: it has the store open with schema 9; the newer one migrates and works on jobs, the older one on runs and letters."""
+    server = request.getfixturevalue("postgres") if kind == "postgres" else None
+    address = f"sqlite:///{tmp_path}/store.db" if server is None else _named(server.dsn, "before")
+    if server is not None:
+        server.execute("create database before")
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(database, "_scripts", lambda name, known=database._scripts: known(name)[:9])
+            older = open_store(address)
+            assert (schema_of_store(older), schema_of(address).current) == (9, True)
+            run = older.open_run("reviews", "today", STAGES)
+            lease = older.take_run(run.number, 0, "older", 600)
+            older.write(lease, changes(0, 1))
+        with open_store(address) as newer:
+            (number,) = enqueued(newer)
+            (job,) = claimed(newer, mine := worker(newer))
+            older.write(lease, changes(2, dead_letters=[letter(10**9)]))
+            finished(newer, mine, failed(job))
+            assert newer.requeue_job(number)
+            assert {row.kind: row.status for row in older.letters()} == {"item": "open", "job": "replaying"}
+            (job,) = claimed(newer, mine)
+            finished(newer, mine, end(job))
+            older.set_run(lease, run.id, status="completed")
+            assert story(newer, number) == (["failed", "succeeded"], "succeeded")
+            assert newer.run(run.id).counts.succeeded == 3
+        older.close()
+    finally:
+        if server is not None:
+            server.execute("drop database before with (force)")
 
 
 def database_of(url):

@@ -564,3 +564,16 @@ def test_pruning_is_bounded_and_goes_on(store, monkeypatch):
     assert store.prune("jobs", now) == 1
     with pytest.raises(ValueError, match="one of runs, dead_letters, events, jobs, failed_jobs, got: 'job'"):
         store.prune("job", now)
+
+
+def test_a_program_of_the_version_before_may_open_the_letter_of_a_requeued_job(store):
+    """D-32: it takes the claim for that of a replay that is gone. What becomes of the job moves the letter all the same."""
+    for state, status in (("succeeded", "resolved"), ("failed", "open")):
+        number = failed_job(store)
+        store.requeue_job(number)
+        name = store.job(number).letter
+        # As it opens what nobody seems to work on.
+        sql(store, "update outlast_dead_letters set status = 'open', reason = 'its replay is gone' where id = ?", name)
+        (job,) = claimed(store, lease := worker(store))
+        finished(store, lease, end(job) if state == "succeeded" else failed(job))
+        assert (store.letter(name).status, store.letter(name).replays) == (status, 1)

@@ -6,7 +6,9 @@ import pytest
 
 from job_rows import KINDS, SECOND, claimed, end, enqueued, failed, finished, new, story, worker
 from outlast.errors import LeaseLost
-from outlast.store import StoreRefused, open_store
+from outlast.store import StoreRefused, open_store, turns
+from outlast.store.database import Transaction
+from outlast.store.leases import fenced
 from outlast.store.records import JOB_ENDS, JOB_MOVES, JOB_STATES, Enqueued
 from stores import contents, sql
 
@@ -85,6 +87,53 @@ def test_a_success_is_on_record_with_its_result(store):
     (attempt,) = store.job_attempts(number)
     assert attempt == (number, 1, 1, lease.key, job.claimed_us, 5, "succeeded", None, None, None, None, None)
     assert claimed(store, lease, 9) == []
+
+
+RESULTS = {"none": None, "empty": b"", "text": "größe \u2028".encode(), "no text": b"\xff\xfe", "zero": b"a\0b"}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_any_bytes_are_a_result(store, together):
+    """Whether all of a turn are text or not; one that is held by nobody has no time until which it is."""
+    given = list(RESULTS.values())
+    ids = enqueued(store, *(new() for _ in given))
+    lease = worker(store)
+    ends = [end(job, result=result) for job, result in zip(claimed(store, lease, 9), given, strict=True)]
+    for part in [ends] if together else [[each] for each in ends]:
+        assert finished(store, lease, *part) == ()
+    rows = [store.job(number) for number in ids]
+    assert [(row.result, row.unique_until_us) for row in rows] == [(result, None) for result in given]
+
+
+class Explained(Transaction):
+    """Shows the plan of each statement that gives rows, and does it."""
+
+    __slots__ = ("plans",)
+
+    def rows(self, statement, *parameters):
+        plan = super().rows(f"explain (costs off) {statement}", *parameters)
+        self.plans.append("\n".join(row[0] for row in plan))
+        return super().rows(statement, *parameters)
+
+
+def test_turns_look_rows_up_by_their_keys_whatever_the_figures_say(store):
+    """PostgreSQL: the claim begins at its place in the index of ready jobs, and ends go by the primary key; nothing reads the table."""
+    if store._database.name == "sqlite":
+        return
+    store.enqueue_many(new() for _ in range(3000))  # which nobody has analysed yet
+    lease = worker(store)
+    found = claimed(store, lease, 500)
+    with store._database.writing() as tx:
+        shown = Explained(store._database, tx.connection)
+        shown.plans = []
+        fenced(store._database, shown, store.app, lease, f"token, {store._database.one_by_one}")
+        turns.finish(store._database, shown, store.app, lease.key, [end(job) for job in found], 1)
+        after = (found[-1].priority, found[-1].id)
+        assert len(turns.claim(store._database, shown, store.app, lease, "mail", 500, KINDS, 1, after=after)) == 500
+    ending, claiming = shown.plans
+    assert ("Seq Scan" in ending, "outlast_jobs_pkey" in ending, "outlast_jobs_owned" in ending) == (False, True, False)
+    assert ("Seq Scan on outlast_jobs" in claiming, "outlast_jobs_ready" in claiming) == (False, True)
+    assert f"AND (id > '{after[1]}'" in claiming
 
 
 def test_a_failed_attempt_waits_for_its_next_run(store):

@@ -23,6 +23,7 @@ from outlast.cli.report import report_run
 from outlast.cli.running import resume, run
 from outlast.cli.runs import breaker, cancel, events, pause, runs
 from outlast.cli.schema import migrate
+from outlast.cli.worker import worker
 from outlast.display.terminal import Screen
 from outlast.errors import ConfigurationError
 from outlast.verdicts import ERROR_CLASSES, classify
@@ -58,6 +59,7 @@ def main(
 app.command("run")(run)
 app.command("resume")(resume)
 app.command("enqueue")(enqueue)
+app.command("worker")(worker)
 app.command("pause")(pause)
 app.command("cancel")(cancel)
 runs.command("report")(report_run)

@@ -373,7 +373,7 @@ def list_workers(*, store: StoreUrl = None, app: AppName = None, as_json: AsJson
             process_of(worker.owner),
             worker.jobs,
             "yes" if worker.alive else "no; its jobs are taken over",
-            worker.until,
+            worker.until if worker.owner else None,
         ),
         as_json=as_json,
         none=NO_WORKER,

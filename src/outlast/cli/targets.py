@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from outlast.jobs.job import Job
 
 T = TypeVar("T")
+_OURS = Path(__file__).parent.parent
 
 
 class Wanted(NamedTuple, Generic[T]):
@@ -153,8 +154,9 @@ def _module(where: str, wanted: Wanted[Any]) -> ModuleType:
 
 def _unloadable(where: str, broken: Exception) -> ConfigurationError:
     frames = [frame for frame in traceback.extract_tb(broken.__traceback__) if "importlib" not in frame.filename]
-    # The first two frames are ours: this module's and load_module's.
-    place = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if len(frames) > 2 else ""
+    # Ours are the first two, and those that refuse what the module says.
+    frames = [frame for frame in frames if _OURS not in Path(frame.filename).parents]
+    place = f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
     if isinstance(broken, SyntaxError):
         place = f" (line {broken.lineno} of {Path(broken.filename or where).name})"
     return ConfigurationError(f"{where} cannot be loaded: {type(broken).__name__}: {error_text(broken)}{place}.")

@@ -20,7 +20,7 @@ from outlast.kernel.redact import error_text
 from outlast.store import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -42,43 +42,30 @@ class Screen(Protocol):
     every: float  # seconds between two of them
 
     def open(self) -> None: ...
-    def show(self, now: Snapshot) -> None: ...
-    def close(self, last: Snapshot | None) -> None: ...
+    def show(self, now: Any) -> None: ...
+    def close(self, last: Any) -> None: ...
 
 
-class Watch:
+class Watching:
     """
-    A context for one or more runs, and what watches them. Without a `screen` it shows nothing. `started` is called once
-    with each, in its own thread; `every_second` is called in ours.
+    A context in which a thread looks at something a few times a second and shows what it sees. Without a `screen` it
+    shows nothing.
     """
 
-    def __init__(
-        self,
-        screen: Screen | None,
-        expected: Callable[[], int | None] = lambda: None,
-        *,
-        started: Callable[[RunView], None] | None = None,
-        every_second: Callable[[RunView], None] | None = None,
-    ) -> None:
+    what = "the run"
+
+    def __init__(self, screen: Screen | None) -> None:
         self._screen = screen
-        self.expected = expected
-        self._started = started
-        self._every_second = every_second
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._view: View | None = None
         self._last = dict[str, float]()
 
-    def __call__(self, view: RunView) -> None:
-        """
-        Called by the run's loop again and again, at once when it begins: only the first look of each pass is taken
-        here.
-        """
-        if self._view is not None and (self._view.run.id, self._view.run.pass_number) == (view.id, view.pass_number):
-            return
-        if self._started is not None:
-            self._started(view)
-        self._view = View(view)
+    def look(self) -> Any:
+        """What is to be shown now; None if there is nothing."""
+        return None
+
+    def act(self) -> None:
+        """What is done every second beside it; asks a store, perhaps."""
 
     def __enter__(self) -> Self:
         with self._harmless():
@@ -96,11 +83,11 @@ class Watch:
         if self._thread is not None:
             self._thread.join(timeout=_FAREWELL)
         with self._harmless():
-            screen, view = self._screen, self._view
+            screen = self._screen
             if screen is not None:
-                last: Snapshot | None = None
+                last: Any = None
                 with suppress(RuntimeError, LookupError):
-                    last = None if view is None else view.look()
+                    last = self.look()
                 screen.close(last)
 
     # -- the thread
@@ -110,27 +97,28 @@ class Watch:
         while not self._stop.wait(_SECOND if self._screen is None else max(self._screen.every, cost * _RARER)):
             began = thread_time()
             with self._harmless():
-                view, screen = self._view, self._screen
                 # What changes while it is looked at may be seen wrongly now; it is seen rightly in the next look.
-                if view is not None and screen is not None:
+                if self._screen is not None:
                     with suppress(RuntimeError, LookupError):
-                        screen.show(view.look())
-                if view is not None and self._every_second is not None and self._due("every second", _SECOND):
+                        now = self.look()
+                        if now is not None:
+                            self._screen.show(now)
+                if self._due("act", _SECOND):
                     with suppress(StoreError):
-                        self._every_second(view.run)
+                        self.act()
             cost = thread_time() - began
 
     @contextmanager
     def _harmless(self) -> Iterator[None]:
-        """A display that breaks (a closed terminal, a full pipe) is gone, and the run goes on without it."""
+        """A display that breaks (a closed terminal, a full pipe) is gone, and the work goes on without it."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - whatever it is, the run is worth more
+        except Exception as error:  # noqa: BLE001 - whatever it is, the work is worth more
             broken, self._screen = self._screen, None
             if broken is not None:
                 with suppress(Exception):
                     broken.close(None)  # what was redirected goes where it went before
-            logger().warning("the run is not shown any more: %s", error_text(error))
+            logger().warning("%s is not shown any more: %s", self.what, error_text(error))
 
     def _due(self, what: str, every: float) -> bool:
         now = here.get().clock.monotonic()
@@ -140,34 +128,82 @@ class Watch:
         return True
 
 
+class Watch(Watching):
+    """
+    A context for one or more runs, and what watches them. `started` is called once with each, in its own thread;
+    `every_second` is called in ours.
+    """
+
+    def __init__(
+        self,
+        screen: Screen | None,
+        expected: Callable[[], int | None] = lambda: None,
+        *,
+        started: Callable[[RunView], None] | None = None,
+        every_second: Callable[[RunView], None] | None = None,
+    ) -> None:
+        super().__init__(screen)
+        self.expected = expected
+        self._started = started
+        self._every_second = every_second
+        self._view: View | None = None
+
+    def __call__(self, view: RunView) -> None:
+        """
+        Called by the run's loop again and again, at once when it begins: only the first look of each pass is taken
+        here.
+        """
+        if self._view is not None and (self._view.run.id, self._view.run.pass_number) == (view.id, view.pass_number):
+            return
+        if self._started is not None:
+            self._started(view)
+        self._view = View(view)
+
+    def look(self) -> Snapshot | None:
+        """The run as it is now."""
+        return None if self._view is None else self._view.look()
+
+    def act(self) -> None:
+        """What whoever watches wants to do."""
+        if self._view is not None and self._every_second is not None:
+            self._every_second(self._view.run)
+
+
 # --- where it is shown --------------------------------------------------------------------------------------------------
 
 
 class Lines:
-    """Plain lines on standard error, often at first and then less so; `keep`: one at the end too."""
+    """
+    Plain lines on standard error, often at first and then less so; `keep`: one at the end too. `tell` makes them of
+    what was seen; `news`: what would be told twice in a row is said once.
+    """
 
     every = 1.0
 
-    def __init__(self, *, keep: bool = True) -> None:
+    def __init__(self, *, keep: bool = True, tell: Callable[[Any], Iterable[str]] = lines, news: bool = False) -> None:
         self._keep = keep
+        self._news = news
+        self._tell = tell
+        self._told = list[str]()
         self._due = LINES
 
     def open(self) -> None:
         """Nothing to prepare."""
 
-    def show(self, now: Snapshot) -> None:
+    def show(self, now: Any) -> None:
         """The lines, if it is time for them."""
         if now.elapsed >= self._due:
             self._due = now.elapsed + min(LONGEST, max(LINES, now.elapsed / 12))
             self._print(now)
 
-    def close(self, last: Snapshot | None) -> None:
+    def close(self, last: Any) -> None:
         """The last lines."""
         if self._keep and last is not None:
             self._print(last)
 
-    def _print(self, now: Snapshot) -> None:
-        for line in lines(now):
+    def _print(self, now: Any) -> None:
+        before, self._told = self._told, list(self._tell(now))
+        for line in () if self._news and self._told == before else self._told:
             print(line, file=sys.stderr, flush=True)  # noqa: T201 - asked for with progress=True
 
 
@@ -203,14 +239,20 @@ def _lead(streams: list[tuple[Any, Any]]) -> None:
 
 
 class Terminal:
-    """A live picture on standard error; `keep`: the last one stays."""
+    """
+    A live picture on standard error; `keep`: the last one stays. `draw` makes it of what was seen and the size of the
+    terminal: that of a run, unless another is given.
+    """
 
     every = LIVE
 
-    def __init__(self, *, keep: bool = True, console: Any = None) -> None:
+    def __init__(self, *, keep: bool = True, console: Any = None, draw: Callable[..., Any] | None = None) -> None:
         from rich.live import Live
 
         from outlast.display.terminal import Screen as Safe
+        from outlast.display.terminal import picture
+
+        self._draw = draw or picture
 
         out: Any = _Whole(sys.stderr)
         self._console = console or Safe(file=out, highlight=False, emoji=False)
@@ -227,14 +269,12 @@ class Terminal:
         self._before = [(was, now) for was, now in zip(were, (sys.stdout, sys.stderr), strict=True) if was is not now]
         _lead(self._before)
 
-    def show(self, now: Snapshot) -> None:
+    def show(self, now: Any) -> None:
         """Draw over what was there."""
-        from outlast.display.terminal import picture
-
         width, height = self._console.size
-        self._live.update(picture(now, width, height), refresh=True)
+        self._live.update(self._draw(now, width, height), refresh=True)
 
-    def close(self, last: Snapshot | None) -> None:
+    def close(self, last: Any) -> None:
         """Draw for the last time."""
         try:
             if last is not None:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
             """Its jobs, each by its kind."""
             ...
 
+        def has_pipeline(self, name: str) -> bool: ...
+
 
 T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")

@@ -642,11 +642,7 @@ def _protection(fn: Any, guard: Guard | None, timeout: float | None, isolation: 
     if not is_async and bounded and where is None:
         where = "thread"
     inner = Guard(retry=None, timeout=timeout if where == "process" else None) if guard is None else guard
-    changes: dict[str, Any] = {}
-    if guard is not None and where == "process" and timeout is not None:
-        # Only the guard's own end kills a child.
-        changes["total_timeout"] = timeout if inner.total_timeout is None else min(timeout, inner.total_timeout)
-    made = inner.replace(isolation=where, **changes)
+    made = inner.replace(isolation=where)
     opened = [*resources_of(fn)]
     parameters = [found for name, found in inspect.signature(fn).parameters.items() if name not in opened]
     called = Shape(
@@ -684,6 +680,8 @@ def _refuse_twin(check: Check, home: JobHome, fn: Any, kind: str) -> None:
     Another function with the kind of one that is known. A notebook's cell that runs again and a module that is loaded
     again bring the same function once more: the newest counts.
     """
+    if home.has_pipeline(kind):  # a filter of dead letters names either
+        check.add("name", "one that no pipeline of the app has", kind, "Give one of the two another name with name=.")
     other = home.kinds.get(kind)
     if other is None or other.fn is fn:
         return

@@ -471,6 +471,16 @@ class JobRunner:
             thread = None if active.call is None else active.call.thread
             if thread is not None and active.kind.process:
                 thread.abandon()
+        if why == "cancel":
+            self.loop.call_later(GRACE, self._ignored, active)
+
+    def _ignored(self, active: ActiveJob) -> None:
+        if not active.gone:
+            warn(
+                "the job %s (%s) goes on although it was cancelled; its slot stays taken",
+                active.job.id,
+                active.job.kind,
+            )
 
     def _late(self, active: ActiveJob) -> None:
         """Its time is up."""
@@ -486,7 +496,7 @@ class JobRunner:
         """It goes on although it was given up: its end is recorded, and nobody begins it before it has ended."""
         if active.over or active.gone:
             return
-        self._end(active, self._failure(active, error or AttemptTimeoutError(""), still=True))
+        self._end(active, self._failure(active, error or TimeoutError(), still=True))
         warn(
             "the job %s (%s) still runs although its time is up; its slot stays taken, and it is not begun again before it has ended",
             active.job.id,

@@ -74,6 +74,24 @@ class WorkResult:
     next_run_at: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """
+    What a worker is doing now. `processing` jobs have a slot, `waiting` ones wait without one, and `stuck` slots are
+    taken by code that was given up and does not end. `counts` are those of `WorkResult`. `drains_until` is on the real
+    clock's `monotonic`; a `fenced` worker has not renewed its lease for too long.
+    """
+
+    concurrency: int
+    processing: int
+    waiting: int
+    stuck: int
+    counts: Mapping[str, int]
+    drains_until: float | None
+    cutting: bool
+    fenced: bool
+
+
 class Worker:
     """
     Works on the jobs of an app, in one event loop. `run` returns when it is idle, if it is to, or was asked to end.
@@ -104,6 +122,7 @@ class Worker:
         self._wishes: deque[None] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._cutting = self._fenced = False
+        self._drains_until: float | None = None
         counted = ("succeeded", "failed", "requeued", "lost", "released", "cancelled")
         self._counts: dict[str, int] = dict.fromkeys(counted, 0)
         self._later: Idle | None = None
@@ -132,6 +151,22 @@ class Worker:
         self._wishes.append(None)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._hear)
+
+    def view(self) -> WorkerView:
+        """What it is doing now; from any thread."""
+        running = [*self._running]
+        stuck = sum(active.over for active in running)
+        waiting = sum(active.away for active in running)
+        return WorkerView(
+            concurrency=self._concurrency,
+            processing=len(running) - stuck - waiting,
+            waiting=waiting,
+            stuck=stuck,
+            counts=dict(self._counts),
+            drains_until=self._drains_until,
+            cutting=self._cutting,
+            fenced=self._fenced,
+        )
 
     def _hear(self) -> None:
         while self._wishes:
@@ -260,6 +295,7 @@ class Worker:
     def _end(self) -> None:
         """Claim nothing more, and let what runs end."""
         self._draining = True
+        self._drains_until = REAL.clock.monotonic() + self._drain
         self._stop.set()
         if self._loop is not None:
             self._loop.call_later(self._drain, self._cut)

@@ -68,6 +68,7 @@ class Home:
         self._store: tuple[str, Store] | None = None
         self._commons: HomeCommons | None = None
         self._opening = threading.Lock()
+        self.kinds: dict[str, Any] = {}  # jobs by their kind
         self._pipelines: weakref.WeakValueDictionary[str, Replayable] = weakref.WeakValueDictionary()
 
     @property
@@ -140,6 +141,10 @@ class Home:
     def add_pipeline(self, pipeline: Replayable) -> None:
         """Know the pipeline, so that its dead letters can be replayed; the newest of a name counts."""
         self._pipelines[pipeline.name] = pipeline
+
+    def has_pipeline(self, name: str) -> bool:
+        """Whether a pipeline of this name is known."""
+        return name in self._pipelines
 
     def _make_good(self, sink: object) -> None:
         from outlast.pipeline.replays import make_good

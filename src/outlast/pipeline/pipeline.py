@@ -174,6 +174,8 @@ class Pipeline(Generic[In_contra, Out_co]):
         )
         if min_partial_rate is _FOLLOWS:
             bounds = replace(bounds, min_partial_rate=min(bounds.min_partial_rate, bounds.min_success_rate))
+        if name in self.app.kinds:  # a filter of dead letters names either
+            check.add("name", "one that no job of the app has", name, "Give one of the two another name.")
         if bounds.min_partial_rate > bounds.min_success_rate:
             check.add("min_partial_rate", "at most min_success_rate", bounds.min_partial_rate)
         check.raise_if_any()

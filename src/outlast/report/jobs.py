@@ -16,7 +16,7 @@ from outlast.store.faults import StoreRefused
 from outlast.store.records import JOB_STATES, from_us
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from outlast.store import Store
@@ -128,6 +128,10 @@ class JobViews:
         """The workers that have leases."""
         return self._store.workers()
 
+    def next_due(self, queues: Iterable[str] | None, kinds: Mapping[str, int]) -> datetime | None:
+        """When the next job is due of these kinds (each with its version) that is not due yet; None: of every queue."""
+        return _instant(self._store.idle(queues, kinds).next_due_us)
+
     # -- what operators do ---------------------------------------------------------------------------------------------
 
     def enqueue(self, job: NewJob) -> Enqueued:
@@ -198,7 +202,9 @@ def _numbers(ids: Sequence[str]) -> list[int]:
 
 
 def process_of(owner: str) -> str:
-    """The owner of a lease, for a person's eye."""
+    """The owner of a lease, for a person's eye; a lease that was given back has none."""
+    if not owner:
+        return "one that has ended"
     host, _, rest = owner.partition(":")
     return f"{host.partition('/')[0]}, process {rest.partition(':')[0]}"
 
@@ -271,7 +277,7 @@ def worker_document(worker: WorkerState) -> dict[str, Any]:
         "process": process_of(worker.owner),
         "jobs": worker.jobs,
         "alive": worker.alive,
-        "lease_until": worker.until,
+        "lease_until": worker.until if worker.owner else None,
         "lease_ttl": worker.ttl,
     }
 

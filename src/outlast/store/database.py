@@ -69,6 +69,7 @@ class Database(ABC):
     arrays: ClassVar[bool]  # whether many rows travel as one array for each column, in a single statement
     known_here: ClassVar[str]  # asks any connection whether it leads to a store
     notifies: ClassVar[str] = ""  # tells whoever listens, once the transaction is committed, of jobs for an app
+    one_by_one: ClassVar[str]  # an expression: the plans of this transaction look rows up by their keys
     labelled: ClassVar[str]  # an expression that gives the transaction the name that is passed
     among: ClassVar[str]  # after a column: whether it is in a list that is passed as one parameter
     lower: ClassVar[str]  # a column's text with its ASCII letters in lower case

@@ -288,7 +288,7 @@ class Jobs:
         database, app = self._database, self.app
         now_sql = f"{database.now} + {int(ahead_us)}"
         with database.writing(batches=True) as tx:
-            row = fenced(database, tx, app, lease, f"{now_sql}, {turns.waiting(now_sql)}")
+            row = fenced(database, tx, app, lease, f"{now_sql}, {turns.waiting(now_sql)}, {database.one_by_one}")
             now, due = row[0], row[1]
             lost, cancelled = turns.finish(database, tx, app, lease.key, ends, now) if ends else ((), ())
             if due:

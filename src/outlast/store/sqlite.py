@@ -52,6 +52,7 @@ class Sqlite(Database):
     arrays = False
     known_here = "select count(*) from sqlite_master where name = 'outlast_store'"
     labelled = "?"
+    one_by_one = "1"
     among = "in (select value from json_each(?))"
     lower = "lower({})"
     now = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"

@@ -141,9 +141,10 @@ class _Arrays:
         )
         rows = self._tx.rows(
             # Nobody but the owner of the lease changes jobs that it has, one row at a time at most (a cancellation), so
-            # there is no circle to wait in; the arrays are in the order of the ids all the same.
+            # there is no circle to wait in; the arrays are in the order of the ids all the same. The expressions keep the
+            # planner from the index of owned jobs: it has dead entries of all that were processed since the last vacuum.
             f"with done as (update outlast_jobs job set {sets} from unnest({arrays}) as given({', '.join(columns)}) "
-            "where job.id = given.id and job.token = given.token and job.app = ? and job.state = 'processing' "
+            "where job.id = given.id and job.token = given.token and job.app || '' = ? and job.state || '' = 'processing' "
             f"returning job.id, job.token, job.state, job.letter, {told}), "
             f"kept as (insert into outlast_job_attempts ({kept}) select {attempt} from done) "
             "select id, token, state, letter from done",
@@ -394,7 +395,7 @@ def claim(
     rows = tx.rows(
         f"with picked as materialized (select id as number from outlast_jobs where {where} order by {order} limit ? {database.skip_locked}) "
         "update outlast_jobs set state = 'processing', token = token + 1, worker = ?, claimed = ?, began = coalesce(began, ?), "
-        f"attempts = attempts + 1, made = made + 1 from picked where id = number and state = '{state}' returning {_CLAIMED}",
+        f"attempts = attempts + 1, made = made + 1 from picked where id = number and state || '' = '{state}' returning {_CLAIMED}",
         *(*given, most, lease.key, now, now),
     )
     claimed = [_claimed(row) for row in rows]
