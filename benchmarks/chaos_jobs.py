@@ -74,6 +74,7 @@ def strike(options: argparse.Namespace) -> list[JobTrial]:
 def measure(options: argparse.Namespace) -> list[Rescues]:
     """How long it takes until the job of a killed worker runs elsewhere."""
     from job_trials import can_be_apart, rescue_times
+    from outlast.jobs.doors import FAST
 
     if not can_be_apart():
         sys.exit("expected to be allowed to make PID name spaces (unshare --pid), got: not allowed. Use --only faults.")
@@ -81,7 +82,7 @@ def measure(options: argparse.Namespace) -> list[Rescues]:
     for store in options.stores:
         for what, ttl, apart, bar in (
             ("apart", 20.0, True, 30.0),
-            ("apart, fast", 4.0, True, 6.0),
+            ("apart, fast", FAST, True, 6.0),
             # A sweep comes every 5 s, 6 s at most; a lease that must run out first would take 15 s at least.
             ("same machine", 20.0, False, 10.0),
         ):

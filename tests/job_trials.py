@@ -35,6 +35,7 @@ import psycopg
 import outlast
 import outlast.jobs.worker  # so that processes are forked with it
 from outlast.calls.state import current_work
+from outlast.jobs.doors import FAST
 from outlast.store.upkeep import name_of
 from outlast.work import leases
 from outlast.work.patience import Terms, terms
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 APP = "toil"
 HANG = 200.0  # seconds in which nothing at all happens: it hangs
 AHEAD = 400  # jobs that are enqueued before their turn, so that there is always something to do
+SHORT = 0.1  # seconds without which any lease is renewed in time
 CHUNK = 50  # that are enqueued at a time
 CONCURRENCY = 16
 NOW = outlast.RetryPolicy(max_attempts=20, initial_delay=0.01, max_delay=0.1)
@@ -196,16 +198,23 @@ class Toiler:
 
     def stand_still(self) -> None:
         """Stop all its threads, and wait until they have."""
-        self.stopped_at = time.monotonic()
+        self.stopped_at = self.stopped_at or time.monotonic()
         os.kill(self.pid, signal.SIGSTOP)
-        with suppress(FileNotFoundError, ProcessLookupError):
-            while any(_state(task) not in "TtZX" for task in Path(f"/proc/{self.pid}/task").iterdir()):
-                time.sleep(0.001)
+        while not self.stands_still:
+            time.sleep(0.001)
+
+    @property
+    def stands_still(self) -> bool:
+        try:
+            return all(_state(task) in "TtZX" for task in Path(f"/proc/{self.pid}/task").iterdir())
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            return True
 
     def go_on(self) -> None:
         assert self.stopped_at is not None
         os.kill(self.pid, signal.SIGCONT)
-        self.stalls.append((self.stopped_at, time.monotonic()))
+        if (now := time.monotonic()) - self.stopped_at > SHORT:
+            self.stalls.append((self.stopped_at, now))
         self.stopped_at = None
 
 
@@ -417,7 +426,7 @@ class JobTrial:
     stalls: int = 0
     restarts: int = 0
     cuts: int = 0
-    ttl: float = 4.0
+    ttl: float = FAST
     seed: int = 1
     tally: Tally = field(default_factory=Tally)
     seconds: float = 0.0
@@ -467,6 +476,7 @@ class _Trial:
         self._kept: set[tuple[Any, ...]] = set()
         self._changes: list[str] = []
         self._ended_alone: list[str] = []
+        self._read: dict[Path, tuple[int, int]] = {}  # of each log: bytes, and attempts begun
         self._looked = 0.0
         self._stalls = 0
         self._clocks = time.monotonic() - time.time()
@@ -525,8 +535,15 @@ class _Trial:
             time.sleep(0.01)
 
     def _begun(self) -> int:
-        """Attempts that have been begun, about: lines of the logs are of about the same length."""
-        return sum(path.stat().st_size for path in self._folder.glob("*.log")) // 84
+        """Attempts that have been begun. Of each log only what is new is read."""
+        for path in self._folder.glob("*.log"):
+            read, count = self._read.get(path, (0, 0))
+            if path.stat().st_size > read:
+                with path.open("rb") as file:
+                    file.seek(read)
+                    new = file.read()
+                self._read[path] = read + len(new), count + new.count(b"begins")
+        return sum(count for _, count in self._read.values())
 
     def _enqueue(self, most: int) -> None:
         """Enqueue up to so many jobs in all. Where no answer comes they are enqueued again: their keys keep them single."""
@@ -573,7 +590,7 @@ class _Trial:
 
     def _strike(self, what: str) -> None:
         if what == STALL:
-            self._until(lambda: not self._stalled(), self._asked + AHEAD)
+            self._until(lambda: not self._stalled(), self._asked)
             self._stall()
             return
         if what == KILL:
@@ -600,13 +617,15 @@ class _Trial:
             time.sleep(0.01)
             leased = self._leased()
             choice = [worker for worker in self._workers if worker.pid in leased]
-        worker = self._dice.choice(choice)
+        self._stop(self._dice.choice(choice))
+        self._stalls += 1
+
+    def _stop(self, worker: Toiler) -> None:
         worker.stand_still()
         while self._server is None and _writes(worker.pid, self._folder / "store.db-shm"):
             worker.go_on()
             time.sleep(0.002)
             worker.stand_still()
-        self._stalls += 1
 
     def _leased(self) -> set[int]:
         """The processes that have leases; those whose lease a sweep has ended are not among them."""
@@ -615,9 +634,13 @@ class _Trial:
 
     def _wake(self) -> None:
         """Let a worker go on that stands still, once others have taken its lease."""
-        if (stalled := self._stalled()) and not {worker.pid for worker in stalled} & self._leased():
-            for worker in stalled:
+        stalled = self._stalled()
+        leased = self._leased() if stalled else set()
+        for worker in stalled:
+            if worker.pid not in leased:
                 worker.go_on()
+            elif not worker.stands_still:  # a system lets stopped processes go on when the shell of their group ends
+                self._stop(worker)
 
     def _cut(self) -> None:
         """Cut all connections: the clients' side, or the server's."""
