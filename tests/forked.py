@@ -25,9 +25,11 @@ from pathlib import Path
 # What the command line, runs over items and stores of both kinds need, with what loads when it is first used.
 LOADED = (
     "asyncio importlib.readers importlib.resources.readers outlast.app outlast.breaker outlast.breaker.shared "
-    "outlast.cli.commands outlast.cli.printing outlast.cli.report outlast.cli.targets outlast.cli.watch "
+    "outlast.cli.arguments outlast.cli.commands outlast.cli.printing outlast.cli.report outlast.cli.targets "
+    "outlast.cli.watch "
     "outlast.components.arrow outlast.components.datasets outlast.components.lines outlast.components.tables "
-    "outlast.display.snapshot outlast.display.watch outlast.limits outlast.pipeline.lifecycle "
+    "outlast.display.snapshot outlast.display.watch outlast.jobs.doors outlast.jobs.queue outlast.limits "
+    "outlast.pipeline.lifecycle "
     "outlast.pipeline.record.writer outlast.report.gather outlast.report.story outlast.rows "
     "outlast.settings.blocks outlast.store.postgres outlast.store.sqlite outlast.testing psycopg "
     "pydantic.plugin._loader pydantic.type_adapter rich.console rich.live rich.markdown rich.syntax rich.traceback "

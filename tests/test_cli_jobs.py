@@ -91,7 +91,7 @@ def one_failed(shell, line="enqueue jobs.py:process_report --arg file_id=f-1 --a
 
 
 def test_a_job_is_enqueued_with_arguments_typed_by_its_function(everywhere):
-    """D-23: what the worker gets is what a caller in Python would have given."""
+    """What the worker gets is what a caller in Python would have given."""
     shell = everywhere
     done = shell("enqueue jobs.py:process_report --arg file_id=17 --arg pages=4 --arg dry=yes --arg day=2026-11-15")
     assert (done.returncode, done.stdout) == (0, "Enqueued job 1 (process_report) in default.\n")
@@ -338,7 +338,7 @@ def test_a_job_that_is_none_is_a_mistake(tmp_path, line, said):
 
 
 def test_jobs_are_requeued_and_cancelled_and_each_says_what_became_of_it(everywhere):
-    """C-12: the same id, its history goes on; what has succeeded or is not there is said, and the exit code is 1."""
+    """The same id, its history goes on; what has succeeded or is not there is said, and the exit code is 1."""
     shell = everywhere
     id_, letter = one_failed(shell)
     queued = shell.json("enqueue jobs.py:process_report --arg file_id=f-2")["id"]

@@ -960,7 +960,7 @@ def test_a_store_that_cannot_be_reached_is_waited_for_aloud_and_the_wait_can_be_
     command = [sys.executable, "-m", "outlast.cli", "run", "app.py:pipeline", "--input", "in.jsonl", "--store", store]
     with Forked(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         said = process.stderr.readline()
-        assert said.startswith("outlast: the store cannot be used, the run waits for it: ")
+        assert said.startswith("outlast: the store cannot be used and is waited for: ")
         assert "hunter2" not in said
         while process.poll() is None:  # one that comes just before the process sleeps is noticed with the next one only
             process.send_signal(signal.SIGINT)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import signal
+import sys
 from types import SimpleNamespace
 
 import pytest
 
+import forked
 from outlast.display.worker import WorkerNow, lines, picture
 from shells import Shell
 from tables import table
@@ -191,6 +194,18 @@ def test_what_is_wrong_is_said_at_once(tmp_path, line, said):
     assert (done.returncode, done.stdout, done.stderr.splitlines()) == (2, "", said)
 
 
+def test_a_worker_may_run_in_a_fork_of_a_process_that_has_loaded_it(shell):
+    """Only a copy of a worker's own process is no worker: what a server has loaded before it forks does not matter."""
+    ids = [enqueue(shell, f"double --arg n={n}") for n in range(3)]
+    program = (
+        "import os, outlast.jobs.doors\nfrom jobs import app\n"
+        "if os.fork() == 0:\n    print(app.work(until_idle=True).succeeded, flush=True)\n    os._exit(0)\nos.wait()\n"
+    )
+    done = forked.run([sys.executable, "-c", program], cwd=shell.folder, env=shell.env, timeout=200)
+    assert (done.stdout, done.stderr) == ("3\n", "")
+    assert [shell.json(f"jobs show {id_}")["status"] for id_ in ids] == ["succeeded"] * 3
+
+
 # --- signals ---
 
 
@@ -253,6 +268,16 @@ def test_a_second_signal_does_not_wait_for_the_drain(shell):
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
     assert left(process).returncode in {130, 143}
+
+
+def test_an_end_that_cannot_be_recorded_is_an_error(shell):
+    """Exit code 1, with the sentence why: a store that was deleted does not come back by itself."""
+    process, _ = begun(shell, "", "read")
+    shutil.rmtree(shell.folder / ".outlast")
+    done = left(process, "text")
+    assert (done.returncode, done.out) == (1, "")
+    assert "was deleted, moved or replaced while it was open" in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err
 
 
 # --- what is seen ---

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -274,30 +272,3 @@ def test_a_store_that_is_away_fences_the_worker(postgres, tmp_path, on_terms):
         assert (outcomes(handle), handle.attempts, len(tries)) == (["released", "succeeded"], 1, 2)
     app.store.close()
     direct.store.close()
-
-
-FORKED = """
-import os, sys, outlast, outlast.jobs.running
-
-app = outlast.App("forked", store=sys.argv[1])
-
-@app.job
-async def one() -> int:
-    return 1
-
-@app.job
-def two() -> int:
-    return 2
-
-if child := os.fork():
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-handles = [one.enqueue(), two.enqueue()]
-print(app.work(until_idle=True).succeeded, [handle.result() for handle in handles], flush=True)
-"""
-
-
-def test_a_worker_in_a_process_that_was_forked_works(tmp_path):
-    """Servers that fork and daemons load their modules first: that a process is somebody's child says nothing about its jobs."""
-    command = [sys.executable, "-c", FORKED, str(tmp_path / "outlast.db")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
-    assert (done.returncode, done.stdout) == (0, "2 [1, 2]\n"), done.stderr

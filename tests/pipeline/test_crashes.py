@@ -318,7 +318,7 @@ def test_a_disk_that_gets_room_again_in_time_is_waited_for(disk):
 
     class Heard(logging.Handler):
         def emit(self, record):
-            if "the run waits for it" in record.getMessage():
+            if "is waited for" in record.getMessage():
                 told.set()
 
     heard = Heard()

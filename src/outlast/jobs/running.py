@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     Came: TypeAlias = "tuple[bytes | None, None] | tuple[None, BaseException]"
 
 GRACE = 5.0  # seconds that code has to end after it was cancelled
-_forks = 0  # between this process and the one that has loaded this module
+_forks = 0  # between the process in which this was loaded and this one: a runner of another one is a copy
 
 
 def _after_fork() -> None:
-    global _forks  # noqa: PLW0603 - of this process, as its number is
+    global _forks  # noqa: PLW0603 - once a child, always a child
     _forks += 1
 
 
@@ -251,6 +251,7 @@ class JobRunner:
         returned: Callable[[ActiveJob], None],
         stop: Stop,
     ) -> None:
+        self._forks = _forks
         self.kinds = kinds
         self.app = app
         self.monotonic = clock.monotonic
@@ -260,7 +261,6 @@ class JobRunner:
         self._clock = clock
         self._ended = ended
         self._freed = freed
-        self._forks = _forks  # in a copy of the process that this runner works in there are more
         self._world = here.get()
         base = self._base = copy_context()
         base.run(running.set, UNDERWAY)
@@ -276,11 +276,6 @@ class JobRunner:
             most=most_threads,
             name="outlast-job",
         )
-
-    @property
-    def _copied(self) -> bool:
-        """Whether this is a child of the process that this runner works in: a job has forked."""
-        return _forks != self._forks
 
     def start(self, job: ClaimedJob, came: float) -> ActiveJob:
         """Begin with a job that was claimed."""
@@ -343,7 +338,7 @@ class JobRunner:
 
     def _in_thread(self, active: ActiveJob) -> Came:
         came = self._base.copy().run(self._blocking, active)
-        if self._copied:  # the job has forked, and its child has come back from it: it is no worker
+        if _forks != self._forks:  # the job has forked, and its child has come back from it: it is no worker
             os._exit(0)
         return came
 
@@ -386,7 +381,7 @@ class JobRunner:
     # -- ends --------------------------------------------------------------------------------------------------------
 
     def _succeed(self, active: ActiveJob, stored: bytes | None) -> None:
-        if self._copied:
+        if _forks != self._forks:
             os._exit(0)
         if active.over or active.why == "lost":
             self._leave(active)
@@ -396,7 +391,7 @@ class JobRunner:
         self._leave(active)
 
     def _fail(self, active: ActiveJob, error: BaseException) -> None:
-        if self._copied:
+        if _forks != self._forks:
             os._exit(0)
         if not (active.over or active.why == "lost"):
             self._end(active, self._failure(active, error))

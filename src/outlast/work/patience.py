@@ -61,7 +61,7 @@ def keep_trying(
     def waits(error: Exception) -> None:
         if (before := rarely(("waits", id(stop), what))) is not None:
             more = f" ({before:,} more times before)" if before else ""
-            warning = "%s cannot be used, the run waits for it: %s%s"
+            warning = "%s cannot be used and is waited for: %s%s"
             warn(warning, what, error_text(error), more, extra={"outlast_waits": what})
 
     return internal.keep_trying(
