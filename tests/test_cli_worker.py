@@ -296,10 +296,11 @@ def test_a_terminal_shows_what_the_worker_does_and_how_it_ends(shell):
         terminal.press("\x04")
         assert terminal.finish() == 0
         shown = [row for row in terminal.screen() if row]
-    assert shown[-2:] == [
+    assert shown[-3:-1] == [
         "1 succeeded   0 failed   0 requeued",
         "Ended by SIGTERM; all work is finished or given back.",
     ]
+    assert shown[-1].startswith("1 job is due later, the first at ")
     assert not [row for row in shown if "processing" in row]
 
 

@@ -1,11 +1,12 @@
 """
 The documentation is true: its Python runs, its outputs are real, and nothing public is left out.
 
-Four comments, each on the line above its fence (a blank line between is fine), say what a block is:
+Five comments, each on the line above its fence (a blank line between is fine), say what a block is:
 
 - `<!-- not run: reason -->` above a Python block keeps it from being run, for that reason;
 - `<!-- without name name -->` above a Python block runs it as where these packages are not installed: stamina reports through
   structlog and prometheus_client if it finds them, and pybreaker takes long to load redis; other tests need all three;
+- `<!-- on PostgreSQL -->` above a Python block runs it with a new database, whose address is in `OUTLAST_STORE`;
 - `<!-- continues -->` above a Python block puts it after the previous one of the page, in the same program;
 - `<!-- output -->` above a text block says that this is what the Python block before it prints, exactly.
 """
@@ -18,11 +19,13 @@ import doctest
 import importlib
 import importlib.metadata
 import inspect
+import os
 import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
@@ -42,7 +45,7 @@ FENCE = re.compile(
     r"^(?:<!-- *(?P<note>[^\n]*?) *-->\n\n?)?(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
-NOTES = re.compile(r"not run: \S.+|without( \w+)+|continues|output")
+NOTES = re.compile(r"not run: \S.+|without( \w+)+|on PostgreSQL|continues|output")
 
 
 # --- what the pages show is what happens ---
@@ -56,6 +59,7 @@ class Program:
     code: list[str] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
     skipped: bool = False
+    on_postgres: bool = False
 
 
 def programs(page: Path) -> list[Program]:
@@ -75,7 +79,9 @@ def programs(page: Path) -> list[Program]:
         elif language == "python":
             missing = note.split()[1:] if note.startswith("without") else []
             hidden = "".join(f"__import__('sys').modules[{name!r}] = None\n" for name in missing)
-            found.append(Program(where, [hidden, body], skipped=note.startswith("not run")))
+            found.append(
+                Program(where, [hidden, body], skipped=note.startswith("not run"), on_postgres=note == "on PostgreSQL")
+            )
     return found
 
 
@@ -83,11 +89,14 @@ def programs(page: Path) -> list[Program]:
     "program",
     [pytest.param(program, id=program.where) for page in PAGES for program in programs(page) if not program.skipped],
 )
-def test_block_runs_and_prints_what_the_page_says(program, tmp_path):
+def test_block_runs_and_prints_what_the_page_says(program, tmp_path, request):
     """Each block is a program of its own, run in an empty folder with warnings as errors."""
     script = tmp_path / "block.py"
     script.write_text("".join(program.code))
-    done = forked.run([sys.executable, "-W", "error", script.name], cwd=tmp_path)
+    store = {}
+    if program.on_postgres:
+        store["OUTLAST_STORE"] = request.getfixturevalue("postgres_server").database(f"block-{uuid4().hex}").dsn
+    done = forked.run([sys.executable, "-W", "error", script.name], cwd=tmp_path, env=os.environ | store)
     assert done.returncode == 0, f"{program.where}\n{done.stderr}"
     if program.printed:
         assert done.stdout.rstrip() == "\n".join(program.printed).rstrip()

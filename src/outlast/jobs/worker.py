@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -226,6 +227,8 @@ class Worker:
             waking.start()
             await self._done
             await self._farewell()
+            if self._draining:
+                await in_thread(lambda: self._look_again(store))
         except asyncio.CancelledError:
             self._cut()
             await self._farewell()
@@ -248,6 +251,13 @@ class Worker:
             later=0 if later is None else later.later,
             next_run_at=None if later is None or later.next_due_us is None else from_us(later.next_due_us),
         )
+
+    def _look_again(self, store: Store) -> None:
+        """What is due later, as it is at the end: what was seen when it was last idle may have been done since. Blocks."""
+        self._later = None
+        with suppress(Exception):  # the store may be away
+            queues = None if self._bounds is None else self._queues
+            self._later = store.idle(queues, self._versions, ahead_us=ahead_us())
 
     async def _register(self, store: Store) -> None:
         lease = await in_thread(lambda: register(store), self._stop)
