@@ -569,7 +569,10 @@ class Worker:
         """Nothing could be claimed: how long to wait, and for what."""
         self._later = idle
         if not self._until_idle:
-            self._poll(min(POLL, _until_due(idle)))
+            if idle.due and not self._running and not alone:
+                self._wants_alone = self._asked = True  # it may be one that must run alone
+            else:
+                self._poll(_SOON if idle.due and alone else min(POLL, _until_due(idle)))
             return
         if self._running or self._asked:
             return
