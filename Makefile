@@ -37,7 +37,7 @@ TEST_TMP := $(shell [ -w $(MEMORY) ] && [ "$$(df --output=avail -k $(MEMORY) 2>/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env servers demo test lint bench bench-items bench-items-peers bench-sources bench-shared chaos-items pacing conformance docs lock clean
+.PHONY: help env servers demo test lint bench bench-items bench-items-peers bench-sources bench-shared chaos-items chaos-jobs pacing conformance docs lock clean
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
 
 help:
@@ -53,6 +53,7 @@ help:
 	@echo "make bench-items-peers  the same beside other tools, each in its own environment"
 	@echo "make bench-shared  what several processes make of one limit, into docs/pacing.md"
 	@echo "make chaos-items  kills, stalls, cut connections, vanished files, full disks, hostile values, into docs/reliability.md"
+	@echo "make chaos-jobs  workers are killed, stopped and cut off from their store, into docs/reliability.md"
 	@echo "make docs     the documentation, into site/"
 	@echo "make lock     resolve requirements/*.in and the peers of bench-items-peers again"
 
@@ -90,6 +91,9 @@ bench-items-peers: $(TEST_ENV)
 
 chaos-items: $(TEST_ENV)
 	$(RUN) benchmarks/chaos.py $(ARGS)
+
+chaos-jobs: $(TEST_ENV)
+	$(RUN) benchmarks/chaos_jobs.py $(ARGS)
 
 docs: $(TEST_ENV) docs-build
 

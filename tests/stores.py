@@ -150,5 +150,6 @@ class Plan:
             raise self._error("planted")
         done = statement()
         if self.seen == self.at:
+            del done  # SQLite cannot commit while somebody holds the rows of a statement, and an error holds its frames
             raise self._error("planted")
         return done

@@ -49,6 +49,7 @@ SLEEPERS: dict[str, str] = {
     "components/test_kills.py": "in programs that are killed: a slow disk, so that kills hit the moments in between",
     "doomed.py": "in a program that is killed: a slow disk, so that kills hit the moments in between",
     "hostile.py": "for ever, in worker processes, which are killed for it",
+    "job_trials.py": "jobs that take a while, so that kills hit them, and between two looks at other processes",
     "servers/limited.py": "a server that takes a while to answer, as real ones do",
     "shared/test_shared_breaker.py": "between two looks at what other processes do, whose clock is a store's",
     "sharing.py": "between two looks at what other processes do",

@@ -178,6 +178,45 @@ def test_an_operators_cancellation_that_is_ignored_is_told(app, on_terms, monkey
 
 
 @pytest.mark.timeout(120)
+def test_a_worker_ends_although_its_store_is_away(postgres, tmp_path, monkeypatch):
+    """What could not be recorded is raised; the job is on record as processing, and whoever sweeps brings it back."""
+    monkeypatch.setattr("outlast.jobs.worker._FAREWELL", 0.2)
+    proxy = Proxy(postgres.socket).start()
+    address = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
+    app, direct = (outlast.App(f"away-{tmp_path.name}", store=where) for where in (address, postgres.dsn))
+    goes_on, begun = threading.Event(), []
+
+    def blocks() -> str:
+        begun.append(1)
+        goes_on.wait(100)
+        return "done"
+
+    app.job(blocks)
+    handle = direct.job(blocks).enqueue()
+    worker, errors = made(app, (), 4, until_idle=False, drain=0.1), []
+
+    def work():
+        try:
+            asyncio.run(worker.run())
+        except InterruptedError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_until(lambda: begun, "it has begun")
+    proxy.stop()
+    goes_on.set()
+    worker.ask_soon()
+    thread.join(100)
+    assert errors == ["asked to stop while the store could not be used"]
+    assert handle.status == "processing"
+    assert direct.work(until_idle=True).succeeded == 1
+    assert (outcomes(handle), len(begun)) == (["crashed", "succeeded"], 2)
+    app.store.close()
+    direct.store.close()
+
+
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_job_that_goes_on_after_its_time(app, kind, monkeypatch, caplog):
     """Row 29: recorded as a timeout, its slot stays taken, it is told, and nobody begins it before it has ended."""

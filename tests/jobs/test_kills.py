@@ -123,6 +123,17 @@ def test_a_job_with_two_crashes_runs_alone(app):
 
 
 @pytest.mark.timeout(240)
+def test_an_idle_worker_does_not_wait_between_two_jobs_that_run_alone(app, kinds, on_terms):
+    """A worker that dies twice may leave many of them: who has nothing else to do takes one after the other."""
+    on_terms(ttl=4000.0)  # no sweep but the first one
+    handles = [kinds["quick"].enqueue(name) for name in "abc"]
+    with app.store._database.writing() as tx:
+        tx.execute("update outlast_jobs set crashes = 2, state = 'alone' where app = ?", app.name)
+    with Beside(app):
+        wait_until(lambda: all(handle.status == "succeeded" for handle in handles), "all of them are done")
+
+
+@pytest.mark.timeout(240)
 def test_a_signal_drains_a_worker(app, kinds, tmp_path):
     """SIGTERM: nothing more is claimed, what runs ends, and its worker is gone from the record."""
     handle, other = kinds["hold"].enqueue("a"), None

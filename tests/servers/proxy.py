@@ -60,7 +60,12 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            pair = _Pair(client, _connect(self._target))
+            try:
+                target = _connect(self._target)
+            except OSError:  # it is being restarted
+                client.close()
+                continue
+            pair = _Pair(client, target)
             with self._lock:  # a pair that carries bytes can be cut: its client must not be ahead of us
                 self._pairs.append(pair)
                 pair.start()

@@ -184,11 +184,16 @@ class Worker:
         self._loop = loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = loop.create_future()
         self._clock = here.get().clock
-        self._stop = Stop()
+        self._stop = Stop()  # ends the worker's own waits for its store, until it has one
+        self._cutting_short = Stop()  # ends the waits of calls inside of jobs
         self._slots: Slots[ActiveJob] = Slots(self._concurrency)
         self._timers: Timers[None] = Timers(self._clock)
+        self._hear()
         with self._stop:
-            store: Store = await in_thread(lambda: keep_trying(lambda: self._home.store, "the store"))
+            return await self._run()
+
+    async def _run(self) -> WorkResult:
+        store: Store = await in_thread(lambda: keep_trying(lambda: self._home.store, "the store"), self._stop)
         self._store = store
         declared = dict(self._home.kinds)
         bind([thing for job in declared.values() for thing in _shared(job)], self._home.commons)
@@ -215,7 +220,7 @@ class Worker:
             freed=self._freed,
             left=self._left,
             returned=self._returned,
-            stop=self._stop,
+            stop=self._cutting_short,
         )
         upkeep = Upkeep(self._home, store, kinds, loop, alone=self._leave_room, woken=self._woken, sure=self._sure)
         waking = waking_for(store, lambda: _unless_closed(loop, self._woken))
@@ -288,6 +293,8 @@ class Worker:
             for active in [*self._running]:
                 self._runner.cut_off(active)
         tenure = self._tenure
+        if tenure is not None and self._cutting:
+            asyncio.get_running_loop().call_later(_FAREWELL, tenure.hurry)
         while tenure is not None and not tenure.over and not tenure.turns.settled and self._error is None:
             tenure.turns.flush()
             await asyncio.sleep(0.001)
@@ -315,6 +322,7 @@ class Worker:
         """Do not wait for what runs any longer: it is given back."""
         self._draining = self._cutting = True
         self._stop.set()
+        self._cutting_short.set()
         for active in [*self._running]:
             self._runner.give_up(active, "release")
         if not self._done.done():
@@ -561,7 +569,10 @@ class Worker:
         """Nothing could be claimed: how long to wait, and for what."""
         self._later = idle
         if not self._until_idle:
-            self._poll(min(POLL, _until_due(idle)))
+            if idle.due and not self._running and not alone:
+                self._wants_alone = self._asked = True  # it may be one that must run alone
+            else:
+                self._poll(_SOON if idle.due and alone else min(POLL, _until_due(idle)))
             return
         if self._running or self._asked:
             return

@@ -1,0 +1,864 @@
+"""
+What is done to workers, and what must be true of their jobs afterwards: kills, stalls, restarts, cut connections.
+
+A trial lets a few worker processes do so many jobs, and meanwhile strikes them. What is struck next waits until so many
+attempts have been begun, never for a time: a slow machine takes longer, and finds the same.
+
+Every attempt of a job writes a line when it begins and one when it comes to its end, with its job and the token of its
+claim, into a file of its process. So in the end there are two stories, what ran and what is on record, and `account` counts
+where they differ. `benchmarks/chaos_jobs.py` makes long trials, a test makes short ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
+
+import outlast
+import outlast.jobs.worker  # so that processes are forked with it
+from outlast.calls.state import current_work
+from outlast.jobs.doors import FAST
+from outlast.store.upkeep import name_of
+from outlast.work import leases
+from outlast.work.patience import Terms, terms
+from servers.postgres import Postgres
+from servers.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+APP = "toil"
+HANG = 200.0  # seconds in which nothing at all happens: it hangs
+AHEAD = 400  # jobs that are enqueued before their turn, so that there is always something to do
+SHORT = 0.1  # seconds without which any lease is renewed in time
+CHUNK = 50  # that are enqueued at a time
+CONCURRENCY = 16
+NOW = outlast.RetryPolicy(max_attempts=20, initial_delay=0.01, max_delay=0.1)
+
+# Each worker is a fork of a process that has loaded everything.
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["job_trials"])
+
+
+# -- jobs, and the process that does them ------------------------------------------------------------------------------
+
+
+class Log:
+    """A file of one process: a line for every attempt that begins or ends here, as soon as it does."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def line(self, what: str) -> tuple[int, int]:
+        """Write that the attempt of the job which runs here `begins`, `ends` or `raises`; its job and its token."""
+        job = current_work.get().job  # type: ignore[union-attr]
+        self._write(f"{what} {job.id} {job.made} {job.token}")
+        return job.id, job.token
+
+    def late(self, since: float) -> None:
+        """Write that this process did not run since then."""
+        self._write(f"late {since:.6f} 0 0")
+
+    def _write(self, text: str) -> None:
+        os.write(self._file, f"{text} {os.getpid()} {time.monotonic():.6f}\n".encode())
+
+
+def declare(app: outlast.App, folder: Path, log: Log) -> dict[str, Any]:
+    """The jobs, by kind. A result names its job, so that one of another job is found out."""
+
+    def result(n: int) -> list[int]:
+        job, token = log.line("ends")
+        return [n, job, token]
+
+    @app.job(retry=NOW)
+    async def brief(n: int) -> list[int]:
+        log.line("begins")
+        await asyncio.sleep(n % 40 / 1000)
+        return result(n)
+
+    @app.job(retry=NOW, queue="threads")
+    def blocking(n: int) -> list[int]:
+        log.line("begins")
+        time.sleep(0.02 + n % 100 / 1000)
+        return result(n)
+
+    @app.job(retry=NOW)
+    async def flaky(n: int) -> list[int]:
+        """Fails at first."""
+        log.line("begins")
+        await asyncio.sleep(n % 20 / 1000)
+        if outlast.current().attempt == 1:
+            log.line("raises")
+            raise ConnectionResetError("once more")
+        return result(n)
+
+    @app.job(retry=NOW)
+    async def broken(n: int) -> None:
+        log.line("begins")
+        await asyncio.sleep(n % 20 / 1000)
+        log.line("raises")
+        raise outlast.PermanentFailure("never")
+
+    @app.job(retry=NOW)
+    def hold(n: int) -> list[int]:
+        """Ends when it may."""
+        log.line("begins")
+        while not (folder / "go").exists():
+            time.sleep(0.02)
+        return result(n)
+
+    return app.kinds
+
+
+def kind_of(n: int) -> str:
+    return ("broken", "flaky", "blocking")[n % 10] if n % 10 < 3 else "brief"
+
+
+def key_for(n: int) -> str:
+    return str(n)
+
+
+def toil(store: str, app: str, folder: str, number: int, ttl: float, concurrency: int, host: str) -> None:
+    """
+    Work until it is ended, in this process. With a `host`, others take it for a process of another machine, of which nobody
+    can tell at once that it is dead.
+    """
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # whatever ends the trial ends this, too
+    errors = os.open(f"{folder}/{number}.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(errors, 1)
+    os.dup2(errors, 2)
+    if host:
+        leases._host = lambda: f"{host}/1"
+    log = Log(Path(folder, f"{number}.log"))
+    threading.Thread(target=_watch, args=(log, ttl / 10), daemon=True).start()
+    terms.set(Terms(ttl=ttl))
+    home = outlast.App(app, store=store)
+    declare(home, Path(folder), log)
+    home.work(concurrency=concurrency)
+
+
+def _watch(log: Log, longest: float) -> None:
+    """Note when this machine has no time for this process: its lease may run out then, which is nobody's fault."""
+    before = time.monotonic()
+    while True:
+        time.sleep(0.05)
+        now = time.monotonic()
+        if now - before > longest:
+            log.late(before)
+        before = now
+
+
+class Toiler:
+    """A worker process, by the number of its log."""
+
+    def __init__(self, number: int, address: Callable[[], tuple[Any, ...]]) -> None:
+        self.number = number
+        self._process = _forks.Process(target=toil, args=address(), daemon=True)
+        self._process.start()
+        self.killed = False
+        self.stopped_at: float | None = None
+        self.stalls: list[tuple[float, float]] = []
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
+    @property
+    def living(self) -> bool:
+        return self._process.is_alive()
+
+    def kill(self) -> None:
+        self.killed = True
+        self._process.kill()
+        self._process.join()
+
+    def end(self) -> int | None:
+        """Let it drain; its exit code, None if it does not come to an end."""
+        self._process.terminate()
+        self._process.join(HANG)
+        return self._process.exitcode
+
+    def stand_still(self) -> None:
+        """Stop all its threads, and wait until they have."""
+        self.stopped_at = self.stopped_at or time.monotonic()
+        os.kill(self.pid, signal.SIGSTOP)
+        while not self.stands_still:
+            time.sleep(0.001)
+
+    @property
+    def stands_still(self) -> bool:
+        try:
+            return all(_state(task) in "TtZX" for task in Path(f"/proc/{self.pid}/task").iterdir())
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            return True
+
+    def go_on(self) -> None:
+        assert self.stopped_at is not None
+        os.kill(self.pid, signal.SIGCONT)
+        if (now := time.monotonic()) - self.stopped_at > SHORT:
+            self.stalls.append((self.stopped_at, now))
+        self.stopped_at = None
+
+
+def _state(task: Path) -> str:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+# -- what ran, what is on record, and where they differ ----------------------------------------------------------------
+
+
+@dataclass
+class Ran:
+    """One attempt, as its process has written it."""
+
+    job: int
+    number: int
+    token: int
+    worker: int  # the number of the process
+    began: float
+    ended: float | None = None
+    raised: bool = False
+
+
+class Story(NamedTuple):
+    """What the log of a process says."""
+
+    ran: list[Ran]
+    late: list[tuple[float, float]]
+
+
+def read_log(path: Path) -> Story:
+    """What ran in a process, and when the machine had no time for it."""
+    ran, late = dict[tuple[int, int], Ran](), list[tuple[float, float]]()
+    again: list[Ran] = []
+    worker = int(path.stem)
+    for text in path.read_text().splitlines():
+        what, job, number, token, _, at = text.split()
+        if what == "late":
+            late.append((float(job), float(at)))
+            continue
+        key = int(job), int(token)
+        if what == "begins":
+            if key in ran:
+                again.append(ran[key])
+            ran[key] = Ran(*key[:1], int(number), key[1], worker, float(at))
+        else:
+            ran[key].ended, ran[key].raised = float(at), what == "raises"
+    return Story([*again, *ran.values()], late)
+
+
+@dataclass
+class Tally:
+    """What was found. The first five must be zero; `notes` says what was wrong."""
+
+    lost: int = 0
+    wrong: int = 0
+    changed: int = 0
+    doubled: int = 0
+    missing: int = 0
+    repeated: int = 0  # attempts in flight when something struck, made again
+    poisoned: int = 0
+    attempts: int = 0  # that were begun
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, name: str, note: str, count: int = 1) -> None:
+        setattr(self, name, getattr(self, name) + count)
+        self.notes.append(f"{name}: {note}")
+
+    def __bool__(self) -> bool:
+        return bool(self.lost or self.wrong or self.changed or self.doubled or self.missing)
+
+
+class JobNow(NamedTuple):
+    """A job as it is on record."""
+
+    id: int
+    n: int  # its argument, which is its key too
+    kind: str
+    state: str
+    made: int
+    crashes: int
+    error_class: str | None
+    stop_reason: str | None
+    result: Any
+
+
+class Attempt(NamedTuple):
+    """An attempt as it is on record; `recorded` is when, on this machine's monotonic clock."""
+
+    number: int
+    token: int
+    outcome: str
+    recorded: float
+
+
+class Struck(NamedTuple):
+    """What explains that an attempt was made again: processes that were killed, and times in which one stood still."""
+
+    killed: frozenset[int]
+    stalls: dict[int, list[tuple[float, float]]]
+    everywhere: list[tuple[float, float]]  # restarts of the database
+    ttl: float
+
+    def explains(self, ran: Ran, recorded: float) -> bool:
+        """Whether a lease could run out, or its owner die, between the begin of an attempt and the record of its crash."""
+        if ran.worker in self.killed:
+            return True
+        since = ran.began - self.ttl
+        return any(
+            began < recorded and ended > since for began, ended in (*self.stalls.get(ran.worker, ()), *self.everywhere)
+        )
+
+
+def account(
+    asked: Collection[int],
+    jobs: Sequence[JobNow],
+    attempts: dict[int, list[Attempt]],
+    ran: Iterable[Ran],
+    struck: Struck,
+) -> Tally:
+    """Compare what ran with what is on record. `asked` are the arguments, which are the keys too, of all jobs enqueued."""
+    tally = Tally()
+    ran_of: dict[int, list[Ran]] = {}
+    for one in ran:
+        tally.attempts += 1
+        ran_of.setdefault(one.job, []).append(one)
+    keys = Counter(job.n for job in jobs)
+    for n in {*asked} - keys.keys():
+        tally.add("lost", f"the job {kind_of(n)} {n} is not on record")
+    for n, times in keys.items():
+        if times > 1 or n not in asked:
+            tally.add("wrong", f"the job {kind_of(n)} {n} is {times} times on record")
+    for number in ran_of.keys() - {job.id for job in jobs}:
+        tally.add("wrong", f"job {number} ran and is not on record")
+    for job in jobs:
+        _check(tally, job, attempts.get(job.id, []), ran_of.get(job.id, []), struck)
+    return tally
+
+
+def _check(tally: Tally, job: JobNow, attempts: list[Attempt], ran: list[Ran], struck: Struck) -> None:
+    by_token = {attempt.token: attempt for attempt in attempts}
+    crashed = sum(attempt.outcome == "crashed" for attempt in attempts)
+    if job.state not in {"succeeded", "failed"}:
+        tally.add("lost", f"job {job.id} is {job.state} although nothing is left to do")
+    if [attempt.number for attempt in attempts] != [*range(1, job.made + 1)] or len(by_token) != len(attempts):
+        tally.add("missing", f"job {job.id} has {job.made} attempts, on record are {attempts}")
+    if crashed != job.crashes:
+        tally.add("wrong", f"job {job.id} has {job.crashes} crashes, on record are {crashed}")
+    for token, times in Counter(one.token for one in ran).items():
+        if times > 1:
+            tally.add("doubled", f"job {job.id} was begun {times} times under one claim ({token})", times - 1)
+    for one in ran:
+        attempt = by_token.get(one.token)
+        if attempt is None or attempt.number != one.number:
+            tally.add("missing", f"job {job.id}: attempt {one.number} of claim {one.token} ran and is not on record")
+        elif attempt.outcome in {"crashed", "released"}:
+            if struck.explains(one, attempt.recorded):
+                tally.repeated += 1
+            else:
+                tally.add("doubled", f"job {job.id}: {one} is on record as {attempt}, and nothing had struck it")
+    _check_end(tally, job, attempts, {one.token: one for one in ran}, crashed)
+
+
+def _check_end(tally: Tally, job: JobNow, attempts: list[Attempt], ran: dict[int, Ran], crashed: int) -> None:
+    """Whether each attempt on record is one that ran like that, and the job's end follows from the last one."""
+    for attempt in attempts:
+        one = ran.get(attempt.token)
+        came = one is not None and one.ended is not None
+        if attempt.outcome == "succeeded" and not (came and one is not None and not one.raised):
+            tally.add("wrong", f"job {job.id}: {attempt} has succeeded, but did not come to its end: {one}")
+        elif attempt.outcome == "failed" and not (came and one is not None and one.raised):
+            tally.add("wrong", f"job {job.id}: {attempt} has failed, but raised nothing: {one}")
+        elif attempt.outcome not in {"succeeded", "failed", "crashed", "released"}:
+            tally.add("wrong", f"job {job.id}: nothing of it can end as {attempt}")
+    last = attempts[-1] if attempts else None
+    if any(attempt.outcome == "succeeded" for attempt in attempts[:-1]):
+        tally.add("wrong", f"job {job.id} was begun again after its success: {attempts}")
+    if job.state == "succeeded":
+        if last is None or last.outcome != "succeeded" or job.result != [job.n, job.id, last.token]:
+            tally.add("wrong", f"job {job.id} ({job.kind} {job.n}) has succeeded with {job.result} after {last}")
+        if job.kind == "broken":
+            tally.add("wrong", f"job {job.id} has succeeded, which it cannot")
+    elif job.state == "failed" and job.stop_reason == "poison":
+        tally.poisoned += 1
+        if crashed != 3 or last is None or last.outcome != "crashed":
+            tally.add("wrong", f"job {job.id} is said to end its workers, on record are {attempts}")
+    elif job.state == "failed" and (job.kind != "broken" or last is None or last.outcome != "failed"):
+        tally.add(
+            "wrong", f"job {job.id} ({job.kind}) has failed with {job.error_class}, {job.stop_reason}: {attempts}"
+        )
+
+
+# -- a trial -----------------------------------------------------------------------------------------------------------
+
+KILL, STALL, RESTART, CUT = "kill", "stall", "restart", "cut"
+
+
+@dataclass
+class JobTrial:
+    """So many jobs, so many workers, and how often they are struck by what."""
+
+    store: str  # "sqlite" or "postgres"
+    jobs: int
+    workers: int = 4
+    kills: int = 0
+    stalls: int = 0
+    restarts: int = 0
+    cuts: int = 0
+    ttl: float = FAST
+    seed: int = 1
+    tally: Tally = field(default_factory=Tally)
+    seconds: float = 0.0
+    say: Callable[[str], None] = lambda _: None
+
+    def run(self) -> Tally:
+        """Make it; what was found."""
+        began = time.monotonic()
+        with ExitStack() as open_now:
+            folder = Path(open_now.enter_context(tempfile.TemporaryDirectory(prefix="outlast-jobs-", dir=memory())))
+            server = open_now.enter_context(Postgres()) if self.store == "postgres" else None
+            proxy = open_now.enter_context(Proxy(server.socket)) if server is not None else None
+            trial = _Trial(self, folder, server, proxy)
+            open_now.callback(trial.close)
+            self.tally = trial.run()
+        self.seconds = time.monotonic() - began
+        return self.tally
+
+
+def memory() -> str | None:
+    """A folder in memory, if there is one: thousands of commits need not wait for a disk."""
+    return "/dev/shm" if not os.environ.get("TMPDIR") and os.access("/dev/shm", os.W_OK) else None
+
+
+class _Trial:
+    """A trial that is being made."""
+
+    def __init__(self, trial: JobTrial, folder: Path, server: Postgres | None, proxy: Proxy | None) -> None:
+        self._trial = trial
+        self._folder = folder
+        self._server = server
+        self._proxy = proxy
+        self._dice = random.Random(f"{trial.seed}{trial.store}")
+        self._direct = server.dsn if server is not None else f"{folder}/store.db"
+        self._address = self._direct
+        if proxy is not None:
+            self._address = f"postgresql://postgres:@127.0.0.1:{proxy.port}/postgres"
+        # What is enqueued goes the way that is cut; what is looked at does not.
+        self._app = outlast.App(APP, store=self._address)
+        self._eye = outlast.App(APP, store=self._direct)
+        self._kinds = declare(self._app, folder, Log(folder / "none"))
+        self._workers: list[Toiler] = []
+        self._all: list[Toiler] = []
+        self._restarts: list[tuple[float, float]] = []
+        self._asked = 0  # jobs that are on record, as the store says
+        self._ends: dict[int, tuple[Any, ...]] = {}
+        self._kept: set[tuple[Any, ...]] = set()
+        self._changes: list[str] = []
+        self._ended_alone: list[str] = []
+        self._read: dict[Path, tuple[int, int]] = {}  # of each log: bytes, and attempts begun
+        self._looked = 0.0
+        self._stalls = 0
+        self._clocks = time.monotonic() - time.time()
+
+    def close(self) -> None:
+        for worker in self._all:
+            if worker.living:
+                worker.kill()
+        self._app.store.close()
+        self._eye.store.close()
+
+    def run(self) -> Tally:
+        """From the first job to the last."""
+        trial, plan = self._trial, self._plan()
+        self._app.store.stats()
+        self._enqueue(AHEAD)
+        for _ in range(trial.workers):
+            self._start()
+        for at, what in plan:
+            self._until(lambda at=at: self._begun() >= at, at + AHEAD)
+            self._strike(what)
+        self._until(lambda: not self._stalled(), trial.jobs)
+        self._until(self._done, trial.jobs)
+        for worker in self._workers:
+            if (code := worker.end()) not in {0, -signal.SIGTERM, 128 + signal.SIGTERM}:
+                self._ended_alone.append(f"worker {worker.number} ended with {code}: {self._errors(worker)}")
+        self._look()
+        return self._count()
+
+    def _plan(self) -> list[tuple[int, str]]:
+        """What strikes, and how many attempts must have been begun before."""
+        trial = self._trial
+        strikes = [KILL] * trial.kills + [STALL] * trial.stalls + [RESTART] * trial.restarts + [CUT] * trial.cuts
+        self._dice.shuffle(strikes)
+        first, last = trial.jobs * 0.02, trial.jobs * 0.9
+        return sorted((round(self._dice.uniform(first, last)), what) for what in strikes)
+
+    # -- what happens all the time
+
+    def _until(self, true: Callable[[], bool], most: int) -> None:
+        """Wait for something, and enqueue, start, look and wake in the meantime, up to so many jobs in all."""
+        moved, before = time.monotonic(), (0, 0, 0)
+        while not true():
+            self._enqueue(most)
+            self._replace()
+            self._wake()
+            if time.monotonic() - self._looked > 1.0:
+                self._look()
+            now = self._begun(), len(self._ends), len(self._kept)
+            if now != before:
+                moved, before = time.monotonic(), now
+            if time.monotonic() - moved > HANG:
+                raise RuntimeError(
+                    f"nothing happens any more: {now} attempts begun, jobs ended, attempts ended\n{self._stuck()}"
+                )
+            time.sleep(0.01)
+
+    def _begun(self) -> int:
+        """Attempts that have been begun. Of each log only what is new is read."""
+        for path in self._folder.glob("*.log"):
+            read, count = self._read.get(path, (0, 0))
+            if path.stat().st_size > read:
+                with path.open("rb") as file:
+                    file.seek(read)
+                    new = file.read()
+                self._read[path] = read + len(new), count + new.count(b"begins")
+        return sum(count for _, count in self._read.values())
+
+    def _enqueue(self, most: int) -> None:
+        """Enqueue up to so many jobs in all. Where no answer comes they are enqueued again: their keys keep them single."""
+        while self._asked < min(most, self._trial.jobs):
+            some = range(self._asked, min(self._asked + CHUNK, self._trial.jobs))
+            for kind, job in self._kinds.items():
+                arguments = [{"n": n} for n in some if kind_of(n) == kind]
+                keyed = job.options(unique_key=key_for, priority=some[0] % 3)
+                if arguments:
+                    self._insist(lambda keyed=keyed, arguments=arguments: keyed.enqueue_many(arguments))
+            self._asked = some.stop
+
+    def _insist(self, do: Callable[[], Any]) -> Any:
+        until = time.monotonic() + HANG
+        while True:
+            try:
+                return do()
+            except Exception as error:
+                if outlast.classify(error).category == "permanent" or time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
+
+    def _start(self) -> None:
+        number = len(self._all)
+        # Every second one is of another machine, as far as others can tell.
+        host = f"elsewhere-{number}" if number % 2 else ""
+        args = (self._address, APP, str(self._folder), number, self._trial.ttl, CONCURRENCY, host)
+        worker = Toiler(number, lambda: args)
+        self._all.append(worker)
+        self._workers.append(worker)
+
+    def _replace(self) -> None:
+        for worker in [*self._workers]:
+            if not worker.living:
+                self._ended_alone.append(f"worker {worker.number} ended by itself: {self._errors(worker)}")
+                self._workers.remove(worker)
+                self._start()
+
+    def _errors(self, worker: Toiler) -> str:
+        path = self._folder / f"{worker.number}.err"
+        return path.read_text()[-2000:] if path.exists() else ""
+
+    # -- what strikes
+
+    def _strike(self, what: str) -> None:
+        if what == STALL:
+            self._until(lambda: not self._stalled(), self._asked)
+            self._stall()
+            return
+        if what == KILL:
+            self._kill()
+        elif what == CUT:
+            self._cut()
+        else:
+            self._restart()
+
+    def _kill(self) -> None:
+        worker = self._dice.choice([worker for worker in self._workers if worker.stopped_at is None])
+        worker.kill()
+        self._workers.remove(worker)
+        self._start()
+
+    def _stalled(self) -> list[Toiler]:
+        return [worker for worker in self._workers if worker.stopped_at is not None]
+
+    def _stall(self) -> None:
+        """Stop a worker that has a lease, outside of transactions of SQLite's: nobody else could end those."""
+        leased = self._leased()
+        choice = [worker for worker in self._workers if worker.pid in leased]
+        while not choice:
+            time.sleep(0.01)
+            leased = self._leased()
+            choice = [worker for worker in self._workers if worker.pid in leased]
+        self._stop(self._dice.choice(choice))
+        self._stalls += 1
+
+    def _stop(self, worker: Toiler) -> None:
+        worker.stand_still()
+        while self._server is None and _writes(worker.pid, self._folder / "store.db-shm"):
+            worker.go_on()
+            time.sleep(0.002)
+            worker.stand_still()
+
+    def _leased(self) -> set[int]:
+        """The processes that have leases; those whose lease a sweep has ended are not among them."""
+        rows = self._fetch("select owner from outlast_leases where kind = 'worker'")
+        return {int(owner.split(":")[1]) for (owner,) in rows}
+
+    def _wake(self) -> None:
+        """Let a worker go on that stands still, once others have taken its lease."""
+        stalled = self._stalled()
+        leased = self._leased() if stalled else set()
+        for worker in stalled:
+            if worker.pid not in leased:
+                worker.go_on()
+            elif not worker.stands_still:  # a system lets stopped processes go on when the shell of their group ends
+                self._stop(worker)
+
+    def _cut(self) -> None:
+        """Cut all connections: the clients' side, or the server's."""
+        assert self._proxy is not None
+        if self._dice.random() < 0.7:
+            self._proxy.cut()
+        else:
+            with psycopg.connect(self._direct, autocommit=True) as connection:
+                connection.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+                )
+
+    def _restart(self) -> None:
+        assert self._server is not None
+        began = time.monotonic()
+        self._server.stop("immediate")
+        self._server.start()
+        self._restarts.append((began, time.monotonic()))
+
+    # -- what is on record
+
+    def _fetch(self, statement: str) -> list[Any]:
+        def fetch() -> list[Any]:
+            with self._eye.store._database.reading() as tx:
+                return [tuple(row) for row in tx.rows(statement)]
+
+        rows: list[Any] = self._insist(fetch)
+        return rows
+
+    def _look(self) -> None:
+        """What has ended must stay as it is: jobs, and attempts too."""
+        kept = {tuple(row) for row in self._fetch("select job, number, token, outcome from outlast_job_attempts")}
+        ends = {
+            row[0]: tuple(row)
+            for row in self._fetch(
+                "select id, state, ended, token, made, result, error_class, stop_reason, letter from outlast_jobs "
+                "where state in ('succeeded', 'failed', 'cancelled')"
+            )
+        }
+        self._changes += [
+            f"job {job} was {before}, is {ends.get(job)}"
+            for job, before in self._ends.items()
+            if ends.get(job) != before
+        ]
+        self._changes += [f"the attempt {row} is not on record any more" for row in self._kept - kept]
+        self._ends, self._kept = ends, kept
+        self._looked = time.monotonic()
+        trial = self._trial
+        trial.say(
+            f"{trial.store}: {len(ends):,} of {trial.jobs:,} jobs ended, {sum(worker.killed for worker in self._all)} kills, "
+            f"{self._stalls} stalls, {len(self._restarts)} restarts"
+        )
+
+    def _done(self) -> bool:
+        if self._asked < self._trial.jobs:
+            return False
+        (left,) = self._fetch(
+            "select count(*) from outlast_jobs where state not in ('succeeded', 'failed', 'cancelled')"
+        )[0]
+        return not left
+
+    def _stuck(self) -> str:
+        rows = self._fetch("select state, count(*) from outlast_jobs group by state")
+        leases = self._fetch("select owner, until from outlast_leases where kind = 'worker'")
+        return f"{rows}\n{leases}\n" + "\n".join(
+            f"{worker.number} {worker.pid}: {self._errors(worker)}" for worker in self._workers
+        )
+
+    def _count(self) -> Tally:
+        stories = {
+            worker.number: read_log(path)
+            for worker in self._all
+            if (path := self._folder / f"{worker.number}.log").exists()
+        }
+        stalls = {
+            worker.number: worker.stalls + stories[worker.number].late
+            for worker in self._all
+            if worker.number in stories
+        }
+        struck = Struck(
+            frozenset(worker.number for worker in self._all if worker.killed), stalls, self._restarts, self._trial.ttl
+        )
+        columns = "id, unique_key, kind, state, made, crashes, error_class, stop_reason, result"
+        jobs = [
+            JobNow(number, int(name_of(key)), kind, *rest, self._result(kind, result))
+            for number, key, kind, *rest, result in self._fetch(f"select {columns} from outlast_jobs order by id")
+        ]
+        attempts: dict[int, list[Attempt]] = {}
+        for job, number, token, outcome, started, took in self._fetch(
+            "select job, number, token, outcome, started, took from outlast_job_attempts order by job, number"
+        ):
+            recorded = (started + took) / 1e6 + self._clocks
+            attempts.setdefault(job, []).append(Attempt(number, token, outcome, recorded))
+        ran = [one for story in stories.values() for one in story.ran]
+        tally = account(range(self._asked), jobs, attempts, ran, struck)
+        for note in self._changes:
+            tally.add("changed", note)
+        for note in self._ended_alone:
+            tally.add("wrong", note)
+        return tally
+
+    def _result(self, kind: str, data: Any) -> Any:
+        return None if data is None else self._kinds[kind].decode_result(bytes(data))
+
+
+def _writes(pid: int, path: Path) -> bool:
+    """Whether a process has the lock under which SQLite writes (byte 120 of the file beside the log)."""
+    inode = f":{path.stat().st_ino}"
+    for text in Path("/proc/locks").read_text().splitlines():
+        fields = text.split()
+        if "->" not in fields and fields[3:5] == ["WRITE", str(pid)] and fields[5].endswith(inode):
+            first, last = fields[6:8]
+            if int(first) <= 120 and (last == "EOF" or int(last) >= 120):
+                return True
+    return False
+
+
+# -- how long until a job goes on elsewhere ----------------------------------------------------------------------------
+
+
+def can_be_apart() -> bool:
+    """Whether processes can have numbers of their own here, so that none can look whether another one lives."""
+    command = [*_APART, "true"]
+    return (
+        shutil.which(command[0]) is not None
+        and not subprocess.run(command, capture_output=True, check=False).returncode
+    )
+
+
+_APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+class Pair:
+    """A worker that has a job and is killed, and one that waits for work: both programs of their own, in an app of their own."""
+
+    def __init__(self, address: str, folder: Path, number: int, *, ttl: float, apart: bool) -> None:
+        self._folder = folder
+        self._numbers = 2 * number, 2 * number + 1
+        self._terms = ttl, apart
+        self._programs: list[subprocess.Popen[bytes]] = []
+        self.app = outlast.App(f"{APP}-{number}", store=address)
+        declare(self.app, folder, Log(folder / "none"))["hold"].enqueue(number)
+        self._begin(self._numbers[0])
+
+    def _begin(self, number: int) -> None:
+        ttl, apart = self._terms
+        command = [
+            sys.executable,
+            __file__,
+            self.app.store_url,
+            self.app.name,
+            str(self._folder),
+            str(number),
+            str(ttl),
+        ]
+        # What the worker says is in a file; `unshare` itself grumbles about signals that it cannot block.
+        self._programs.append(subprocess.Popen([*_APART, *command] if apart else command, stderr=subprocess.DEVNULL))
+
+    def ready(self) -> None:
+        """Wait until the first one has the job, and the second one has registered, too."""
+        self._wait(lambda: self._began(0))
+        self._begin(self._numbers[1])
+        self._wait(lambda: len(self.app.store.workers()) == 2)
+
+    def kill(self, *, after: float) -> float:
+        """Kill the first one after so many seconds; the seconds until the second one has begun with its job."""
+        time.sleep(after)
+        killed_at = time.monotonic()
+        os.kill(self._pid(self._programs[0]), signal.SIGKILL)
+        self._wait(lambda: self._began(1))
+        return self._began(1)[0] - killed_at
+
+    def close(self) -> None:
+        for program in self._programs:
+            with suppress(ProcessLookupError, ValueError):
+                os.kill(self._pid(program), signal.SIGKILL)
+            program.wait()
+        self.app.store.close()
+
+    def _pid(self, program: subprocess.Popen[bytes]) -> int:
+        """The worker itself, not what has started it."""
+        _, apart = self._terms
+        return int(Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text()) if apart else program.pid
+
+    def _began(self, which: int) -> list[float]:
+        path = self._folder / f"{self._numbers[which]}.log"
+        return [one.began for one in read_log(path).ran] if path.exists() else []
+
+    def _wait(self, true: Callable[[], object]) -> None:
+        until = time.monotonic() + HANG
+        while not true():
+            if time.monotonic() > until:
+                raise RuntimeError(f"it hangs: {[path.read_text()[-2000:] for path in self._folder.glob('*.err')]}")
+            time.sleep(0.01)
+
+
+def rescue_times(store: str, *, kills: int, ttl: float, apart: bool, together: int = 10, seed: int = 1) -> list[float]:
+    """
+    Seconds from the kill of a worker until its job has begun with another one; so many pairs of workers at a time. With
+    `apart`, each is in a space of process numbers of its own, as in containers.
+    """
+    dice, taken = random.Random(seed), list[float]()
+    with ExitStack() as open_now:
+        folder = Path(open_now.enter_context(tempfile.TemporaryDirectory(prefix="outlast-jobs-", dir=memory())))
+        address = open_now.enter_context(Postgres()).dsn if store == "postgres" else f"{folder}/store.db"
+        for first in range(0, kills, together):
+            with ExitStack() as of_these:
+                pairs: list[Pair] = []
+                for number in range(first, min(kills, first + together)):
+                    pairs.append(Pair(address, folder, number, ttl=ttl, apart=apart))
+                    of_these.callback(pairs[-1].close)
+                for pair in pairs:
+                    pair.ready()
+                with ThreadPoolExecutor(together) as pool:  # at any moment between two beats
+                    killing = [pool.submit(pair.kill, after=dice.uniform(0, ttl / 2)) for pair in pairs]
+                    taken += [one.result() for one in killing]
+    return taken
+
+
+if __name__ == "__main__":
+    toil(*sys.argv[1:4], int(sys.argv[4]), float(sys.argv[5]), 4, "")
