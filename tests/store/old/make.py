@@ -5,7 +5,7 @@ Make the stores that are kept here, with the Outlast that is to be remembered:
     PYTHONPATH=$(realpath ../old/src) .venv/bin/python tests/store/old/make.py NAME
 
 writes NAME.db (SQLite), NAME.sql (the same for PostgreSQL) and NAME.jsonl, the sink of their interrupted run. The one thing that names this
-machine is replaced: who had the leases.
+machine is replaced: who had the leases, and where the sink was.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import outlast
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 NEVER_COMMITTED = '{"id": 7, "label": "half a li'
+FOLDER = "/where/it/was"
 ELSEWHERE = "gone.example/4026531836:4711:123456:1"
 
 
@@ -86,9 +87,10 @@ def story(url, folder):
         assert done.returncode == (9 if what in {"replay", "interrupted"} else 0), what
 
 
-def neutral(execute):
+def neutral(execute, folder):
     """Nothing of this machine; and the leases of the dead are over."""
     execute(f"update outlast_shards set owner = '{ELSEWHERE}', until = 1 where owner <> ''")
+    execute(f"update outlast_runs set sink_at = replace(sink_at, '{folder}', '{FOLDER}')")
 
 
 def main(name):
@@ -98,7 +100,7 @@ def main(name):
         url = f"sqlite:///{folder}/store.db"
         story(url, folder)
         connection = sqlite3.connect(f"{folder}/store.db")
-        neutral(connection.execute)
+        neutral(connection.execute, folder)
         connection.commit()
         connection.execute("pragma journal_mode = delete")
         connection.execute("vacuum")
@@ -108,7 +110,7 @@ def main(name):
     with tempfile.TemporaryDirectory() as folder, Postgres() as server:
         story(server.dsn, folder)
         with psycopg.connect(server.dsn) as connection:
-            neutral(connection.execute)
+            neutral(connection.execute, folder)
         binary = programs() / "pg_dump"
         dump = subprocess.run(
             [binary, "--inserts", "--no-owner", "--no-privileges", server.dsn],
