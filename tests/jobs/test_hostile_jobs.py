@@ -12,6 +12,8 @@ import pytest
 import outlast
 from labor import Beside, jobs, laborer, notes, outcomes, wait_until
 from outlast.jobs.doors import made
+from outlast.jobs.tenure import TurnBatch
+from outlast.store import Store
 from servers.proxy import Proxy
 
 NOW = outlast.RetryPolicy(max_attempts=2, initial_delay=0, jitter=0)
@@ -311,3 +313,44 @@ def test_a_store_that_is_away_fences_the_worker(postgres, tmp_path, on_terms):
         assert (outcomes(handle), handle.attempts, len(tries)) == (["released", "succeeded"], 1, 2)
     app.store.close()
     direct.store.close()
+
+
+def test_a_job_whose_thread_ends_before_its_timeout_is_written_is_begun_again(app, monkeypatch):
+    """Row 29: that it is held and that its thread has ended may reach the store in one turn."""
+    turns, free, overdue, turn = [], threading.Event(), threading.Event(), Store.turn
+    init = TurnBatch.__init__
+
+    def seen(batch):
+        init(batch)
+        turns.append(batch)
+
+    def slowly(store, lease, ends, *how, **more):
+        if any(end.result is not None for end in ends):  # that of `quick`: the ends of `slow` collect meanwhile
+            wait_until(
+                lambda: any(one.ends and not one.released for one in turns if one.ends is not ends), "it is late"
+            )
+            free.set()
+            wait_until(lambda: any(one.ends and one.released for one in turns), "its thread has ended")
+        return turn(store, lease, ends, *how, **more)
+
+    monkeypatch.setattr(TurnBatch, "__init__", seen)
+    monkeypatch.setattr(Store, "turn", slowly)
+    runs = []
+
+    @app.job(timeout=0.05, retry=NOW)
+    def slow() -> str:
+        runs.append(1)
+        if len(runs) == 1:
+            overdue.set()
+            free.wait(200)
+        return "in time"
+
+    @app.job
+    def quick() -> str:
+        overdue.wait(200)
+        return "done"
+
+    handles = [slow.enqueue(), quick.enqueue()]
+    result = app.work(until_idle=True)
+    assert (result.succeeded, result.requeued, result.failed) == (2, 1, 0)
+    assert [outcomes(handle) for handle in handles] == [["timeout", "succeeded"], ["succeeded"]]

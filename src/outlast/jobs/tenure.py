@@ -150,10 +150,6 @@ class Tenure:
                 # The answer to a commit may be lost, and with it jobs that were claimed: these come again.
                 known = self.turns.in_loop(lambda: [*self.jobs])
             first = False
-            if turn.released:
-                self.store.release_held(
-                    self.lease, [(one.job.id, one.job.token) for one in turn.released], ahead_us=turn.ahead_us
-                )
             if turn.ends or turn.wants:
                 done = self.store.turn(
                     self.lease,
@@ -166,6 +162,10 @@ class Tenure:
                     ahead_us=turn.ahead_us,
                 )
                 turn.lost, turn.claimed, turn.cancelled = done
+            if turn.released:  # after the ends: the same turn may bring that it is held
+                self.store.release_held(
+                    self.lease, [(one.job.id, one.job.token) for one in turn.released], ahead_us=turn.ahead_us
+                )
             if turn.asks_idle and not turn.claimed:
                 if self._queues is None:
                     turn.queues = self.store.ready_queues()

@@ -513,7 +513,7 @@ class Worker:
             self._judge(turn.idle, alone=turn.alone)
         elif self._polling is None or self._polling.when() <= asyncio.get_running_loop().time():
             self._poll(POLL)
-        if self._until_idle and not self._running and turn.idle is None:
+        if turn.released or (self._until_idle and not self._running and turn.idle is None):
             self._asked = True
         if self._asked:
             tenure.turns.flush()
