@@ -16,6 +16,7 @@ import ctypes
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 APP = "toil"
 HANG = 200.0  # seconds in which nothing at all happens: it hangs
-AHEAD = 400  # jobs that are enqueued before their turn, so that there is always something to do
+AHEAD = 150  # jobs that wait while something strikes, so that workers are busy then
 SHORT = 0.1  # seconds without which any lease is renewed in time
 CHUNK = 50  # that are enqueued at a time
 CONCURRENCY = 16
@@ -100,6 +101,13 @@ def declare(app: outlast.App, folder: Path, log: Log) -> dict[str, Any]:
         time.sleep(0.02 + n % 100 / 1000)
         return result(n)
 
+    @app.job(retry=NOW, queue="threads")
+    def long(n: int) -> list[int]:
+        """Still runs when a worker goes on that had it before."""
+        log.line("begins")
+        time.sleep(1 + n % 3)
+        return result(n)
+
     @app.job(retry=NOW)
     async def flaky(n: int) -> list[int]:
         """Fails at first."""
@@ -129,6 +137,8 @@ def declare(app: outlast.App, folder: Path, log: Log) -> dict[str, Any]:
 
 
 def kind_of(n: int) -> str:
+    if n % 50 == 9:
+        return "long"
     return ("broken", "flaky", "blocking")[n % 10] if n % 10 < 3 else "brief"
 
 
@@ -176,6 +186,7 @@ class Toiler:
         self.killed = False
         self.stopped_at: float | None = None
         self.stalls: list[tuple[float, float]] = []
+        self.had: set[int] = set()  # jobs when it was stopped
 
     @property
     def pid(self) -> int:
@@ -417,7 +428,7 @@ KILL, STALL, RESTART, CUT = "kill", "stall", "restart", "cut"
 
 @dataclass
 class JobTrial:
-    """So many jobs, so many workers, and how often they are struck by what."""
+    """So many jobs (more, if all of them are begun before everything has struck), so many workers, and what strikes them how often."""
 
     store: str  # "sqlite" or "postgres"
     jobs: int
@@ -472,11 +483,13 @@ class _Trial:
         self._all: list[Toiler] = []
         self._restarts: list[tuple[float, float]] = []
         self._asked = 0  # jobs that are on record, as the store says
+        self._most = sys.maxsize  # while something is to strike, there are more of them
         self._ends: dict[int, tuple[Any, ...]] = {}
         self._kept: set[tuple[Any, ...]] = set()
+        self._found: list[tuple[Toiler, str]] = []
         self._changes: list[str] = []
         self._ended_alone: list[str] = []
-        self._read: dict[Path, tuple[int, int]] = {}  # of each log: bytes, and attempts begun
+        self._read: dict[Path, tuple[int, int, int]] = {}  # of each log: bytes, attempts begun, and jobs
         self._looked = 0.0
         self._stalls = 0
         self._clocks = time.monotonic() - time.time()
@@ -495,37 +508,43 @@ class _Trial:
         self._enqueue(AHEAD)
         for _ in range(trial.workers):
             self._start()
-        for at, what in plan:
-            self._until(lambda at=at: self._begun() >= at, at + AHEAD)
+        for gap, what in plan:
+            before = self._begun()[0]
+            self._until(lambda enough=before + gap: self._begun()[0] >= enough)
             self._strike(what)
-        self._until(lambda: not self._stalled(), trial.jobs)
-        self._until(self._done, trial.jobs)
+        self._most = max(trial.jobs, self._asked)
+        self._until(lambda: not self._stalled() and self._done())
         for worker in self._workers:
             if (code := worker.end()) not in {0, -signal.SIGTERM, 128 + signal.SIGTERM}:
                 self._ended_alone.append(f"worker {worker.number} ended with {code}: {self._errors(worker)}")
         self._look()
+        trial.jobs = self._asked
         return self._count()
 
     def _plan(self) -> list[tuple[int, str]]:
-        """What strikes, and how many attempts must have been begun before."""
+        """What strikes, and how many attempts are begun before each."""
         trial = self._trial
         strikes = [KILL] * trial.kills + [STALL] * trial.stalls + [RESTART] * trial.restarts + [CUT] * trial.cuts
         self._dice.shuffle(strikes)
-        first, last = trial.jobs * 0.02, trial.jobs * 0.9
-        return sorted((round(self._dice.uniform(first, last)), what) for what in strikes)
+        # What was ahead may be done while a stall or a restart goes on.
+        last = max(trial.jobs // 4, int(0.9 * trial.jobs) - (2 * trial.stalls + trial.restarts + 1) * AHEAD)
+        places = sorted(self._dice.randrange(last) for _ in strikes)
+        return [(place - before, what) for before, place, what in zip([0, *places], places, strikes, strict=False)]
 
     # -- what happens all the time
 
-    def _until(self, true: Callable[[], bool], most: int) -> None:
-        """Wait for something, and enqueue, start, look and wake in the meantime, up to so many jobs in all."""
+    def _until(self, true: Callable[[], bool], *, feed: bool = True) -> None:
+        """Wait for something, and enqueue, start, look and wake in the meantime."""
         moved, before = time.monotonic(), (0, 0, 0)
         while not true():
-            self._enqueue(most)
+            begun, different = self._begun()
+            if feed:
+                self._enqueue(different + AHEAD)
             self._replace()
             self._wake()
             if time.monotonic() - self._looked > 1.0:
                 self._look()
-            now = self._begun(), len(self._ends), len(self._kept)
+            now = begun, len(self._ends), len(self._kept)
             if now != before:
                 moved, before = time.monotonic(), now
             if time.monotonic() - moved > HANG:
@@ -534,21 +553,23 @@ class _Trial:
                 )
             time.sleep(0.01)
 
-    def _begun(self) -> int:
-        """Attempts that have been begun. Of each log only what is new is read."""
+    def _begun(self) -> tuple[int, int]:
+        """Attempts that have been begun, and jobs. Of each log only what is new is read."""
         for path in self._folder.glob("*.log"):
-            read, count = self._read.get(path, (0, 0))
+            read, begun, different = self._read.get(path, (0, 0, 0))
             if path.stat().st_size > read:
                 with path.open("rb") as file:
                     file.seek(read)
                     new = file.read()
-                self._read[path] = read + len(new), count + new.count(b"begins")
-        return sum(count for _, count in self._read.values())
+                firsts = len(re.findall(rb"begins \d+ 1 ", new))
+                self._read[path] = read + len(new), begun + new.count(b"begins"), different + firsts
+        return sum(begun for _, begun, _ in self._read.values()), sum(jobs for *_, jobs in self._read.values())
 
     def _enqueue(self, most: int) -> None:
         """Enqueue up to so many jobs in all. Where no answer comes they are enqueued again: their keys keep them single."""
-        while self._asked < min(most, self._trial.jobs):
-            some = range(self._asked, min(self._asked + CHUNK, self._trial.jobs))
+        most = min(most, self._most)
+        while self._asked < most:
+            some = range(self._asked, min(self._asked + CHUNK, self._most))
             for kind, job in self._kinds.items():
                 arguments = [{"n": n} for n in some if kind_of(n) == kind]
                 keyed = job.options(unique_key=key_for, priority=some[0] % 3)
@@ -590,7 +611,7 @@ class _Trial:
 
     def _strike(self, what: str) -> None:
         if what == STALL:
-            self._until(lambda: not self._stalled(), self._asked)
+            self._until(lambda: not self._stalled(), feed=False)
             self._stall()
             return
         if what == KILL:
@@ -610,15 +631,19 @@ class _Trial:
         return [worker for worker in self._workers if worker.stopped_at is not None]
 
     def _stall(self) -> None:
-        """Stop a worker that has a lease, outside of transactions of SQLite's: nobody else could end those."""
-        leased = self._leased()
-        choice = [worker for worker in self._workers if worker.pid in leased]
-        while not choice:
-            time.sleep(0.01)
-            leased = self._leased()
-            choice = [worker for worker in self._workers if worker.pid in leased]
-        self._stop(self._dice.choice(choice))
+        """Stop a worker in the middle of a long job, outside of transactions of SQLite's: nobody else could end those."""
+        self._until(self._in_hand)
+        worker, key = self._dice.choice(self._found)
+        self._stop(worker)
+        worker.had = {job for (job,) in self._fetch(f"select id from outlast_jobs where worker = '{key}'")}
         self._stalls += 1
+
+    def _in_hand(self) -> bool:
+        """Find the workers that have long jobs, each with the key of its lease; whether there are any."""
+        rows = self._fetch("select worker from outlast_jobs where state = 'processing' and kind = 'long'")
+        busy, leased = {key for (key,) in rows}, self._leased()
+        self._found = [(worker, key) for worker in self._workers if (key := leased.get(worker.pid, "")) in busy]
+        return bool(self._found)
 
     def _stop(self, worker: Toiler) -> None:
         worker.stand_still()
@@ -627,20 +652,32 @@ class _Trial:
             time.sleep(0.002)
             worker.stand_still()
 
-    def _leased(self) -> set[int]:
-        """The processes that have leases; those whose lease a sweep has ended are not among them."""
-        rows = self._fetch("select owner from outlast_leases where kind = 'worker'")
-        return {int(owner.split(":")[1]) for (owner,) in rows}
+    def _leased(self) -> dict[int, str]:
+        """The processes that have leases, with their keys; those whose lease a sweep has ended are not among them."""
+        rows = self._fetch("select owner, key from outlast_leases where kind = 'worker'")
+        return {int(owner.split(":")[1]): key for owner, key in rows}
 
     def _wake(self) -> None:
-        """Let a worker go on that stands still, once others have taken its lease."""
+        """
+        Let a worker go on that stands still, once others have taken its lease and one of them has begun with a job that
+        it had: its late result would meet that attempt.
+        """
         stalled = self._stalled()
-        leased = self._leased() if stalled else set()
+        leased = self._leased() if stalled else {}
         for worker in stalled:
             if worker.pid not in leased:
-                worker.go_on()
+                if self._taken_over(worker.had):
+                    worker.go_on()
             elif not worker.stands_still:  # a system lets stopped processes go on when the shell of their group ends
                 self._stop(worker)
+
+    def _taken_over(self, jobs: set[int]) -> bool:
+        """Whether one of these is being processed, or all of them have ended."""
+        if not jobs:
+            return True
+        among = f"id in ({', '.join(map(str, jobs))})"
+        states = [state for (state,) in self._fetch(f"select state from outlast_jobs where {among}")]
+        return "processing" in states or {*states} <= {"succeeded", "failed"}
 
     def _cut(self) -> None:
         """Cut all connections: the clients' side, or the server's."""
@@ -695,7 +732,7 @@ class _Trial:
         )
 
     def _done(self) -> bool:
-        if self._asked < self._trial.jobs:
+        if self._asked < self._most:
             return False
         (left,) = self._fetch(
             "select count(*) from outlast_jobs where state not in ('succeeded', 'failed', 'cancelled')"
