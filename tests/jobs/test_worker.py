@@ -12,7 +12,7 @@ import prometheus_client
 import pytest
 
 import outlast
-from labor import Beside, living, outcomes
+from labor import Beside, living, outcomes, wait_until
 from outlast.jobs.doors import made
 from outlast.observe import prometheus
 from outlast.testing import Faults, capture_events, virtual_time, work
@@ -453,8 +453,7 @@ def test_no_fallback_answers_for_a_job_that_is_to_end(app, on_terms, end, body):
 
     async def story():
         task = asyncio.create_task(worker.run())
-        while sum(active.away for active in worker._running) < 2:
-            await asyncio.sleep(0)
+        await asyncio.to_thread(wait_until, lambda: sum(one.away for one in [*worker._running]) == 2, "both wait")
         if end == "drain":
             worker.ask_soon()
         else:
