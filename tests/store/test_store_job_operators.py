@@ -21,11 +21,11 @@ from stores import contents, letter, sql
 
 def failed_job(store, **how):
     """A job that has failed, with its dead letter."""
-    (number,) = enqueued(store, new(**how))
+    enqueued(store, new(**how))
     lease = worker(store)
     (job,) = claimed(store, lease)
     finished(store, lease, failed(job))
-    return number
+    return job.id
 
 
 # -- cancel --------------------------------------------------------------------------------------------------------------
