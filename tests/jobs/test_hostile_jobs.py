@@ -14,9 +14,16 @@ from labor import Beside, jobs, laborer, notes, outcomes, wait_until
 from outlast.jobs.doors import made
 from outlast.jobs.tenure import TurnBatch
 from outlast.store import Store
+from outlast.store.faults import StoreUnavailable
 from servers.proxy import Proxy
 
 NOW = outlast.RetryPolicy(max_attempts=2, initial_delay=0, jitter=0)
+
+
+UNRECORDED = (
+    "the end of 1 job is not on record: the worker was asked to stop while the store could not be used. This job will be "
+    "run again by another worker."
+)
 
 
 def killed_by_itself() -> None:
@@ -180,9 +187,15 @@ def test_an_operators_cancellation_that_is_ignored_is_told(app, on_terms, monkey
 
 
 @pytest.mark.timeout(120)
-def test_a_worker_ends_although_its_store_is_away(postgres, tmp_path, monkeypatch):
-    """What could not be recorded is raised; the job is on record as processing, and whoever sweeps brings it back."""
-    monkeypatch.setattr("outlast.jobs.worker._FAREWELL", 0.2)
+@pytest.mark.parametrize(
+    ("signals", "drain", "farewell"), [(1, 0.1, 0.2), (2, 1000.0, 0.2), (3, 1000.0, 1000.0)], ids=str
+)
+def test_a_worker_ends_although_its_store_is_away(postgres, tmp_path, monkeypatch, signals, drain, farewell):
+    """
+    When its time to drain is over, at a second signal, and at a third one at once. What could not be recorded is raised;
+    the job is on record as processing, and whoever sweeps brings it back.
+    """
+    monkeypatch.setattr("outlast.jobs.worker._FAREWELL", farewell)
     proxy = Proxy(postgres.socket).start()
     address = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
     app, direct = (outlast.App(f"away-{tmp_path.name}", store=where) for where in (address, postgres.dsn))
@@ -195,12 +208,12 @@ def test_a_worker_ends_although_its_store_is_away(postgres, tmp_path, monkeypatc
 
     app.job(blocks)
     handle = direct.job(blocks).enqueue()
-    worker, errors = made(app, (), 4, until_idle=False, drain=0.1), []
+    worker, errors = made(app, (), 4, until_idle=False, drain=drain), []
 
     def work():
         try:
             asyncio.run(worker.run())
-        except InterruptedError as error:
+        except StoreUnavailable as error:
             errors.append(str(error))
 
     thread = threading.Thread(target=work)
@@ -208,9 +221,10 @@ def test_a_worker_ends_although_its_store_is_away(postgres, tmp_path, monkeypatc
     wait_until(lambda: begun, "it has begun")
     proxy.stop()
     goes_on.set()
-    worker.ask_soon()
+    for _ in range(signals):
+        worker.ask_soon()
     thread.join(100)
-    assert errors == ["asked to stop while the store could not be used"]
+    assert errors == [UNRECORDED]
     assert handle.status == "processing"
     assert direct.work(until_idle=True).succeeded == 1
     assert (outcomes(handle), len(begun)) == (["crashed", "succeeded"], 2)
