@@ -6,11 +6,13 @@ import asyncio
 import os
 import resource
 import threading
+from dataclasses import dataclass
 
 import pytest
 
 import outlast
 from labor import Beside, jobs, laborer, notes, outcomes, wait_until
+from outlast.jobs import outcome
 from outlast.jobs.doors import made
 from outlast.jobs.tenure import TurnBatch
 from outlast.store import Store
@@ -368,3 +370,63 @@ def test_a_job_whose_thread_ends_before_its_timeout_is_written_is_begun_again(ap
     result = app.work(until_idle=True)
     assert (result.succeeded, result.requeued, result.failed) == (2, 1, 0)
     assert [outcomes(handle) for handle in handles] == [["timeout", "succeeded"], ["succeeded"]]
+
+
+@dataclass(frozen=True)
+class Declined(Exception):
+    """Of which nothing can be set."""
+
+    code: int
+
+
+class Unjudged(Exception):
+    """Cannot be judged: whoever looks for what is wrong with it finds this."""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("unjudged", [False, True])
+def test_one_strange_error_costs_no_other_job_its_end(app, unjudged, monkeypatch):
+    """What came back in the same burst is recorded, and so is the job that raised."""
+    together, failed = threading.Barrier(8), outcome.failed
+
+    def judged(job, error, *facts):
+        if type(error) is Unjudged:
+            raise LookupError("nothing is known of it")
+        return failed(job, error, *facts)
+
+    monkeypatch.setattr(outcome, "failed", judged)
+
+    @app.job(retry=None)
+    def strange(n: int) -> int:
+        together.wait(100)
+        if n == 0:
+            raise Unjudged if unjudged else Declined(4)
+        return n
+
+    handles = [strange.enqueue(n) for n in range(8)]
+    assert app.work(until_idle=True).succeeded == 7
+    assert [handle.status for handle in handles] == ["failed", *["succeeded"] * 7]
+    assert len([*app.dead_letters.find()]) == 1
+    if unjudged:
+        assert handles[0].history()[-1].error_class == "code_error"
+        assert "raised Unjudged, and LookupError was raised when it was judged" in handles[0].error
+
+
+@pytest.mark.timeout(120)
+def test_what_an_async_job_returns_after_its_time_is_discarded(app):
+    """C-19: as with a blocking job, which cannot be cancelled at all."""
+
+    @app.job(timeout=0.05, retry=NOW)
+    async def swallows() -> str:
+        if outlast.current().attempt == 1:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return "late"
+        return "in time"
+
+    handle = swallows.enqueue()
+    result = app.work(until_idle=True)
+    while result.later:
+        result = app.work(until_idle=True)
+    assert (handle.result(), outcomes(handle)) == ("in time", ["timeout", "succeeded"])
