@@ -8,12 +8,15 @@ import shlex
 import shutil
 import signal
 import sys
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
 import forked
+from labor import wait_until
 from outlast.display.worker import WorkerNow, lines, picture
+from servers.proxy import Proxy
 from shells import Shell
 from tables import table
 from terminal import Terminal
@@ -277,6 +280,50 @@ def test_an_end_that_cannot_be_recorded_is_an_error(shell):
     done = left(process, "text")
     assert (done.returncode, done.out) == (1, "")
     assert "was deleted, moved or replaced while it was open" in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err
+
+
+@pytest.fixture
+def proxied(shell, postgres_server):
+    """A shell whose store is behind a proxy, and that proxy."""
+    database = postgres_server.database(f"worker_{shell.folder.name}".lower().replace("-", "_"))
+    proxy = Proxy(database.socket).start()
+    shell.env["OUTLAST_STORE"] = f"postgresql://postgres@127.0.0.1:{proxy.port}/{database.name}"
+    yield shell, proxy
+    with suppress(OSError):  # the test has stopped it
+        proxy.stop()
+
+
+def test_a_signal_ends_a_worker_whose_store_is_away(proxied):
+    """Exit code 1 and the number of jobs that are done again."""
+    shell, proxy = proxied
+    process, _ = begun(shell, "--drain 0s", "wait")
+    proxy.stop()
+    process.send_signal(signal.SIGTERM)
+    done = left(process)
+    assert (done.returncode, done.out) == (1, "")
+    assert done.err.splitlines()[-1] == (
+        "the end of 1 job is not on record: the worker was asked to stop while the store could not be used. This job will "
+        "be run again by another worker."
+    )
+    assert "Traceback" not in done.err
+
+
+def test_a_signal_ends_an_idle_worker_whose_store_is_away(proxied):
+    """Exit code 0: it has nothing that could be lost."""
+    shell, proxy = proxied
+    process, _ = begun(shell, "--drain 0s", "read")
+    process.stdin.write("text")
+    process.stdin.close()
+    process.stdin = None
+    wait_until(lambda: not shell.json("jobs list --status processing"), "its job is on record")
+    proxy.stop()
+    process.send_signal(signal.SIGTERM)
+    done = left(process)
+    assert (done.returncode, done.out.splitlines()) == (
+        0,
+        ["1 succeeded   0 failed   0 requeued", "Ended by SIGTERM; all work is finished or given back."],
+    )
     assert "Traceback" not in done.err
 
 

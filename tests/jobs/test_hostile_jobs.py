@@ -6,17 +6,26 @@ import asyncio
 import os
 import resource
 import threading
+from dataclasses import dataclass
 
 import pytest
 
 import outlast
 from labor import Beside, jobs, laborer, notes, outcomes, wait_until
+from outlast.jobs import outcome
 from outlast.jobs.doors import made
 from outlast.jobs.tenure import TurnBatch
 from outlast.store import Store
+from outlast.store.faults import StoreUnavailable
 from servers.proxy import Proxy
 
 NOW = outlast.RetryPolicy(max_attempts=2, initial_delay=0, jitter=0)
+
+
+UNRECORDED = (
+    "the end of 1 job is not on record: the worker was asked to stop while the store could not be used. This job will be "
+    "run again by another worker."
+)
 
 
 def killed_by_itself() -> None:
@@ -180,9 +189,15 @@ def test_an_operators_cancellation_that_is_ignored_is_told(app, on_terms, monkey
 
 
 @pytest.mark.timeout(120)
-def test_a_worker_ends_although_its_store_is_away(postgres, tmp_path, monkeypatch):
-    """What could not be recorded is raised; the job is on record as processing, and whoever sweeps brings it back."""
-    monkeypatch.setattr("outlast.jobs.worker._FAREWELL", 0.2)
+@pytest.mark.parametrize(
+    ("signals", "drain", "farewell"), [(1, 0.1, 0.2), (2, 1000.0, 0.2), (3, 1000.0, 1000.0)], ids=str
+)
+def test_a_worker_ends_although_its_store_is_away(postgres, tmp_path, monkeypatch, signals, drain, farewell):
+    """
+    When its time to drain is over, at a second signal, and at a third one at once. What could not be recorded is raised;
+    the job is on record as processing, and whoever sweeps brings it back.
+    """
+    monkeypatch.setattr("outlast.jobs.worker._FAREWELL", farewell)
     proxy = Proxy(postgres.socket).start()
     address = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
     app, direct = (outlast.App(f"away-{tmp_path.name}", store=where) for where in (address, postgres.dsn))
@@ -195,12 +210,12 @@ def test_a_worker_ends_although_its_store_is_away(postgres, tmp_path, monkeypatc
 
     app.job(blocks)
     handle = direct.job(blocks).enqueue()
-    worker, errors = made(app, (), 4, until_idle=False, drain=0.1), []
+    worker, errors = made(app, (), 4, until_idle=False, drain=drain), []
 
     def work():
         try:
             asyncio.run(worker.run())
-        except InterruptedError as error:
+        except StoreUnavailable as error:
             errors.append(str(error))
 
     thread = threading.Thread(target=work)
@@ -208,9 +223,10 @@ def test_a_worker_ends_although_its_store_is_away(postgres, tmp_path, monkeypatc
     wait_until(lambda: begun, "it has begun")
     proxy.stop()
     goes_on.set()
-    worker.ask_soon()
+    for _ in range(signals):
+        worker.ask_soon()
     thread.join(100)
-    assert errors == ["asked to stop while the store could not be used"]
+    assert errors == [UNRECORDED]
     assert handle.status == "processing"
     assert direct.work(until_idle=True).succeeded == 1
     assert (outcomes(handle), len(begun)) == (["crashed", "succeeded"], 2)
@@ -394,3 +410,63 @@ def test_a_job_whose_thread_ends_before_its_timeout_is_written_is_begun_again(ap
     result = app.work(until_idle=True)
     assert (result.succeeded, result.requeued, result.failed) == (2, 1, 0)
     assert [outcomes(handle) for handle in handles] == [["timeout", "succeeded"], ["succeeded"]]
+
+
+@dataclass(frozen=True)
+class Declined(Exception):
+    """Of which nothing can be set."""
+
+    code: int
+
+
+class Unjudged(Exception):
+    """Cannot be judged: whoever looks for what is wrong with it finds this."""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("unjudged", [False, True])
+def test_one_strange_error_costs_no_other_job_its_end(app, unjudged, monkeypatch):
+    """What came back in the same burst is recorded, and so is the job that raised."""
+    together, failed = threading.Barrier(8), outcome.failed
+
+    def judged(job, error, *facts):
+        if type(error) is Unjudged:
+            raise LookupError("nothing is known of it")
+        return failed(job, error, *facts)
+
+    monkeypatch.setattr(outcome, "failed", judged)
+
+    @app.job(retry=None)
+    def strange(n: int) -> int:
+        together.wait(100)
+        if n == 0:
+            raise Unjudged if unjudged else Declined(4)
+        return n
+
+    handles = [strange.enqueue(n) for n in range(8)]
+    assert app.work(until_idle=True).succeeded == 7
+    assert [handle.status for handle in handles] == ["failed", *["succeeded"] * 7]
+    assert len([*app.dead_letters.find()]) == 1
+    if unjudged:
+        assert handles[0].history()[-1].error_class == "code_error"
+        assert "raised Unjudged, and LookupError was raised when it was judged" in handles[0].error
+
+
+@pytest.mark.timeout(120)
+def test_what_an_async_job_returns_after_its_time_is_discarded(app):
+    """C-19: as with a blocking job, which cannot be cancelled at all."""
+
+    @app.job(timeout=0.05, retry=NOW)
+    async def swallows() -> str:
+        if outlast.current().attempt == 1:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return "late"
+        return "in time"
+
+    handle = swallows.enqueue()
+    result = app.work(until_idle=True)
+    while result.later:
+        result = app.work(until_idle=True)
+    assert (handle.result(), outcomes(handle)) == ("in time", ["timeout", "succeeded"])

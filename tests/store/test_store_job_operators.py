@@ -351,30 +351,29 @@ def test_workers_are_seen_with_their_jobs(store):
     assert found[living.key].ttl == 600
 
 
-def left(store, *which, **how):
-    """What is left to do, whatever the time."""
-    return store.idle(*which, **how)._replace(now_us=0)
-
-
 def test_whether_anything_is_left_to_do(store):
     """Due, processed or held, and later; in the queues and of the kinds that somebody serves; paused ones do not count."""
-    assert left(store, None, KINDS) == Idle(0, 0, 0, None)
+
+    def idle(queues, kinds, **how):
+        return store.idle(queues, kinds, **how)._replace(now_us=0)
+
+    assert idle(None, KINDS) == Idle(0, 0, 0, None)
     first, _, later = enqueued(store, new(), new(queue="slow"), new(delay=60))
     enqueued(store, new(kind="nobody"), new(kind="sum", version=9))
     due = store.job(later).due_us
-    assert left(store, None, KINDS) == Idle(2, 0, 0, due)
-    assert left(store, ["mail"], KINDS) == Idle(1, 0, 0, due)
+    assert idle(None, KINDS) == Idle(2, 0, 0, due)
+    assert idle(["mail"], KINDS) == Idle(1, 0, 0, due)
     store.pause_queue("slow")
-    assert left(store, None, KINDS) == Idle(1, 0, 0, due)
+    assert idle(None, KINDS) == Idle(1, 0, 0, due)
     lease = worker(store)
     (job,) = claimed(store, lease)
-    assert left(store, None, KINDS) == Idle(0, 1, 0, due)
+    assert idle(None, KINDS) == Idle(0, 1, 0, due)
     finished(store, lease, end(job, "held", delay_us=SECOND))
-    assert left(store, None, KINDS) == Idle(0, 1, 0, due)
+    assert idle(None, KINDS) == Idle(0, 1, 0, due)
     store.cancel_job(first)
-    assert left(store, None, KINDS) == Idle(0, 0, 1, due)
-    assert left(store, None, KINDS, ahead_us=61 * SECOND) == Idle(1, 0, 0, None)
-    assert left(store, [], KINDS) == left(store, None, {}) == Idle(0, 0, 0, None)
+    assert idle(None, KINDS) == Idle(0, 0, 1, due)
+    assert idle(None, KINDS, ahead_us=61 * SECOND) == Idle(1, 0, 0, None)
+    assert idle([], KINDS) == idle(None, {}) == Idle(0, 0, 0, None)
 
 
 # -- in the caller's own transaction -------------------------------------------------------------------------------------
@@ -487,10 +486,11 @@ def test_listeners_are_told_once_the_jobs_are_committed(store):
         assert listener.execute("select 1").fetchone() == (1,)  # takes along what has come
         assert list(listener.notifies(timeout=0)) == []
     assert told() == ["default"]
-    number = failed_job(store)
+    number = failed_job(store, priority=9)  # before the others
+    told()
     store._notified = -1.0
-    store.requeue_job(number)
-    assert told()[-1] == "default"
+    assert store.requeue_job(number)
+    assert told() == ["default"]
     connection.close()
     listener.close()
 

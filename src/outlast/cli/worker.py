@@ -9,7 +9,7 @@ import logging
 import shlex
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +27,7 @@ from outlast.kernel.redact import harmless
 from outlast.kernel.wording import counted, whole
 from outlast.report.views import Views
 from outlast.settings.keys import seconds_of
+from outlast.store.faults import StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,14 +100,14 @@ def worker(
     with _heard(), _Watched(screen, working, app, queues):
         result, number = told(working, fast=fast)
     code = _code(result, number)
-    views = Views(app.store)
     if as_json:
         ended_by = None if number is None else signal.Signals(number).name
         print_json(asdict(result) | {"signal": ended_by, "exit_code": int(code)})
     else:
         _tell(result, number)
-        for step in _next_steps(result, views, store, queues, idle=until_idle and number is None):
-            hint(step)
+        with suppress(StoreUnavailable):  # as it may be when a signal ends the worker
+            for step in _next_steps(result, Views(app.store), store, queues, idle=until_idle and number is None):
+                hint(step)
     raise typer.Exit(code)
 
 

@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from outlast.jobs.worker import Worker, WorkResult
+from outlast.kernel.log import warn
+from outlast.kernel.redact import error_text
 from outlast.pipeline.drivers import Signals, elsewhere, in_loop, to_its_end
 from outlast.settings.checks import Check, Shown
+from outlast.store.faults import StoreUnavailable
 from outlast.work.patience import terms
 
 if TYPE_CHECKING:
@@ -85,6 +88,8 @@ def blocking(worker: Worker) -> WorkResult:
         except BaseException as error:  # noqa: BLE001 - raised below, unless a signal is what ends it
             problem = error
     try:
+        if signals.caught and isinstance(problem, StoreUnavailable):  # the end by the signal would hide it
+            warn("%s", error_text(problem))
         signals.pass_on(None, problem, quiet=True)
         if problem is not None:
             raise problem

@@ -28,9 +28,12 @@ from outlast.jobs.upkeep import Upkeep
 from outlast.jobs.waking import waking_for
 from outlast.kernel.clock import REAL, Stop, ahead_us, here
 from outlast.kernel.log import warn
+from outlast.kernel.redact import error_text
 from outlast.pipeline.resources import Resources
 from outlast.sharing.named import bind
+from outlast.store.faults import StoreUnavailable
 from outlast.store.records import from_us
+from outlast.work import leases
 from outlast.work.patience import keep_trying
 from outlast.work.slots import Slots
 from outlast.work.threads import in_thread
@@ -50,7 +53,9 @@ POLL = 1.0  # seconds after which the queue is looked at, whether somebody has t
 _SOON = 0.02  # seconds between two looks of a worker that waits for others to end
 _ECHO = 0.03  # seconds after a notification: others within 20 ms of it are not sent
 FENCE = 0.7  # of a lease's time without a beat, after which nothing is claimed
-_FAREWELL = 5.0  # seconds for what was cancelled to clean up
+# Seconds at the end of a worker: for what was cancelled to clean up; then for a store that is away to come back; then
+# for the last try to write to it.
+_FAREWELL = 5.0
 _PATIENCE = 5.0  # seconds that a busy worker claims nothing for a job that must run alone; doubled each time in vain
 
 
@@ -122,8 +127,10 @@ class Worker:
         self._provided = provided
         self._wishes: deque[None] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._draining = self._cutting = self._fenced = False
+        self._draining = self._cutting = self._hurried = self._fenced = False
         self._drains_until: float | None = None
+        self._hurried_at = 0.0
+        self._leaves_lease = False  # it runs out by itself: the store would have to be waited for to give it back
         counted = ("succeeded", "failed", "requeued", "lost", "released", "cancelled")
         self._counts: dict[str, int] = dict.fromkeys(counted, 0)
         self._later: Idle | None = None
@@ -146,8 +153,8 @@ class Worker:
 
     def ask_soon(self) -> None:
         """
-        Drain; when asked twice, without waiting for what runs. From any thread, from a signal handler, and before it
-        has begun.
+        Drain; when asked twice, without waiting for what runs; when asked three times, without waiting for a store that
+        is away. From any thread, from a signal handler, and before it has begun.
         """
         self._wishes.append(None)
         if self._loop is not None and not self._loop.is_closed():
@@ -172,7 +179,9 @@ class Worker:
     def _hear(self) -> None:
         while self._wishes:
             self._wishes.popleft()
-            if self._draining:
+            if self._cutting:
+                self._hurry()
+            elif self._draining:
                 self._cut()
             else:
                 self._end()
@@ -237,6 +246,8 @@ class Worker:
         except asyncio.CancelledError:
             self._cut()
             await self._farewell()
+            if self._error is not None:
+                warn("%s", error_text(self._error))
             raise
         finally:
             ringing.cancel()
@@ -292,19 +303,49 @@ class Worker:
                     await asyncio.sleep(min(left, _SOON))
             for active in [*self._running]:
                 self._runner.cut_off(active)
-        tenure = self._tenure
-        if tenure is not None and self._cutting:
-            asyncio.get_running_loop().call_later(_FAREWELL, tenure.hurry)
+        tenure, since = self._tenure, None
         while tenure is not None and not tenure.over and not tenure.turns.settled and self._error is None:
+            now = REAL.clock.monotonic()
+            if self._cutting and since is None:
+                since = now
+            if since is not None and not self._hurried and now > since + _FAREWELL:
+                self._hurry()
+            if since is not None and self._hurried and now > max(since, self._hurried_at) + _FAREWELL:
+                self._leaves_lease = True  # the last try hangs
+                self._give_up_ends(tenure)
+                return
             tenure.turns.flush()
             await asyncio.sleep(0.001)
+
+    def _hurry(self) -> None:
+        """Wait no longer for a store that is away: what can be written at once is written."""
+        if not self._hurried:
+            self._hurried, self._hurried_at = True, REAL.clock.monotonic()
+        if self._tenure is not None:
+            self._tenure.hurry()
+
+    def _give_up_ends(self, tenure: Tenure) -> None:
+        """The worker ends, and what has ended cannot be put on record."""
+        tenure.over = True
+        tenure.turns.abandon()
+        if count := len(tenure.jobs):
+            ends = "the end of 1 job is" if count == 1 else f"the ends of {count:,} jobs are"
+            again = "This job" if count == 1 else "These jobs"
+            self._error = StoreUnavailable(
+                f"{ends} not on record: the worker was asked to stop while the store could not be used. {again} will be "
+                "run again by another worker.",
+                error_class="database_connection",
+            )
 
     async def _leave(self) -> None:
         tenure, self._tenure = self._tenure, None
         self._runner.threads.close()
         if tenure is not None:
             await in_thread(tenure.close)
-            await in_thread(tenure.give_back)
+            if self._leaves_lease:
+                leases.ended(tenure.lease)
+            else:
+                await in_thread(tenure.give_back)
         self._runner.threads.abandon()
 
     # -- ending ------------------------------------------------------------------------------------------------------
@@ -337,6 +378,9 @@ class Worker:
     def _failed(self, tenure: Tenure, error: BaseException) -> None:
         """The lease is lost, or nothing can be recorded any more."""
         if tenure is not self._tenure:
+            return
+        if self._hurried and isinstance(error, InterruptedError):
+            self._give_up_ends(tenure)
             return
         loop = asyncio.get_running_loop()
         self._tenure = None

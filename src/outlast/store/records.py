@@ -402,6 +402,11 @@ class DeadLetterRow:
     stop_reason: StopReason | None = None  # why there was no further attempt, the last time it failed
     claimed_by: str | None = None  # the id of the replay that has it, or had it last
 
+    @property
+    def of_job(self) -> bool:
+        """Whether it is the letter of a durable job; programs whose letters were imported call theirs jobs, too."""
+        return self.kind == "job" and "queue" in self.metadata
+
 
 class Claimant(NamedTuple):
     """
