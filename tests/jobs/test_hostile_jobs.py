@@ -277,6 +277,46 @@ def test_a_job_that_goes_on_after_its_time(app, kind, monkeypatch, caplog):
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("how", ["held and cancelled", "failed", "cancelled"])
+def test_a_requeued_job_waits_for_its_own_code(app, how, on_terms, monkeypatch):
+    """Whatever the job has become while its code still runs: it is begun again when that has ended, never twice at a time."""
+    monkeypatch.setattr("outlast.jobs.running.GRACE", 0.05)
+    on_terms(ttl=2.0)
+    goes_on, begun, ended = threading.Event(), [], []
+
+    @app.job(retry=NOW if how != "failed" else None, timeout=0.1 if how != "cancelled" else 1.0)
+    async def stays() -> str:
+        first = not begun
+        begun.append(len(ended))
+        while first and not goes_on.is_set():
+            try:
+                await asyncio.to_thread(goes_on.wait, 0.01)
+            except asyncio.CancelledError:
+                continue
+        ended.append(1)
+        return "done"
+
+    handle = stays.enqueue()
+    with Beside(app):
+        wait_until(lambda: begun, "it has begun")
+        if how == "cancelled":
+            assert app.jobs.cancel(handle.id)
+        wait_until(handle.history, "its end is on record")
+        if how == "held and cancelled":
+            assert app.jobs.cancel(handle.id)
+        assert handle.status == how.split()[-1]
+        app.jobs.requeue(handle.id)
+        assert app.store.job(int(handle.id)).state == "held"
+        another = stays.enqueue()
+        wait_until(lambda: another.status == "succeeded", "the worker claims what it may")
+        assert handle.status == "queued"
+        goes_on.set()
+        wait_until(lambda: handle.status == "succeeded", "it was done again")
+    assert begun == [0, 0, 2]
+    assert app.store.job(int(handle.id)).worker is None
+
+
+@pytest.mark.timeout(120)
 def test_a_guard_of_a_blocking_job_leaves_its_thread(app):
     """D-9: the thread of the job's own guard goes on: as above."""
     goes_on, begun = threading.Event(), []

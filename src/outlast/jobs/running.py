@@ -136,7 +136,7 @@ class ActiveJob:
         self.why: Why | None = None
         self.over = False  # its end is known; its code may still run
         self.gone = False  # its code has ended
-        self.held = False  # it is on record as held
+        self.held = False  # its end is on record, and that its code still runs
         self.away = False  # it waits without a slot
         self.seat: Callable[[], object] | None = None  # called when it has a slot again
         self.tenure: Any = None
@@ -473,7 +473,7 @@ class JobRunner:
 
     def _end(self, active: ActiveJob, end: JobEnd) -> None:
         active.over = True
-        active.held = end.state == "held"
+        active.held = end.running
         if active.timer is not None:
             active.timer.cancel()
             active.timer = None
@@ -538,12 +538,17 @@ class JobRunner:
         """It goes on although it was given up: its end is recorded, and nobody begins it before it has ended."""
         if active.over or active.gone:
             return
-        self._end(active, self._surely_failed(active, error or TimeoutError(), still=True))
+        self._end(active, _still_running(self._surely_failed(active, error or TimeoutError(), still=True)))
         warn(
             "the job %s (%s) still runs although its time is up; its slot stays taken, and it is not begun again before it has ended",
             active.job.id,
             active.job.kind,
         )
+
+
+def _still_running(end: JobEnd) -> JobEnd:
+    """Nobody begins it before its code has ended, whatever it is to become."""
+    return end._replace(state="held" if end.state in {"ready", "waiting", "alone"} else end.state, running=True)
 
 
 def _refuse_awaitable(result: Any, kind: str) -> None:
