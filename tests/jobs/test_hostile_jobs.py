@@ -470,3 +470,21 @@ def test_what_an_async_job_returns_after_its_time_is_discarded(app):
     while result.later:
         result = app.work(until_idle=True)
     assert (handle.result(), outcomes(handle)) == ("in time", ["timeout", "succeeded"])
+
+
+@pytest.mark.timeout(120)
+def test_a_thread_that_goes_on_after_the_total_timeout_keeps_its_slot(app):
+    """The job has failed for good, and what still runs of it counts against the worker's concurrency."""
+    goes_on = threading.Event()
+
+    @app.job(retry=NOW, guard=outlast.Guard(retry=None, total_timeout=0.1, isolation="thread"))
+    def blocks() -> None:
+        goes_on.wait(100)
+
+    handle = blocks.enqueue()
+    with Beside(app) as beside:
+        wait_until(lambda: handle.status == "failed", "its time is up")
+        taken = len(beside.worker._running)
+        goes_on.set()
+        wait_until(lambda: not beside.worker._running, "its thread has ended")
+    assert (outcomes(handle), taken) == (["timeout"], 1)

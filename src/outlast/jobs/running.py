@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from outlast.calls.drivers import afall_back, arun, fall_back, run
 from outlast.calls.records import Context, Notes
 from outlast.calls.state import Call, current_work, gave_up, latest, running
-from outlast.errors import AttemptTimeoutError, PermanentFailure
+from outlast.errors import AttemptTimeoutError, PermanentFailure, TotalTimeoutError
 from outlast.isolation.threads import ThreadAttempt
 from outlast.jobs import outcome
 from outlast.jobs.outcome import Ending, When
@@ -398,7 +398,8 @@ class JobRunner:
     def _wait_for_thread(self, active: ActiveJob, error: BaseException) -> None:
         """A thread of the job's own guard may go on after its time: it is the job that still runs."""
         thread = None if active.call is None else active.call.thread
-        if isinstance(thread, ThreadAttempt) and thread.running and isinstance(error, AttemptTimeoutError):
+        late = isinstance(error, AttemptTimeoutError | TotalTimeoutError)
+        if late and isinstance(thread, ThreadAttempt) and thread.running:
             self.loop.call_soon_threadsafe(self._overdue, active, error)
             thread.join()
 
