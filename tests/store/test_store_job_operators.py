@@ -306,6 +306,20 @@ def test_workers_are_seen_with_their_jobs(store):
     assert found[living.key].ttl == 600
 
 
+def test_whether_a_job_waits_that_must_run_alone(store):
+    """Only one that can be claimed: in a queue that is served and not paused, of a kind that is known."""
+    (number,) = enqueued(store, new())
+    assert not store.waits_alone(None, KINDS)
+    sql(store, "update outlast_jobs set state = 'alone', crashes = 2 where id = ?", number)
+    served = [store.waits_alone(queues, KINDS) for queues in (None, ("slow", "mail"), ("slow",), ())]
+    assert served == [True, True, False, False]
+    assert not store.waits_alone(None, {"sum": 1})
+    store.pause_queue("mail")
+    assert not store.waits_alone(None, KINDS)
+    store.resume_queue("mail")
+    assert store.waits_alone(("mail",), KINDS)
+
+
 def test_whether_anything_is_left_to_do(store):
     """Due, processed or held, and later; in the queues and of the kinds that somebody serves; paused ones do not count."""
     assert store.idle(None, KINDS) == Idle(0, 0, 0, None)

@@ -44,16 +44,21 @@ class Upkeep:
         home: Any,
         store: Store,
         kinds: Mapping[str, Kind],
+        queues: tuple[str, ...] | None,
         loop: asyncio.AbstractEventLoop,
         *,
         alone: Callable[[], None],
         woken: Callable[[], None],
         sure: Callable[[], bool],
     ) -> None:
-        """While it is not `sure` that this worker has its own lease, nothing is swept: it may be the one that is late."""
+        """
+        `queues` are those that the worker serves; None: all. While it is not `sure` that this worker has its own lease,
+        nothing is swept: it may be the one that is late.
+        """
         self._home = home
         self._store = store
         self._kinds = kinds
+        self._queues = queues
         self._versions = {name: kind.declared.version for name, kind in kinds.items()}
         self._loop = loop
         self._alone = alone
@@ -96,7 +101,7 @@ class Upkeep:
         telling.rescued(self._store.app, rescued)
         if rescued:
             self._tell(self._woken)
-        if self._store.waits_alone(self._versions):
+        if self._store.waits_alone(self._queues, self._versions):
             self._tell(self._alone)
 
     def _decide(self, orphan: Orphan) -> Rescue:

@@ -578,13 +578,18 @@ class Jobs:
                 (left,) = tx.row(f"select count(*) from outlast_jobs where {later}", *given)
         return Idle(min(due, _COUNTED), processing, left, None if following is None else following[0], now)
 
-    def waits_alone(self, kinds: Mapping[str, int]) -> bool:
-        """Whether a job of these kinds is due that must run alone."""
+    def waits_alone(self, queues: Collection[str] | None, kinds: Mapping[str, int]) -> bool:
+        """Whether a job of these kinds, in these queues (None: in all), can be claimed that must run alone."""
         known, values = turns.known_kinds(self._database, kinds)
+        served = ""
+        if queues is not None:
+            served = f" and queue {self._database.among}"
+            values = [*values, self._database.passed(map(storable, queues))]
+        free = "not exists (select 1 from outlast_queues paused where paused.app = outlast_jobs.app and paused.queue = outlast_jobs.queue and paused.paused)"
         with self._database.reading() as tx:
             return (
                 tx.row(
-                    f"select 1 from outlast_jobs where app = ? and state = 'alone' and ({known}) limit 1",
+                    f"select 1 from outlast_jobs where app = ? and state = 'alone' and ({known}){served} and {free} limit 1",
                     *(self.app, *values),
                 )
                 is not None
