@@ -9,6 +9,7 @@ import signal
 import pytest
 
 import outlast
+from job_hands import Hands
 from labor import Beside, jobs, laborer, living, notes, outcomes, wait_until
 from outlast.jobs.doors import made
 from outlast.jobs.worker import Worker
@@ -97,6 +98,35 @@ def test_a_job_that_kills_its_workers_is_poison(app, kinds, tmp_path):
     assert handle.history()[-1].error_class in {"poison", "worker_lost"}
     (letter,) = app.dead_letters.find()
     assert (letter.error_class, letter.stop_reason, letter.item_key) == ("poison", "poison", handle.id)
+
+
+def test_a_job_that_a_sweep_lets_fail_is_told(app, caplog):
+    """As any other that fails for good: its end, its dead letter, and one line."""
+
+    @app.job
+    def send() -> None: ...
+
+    handle = send.enqueue()
+    gone = Hands(app)
+    (claimed,) = gone.take()
+    with app.store._database.writing() as tx:
+        tx.execute("update outlast_jobs set crashes = 2 where id = ?", claimed.id)
+    app.store.drop_lease(gone.lease)
+    with capture_events() as events, caplog.at_level("INFO", "outlast"):
+        app.work(until_idle=True)
+    told = [event for event in events if event.name in {"job_failed", "dead_letter_enqueue"}]
+    (letter,) = app.dead_letters.find()
+    failed, kept = told
+    assert (failed.name, failed.job_id, failed.reason, failed.error_class) == (
+        "job_failed",
+        handle.id,
+        "poison",
+        "poison",
+    )
+    assert (failed.attempt, failed.max_attempts, failed.queue) == (1, outlast.presets.jobs.max_attempts, "default")
+    assert (kept.letter_id, kept.item_id, kept.step_id) == (letter.id, handle.id, "send")
+    errors = [line.getMessage() for line in caplog.records if line.levelname == "ERROR"]
+    assert errors == [failed.sentence()]
 
 
 def test_a_job_with_two_crashes_runs_alone(app):

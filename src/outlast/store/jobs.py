@@ -596,7 +596,10 @@ class Jobs:
             )
 
     def workers(self) -> list[WorkerState]:
-        """The workers that have leases, by key; those whose lease has run out are there until a sweep has ended them."""
+        """
+        The workers that have leases, by key; those whose lease has run out are there until a sweep has ended them. One
+        that has given its lease back is not, unless it has left jobs behind.
+        """
         with self._database.reading() as tx:
             rows = tx.rows(
                 f"select key, owner, until, ttl, until > {self._database.now}, (select count(*) from outlast_jobs "
@@ -607,6 +610,7 @@ class Jobs:
         return [
             WorkerState(key, owner, from_us(until), ttl, bool(alive), count)
             for key, owner, until, ttl, alive, count in rows
+            if owner or count
         ]
 
 
