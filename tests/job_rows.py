@@ -41,8 +41,9 @@ def end(job, state="succeeded", outcome=None, **how):
 def failed(job, text="no answer", **how):
     """A job's last failure, with its dead letter."""
     kept = dead_letter(
-        job.id, seq=None, pipeline=job.kind, stage=job.kind, item_key=str(job.id), kind="job", error=text
-    )
+        job.id, seq=None, pipeline=job.kind, stage=job.kind, item_key=str(job.id), kind="job", error=text,
+        metadata={"queue": job.queue, "version": job.version},
+    )  # fmt: skip
     told = {"error": text, "error_type": "VendorError", "error_class": "server_error", "stop_reason": "exhausted"}
     return end(job, "failed", letter=kept, **(told | how))
 
@@ -75,6 +76,6 @@ def by_crashes(orphan):
         return Rescue("alone", 30 * SECOND, error="its worker was lost", error_class="worker_lost")
     kept = dead_letter(
         orphan.id, seq=None, pipeline=orphan.kind, stage=orphan.kind, kind="job", item_key=str(orphan.id),
-        error_class="poison",
+        error_class="poison", metadata={"queue": orphan.queue, "version": orphan.version},
     )  # fmt: skip
     return Rescue("failed", error="three workers were lost", error_class="poison", stop_reason="exhausted", letter=kept)

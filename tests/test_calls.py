@@ -1861,6 +1861,21 @@ def test_a_stop_ends_the_call_at_the_next_decision(perform):
     ]
 
 
+def test_no_fallback_answers_for_a_call_that_was_asked_to_stop(perform):
+    """D-28: it answers for failures. Whoever has asked to stop hears that the work is not done."""
+    stop = Stop()
+    stop.set()
+    guard = Guard(retry=PATIENT, retry_if=pending, fallback=lambda: "cached")
+    with watched() as (_, events), stop:
+        with pytest.raises(ConnectionResetError) as caught:
+            perform(guard, down())
+        assert perform(guard, Service("pending")) == "pending"
+        outcome = guard.outcome(Service("pending"))
+    assert stop_reason(caught.value) == "shutdown"
+    assert (outcome.ok, outcome.value, outcome.reason) == (False, "pending", "shutdown")
+    assert "fallback_used" not in {kind for kind, *_ in story(events)}
+
+
 def test_a_stop_does_not_prevent_a_first_attempt(perform):
     """semantics 23: work that needs no retry goes on; only waits end."""
     stop = Stop()

@@ -62,6 +62,9 @@ ERRORS = {
     "FailureBudgetExceeded": lambda: outlast.FailureBudgetExceeded(
         "too many", result=None, rate=0.5, budget=0.1, processed=10, failed=5
     ),
+    "JobFailed": lambda: outlast.JobFailed("failed", job=None, error_class="connection_reset", stop_reason="exhausted"),
+    "JobNotFound": lambda: outlast.JobNotFound("no such job"),
+    "ResultTimeoutError": lambda: outlast.ResultTimeoutError("not yet"),
     "a subclass": lambda: Throttled("openai", code=429),
 }
 every_error = table("make", ERRORS.values(), ids=ERRORS)

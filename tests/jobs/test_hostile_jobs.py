@@ -6,11 +6,13 @@ import asyncio
 import os
 import resource
 import threading
+from dataclasses import dataclass
 
 import pytest
 
 import outlast
 from labor import Beside, jobs, laborer, notes, outcomes, wait_until
+from outlast.jobs import outcome
 from outlast.jobs.doors import made
 from outlast.jobs.tenure import TurnBatch
 from outlast.store import Store
@@ -275,6 +277,46 @@ def test_a_job_that_goes_on_after_its_time(app, kind, monkeypatch, caplog):
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("how", ["held and cancelled", "failed", "cancelled"])
+def test_a_requeued_job_waits_for_its_own_code(app, how, on_terms, monkeypatch):
+    """Whatever the job has become while its code still runs: it is begun again when that has ended, never twice at a time."""
+    monkeypatch.setattr("outlast.jobs.running.GRACE", 0.05)
+    on_terms(ttl=2.0)
+    goes_on, begun, ended = threading.Event(), [], []
+
+    @app.job(retry=NOW if how != "failed" else None, timeout=0.1 if how != "cancelled" else 1.0)
+    async def stays() -> str:
+        first = not begun
+        begun.append(len(ended))
+        while first and not goes_on.is_set():
+            try:
+                await asyncio.to_thread(goes_on.wait, 0.01)
+            except asyncio.CancelledError:
+                continue
+        ended.append(1)
+        return "done"
+
+    handle = stays.enqueue()
+    with Beside(app):
+        wait_until(lambda: begun, "it has begun")
+        if how == "cancelled":
+            assert app.jobs.cancel(handle.id)
+        wait_until(handle.history, "its end is on record")
+        if how == "held and cancelled":
+            assert app.jobs.cancel(handle.id)
+        assert handle.status == how.split()[-1]
+        app.jobs.requeue(handle.id)
+        assert app.store.job(int(handle.id)).state == "held"
+        another = stays.enqueue()
+        wait_until(lambda: another.status == "succeeded", "the worker claims what it may")
+        assert handle.status == "queued"
+        goes_on.set()
+        wait_until(lambda: handle.status == "succeeded", "it was done again")
+    assert begun == [0, 0, 2]
+    assert app.store.job(int(handle.id)).worker is None
+
+
+@pytest.mark.timeout(120)
 def test_a_guard_of_a_blocking_job_leaves_its_thread(app):
     """D-9: the thread of the job's own guard goes on: as above."""
     goes_on, begun = threading.Event(), []
@@ -368,3 +410,63 @@ def test_a_job_whose_thread_ends_before_its_timeout_is_written_is_begun_again(ap
     result = app.work(until_idle=True)
     assert (result.succeeded, result.requeued, result.failed) == (2, 1, 0)
     assert [outcomes(handle) for handle in handles] == [["timeout", "succeeded"], ["succeeded"]]
+
+
+@dataclass(frozen=True)
+class Declined(Exception):
+    """Of which nothing can be set."""
+
+    code: int
+
+
+class Unjudged(Exception):
+    """Cannot be judged: whoever looks for what is wrong with it finds this."""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("unjudged", [False, True])
+def test_one_strange_error_costs_no_other_job_its_end(app, unjudged, monkeypatch):
+    """What came back in the same burst is recorded, and so is the job that raised."""
+    together, failed = threading.Barrier(8), outcome.failed
+
+    def judged(job, error, *facts):
+        if type(error) is Unjudged:
+            raise LookupError("nothing is known of it")
+        return failed(job, error, *facts)
+
+    monkeypatch.setattr(outcome, "failed", judged)
+
+    @app.job(retry=None)
+    def strange(n: int) -> int:
+        together.wait(100)
+        if n == 0:
+            raise Unjudged if unjudged else Declined(4)
+        return n
+
+    handles = [strange.enqueue(n) for n in range(8)]
+    assert app.work(until_idle=True).succeeded == 7
+    assert [handle.status for handle in handles] == ["failed", *["succeeded"] * 7]
+    assert len([*app.dead_letters.find()]) == 1
+    if unjudged:
+        assert handles[0].history()[-1].error_class == "code_error"
+        assert "raised Unjudged, and LookupError was raised when it was judged" in handles[0].error
+
+
+@pytest.mark.timeout(120)
+def test_what_an_async_job_returns_after_its_time_is_discarded(app):
+    """C-19: as with a blocking job, which cannot be cancelled at all."""
+
+    @app.job(timeout=0.05, retry=NOW)
+    async def swallows() -> str:
+        if outlast.current().attempt == 1:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return "late"
+        return "in time"
+
+    handle = swallows.enqueue()
+    result = app.work(until_idle=True)
+    while result.later:
+        result = app.work(until_idle=True)
+    assert (handle.result(), outcomes(handle)) == ("in time", ["timeout", "succeeded"])

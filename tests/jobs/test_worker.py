@@ -12,7 +12,7 @@ import prometheus_client
 import pytest
 
 import outlast
-from labor import Beside, living, outcomes
+from labor import Beside, living, outcomes, wait_until
 from outlast.jobs.doors import made
 from outlast.observe import prometheus
 from outlast.observe.events import JobClaimed, JobEvent
@@ -423,6 +423,48 @@ def test_a_cancelled_task_gives_back_what_runs(app):
 
     asyncio.run(story())
     assert (handle.status, outcomes(handle), living(app)) == ("queued", ["released"], [])
+
+
+@pytest.mark.parametrize("end", ["drain", "cancel"])
+@pytest.mark.parametrize("body", ["raises", "returns"])
+def test_no_fallback_answers_for_a_job_that_is_to_end(app, on_terms, end, body):
+    """It waits for another attempt inside of its guard when the worker drains, or an operator cancels it."""
+    on_terms(ttl=4.0)
+    guard = outlast.Guard(
+        retry=outlast.RetryPolicy(max_attempts=5, initial_delay=1000, max_delay=1000, jitter=0),
+        retry_if=lambda result: result == "not yet",
+        fallback=lambda: "instead",
+    )
+
+    def called() -> str:
+        if body == "raises":
+            raise ConnectionResetError("down")
+        return "not yet"
+
+    @app.job(guard=guard)
+    def blocking() -> str:
+        return called()
+
+    @app.job(guard=guard)
+    async def awaiting() -> str:
+        return called()
+
+    handles = [blocking.enqueue(), awaiting.enqueue()]
+    worker = made(app, (), 4, until_idle=end == "cancel", drain=0.01)
+
+    async def story():
+        task = asyncio.create_task(worker.run())
+        await asyncio.to_thread(wait_until, lambda: sum(one.away for one in [*worker._running]) == 2, "both wait")
+        if end == "drain":
+            worker.ask_soon()
+        else:
+            for handle in handles:
+                app.store.cancel_job(int(handle.id))
+        return await task
+
+    result = asyncio.run(story())
+    assert (result.succeeded, result.released, result.cancelled) == ((0, 2, 0) if end == "drain" else (0, 0, 2))
+    assert {handle.status for handle in handles} == ({"queued"} if end == "drain" else {"cancelled"})
 
 
 def test_an_operator_cancels_a_running_job(app, on_terms):

@@ -117,16 +117,17 @@ class Life(RuleBasedStateMachine):
     def an_end(self, job, data):
         """One of all ways in which an attempt can end."""
         what = data.draw(st.sampled_from(["succeeded", "failed", "retry", "released", "snoozed", "held", "cancelled"]))
+        running = what in {"failed", "cancelled"} and data.draw(st.booleans())
         if what == "failed":
             kept = letter(self.number * 10_000_000 + job.token * 1000 + job.id % 1000, kind="job", pipeline="send")
-            return end(job, "failed", letter=kept, error="x", error_class="server_error")
+            return end(job, "failed", letter=kept, error="x", error_class="server_error", running=running)
         return {
             "succeeded": lambda: end(job),
             "retry": lambda: end(job, "waiting", delay_us=MINUTE),
             "released": lambda: end(job, "ready", charged=False),
             "snoozed": lambda: end(job, "waiting", "snoozed", delay_us=2 * MINUTE, charged=False),
             "held": lambda: end(job, "held", delay_us=MINUTE),
-            "cancelled": lambda: end(job, "cancelled", charged=False),
+            "cancelled": lambda: end(job, "cancelled", charged=False, running=running),
         }[what]()
 
     def believe_ends(self, name, ends, done):
@@ -139,17 +140,19 @@ class Life(RuleBasedStateMachine):
             if job.wanted and state not in JOB_ENDS:
                 state = "cancelled"
                 cancelled.add(each.id)
-            self.ends(job, state, each.outcome, charged=each.charged, delay=each.delay_us, letter=each.letter)
+            running = each.running or each.state == "held"
+            told = {"charged": each.charged, "delay": each.delay_us, "letter": each.letter, "running": running}
+            self.ends(job, state, each.outcome, **told)
         assert set(done.cancelled) == cancelled
 
-    def ends(self, job, state, outcome, *, charged=True, delay=0, letter=None):
+    def ends(self, job, state, outcome, *, charged=True, delay=0, letter=None, running=False):
         job.move(state)
         job.outcomes.append(outcome)
         job.attempts -= not charged
         job.wanted = False
         if state not in JOB_ENDS:
             job.due = self.now + (delay if state in {"waiting", "held"} else 0)
-        if state != "held":
+        if not running:
             job.worker = None
         self.settle(job, state, letter)
 
@@ -211,7 +214,7 @@ class Life(RuleBasedStateMachine):
     @rule(name=st.sampled_from("ab"))
     def threads_end(self, name):
         key = self.leases[name].key
-        held = [job for job in self.jobs.values() if job.state == "held" and job.worker == key]
+        held = [job for job in self.jobs.values() if job.state != "processing" and job.worker == key]
         pairs = [(job.id, job.token) for job in held]
         assert self.store.release_held(self.leases[name], pairs, ahead_us=self.now) == ()
         for job in held:
@@ -219,6 +222,8 @@ class Life(RuleBasedStateMachine):
 
     def release(self, job):
         job.worker = None
+        if job.state in JOB_ENDS:
+            return
         job.move("waiting" if job.due > self.now else "alone" if job.crashes >= 2 else "ready")
 
     # -- crashes and late writes -----------------------------------------------------------------------------------------
@@ -229,8 +234,11 @@ class Life(RuleBasedStateMachine):
         lease, hand = self.leases[name], self.hands[name]
         done = self.store.sweep(lambda owner: owner == lease.owner, self.decide, ahead_us=self.now)
         lost = [job for job in self.jobs.values() if job.worker == lease.key]
-        assert sorted(job.id for job in done) == sorted(job.id for job in lost)
+        assert sorted(job.id for job in done) == sorted(job.id for job in lost if job.state not in JOB_ENDS)
         for job in lost:
+            if job.state in JOB_ENDS:
+                self.release(job)
+                continue
             job.token += 1
             if job.state == "held":
                 self.release(job)
@@ -282,9 +290,8 @@ class Life(RuleBasedStateMachine):
         if job.state == "processing":
             job.wanted = True
         elif job.state not in JOB_ENDS:
+            job.token += job.state != "held"
             job.move("cancelled")
-            job.token += 1
-            job.worker = None
             self.settle(job, "cancelled", None)
 
     @precondition(lambda self: self.jobs)
@@ -298,8 +305,8 @@ class Life(RuleBasedStateMachine):
             return
         assert self.store.requeue_job(job.id, ahead_us=self.now) == over
         if over:
-            job.move("ready", requeued=True)
-            job.token += 1
+            job.move("ready" if job.worker is None else "held", requeued=True)
+            job.token += job.worker is None
             job.due, job.attempts, job.crashes = self.now, 0, 0
             if job.letter is not None:
                 self.letters[job.letter] = ("replaying", self.letters[job.letter][1])

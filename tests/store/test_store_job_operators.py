@@ -21,18 +21,18 @@ from stores import contents, letter, sql
 
 def failed_job(store, **how):
     """A job that has failed, with its dead letter."""
-    (number,) = enqueued(store, new(**how))
+    enqueued(store, new(**how))
     lease = worker(store)
     (job,) = claimed(store, lease)
     finished(store, lease, failed(job))
-    return number
+    return job.id
 
 
 # -- cancel --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_queued_job_is_cancelled_at_once(store):
-    """Whatever it waits for; its token has grown, and it is over."""
+    """Whatever it waits for. One whose code still runs keeps its token and its worker."""
     ready, waiting, held = enqueued(store, new(), new(delay=60), new(priority=1))
     lease = worker(store)
     (job,) = claimed(store, lease)
@@ -40,7 +40,7 @@ def test_a_queued_job_is_cancelled_at_once(store):
     assert [store.cancel_job(each) for each in (ready, waiting, held)] == [True] * 3
     rows = [store.job(each) for each in (ready, waiting, held)]
     assert [(row.state, row.token, row.worker, row.ended_us is not None) for row in rows] == [
-        ("cancelled", 1, None, True), ("cancelled", 1, None, True), ("cancelled", 2, None, True)
+        ("cancelled", 1, None, True), ("cancelled", 1, None, True), ("cancelled", 1, lease.key, True)
     ]  # fmt: skip
     assert [store.cancel_job(each) for each in (ready, 10**6)] == [False, False]
     assert claimed(store, lease, 9, ahead_us=90 * SECOND) == []
@@ -82,7 +82,7 @@ def test_a_job_that_was_to_go_on_is_cancelled_if_somebody_wanted_it(store, state
     assert (done.lost, done.claimed, done.cancelled) == ((), [], (number,))
     row, (attempt,) = store.job(number), store.job_attempts(number)
     assert (row.state, row.wanted, row.worker, attempt.outcome, attempt.next_run_us) == (
-        "cancelled", None, None, "failed", None
+        "cancelled", None, lease.key if state == "held" else None, "failed", None
     )  # fmt: skip
 
 
@@ -103,6 +103,51 @@ def test_a_failed_job_that_is_requeued_keeps_its_id_and_its_history(store):
     before = contents(store)
     assert [store.requeue_job(each) for each in (number, 10**6)] == [False, False]
     assert contents(store) == before
+
+
+@pytest.mark.parametrize("how", ["failed", "cancelled", "cancelled while held", "cancelled before that"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_job_whose_code_still_runs_is_requeued_as_held(store, how, gone):
+    """Nobody can claim it before that code has ended, or its worker is gone; then anybody can, once."""
+    (number,) = enqueued(store)
+    lease, other = worker(store, owner="slow"), worker(store)
+    (job,) = claimed(store, lease)
+    if how == "cancelled before that":
+        store.cancel_job(number)
+    late = {"failed": failed(job, running=True), "cancelled": end(job, "cancelled", running=True)}
+    finished(store, lease, late.get(how, end(job, "held")))
+    if how == "cancelled while held":
+        store.cancel_job(number)
+    assert (store.job(number).state, store.job(number).worker) == (how.split()[0], lease.key)
+    assert store.requeue_job(number)
+    assert (store.job(number).state, store.job(number).attempts, claimed(store, other)) == ("held", 0, [])
+    if gone:
+        assert rescued(store, "slow") == [(number, "ready")]
+    else:
+        assert store.release_held(lease, [(number, job.token)]) == ()
+        assert store.release_held(lease, [(number, job.token)]) == (number,)
+    assert store.job(number).worker is None
+    (again,) = claimed(store, other)
+    assert (again.id, again.attempts, again.token > job.token) == (number, 1, True)
+
+
+@pytest.mark.parametrize("gone", ["code", "worker", "lease"])
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+def test_an_ended_job_has_no_worker_once_its_code_has_ended(store, state, gone):
+    """It stays as it ended; a requeue makes it ready."""
+    (number,) = enqueued(store)
+    lease = worker(store, owner="slow")
+    (job,) = claimed(store, lease)
+    finished(store, lease, end(job, state, running=True))
+    if gone == "code":
+        assert store.release_held(lease, [(number, job.token)]) == ()
+    else:
+        if gone == "lease":
+            sql(store, "delete from outlast_leases")
+        assert rescued(store, "slow") == []
+    assert (store.job(number).state, store.job(number).worker) == (state, None)
+    assert store.requeue_job(number)
+    assert store.job(number).state == "ready"
 
 
 def test_a_cancelled_job_is_requeued_and_one_under_way_is_not(store):
@@ -332,23 +377,27 @@ def test_whether_a_job_waits_that_must_run_alone(store):
 
 def test_whether_anything_is_left_to_do(store):
     """Due, processed or held, and later; in the queues and of the kinds that somebody serves; paused ones do not count."""
-    assert store.idle(None, KINDS) == Idle(0, 0, 0, None)
+
+    def idle(queues, kinds, **how):
+        return store.idle(queues, kinds, **how)._replace(now_us=0)
+
+    assert idle(None, KINDS) == Idle(0, 0, 0, None)
     first, _, later = enqueued(store, new(), new(queue="slow"), new(delay=60))
     enqueued(store, new(kind="nobody"), new(kind="sum", version=9))
     due = store.job(later).due_us
-    assert store.idle(None, KINDS) == Idle(2, 0, 0, due)
-    assert store.idle(["mail"], KINDS) == Idle(1, 0, 0, due)
+    assert idle(None, KINDS) == Idle(2, 0, 0, due)
+    assert idle(["mail"], KINDS) == Idle(1, 0, 0, due)
     store.pause_queue("slow")
-    assert store.idle(None, KINDS) == Idle(1, 0, 0, due)
+    assert idle(None, KINDS) == Idle(1, 0, 0, due)
     lease = worker(store)
     (job,) = claimed(store, lease)
-    assert store.idle(None, KINDS) == Idle(0, 1, 0, due)
+    assert idle(None, KINDS) == Idle(0, 1, 0, due)
     finished(store, lease, end(job, "held", delay_us=SECOND))
-    assert store.idle(None, KINDS) == Idle(0, 1, 0, due)
+    assert idle(None, KINDS) == Idle(0, 1, 0, due)
     store.cancel_job(first)
-    assert store.idle(None, KINDS) == Idle(0, 0, 1, due)
-    assert store.idle(None, KINDS, ahead_us=61 * SECOND) == Idle(1, 0, 0, None)
-    assert store.idle([], KINDS) == store.idle(None, {}) == Idle(0, 0, 0, None)
+    assert idle(None, KINDS) == Idle(0, 0, 1, due)
+    assert idle(None, KINDS, ahead_us=61 * SECOND) == Idle(1, 0, 0, None)
+    assert idle([], KINDS) == idle(None, {}) == Idle(0, 0, 0, None)
 
 
 # -- in the caller's own transaction -------------------------------------------------------------------------------------
@@ -461,10 +510,11 @@ def test_listeners_are_told_once_the_jobs_are_committed(store):
         assert listener.execute("select 1").fetchone() == (1,)  # takes along what has come
         assert list(listener.notifies(timeout=0)) == []
     assert told() == ["default"]
-    number = failed_job(store)
+    number = failed_job(store, priority=9)  # before the others
+    told()
     store._notified = -1.0
-    store.requeue_job(number)
-    assert told()[-1] == "default"
+    assert store.requeue_job(number)
+    assert told() == ["default"]
     connection.close()
     listener.close()
 

@@ -307,12 +307,13 @@ def test_a_payload_that_is_too_large_is_refused_without_showing_it(store):
 
 
 def test_the_table_of_moves_has_every_state_and_leaves_no_end_by_itself():
-    """`succeeded` is never left; `failed` and `cancelled` only towards ready, which is an operator's requeue."""
+    """`succeeded` is never left; `failed` and `cancelled` only by an operator's requeue: towards ready, or
+    held while the code still runs."""
     assert set(JOB_MOVES) == {state for states in JOB_STATES.values() for state in states}
     assert {state: set(JOB_MOVES[state]) for state in JOB_ENDS} == {
         "succeeded": set(),
-        "failed": {"ready"},
-        "cancelled": {"ready"},
+        "failed": {"ready", "held"},
+        "cancelled": {"ready", "held"},
     }
 
 

@@ -225,7 +225,7 @@ def fall_back(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs:
         return answer
     if result.__class__ not in PLAIN and awaitable(result):
         return _afall_back(call, fallback, result, args, kwargs)
-    if call.reason is None:
+    if call.reason is None or call.reason == "shutdown":
         return result
     answer = fallback(*args, **kwargs)  # with a reason but no error: the last result was not wanted
     call.fell_back(None)
@@ -480,7 +480,7 @@ async def _afall_back(
             running.reset(token)
         call.fell_back(error)
         return answer
-    if call.reason is None:
+    if call.reason is None or call.reason == "shutdown":
         return result
     answer = await _answer(fallback, args, kwargs)
     call.fell_back(None)

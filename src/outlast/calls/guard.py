@@ -487,7 +487,8 @@ def _outcome(call: Call, *, value: Any = None, error: Exception | None = None) -
     from outlast.calls.records import Outcome
 
     elapsed = call.world.clock.monotonic() - call.began
-    ok = error is None and (call.reason is None or call.guard.fallback is not None)
+    answered = call.guard.fallback is not None and call.reason != "shutdown"  # for which none answers
+    ok = error is None and (call.reason is None or answered)
     return Outcome(ok=ok, value=value, error=error, attempts=call.attempts(), elapsed=elapsed, reason=call.reason)
 
 

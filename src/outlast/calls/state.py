@@ -509,8 +509,8 @@ class Call:
     # -- the fallback
 
     def covers(self, error: Exception) -> bool:
-        """Whether the fallback answers for this error."""
-        if not self.world.retries:
+        """Whether the fallback answers for this error. To be asked to stop is no failure that it could make good."""
+        if not self.world.retries or self.reason == "shutdown":
             return False
         answer = self.guard.covers(error)
         if isinstance(answer, str):  # a predicate has failed

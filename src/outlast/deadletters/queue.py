@@ -151,7 +151,7 @@ class DeadLetters:
         """
         self.release()
         letter = self._row(id)
-        if letter.kind == "job" and not isinstance(payload, dict):
+        if letter.of_job and not isinstance(payload, dict):
             message = f"expected the payload of a job to be its arguments by name, got: {a_value_of(payload)}."
             raise ConfigurationError(message)
         try:
@@ -290,7 +290,7 @@ class DeadLetters:
                 others = len(store.letter_owners(**(wanted | {"status": "open"}))) - len(jobs)
         else:
             rows = [self._row(id_) for id_ in dict.fromkeys(ids)]
-            jobs = [(row.id, row.item_key) for row in rows if row.kind == "job"]
+            jobs = [(row.id, row.item_key) for row in rows if row.of_job]
             others = len(rows) - len(jobs)
             if jobs and not others:
                 _refuse_closed(rows)

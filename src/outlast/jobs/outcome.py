@@ -166,6 +166,18 @@ def lost(job: ClaimedJob, when: When, letter: str) -> JobEnd:
     return _end(job, when, "failed", "failed", charged=False, stop_reason="exhausted", letter=row, **said)
 
 
+def undecided(job: ClaimedJob, error_type: str, broken: Exception, when: When, letter: str) -> JobEnd:
+    """It raised, and to decide what follows has failed, too."""
+    error = PermanentFailure(
+        f"{job.kind} raised {error_type}, and {type(broken).__name__} was raised when it was judged: {error_text(broken)}",
+        error_class="code_error",
+    )
+    verdict = classify(error)
+    said = _said(error, verdict)
+    row = _letter(job, said, verdict, when, letter, "permanent")
+    return _end(job, when, "failed", "failed", stop_reason="permanent", letter=row, **said)
+
+
 def after_crash(orphan: Orphan, policy: RetryPolicy | None, *, roll: float, letter: str, now_us: int) -> Rescue:
     """
     What becomes of a job whose worker is gone. Whoever asks need not know the kind of the job: `policy` is None then,

@@ -28,6 +28,7 @@ from outlast.jobs import outcome
 from outlast.jobs.outcome import Ending, When
 from outlast.kernel.clock import Stop, here, stopping
 from outlast.kernel.log import warn
+from outlast.kernel.raised import set_frames
 from outlast.observe import for_an_item
 from outlast.pipeline.engine.attempts import failure_of, scripted
 from outlast.settings.callables import PLAIN, awaitable
@@ -135,7 +136,7 @@ class ActiveJob:
         self.why: Why | None = None
         self.over = False  # its end is known; its code may still run
         self.gone = False  # its code has ended
-        self.held = False  # it is on record as held
+        self.held = False  # its end is on record, and that its code still runs
         self.away = False  # it waits without a slot
         self.seat: Callable[[], object] | None = None  # called when it has a slot again
         self.tenure: Any = None
@@ -225,6 +226,9 @@ class JobCall(Call):
         context.attempt, context.max_attempts = active.job.attempts, active.kind.policy.max_attempts
         context._key = self._ask_key  # noqa: SLF001 - known in every job, also with a plain guard
         return context
+
+    def covers(self, error: Exception) -> bool:
+        return self.active.why is None and super().covers(error)  # what is given up has no answer
 
     def who(self) -> dict[str, Any]:
         return super().who() | {"job_id": str(self.active.job.id)}
@@ -373,10 +377,13 @@ class JobRunner:
     def _came_back(self, burst: list[tuple[ActiveJob, Came | BaseException]]) -> None:
         for active, came in burst:
             stored, error = (None, came) if isinstance(came, BaseException) else came
-            if error is None:
-                self._succeed(active, stored)
-            else:
-                self._fail(active, error)
+            try:
+                if error is None:
+                    self._succeed(active, stored)
+                else:
+                    self._fail(active, error)
+            except Exception:  # noqa: BLE001 - the others of the burst have come back too
+                warn("the end of the job %s (%s) is lost", active.job.id, active.job.kind, exc_info=True)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
@@ -386,6 +393,10 @@ class JobRunner:
         if active.over or active.why == "lost":
             self._leave(active)
             return
+        call = active.call
+        if active.why == "timeout" or (active.why is not None and call is not None and call.reason == "shutdown"):
+            self._fail(active, InterruptedError())  # what comes after its time, or because it was to stop, is no result
+            return
         when = active.when(self.monotonic())
         self._end(active, outcome.succeeded(active.job, when, stored, active.kind.unique_for_us))
         self._leave(active)
@@ -394,9 +405,17 @@ class JobRunner:
         if _forks != self._forks:
             os._exit(0)
         if not (active.over or active.why == "lost"):
-            self._end(active, self._failure(active, error))
+            self._end(active, self._surely_failed(active, error))
         self._leave(active)
-        error.__traceback__ = None  # its frames hold the job, which must not outlive its end
+        set_frames(error, None)  # its frames hold the job, which must not outlive its end
+
+    def _surely_failed(self, active: ActiveJob, error: BaseException, *, still: bool = False) -> JobEnd:
+        """As `_failure`. If that fails too, the job has failed for good: without an end it would stay as it is for ever."""
+        try:
+            return self._failure(active, error, still=still)
+        except Exception as broken:  # noqa: BLE001 - an error, or a policy, with code of its own
+            when = active.when(self.monotonic())
+            return outcome.undecided(active.job, type(error).__name__, broken, when, self._world.ids.new())
 
     def _failure(self, active: ActiveJob, error: BaseException, *, still: bool = False) -> JobEnd:
         job, when = active.job, active.when(self.monotonic())
@@ -426,7 +445,7 @@ class JobRunner:
 
     def _end(self, active: ActiveJob, end: JobEnd) -> None:
         active.over = True
-        active.held = end.state == "held"
+        active.held = end.running
         if active.timer is not None:
             active.timer.cancel()
             active.timer = None
@@ -449,7 +468,7 @@ class JobRunner:
         """The worker ends, and its code still runs: it is given back, and what that code brings changes nothing."""
         if not active.over:
             active.why = "release"
-            self._end(active, self._failure(active, InterruptedError()))
+            self._end(active, self._surely_failed(active, InterruptedError()))
 
     def give_up(self, active: ActiveJob, why: Why) -> None:
         """Have it end, if it lets itself be ended. What is lost is over at once."""
@@ -491,12 +510,17 @@ class JobRunner:
         """It goes on although it was given up: its end is recorded, and nobody begins it before it has ended."""
         if active.over or active.gone:
             return
-        self._end(active, self._failure(active, error or TimeoutError(), still=True))
+        self._end(active, _still_running(self._surely_failed(active, error or TimeoutError(), still=True)))
         warn(
             "the job %s (%s) still runs although its time is up; its slot stays taken, and it is not begun again before it has ended",
             active.job.id,
             active.job.kind,
         )
+
+
+def _still_running(end: JobEnd) -> JobEnd:
+    """Nobody begins it before its code has ended, whatever it is to become."""
+    return end._replace(state="held" if end.state in {"ready", "waiting", "alone"} else end.state, running=True)
 
 
 def _refuse_awaitable(result: Any, kind: str) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from outlast.store.database import Database, Transaction
-    from outlast.store.records import ClaimedJob, JobEnd, JobStatus, Lease, NewJob, Orphan, Rescue, Rescued
+    from outlast.store.records import ClaimedJob, JobEnd, JobState, JobStatus, Lease, NewJob, Orphan, Rescue, Rescued
 
 #: How a driver marks the parameters of a statement: ``?``, ``%s`` or ``$1``.
 ParamStyle: TypeAlias = Literal["qmark", "format", "numeric_dollar"]
@@ -312,16 +312,18 @@ class Jobs:
 
     def release_held(self, lease: Lease, jobs: Iterable[tuple[int, int]], *, ahead_us: int = 0) -> tuple[int, ...]:
         """
-        Let jobs (id and token) be claimed again whose threads have ended, once they are due; the ids of those that are
-        not held any more. `LeaseLost` if the lease is not the newest.
+        The code of these jobs (id and token) has ended after its attempt: those that are held may be claimed again, once
+        they are due; others have no worker any more. The ids of those of which that was known already. `LeaseLost` if
+        the lease is not the newest.
         """
         database, late = self._database, list[int]()
         with database.writing(batches=True) as tx:
             (now, *_) = fenced(database, tx, self.app, lease, f"{database.now} + {int(ahead_us)}")
             for number, token in sorted(jobs):
                 done = tx.execute(
-                    f"update outlast_jobs set state = {turns.claimable(now)}, worker = null where app = ? and id = ? and token = ? and state = 'held'",
-                    *(self.app, number, token),
+                    f"update outlast_jobs set state = case when state = 'held' then {turns.claimable()} else state end, worker = null "
+                    "where app = ? and id = ? and token = ? and (state = 'held' or state in ('failed', 'cancelled') and worker = ?)",
+                    *(now, self.app, number, token, lease.key),
                 )
                 if done.rowcount != 1:
                     late.append(number)
@@ -369,7 +371,8 @@ class Jobs:
                 tx.execute("update outlast_jobs set wanted = 'cancel' where id = ?", id)
                 return True
             tx.execute(
-                "update outlast_jobs set state = 'cancelled', token = token + 1, ended = ?, worker = null "
+                # One that is held keeps its worker and its token: they are of the code that still runs.
+                "update outlast_jobs set token = case when state = 'held' then token else token + 1 end, state = 'cancelled', ended = ? "
                 f"where id = ? and state in {turns.sources('cancelled', JOB_STATES['queued'])}",
                 *(now, id),
             )
@@ -380,25 +383,27 @@ class Jobs:
     def requeue_job(self, id: int, /, *, ahead_us: int = 0) -> bool:
         """
         Make a job ready again that has failed or was cancelled, with fresh attempts and the payload that its dead letter
-        was given by an edit; whether it was one. Its history goes on, and its dead letter is being replayed.
+        was given by an edit; whether it was one. Its history goes on, and its dead letter is being replayed. If the code
+        of its last attempt still runs, it is held until that has ended.
 
         `StoreRefused` if another job has its unique key meanwhile.
         """
         database = self._database
         with database.writing() as tx:
             found = tx.row(
-                f"select state, kind, unique_key, letter, {database.now} + {int(ahead_us)} from outlast_jobs where app = ? and id = ? {database.for_update}",
+                f"select worker, state, kind, unique_key, letter, {database.now} + {int(ahead_us)} from outlast_jobs where app = ? and id = ? {database.for_update}",
                 *(self.app, id),
             )
-            if found is None or found[0] not in {"failed", "cancelled"}:
+            if found is None or found[1] not in {"failed", "cancelled"}:
                 return False
-            _, kind, key, letter, now = found
+            worker, _, kind, key, letter, now = found
+            to: JobState = "ready" if worker is None else "held"
             self._refuse_taken(tx, id, kind, key)
             try:
                 tx.execute(
-                    "update outlast_jobs set state = 'ready', token = token + 1, due = ?, attempts = 0, crashes = 0, began = null, "
+                    f"update outlast_jobs set state = '{to}', token = token + {int(worker is None)}, due = ?, attempts = 0, crashes = 0, began = null, "
                     "previous = null, snoozed = null, wanted = null, ended = null, error = null, error_type = null, error_class = null, "
-                    f"stop_reason = null where id = ? and state in {turns.sources('ready', ('failed', 'cancelled'))}",
+                    f"stop_reason = null where id = ? and state in {turns.sources(to, ('failed', 'cancelled'))}",
                     *(now, id),
                 )
             except database.driver_error as error:
@@ -418,7 +423,8 @@ class Jobs:
                     "where app = ? and id = ? and status in ('open', 'archived')",
                     *(now, turns.claim_of(id), self.app, letter),
                 )
-            self._tell(tx, (0,))
+            if worker is None:
+                self._tell(tx, (0,))
         return True
 
     def _refuse_taken(self, tx: Transaction, id: int, kind: str, key: str | None) -> None:
@@ -563,19 +569,23 @@ class Jobs:
         with database.snapshot() as tx:
             (now,) = tx.row(f"select {database.now} + {int(ahead_us)}")
             due = 0
-            for state in ("state = 'ready'", "state = 'alone'", f"state = 'waiting' and due <= {now}"):
+            for state, more in (
+                ("state = 'ready'", ()),
+                ("state = 'alone'", ()),
+                ("state = 'waiting' and due <= ?", (now,)),
+            ):
                 due += tx.row(
                     f"select count(*) from (select 1 as one from outlast_jobs where {free} and {state} limit {_COUNTED}) few",
-                    *given,
+                    *(*given, *more),
                 )[0]
             (processing,) = tx.row(
                 f"select count(*) from outlast_jobs where {where} and state in ('processing', 'held')", *given
             )
-            later = f"{free} and state = 'waiting' and due > {now}"
-            following = tx.row(f"select due from outlast_jobs where {later} order by due limit 1", *given)
+            later = f"{free} and state = 'waiting' and due > ?"
+            following = tx.row(f"select due from outlast_jobs where {later} order by due limit 1", *given, now)
             left = 0
             if following is not None and not due and not processing:
-                (left,) = tx.row(f"select count(*) from outlast_jobs where {later}", *given)
+                (left,) = tx.row(f"select count(*) from outlast_jobs where {later}", *given, now)
         return Idle(min(due, _COUNTED), processing, left, None if following is None else following[0], now)
 
     def waits_alone(self, queues: Collection[str] | None, kinds: Mapping[str, int]) -> bool:

@@ -111,10 +111,10 @@ class Letters:
         condition, values = self._where(where)
         with self._database.reading() as tx:
             rows = tx.rows(
-                f"select id, item_key from outlast_dead_letters where {condition} and kind = 'job' order by created, id",
+                f"select id, item_key, metadata from outlast_dead_letters where {condition} and kind = 'job' order by created, id",
                 *values,
             )
-        return [(row[0], row[1]) for row in rows]
+        return [(row[0], row[1]) for row in rows if "queue" in json.loads(row[2])]
 
     def letter(self, id: str, /) -> DeadLetterRow | None:
         """The dead letter of this id."""

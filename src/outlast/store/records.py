@@ -31,7 +31,8 @@ LetterKind = Literal["item", "job", "compensation"]
 StateKind = Literal["breaker", "limit", "budget", "watched_breaker"]
 Prunable = Literal["runs", "dead_letters", "events", "jobs", "failed_jobs"]
 #: `ready` may be claimed, `waiting` is due later; `alone` has crashed two workers and is claimed by one that has nothing
-#: else; `held` has timed out while its thread still runs.
+#: else; `held` is to be done again, but the code of its last attempt still runs. One that has `failed` or is `cancelled`
+#: while its code still runs keeps its `worker` until that code has ended.
 JobState: TypeAlias = Literal["ready", "waiting", "alone", "held", "processing", "succeeded", "failed", "cancelled"]
 #: What people see of it.
 JobStatus: TypeAlias = Literal["queued", "processing", "succeeded", "failed", "cancelled"]
@@ -67,8 +68,8 @@ JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
     "held": frozenset({"ready", "waiting", "alone", "cancelled"}),
     "processing": frozenset({"succeeded", "failed", "cancelled", "ready", "waiting", "alone", "held"}),
     "succeeded": frozenset(),
-    "failed": frozenset({"ready"}),
-    "cancelled": frozenset({"ready"}),
+    "failed": frozenset({"ready", "held"}),
+    "cancelled": frozenset({"ready", "held"}),
 }
 #: The states of a job that is over.
 JOB_ENDS: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled"})
@@ -401,6 +402,11 @@ class DeadLetterRow:
     stop_reason: StopReason | None = None  # why there was no further attempt, the last time it failed
     claimed_by: str | None = None  # the id of the replay that has it, or had it last
 
+    @property
+    def of_job(self) -> bool:
+        """Whether it is the letter of a durable job; programs whose letters were imported call theirs jobs, too."""
+        return self.kind == "job" and "queue" in self.metadata
+
 
 class Claimant(NamedTuple):
     """
@@ -627,7 +633,8 @@ class JobEnd(NamedTuple):
     How one claimed attempt ended, and what becomes of the job: `state`, due after `delay_us` if it waits or is held.
 
     An attempt that is not `charged` does not count: it was released, snoozed, or kept out by an open breaker. `letter`
-    is the dead letter of a failed job; if the job has one already, that one is opened again with this failure.
+    is the dead letter of a failed job; if the job has one already, that one is opened again with this failure. `running`
+    says that its code goes on: the job keeps its worker until `release_held`, and nobody begins it before that.
     """
 
     id: int
@@ -646,6 +653,7 @@ class JobEnd(NamedTuple):
     result: bytes | None = None
     unique_for_us: int | None = None
     letter: DeadLetterRow | None = None
+    running: bool = False
 
 
 class Turn(NamedTuple):

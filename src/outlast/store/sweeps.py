@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _ORPHAN = (
     "id, kind, version, queue, payload, token, attempts, made, crashes + 1, previous, enqueued, began, claimed, worker"
 )
+_LINGERING = "worker is not null and state in ('failed', 'cancelled')"  # their code still ran when they ended
 _MINE = "app = ? and worker = ? and state in ('processing', 'held')"
 
 
@@ -63,8 +64,9 @@ def _all_gone(database: Database, app: str, dead: Callable[[str], bool]) -> list
             app,
         )
         owners = tx.rows(
-            "select distinct worker from outlast_jobs where app = ? and state in ('processing', 'held') order by worker",
-            app,
+            "select worker from outlast_jobs where app = ? and state in ('processing', 'held') "
+            f"union select worker from outlast_jobs where app = ? and {_LINGERING} order by worker",
+            *(app, app),
         )
     found = [_Gone(key, -1, owner) for key, _, owner, over in leases if over]
     found += [_Gone(key, token, owner) for key, token, owner, over in leases if not over and dead(owner)]
@@ -85,6 +87,9 @@ def _rescue(
         )
         done = [_released(tx, row, gone, now) for row in rows if row[-2] == "held"]
         done += _crashed(database, tx, app, gone, [row for row in rows if row[-2] == "processing"], decide, now)
+        tx.execute(
+            f"update outlast_jobs set worker = null where app = ? and worker = ? and {_LINGERING}", app, gone.key
+        )
         tx.execute("delete from outlast_leases where app = ? and kind = 'worker' and key = ?", app, gone.key)
     return done
 
@@ -92,8 +97,8 @@ def _rescue(
 def _released(tx: Transaction, row: Any, gone: _Gone, now: int) -> Rescued:
     """A job whose attempt has ended long ago; only the thread that kept it is gone now."""
     (state,) = tx.row(
-        f"update outlast_jobs set state = {turns.claimable(now)}, worker = null, token = token + 1 where id = ? and state = 'held' returning state",
-        row[0],
+        f"update outlast_jobs set state = {turns.claimable()}, worker = null, token = token + 1 where id = ? and state = 'held' returning state",
+        *(now, row[0]),
     )
     return Rescued(row[0], row[1], row[3], state, row[8] - 1, gone.key, gone.owner, held=True)
 

@@ -106,13 +106,15 @@ class _Arrays:
             [end.started_us for end in ends],
             [end.took_us for end in ends],
         ]
+        columns["now"] = "bigint"
+        values.append([self._now] * len(ends))
         sets = "result = null"
         if any(end.result is not None or end.unique_for_us is not None for end in ends):
             columns |= {"result": "bytea", "unique_for": "bigint"}
             values += [[end.result for end in ends], [end.unique_for_us for end in ends]]
-            sets = f"result = given.result, unique_until = {self._now} + given.unique_for"
+            sets = "result = given.result, unique_until = given.now + given.unique_for"
         sets += (
-            f", state = 'succeeded', ended = {self._now}, worker = null, wanted = null, error = null, error_type = null, "
+            ", state = 'succeeded', ended = given.now, worker = null, wanted = null, error = null, error_type = null, "
             "error_class = null, stop_reason = null"
         )
         attempt = "id, number, token, ?, started, took, 'succeeded'"
@@ -122,7 +124,7 @@ class _Arrays:
         columns = {
             **dict.fromkeys(("id", "token", "number", "started", "took"), "bigint"),
             **dict.fromkeys(("state", "outcome", "error", "error_type", "error_class", "stop_reason"), "text"),
-            **dict.fromkeys(("due", "uncharged", "previous"), "bigint"),
+            **dict.fromkeys(("due", "uncharged", "previous", "running", "now"), "bigint"),
         }
         rows = [_row(end, self._now) for end in ends]
         values = [list(column) for column in zip(*rows, strict=True)]
@@ -131,14 +133,14 @@ class _Arrays:
             "case when state = 'cancelled' then 'cancelled' else stop_reason end, "
             "case when state in ('waiting', 'held', 'ready', 'alone') then due end"
         )
-        return self._change(columns, values, _sets("given.{}", "job.{}", self._now), ATTEMPT, attempt)
+        return self._change(columns, values, _sets("given.{}", "job.{}"), ATTEMPT, attempt)
 
     def _change(
         self, columns: Mapping[str, str], values: Sequence[list[Any]], sets: str, kept: str, attempt: str
     ) -> _Found:
         arrays = ", ".join(f"?::{kind}[]" for kind in columns.values())
         told = ", ".join(
-            f"given.{name}" for name in columns if name not in {"id", "token", "state", "result", "unique_for"}
+            f"given.{name}" for name in columns if name not in {"id", "token", "state", "result", "unique_for", "now"}
         )
         rows = self._tx.rows(
             # Nobody but the owner of the lease changes jobs that it has, one row at a time at most (a cancellation), so
@@ -175,11 +177,13 @@ class _Rows:
 
     def _together(self, ends: Sequence[JobEnd]) -> _Found:
         """Half the time, if all results are text: they travel as JSON."""
-        given = json.dumps([(end.id, end.token, _text(end.result) or None, end.unique_for_us) for end in ends])
-        columns = ("id", "token", "result", "unique_for")
+        given = json.dumps(
+            [(end.id, end.token, _text(end.result) or None, end.unique_for_us, self._now) for end in ends]
+        )
+        columns = ("id", "token", "result", "unique_for", "now")
         fields = ", ".join(f"json_extract(value, '$[{place}]') as given_{name}" for place, name in enumerate(columns))
         rows = self._tx.rows(
-            f"update outlast_jobs set {self._success('cast(given_result as blob)', f'{self._now} + given_unique_for')} "
+            f"update outlast_jobs set {_success('cast(given_result as blob)', 'given_now + given_unique_for', 'given_now')} "
             f"from (select {fields} from json_each(?)) where id = given_id and token = given_token and app = ? "
             "and state = 'processing' returning id, token, letter",
             *(given, self._app),
@@ -190,32 +194,24 @@ class _Rows:
         found = _Found()
         for end in ends:
             row = self._tx.row(
-                f"update outlast_jobs set {self._success('?', f'{self._now} + ?')} where id = ? and token = ? and app = ? "
+                f"update outlast_jobs set {_success('?', '? + ?', '?')} where id = ? and token = ? and app = ? "
                 "and state = 'processing' returning letter",
-                *(end.result, end.unique_for_us, end.id, end.token, self._app),
+                *(end.result, self._now, end.unique_for_us, self._now, end.id, end.token, self._app),
             )
             if row is not None:
                 found[end.id, end.token] = ("succeeded", row[0])
         return found
 
-    def _success(self, result: str, until: str) -> str:
-        return (
-            f"result = {result}, unique_until = {until}, state = 'succeeded', ended = {self._now}, worker = null, wanted = null, "
-            "error = null, error_type = null, error_class = null, stop_reason = null"
-        )
-
     def others(self, ends: Sequence[JobEnd]) -> _Found:
-        names = (
-            "id token number started took state outcome error error_type error_class stop_reason due uncharged previous"
-        )
+        names = "id token number started took state outcome error error_type error_class stop_reason due uncharged previous running now"
         place = {name: f"?{number}" for number, name in enumerate(names.split(), 1)}
-        sets = _sets("{}", "{}", self._now, place)
+        sets = _sets("{}", "{}", place)
         found = _Found()
         attempts = []
         for end in ends:
             values = _row(end, self._now)
             row = self._tx.connection.execute(
-                f"update outlast_jobs set {sets} where id = ?1 and token = ?2 and app = ?15 and state = 'processing' returning state, letter",
+                f"update outlast_jobs set {sets} where id = ?1 and token = ?2 and app = ?17 and state = 'processing' returning state, letter",
                 (*values, self._app),
             ).fetchone()
             if row is None:
@@ -233,6 +229,13 @@ class _Rows:
             )
         self._tx.insert("outlast_job_attempts", ATTEMPT, attempts)
         return found
+
+
+def _success(result: str, until: str, now: str) -> str:
+    return (
+        f"result = {result}, unique_until = {until}, state = 'succeeded', ended = {now}, worker = null, wanted = null, "
+        "error = null, error_type = null, error_class = null, stop_reason = null"
+    )
 
 
 def _text(result: bytes | None) -> str | None:
@@ -255,15 +258,19 @@ def _row(end: JobEnd, now: int) -> tuple[Any, ...]:
         int(not end.charged),
         # A pause that costs no attempt is none of the delays that a schedule grows by.
         end.delay_us if delayed and end.charged else None,
+        int(end.running or end.state == "held"),
+        now,
     )
 
 
-def _sets(given: str, job: str, now: int, place: Mapping[str, str] | None = None) -> str:
+def _sets(given: str, job: str, place: Mapping[str, str] | None = None) -> str:
     """What the end of an attempt that is no success changes; how a given value and a column of the job are spelled."""
 
     def value(name: str) -> str:
         return given.format(name) if place is None else place[name]
 
+    # No number is in the text: it stays the same from turn to turn, and drivers keep what they have prepared.
+    now = value("now")
     wanted, ends = f"{job.format('wanted')} is not null", "('succeeded', 'failed', 'cancelled')"
     state = f"case when {wanted} and {value('state')} not in {ends} then 'cancelled' else {value('state')} end"
     over = f"({wanted} or {value('state')} in {ends})"
@@ -279,7 +286,8 @@ def _sets(given: str, job: str, now: int, place: Mapping[str, str] | None = None
         f"attempts = {job.format('attempts')} - {value('uncharged')}, "
         f"snoozed = case when {value('outcome')} = 'snoozed' then coalesce({job.format('snoozed')}, {now}) "
         f"else {job.format('snoozed')} end, "
-        f"worker = case when {value('state')} = 'held' and not {over} then {job.format('worker')} end, wanted = null"
+        # Whoever's code still runs owns the job, whatever it has become.
+        f"worker = case when {value('running')} = 1 then {job.format('worker')} end, wanted = null"
     )
 
 
@@ -348,9 +356,9 @@ def _choices() -> str:
     return f"{', '.join(most)} or {last}"
 
 
-def claimable(now: int) -> str:
-    """What becomes of a job that was held."""
-    return f"case when due > {now} then 'waiting' when crashes >= {TWICE} then 'alone' else 'ready' end"
+def claimable() -> str:
+    """What becomes of a job that was held. The parameter is the present instant."""
+    return f"case when due > ? then 'waiting' when crashes >= {TWICE} then 'alone' else 'ready' end"
 
 
 # -- promote and claim -------------------------------------------------------------------------------------------------
