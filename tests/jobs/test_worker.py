@@ -200,6 +200,68 @@ def test_snooze_puts_off_and_skip_is_refused(app):
     assert "no meaning in a job" in other.error
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_snooze_goes_through_guards_as_it_is(app, kind):
+    """No retry tries again, no breaker counts it, no fallback answers: neither the job's own guard nor one inside."""
+    breakers = [outlast.CircuitBreaker(f"{where} {kind}", failure_threshold=1) for where in ("around", "inside")]
+    policy = outlast.RetryPolicy(max_attempts=3, initial_delay=1, on_errors=("all",))
+    around, inside = (outlast.Guard(retry=policy, breaker=breaker, fallback=lambda: "instead") for breaker in breakers)
+    asked = []
+
+    @inside
+    def ask() -> str:
+        asked.append(1)
+        if len(asked) < 3:
+            raise outlast.Snooze(3600)
+        return "there"
+
+    @app.job(name="sync", guard=around)
+    def sync_job() -> str:
+        return ask()
+
+    @app.job(name="async", guard=around)
+    async def async_job() -> str:
+        return ask()
+
+    handle = app.kinds[kind].enqueue()
+    work(app)
+    assert (outcomes(handle), handle.result()) == (["snoozed", "snoozed", "succeeded"], "there")
+    assert (len(asked), handle.attempts) == (3, 1)
+    assert [breaker.state for breaker in breakers] == ["closed", "closed"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_the_time_of_an_attempt_begins_when_its_guard_calls(app, kind):
+    """What waits in the line of a limit longer than its timeout has used up nothing of it."""
+    limit = outlast.Limit(f"one at a time, {kind}", concurrency=1)
+    guard = outlast.Guard(retry=None, limit=limit)
+
+    @app.job(name="sync", guard=guard, timeout=1000, retry=None)
+    def sync_job() -> float:
+        return outlast.current().remaining()
+
+    @app.job(name="async", guard=guard, timeout=1000, retry=None)
+    async def async_job() -> float:
+        return outlast.current().remaining()
+
+    place = limit.take()
+    handles = [app.kinds[kind].enqueue() for _ in range(2)]
+    worker = made(app, (), 4, until_idle=True)
+
+    async def story():
+        task = asyncio.create_task(worker.run())
+        await asyncio.to_thread(wait_until, lambda: sum(one.away for one in [*worker._running]) == 2, "both wait")
+        for active in worker._running:
+            active.started -= 900  # it waits for so long
+            active.runner._late(active)  # and its timer strikes
+        limit.leave(place)
+        return await task
+
+    assert asyncio.run(story()).succeeded == 2
+    assert all(900 < handle.result() <= 1000 for handle in handles)
+    assert all(handle.history()[0].duration < 900 for handle in handles)
+
+
 def test_queues_priorities_and_pauses(app):
     """Larger priorities first; a paused queue is left alone; queues that no job here names are served too."""
     done = []
