@@ -15,6 +15,7 @@ import outlast
 from labor import Beside, living, outcomes, wait_until
 from outlast.jobs.doors import made
 from outlast.observe import prometheus
+from outlast.observe.events import JobClaimed, JobEvent
 from outlast.testing import Faults, capture_events, virtual_time, work
 
 QUICK = outlast.RetryPolicy(max_attempts=3, initial_delay=30.0, jitter=0)
@@ -544,6 +545,43 @@ def test_an_operator_cancels_a_running_job(app, on_terms):
     thread.join()
     assert (result.cancelled, handle.status) == (1, "cancelled")
     assert handle.history()[-1].stop_reason == "cancelled"
+
+
+def test_a_job_that_is_cancelled_while_it_fails_is_told_as_cancelled(app, caplog):
+    """No other attempt follows because of the cancellation, whatever the failure would have meant."""
+
+    @app.job
+    def fails() -> None:
+        app.jobs.cancel(handle.id)
+        raise ConnectionError("comes back later")
+
+    handle = fails.enqueue()
+    with capture_events() as events, caplog.at_level("INFO", "outlast"):
+        assert app.work(until_idle=True).cancelled == 1
+    (told,) = [event for event in events if isinstance(event, JobEvent) and not isinstance(event, JobClaimed)]
+    assert (told.name, told.reason) == ("job_failed", "cancelled")
+    assert [(line.levelname, line.getMessage()) for line in caplog.records] == [
+        ("INFO", f"job {handle.id} (fails) was cancelled")
+    ]
+    (attempt,) = handle.history()
+    assert (handle.status, attempt.outcome, attempt.stop_reason) == ("cancelled", "failed", "cancelled")
+    assert app.store.job(int(handle.id)).stop_reason == "cancelled"
+
+
+def test_a_worker_that_lives_shortly_applies_retention(app):
+    """Once for an app in an hour, and not only when a worker has lived for an hour."""
+
+    @app.job
+    def old() -> None: ...
+
+    handle = old.enqueue()
+    with app.store._database.writing() as tx:
+        tx.execute(
+            "update outlast_jobs set state = 'succeeded', ended = enqueued - 864000000000 where id = ?", int(handle.id)
+        )
+    assert app.work(until_idle=True).succeeded == 0
+    assert app.store.job(int(handle.id)) is None
+    assert app.jobs.workers() == []
 
 
 def test_nothing_is_left_behind(app):

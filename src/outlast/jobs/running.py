@@ -398,8 +398,9 @@ class JobRunner:
     def _wait_for_thread(self, active: ActiveJob, error: BaseException) -> None:
         """A thread of the job's own guard may go on after its time: it is the job that still runs."""
         thread = None if active.call is None else active.call.thread
-        late = isinstance(error, AttemptTimeoutError | TotalTimeoutError)
-        if late and isinstance(thread, ThreadAttempt) and thread.running:
+        if not isinstance(error, AttemptTimeoutError | TotalTimeoutError):
+            return
+        if isinstance(thread, ThreadAttempt) and thread.running:
             self.loop.call_soon_threadsafe(self._overdue, active, error)
             thread.join()
 
