@@ -1616,6 +1616,22 @@ def test_the_fallback_is_not_called_after_a_success_or_for_control_flow(perform)
             perform(Guard(fallback=never), interrupt)
 
 
+@pytest.mark.parametrize("said", [outlast.Skip("not wanted"), outlast.Snooze(60)], ids=["skip", "snooze"])
+def test_what_says_no_failure_goes_through_a_guard_as_it_is(perform, said):
+    """It costs no attempt, no retry of the budget and no failure of the breaker, and no fallback answers."""
+    breaker, budget = CircuitBreaker("said", failure_threshold=1, count="any"), RetryBudget("said", reserve=5)
+    every = RetryPolicy(max_attempts=3, initial_delay=1, on_errors=("all",))
+    before = budget.available
+    full = Guard(retry=every, breaker=breaker, retry_budget=budget, limit=outlast.Limit("said", concurrency=1))
+    for guard in (Guard(retry=every), full, Guard(retry=every, fallback=lambda: "cached", fallback_on=("all",))):
+        service = Service(said, said)
+        with watched() as (time, events), pytest.raises(type(said)) as caught:
+            perform(guard, service)
+        assert (caught.value, service.calls, time.sleeps, events) == (said, 1, [], [])
+    assert (breaker.state, budget.available) == ("closed", before)
+    assert perform(full, Service()) == "done"
+
+
 def test_a_fallback_that_fails_is_chained_to_the_error(perform):
     """U-04: both failures are visible."""
 

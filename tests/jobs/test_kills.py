@@ -9,7 +9,10 @@ import signal
 import pytest
 
 import outlast
+from job_hands import Hands
 from labor import Beside, jobs, laborer, living, notes, outcomes, wait_until
+from outlast.jobs.doors import made
+from outlast.jobs.worker import Worker
 from outlast.testing import capture_events
 from servers.postgres import Postgres
 from servers.proxy import Proxy
@@ -97,6 +100,35 @@ def test_a_job_that_kills_its_workers_is_poison(app, kinds, tmp_path):
     assert (letter.error_class, letter.stop_reason, letter.item_key) == ("poison", "poison", handle.id)
 
 
+def test_a_job_that_a_sweep_lets_fail_is_told(app, caplog):
+    """As any other that fails for good: its end, its dead letter, and one line."""
+
+    @app.job
+    def send() -> None: ...
+
+    handle = send.enqueue()
+    gone = Hands(app)
+    (claimed,) = gone.take()
+    with app.store._database.writing() as tx:
+        tx.execute("update outlast_jobs set crashes = 2 where id = ?", claimed.id)
+    app.store.drop_lease(gone.lease)
+    with capture_events() as events, caplog.at_level("INFO", "outlast"):
+        app.work(until_idle=True)
+    told = [event for event in events if event.name in {"job_failed", "dead_letter_enqueue"}]
+    (letter,) = app.dead_letters.find()
+    failed, kept = told
+    assert (failed.name, failed.job_id, failed.reason, failed.error_class) == (
+        "job_failed",
+        handle.id,
+        "poison",
+        "poison",
+    )
+    assert (failed.attempt, failed.max_attempts, failed.queue) == (1, outlast.presets.jobs.max_attempts, "default")
+    assert (kept.letter_id, kept.item_id, kept.step_id) == (letter.id, handle.id, "send")
+    errors = [line.getMessage() for line in caplog.records if line.levelname == "ERROR"]
+    assert errors == [failed.sentence()]
+
+
 def test_a_job_with_two_crashes_runs_alone(app):
     """D-16: nothing runs beside it, however many jobs there are."""
     now, beside = [], []
@@ -131,6 +163,49 @@ def test_an_idle_worker_does_not_wait_between_two_jobs_that_run_alone(app, kinds
         tx.execute("update outlast_jobs set crashes = 2, state = 'alone' where app = ?", app.name)
     with Beside(app):
         wait_until(lambda: all(handle.status == "succeeded" for handle in handles), "all of them are done")
+
+
+@pytest.mark.timeout(240)
+def test_a_job_that_must_run_alone_does_not_starve_the_others(app, kinds, tmp_path, on_terms, monkeypatch):
+    """While a long job runs, the worker leaves room for it once, and then claims as usual for a while."""
+    on_terms(ttl=2.0)  # a look every half second
+    monkeypatch.setattr("outlast.jobs.worker._PATIENCE", 0.0)
+    looks, vain = [], []
+    look, impatient = Worker._leave_room, Worker._impatient
+    monkeypatch.setattr(Worker, "_leave_room", lambda self: (looks.append(1), look(self)))
+    monkeypatch.setattr(Worker, "_impatient", lambda self: (vain.append(1), impatient(self)))
+    hold, suspect = kinds["hold"].enqueue("a"), None
+    with Beside(app):
+        wait_until(lambda: "begins a" in notes(tmp_path), "the long job has begun")
+        suspect = kinds["quick"].enqueue("b")
+        with app.store._database.writing() as tx:
+            tx.execute("update outlast_jobs set crashes = 2, state = 'alone' where id = ?", int(suspect.id))
+        wait_until(lambda: vain, "it has left room in vain")
+        seen = len(looks)
+        wait_until(lambda: len(looks) >= seen + 3, "it has looked again")
+        other = kinds["quick"].enqueue("c")
+        wait_until(lambda: other.status == "succeeded", "another job is done beside the long one")
+        assert (len(vain), hold.status, suspect.status) == (1, "processing", "queued")
+        (tmp_path / "go a").touch()
+        wait_until(lambda: suspect.status == "succeeded", "nothing runs beside it")
+
+
+def test_room_is_left_ever_more_rarely_for_a_job_that_must_run_alone(sqlite_app):
+    """Each wait is as short as the first; the pauses between them grow, up to five minutes."""
+
+    async def pauses():
+        worker = made(sqlite_app, (), 4, until_idle=False)
+        loop = worker._loop = asyncio.get_running_loop()
+        found = []
+        for _ in range(7):
+            worker._next_wait_at = 0.0
+            worker._leave_room()
+            wait = worker._waiting_alone.when() - loop.time()
+            worker._impatient()
+            found.append((round(wait), round(worker._next_wait_at - loop.time())))
+        return found
+
+    assert asyncio.run(pauses()) == [(5, pause) for pause in (10, 20, 40, 80, 160, 300, 300)]
 
 
 @pytest.mark.timeout(240)

@@ -17,6 +17,7 @@ from job_rows import end
 from labor import Beside, living, outcomes, wait_until
 from outlast.jobs.doors import made
 from outlast.observe import prometheus
+from outlast.observe.events import JobClaimed, JobEvent
 from outlast.testing import Faults, capture_events, virtual_time, work
 
 QUICK = outlast.RetryPolicy(max_attempts=3, initial_delay=30.0, jitter=0)
@@ -199,6 +200,68 @@ def test_snooze_puts_off_and_skip_is_refused(app):
     work(app)
     assert (outcomes(handle), handle.attempts, handle.result()) == (["snoozed", "snoozed", "succeeded"], 1, "there")
     assert "no meaning in a job" in other.error
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_snooze_goes_through_guards_as_it_is(app, kind):
+    """No retry tries again, no breaker counts it, no fallback answers: neither the job's own guard nor one inside."""
+    breakers = [outlast.CircuitBreaker(f"{where} {kind}", failure_threshold=1) for where in ("around", "inside")]
+    policy = outlast.RetryPolicy(max_attempts=3, initial_delay=1, on_errors=("all",))
+    around, inside = (outlast.Guard(retry=policy, breaker=breaker, fallback=lambda: "instead") for breaker in breakers)
+    asked = []
+
+    @inside
+    def ask() -> str:
+        asked.append(1)
+        if len(asked) < 3:
+            raise outlast.Snooze(3600)
+        return "there"
+
+    @app.job(name="sync", guard=around)
+    def sync_job() -> str:
+        return ask()
+
+    @app.job(name="async", guard=around)
+    async def async_job() -> str:
+        return ask()
+
+    handle = app.kinds[kind].enqueue()
+    work(app)
+    assert (outcomes(handle), handle.result()) == (["snoozed", "snoozed", "succeeded"], "there")
+    assert (len(asked), handle.attempts) == (3, 1)
+    assert [breaker.state for breaker in breakers] == ["closed", "closed"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_the_time_of_an_attempt_begins_when_its_guard_calls(app, kind):
+    """What waits in the line of a limit longer than its timeout has used up nothing of it."""
+    limit = outlast.Limit(f"one at a time, {kind}", concurrency=1)
+    guard = outlast.Guard(retry=None, limit=limit)
+
+    @app.job(name="sync", guard=guard, timeout=1000, retry=None)
+    def sync_job() -> float:
+        return outlast.current().remaining()
+
+    @app.job(name="async", guard=guard, timeout=1000, retry=None)
+    async def async_job() -> float:
+        return outlast.current().remaining()
+
+    place = limit.take()
+    handles = [app.kinds[kind].enqueue() for _ in range(2)]
+    worker = made(app, (), 4, until_idle=True)
+
+    async def story():
+        task = asyncio.create_task(worker.run())
+        await asyncio.to_thread(wait_until, lambda: sum(one.away for one in [*worker._running]) == 2, "both wait")
+        for active in worker._running:
+            active.started -= 900  # it waits for so long
+            active.runner._late(active)  # and its timer strikes
+        limit.leave(place)
+        return await task
+
+    assert asyncio.run(story()).succeeded == 2
+    assert all(900 < handle.result() <= 1000 for handle in handles)
+    assert all(handle.history()[0].duration < 900 for handle in handles)
 
 
 def test_queues_priorities_and_pauses(app):
@@ -501,6 +564,43 @@ def test_an_operator_cancels_a_running_job(app, on_terms):
     thread.join()
     assert (result.cancelled, handle.status) == (1, "cancelled")
     assert handle.history()[-1].stop_reason == "cancelled"
+
+
+def test_a_job_that_is_cancelled_while_it_fails_is_told_as_cancelled(app, caplog):
+    """No other attempt follows because of the cancellation, whatever the failure would have meant."""
+
+    @app.job
+    def fails() -> None:
+        app.jobs.cancel(handle.id)
+        raise ConnectionError("comes back later")
+
+    handle = fails.enqueue()
+    with capture_events() as events, caplog.at_level("INFO", "outlast"):
+        assert app.work(until_idle=True).cancelled == 1
+    (told,) = [event for event in events if isinstance(event, JobEvent) and not isinstance(event, JobClaimed)]
+    assert (told.name, told.reason) == ("job_failed", "cancelled")
+    assert [(line.levelname, line.getMessage()) for line in caplog.records] == [
+        ("INFO", f"job {handle.id} (fails) was cancelled")
+    ]
+    (attempt,) = handle.history()
+    assert (handle.status, attempt.outcome, attempt.stop_reason) == ("cancelled", "failed", "cancelled")
+    assert app.store.job(int(handle.id)).stop_reason == "cancelled"
+
+
+def test_a_worker_that_lives_shortly_applies_retention(app):
+    """Once for an app in an hour, and not only when a worker has lived for an hour."""
+
+    @app.job
+    def old() -> None: ...
+
+    handle = old.enqueue()
+    with app.store._database.writing() as tx:
+        tx.execute(
+            "update outlast_jobs set state = 'succeeded', ended = enqueued - 864000000000 where id = ?", int(handle.id)
+        )
+    assert app.work(until_idle=True).succeeded == 0
+    assert app.store.job(int(handle.id)) is None
+    assert app.jobs.workers() == []
 
 
 def test_nothing_is_left_behind(app):

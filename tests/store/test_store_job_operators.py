@@ -372,6 +372,30 @@ def test_workers_are_seen_with_their_jobs(store):
     assert found[living.key].ttl == 600
 
 
+def test_a_worker_that_has_given_its_lease_back_is_not_seen(store):
+    """Unless it has left a job behind, which a sweep will bring back."""
+    enqueued(store)
+    idle, careless = worker(store), worker(store)
+    claimed(store, careless)
+    store.drop_lease(idle)
+    store.drop_lease(careless)
+    assert [(one.key, one.alive, one.jobs) for one in store.workers()] == [(careless.key, False, 1)]
+
+
+def test_whether_a_job_waits_that_must_run_alone(store):
+    """Only one that can be claimed: in a queue that is served and not paused, of a kind that is known."""
+    (number,) = enqueued(store, new())
+    assert not store.waits_alone(None, KINDS)
+    sql(store, "update outlast_jobs set state = 'alone', crashes = 2 where id = ?", number)
+    served = [store.waits_alone(queues, KINDS) for queues in (None, ("slow", "mail"), ("slow",), ())]
+    assert served == [True, True, False, False]
+    assert not store.waits_alone(None, {"sum": 1})
+    store.pause_queue("mail")
+    assert not store.waits_alone(None, KINDS)
+    store.resume_queue("mail")
+    assert store.waits_alone(("mail",), KINDS)
+
+
 def test_whether_anything_is_left_to_do(store):
     """Due, processed or held, and later; in the queues and of the kinds that somebody serves; paused ones do not count."""
 

@@ -44,6 +44,7 @@ from outlast.breaker.shared import SharedMemory
 from outlast.deciding import LONG_AGO
 from outlast.errors import CircuitBreakerOpenError, ConfigurationError, LimitExceededError, TotalTimeoutError
 from outlast.kernel.clock import here
+from outlast.kernel.raised import NoFailure
 from outlast.kernel.redact import sanitise
 from outlast.observe import emit, listening, stands
 from outlast.settings.callables import PLAIN, awaitable, dress, is_async, name_of, rewrapped
@@ -292,7 +293,7 @@ class CircuitBreaker(Named):
     def judge(self, error: BaseException, verdict: Verdict | None = None) -> bool | None:
         """Whether this error counts as a failure (True) or not at all (None); `verdict` spares asking for it again."""
         if not isinstance(error, Exception) or isinstance(
-            error, CircuitBreakerOpenError | LimitExceededError | TotalTimeoutError
+            error, CircuitBreakerOpenError | LimitExceededError | TotalTimeoutError | NoFailure
         ):
             return None
         return True if self.count == "any" or (verdict or classify(error)).category != "permanent" else None

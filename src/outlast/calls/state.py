@@ -510,7 +510,7 @@ class Call:
 
     def covers(self, error: Exception) -> bool:
         """Whether the fallback answers for this error. To be asked to stop is no failure that it could make good."""
-        if not self.world.retries or self.reason == "shutdown":
+        if not self.world.retries or self.reason == "shutdown" or isinstance(error, raised.NoFailure):
             return False
         answer = self.guard.covers(error)
         if isinstance(answer, str):  # a predicate has failed
@@ -572,6 +572,9 @@ class Call:
                 return delay
         world = self.world
         if not world.retries:
+            return None
+        if isinstance(error, raised.NoFailure):
+            self.interrupted(error)
             return None
         verdict = classify(error)
         if self.ticket is not None:
@@ -806,6 +809,9 @@ class Call:
     def too_late(self, error: Exception) -> None:
         """A generator failed after its first item: it is not started anew, whatever the policy says."""
         if not self.world.retries:
+            return
+        if isinstance(error, raised.NoFailure):
+            self.interrupted(error)
             return
         verdict = classify(error)
         self._settle(error, verdict)

@@ -146,12 +146,15 @@ class ActiveJob:
     @property
     def deadline(self) -> float | None:
         """When the time of this attempt is up, or that of the whole job, on the monotonic clock."""
-        kind, guard = self.kind, self.kind.declared.guard
-        own = None if kind.declared.timeout is None else self.started + kind.declared.timeout
-        if guard is None or guard.total_timeout is None:
-            return own
-        whole = self.began + guard.total_timeout
-        return whole if own is None else min(own, whole)
+        timeout, whole = self.kind.declared.timeout, self.whole
+        own = None if timeout is None else self.started + timeout
+        return min((at for at in (own, whole) if at is not None), default=None)
+
+    @property
+    def whole(self) -> float | None:
+        """When the time of the whole job is up."""
+        guard = self.kind.declared.guard
+        return None if guard is None or guard.total_timeout is None else self.began + guard.total_timeout
 
     @property
     def began(self) -> float:
@@ -189,12 +192,25 @@ class ActiveJob:
     def leave(self) -> None:
         """It waits: others may have its slot. From any thread."""
         self.away = True
+        if self.uncalled and self.call is not None:
+            self.call.deadline = self.whole
         self.runner.left(self)
+
+    @property
+    def uncalled(self) -> bool:
+        """Whether its guard has called nothing so far: the time of the attempt has not begun."""
+        return self.call is not None and self.call.number == 0
+
+    def _seated(self, go_on: Callable[[], object]) -> None:
+        if self.uncalled and self.call is not None:
+            self.runner.begin_anew(self)
+            self.call.deadline = self.deadline
+        go_on()
 
     def back(self) -> None:
         """Wait in a thread until it has a slot again."""
         stop, seated = self.stop or Stop(), Stop()
-        self.seat = seated.set
+        self.seat = partial(self._seated, seated.set)
         self.runner.returned(self)
         forget = stop.tell(seated.set)
         seated.wait()
@@ -203,7 +219,7 @@ class ActiveJob:
     async def aback(self) -> None:
         """As `back`, in the event loop."""
         seated: asyncio.Future[None] = self.runner.loop.create_future()
-        self.seat = partial(_set, seated)
+        self.seat = partial(self._seated, partial(_set, seated))
         self.runner.returned(self)
         await seated
 
@@ -294,9 +310,21 @@ class JobRunner:
         else:
             active.stop = Stop()
             self.threads.put(active)
-        if kind.timeout is not None:
-            active.timer = self._clock.call_later(kind.timeout, partial(self._late, active))
+        self._time(active)
         return active
+
+    def _time(self, active: ActiveJob) -> None:
+        if active.kind.timeout is not None:
+            active.timer = self._clock.call_later(active.kind.timeout, partial(self._late, active))
+
+    def begin_anew(self, active: ActiveJob) -> None:
+        """It has waited for a limit or a circuit, and called nothing: its time begins now."""
+        if active.over or active.why is not None:
+            return
+        active.started = self.monotonic()
+        if active.timer is not None:
+            active.timer.cancel()
+        self._time(active)
 
     # -- attempts ----------------------------------------------------------------------------------------------------
 
@@ -497,8 +525,8 @@ class JobRunner:
             )
 
     def _late(self, active: ActiveJob) -> None:
-        """Its time is up."""
-        if active.over or active.gone:
+        """Its time is up; unless it only waits, and has called nothing."""
+        if active.over or active.gone or (active.away and active.uncalled):
             return
         self.give_up(active, "timeout")
         if active.kind.is_async or active.kind.process:

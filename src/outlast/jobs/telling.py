@@ -8,7 +8,7 @@ log wants it. A job that failed for good is one line at ERROR.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast import observe
 from outlast.kernel.clock import here
@@ -17,10 +17,19 @@ from outlast.kernel.log import logger
 from outlast.observe import emit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from outlast.jobs.running import ActiveJob
-    from outlast.store.records import ClaimedJob, JobEnd, Rescued
+    from outlast.store.records import ClaimedJob, DeadLetterRow, JobEnd, Orphan, Rescue, Rescued
+
+
+class SweptFailure(NamedTuple):
+    """A job that fails for good because its workers have ended while they ran it."""
+
+    orphan: Orphan
+    rescue: Rescue
+    max_attempts: int
+    took_us: int
 
 
 def loud() -> bool:
@@ -57,24 +66,22 @@ def ended(active: ActiveJob, end: JobEnd, state: str) -> None:
         "error_class": end.error_class or "",
     }
     if state in {"failed", "cancelled"}:
-        emit(events.JobFailed(**who, **error, duration=took, reason=end.stop_reason))
+        # An attempt that would have been followed by another one has no reason of its own.
+        reason = "cancelled" if state == "cancelled" else end.stop_reason
+        emit(events.JobFailed(**who, **error, duration=took, reason=reason))
         if end.letter is not None and state == "failed":
-            emit(
-                events.DeadLetterEnqueue(
-                    pipeline=job.kind, letter_id=end.letter.id, item_id=str(job.id), step_id=job.kind, **error
-                )
-            )
+            _letter(job, end.letter, error)
         return
     delay = end.delay_us / 1e6
     due = here.get().clock.now() + timedelta(seconds=delay)
     emit(events.JobRequeued(**who, **error, duration=took, outcome=end.outcome, delay=delay, next_run_at=due))
 
 
-def rescued(app: str, jobs: Sequence[Rescued]) -> None:
-    """A sweep took jobs from workers that are gone."""
+def rescued(app: str, jobs: Sequence[Rescued], failures: Mapping[int, SweptFailure]) -> None:
+    """A sweep took jobs from workers that are gone; `failures` are those that it would let fail, by id."""
     if not jobs or not heard():
         return
-    from outlast.observe.events import WorkerLost
+    from outlast.observe.events import JobFailed, WorkerLost
 
     for worker in dict.fromkeys(job.owner for job in jobs):
         taken = [job for job in jobs if job.owner == worker]
@@ -88,8 +95,27 @@ def rescued(app: str, jobs: Sequence[Rescued]) -> None:
             )
         )
 
+    for one in jobs:
+        if one.state != "failed" or one.id not in failures:
+            continue
+        orphan, rescue, max_attempts, took_us = failures[one.id]
+        error: dict[str, Any] = {
+            "error": rescue.error or "",
+            "error_type": rescue.error_type or "",
+            "error_class": rescue.error_class or "",
+        }
+        emit(JobFailed(**_who(orphan, max_attempts), **error, duration=took_us / 1e6, reason=rescue.stop_reason))
+        if rescue.letter is not None:
+            _letter(orphan, rescue.letter, error)
 
-def _who(job: ClaimedJob, max_attempts: int) -> dict[str, Any]:
+
+def _letter(job: ClaimedJob | Orphan, letter: DeadLetterRow, error: Mapping[str, Any]) -> None:
+    from outlast.observe.events import DeadLetterEnqueue
+
+    emit(DeadLetterEnqueue(pipeline=job.kind, letter_id=letter.id, item_id=str(job.id), step_id=job.kind, **error))
+
+
+def _who(job: ClaimedJob | Orphan, max_attempts: int) -> dict[str, Any]:
     return {
         "job_id": str(job.id),
         "kind": job.kind,

@@ -56,7 +56,9 @@ FENCE = 0.7  # of a lease's time without a beat, after which nothing is claimed
 # Seconds at the end of a worker: for what was cancelled to clean up; then for a store that is away to come back; then
 # for the last try to write to it.
 _FAREWELL = 5.0
-_PATIENCE = 5.0  # seconds that a busy worker claims nothing for a job that must run alone; doubled each time in vain
+_PATIENCE = 5.0  # seconds that a busy worker claims nothing for a job that must run alone
+_PAUSE = 10.0  # seconds after such a wait in vain, in which it claims as usual; doubled each time,
+_LONGEST_PAUSE = 300.0  # up to this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +149,9 @@ class Worker:
         self._quiet: set[str] = set()  # queues that had less than was wanted
         self._alone: ActiveJob | None = None  # runs with nothing beside it
         self._wants_alone = False
-        self._patience = _PATIENCE
+        self._pause = _PAUSE
+        self._next_wait_at = 0.0  # on the loop's clock: before, nothing is left out for a job that must run alone
+        self._waiting_alone: asyncio.TimerHandle | None = None
 
     # -- from outside ------------------------------------------------------------------------------------------------
 
@@ -231,7 +235,16 @@ class Worker:
             returned=self._returned,
             stop=self._cutting_short,
         )
-        upkeep = Upkeep(self._home, store, kinds, loop, alone=self._leave_room, woken=self._woken, sure=self._sure)
+        upkeep = Upkeep(
+            self._home,
+            store,
+            kinds,
+            None if self._bounds is None else self._queues,
+            loop,
+            alone=self._leave_room,
+            woken=self._woken,
+            sure=self._sure,
+        )
         waking = waking_for(store, lambda: _unless_closed(loop, self._woken))
         ringing = loop.create_task(self._ring())
         try:
@@ -477,16 +490,22 @@ class Worker:
 
     def _leave_room(self) -> None:
         """A job waits that must run alone: claim nothing else for a while."""
-        if not self._wants_alone and self._alone is None and self._loop is not None:
-            self._wants_alone = True
-            self._loop.call_later(self._patience, self._impatient)
-            self._ask()
+        if self._wants_alone or self._alone is not None or self._loop is None:
+            return
+        if self._loop.time() < self._next_wait_at:
+            return
+        self._wants_alone = True
+        if self._waiting_alone is not None:
+            self._waiting_alone.cancel()  # of a wait that has ended before
+        self._waiting_alone = self._loop.call_later(_PATIENCE, self._impatient)
+        self._ask()
 
     def _impatient(self) -> None:
         """Jobs that run here take too long for one that must run alone: go on with others for now."""
-        if self._wants_alone and self._alone is None:
+        if self._wants_alone and self._alone is None and self._loop is not None:
             self._wants_alone = False
-            self._patience *= 2
+            self._next_wait_at = self._loop.time() + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             self._ask()
 
     def _prepare(self, tenure: Tenure, turn: TurnBatch) -> None:
@@ -538,7 +557,7 @@ class Worker:
         self._unreserve(max(0, reserved - len(claimed)))
         if turn.alone:
             if claimed:
-                self._patience = _PATIENCE
+                self._pause, self._next_wait_at = _PAUSE, 0.0
             else:
                 self._wants_alone = False
         elif turn.wants and len(claimed) < turn.most:

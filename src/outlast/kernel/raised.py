@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+
+class NoFailure(Exception):
+    """What code raises to say something about its work, and not that it has failed: it goes through every guard as it is."""
+
+
 _places: Any = BaseException.__dict__
 
 fields: Callable[[BaseException], dict[str, Any]] = _places["__dict__"].__get__

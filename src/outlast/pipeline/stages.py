@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from outlast import presets
 from outlast.calls.guard import Guard
 from outlast.errors import ConfigurationError, as_seconds
+from outlast.kernel.raised import NoFailure
 from outlast.pipeline.resources import Use
 from outlast.settings.callables import Shape, kind_of, name_of, shape_of
 from outlast.settings.checks import Check, Shown
@@ -36,7 +37,7 @@ _UNSET: Any = object()
 _MOST_REPAIRS = 2
 
 
-class Skip(Exception):
+class Skip(NoFailure):
     """Raise it in a stage to say that this item is not wanted: it ends as skipped, which is no failure."""
 
     def __init__(self, reason: str) -> None:
@@ -44,7 +45,7 @@ class Skip(Exception):
         self.reason = reason
 
 
-class Snooze(Exception):
+class Snooze(NoFailure):
     """
     Raise it in a stage to say: not yet, come back after so many seconds. It costs no attempt, and ends 7 days after the
     first one.

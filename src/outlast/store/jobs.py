@@ -597,20 +597,28 @@ class Jobs:
                 (left,) = tx.row(f"select count(*) from outlast_jobs where {later}", *given, now)
         return Idle(min(due, _COUNTED), processing, left, None if following is None else following[0], now)
 
-    def waits_alone(self, kinds: Mapping[str, int]) -> bool:
-        """Whether a job of these kinds is due that must run alone."""
+    def waits_alone(self, queues: Collection[str] | None, kinds: Mapping[str, int]) -> bool:
+        """Whether a job of these kinds, in these queues (None: in all), can be claimed that must run alone."""
         known, values = turns.known_kinds(self._database, kinds)
+        served = ""
+        if queues is not None:
+            served = f" and queue {self._database.among}"
+            values = [*values, self._database.passed(map(storable, queues))]
+        free = "not exists (select 1 from outlast_queues paused where paused.app = outlast_jobs.app and paused.queue = outlast_jobs.queue and paused.paused)"
         with self._database.reading() as tx:
             return (
                 tx.row(
-                    f"select 1 from outlast_jobs where app = ? and state = 'alone' and ({known}) limit 1",
+                    f"select 1 from outlast_jobs where app = ? and state = 'alone' and ({known}){served} and {free} limit 1",
                     *(self.app, *values),
                 )
                 is not None
             )
 
     def workers(self) -> list[WorkerState]:
-        """The workers that have leases, by key; those whose lease has run out are there until a sweep has ended them."""
+        """
+        The workers that have leases, by key; those whose lease has run out are there until a sweep has ended them. One
+        that has given its lease back is not, unless it has left jobs behind.
+        """
         with self._database.reading() as tx:
             rows = tx.rows(
                 f"select key, owner, until, ttl, until > {self._database.now}, (select count(*) from outlast_jobs "
@@ -621,6 +629,7 @@ class Jobs:
         return [
             WorkerState(key, owner, from_us(until), ttl, bool(alive), count)
             for key, owner, until, ttl, alive, count in rows
+            if owner or count
         ]
 
 

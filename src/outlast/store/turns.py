@@ -132,7 +132,8 @@ class _Arrays:
         rows = [_row(end, self._now) for end in ends]
         values = [list(column) for column in zip(*rows, strict=True)]
         attempt = (
-            "id, number, token, ?, started, took, outcome, error_class, error_type, error, stop_reason, "
+            "id, number, token, ?, started, took, outcome, error_class, error_type, error, "
+            "case when state = 'cancelled' then 'cancelled' else stop_reason end, "
             "case when state in ('waiting', 'held', 'ready', 'alone') then due end"
         )
         return self._change(columns, values, _sets("given.{}", "job.{}"), ATTEMPT, attempt)
@@ -221,6 +222,8 @@ class _Rows:
             found[end.id, end.token] = (row[0], row[1])
             due = values[11] if row[0] not in {"succeeded", "failed", "cancelled"} else None
             error, error_type, error_class, stop_reason = values[7:11]
+            if row[0] == "cancelled":
+                stop_reason = "cancelled"
             attempts.append(
                 (
                     *(end.id, end.number, end.token, self._worker, end.started_us, end.took_us, end.outcome),
@@ -276,8 +279,10 @@ def _sets(given: str, job: str, place: Mapping[str, str] | None = None) -> str:
     over = f"({wanted} or {value('state')} in {ends})"
     kept = ", ".join(
         f"{name} = coalesce({value(name)}, {job.format(name)})"
-        for name in ("error", "error_type", "error_class", "stop_reason", "previous")
+        for name in ("error", "error_type", "error_class", "previous")
     )
+    cancelled = f"({state}) = 'cancelled'"
+    kept += f", stop_reason = case when {cancelled} then 'cancelled' else coalesce({value('stop_reason')}, {job.format('stop_reason')}) end"
     return (
         f"state = {state}, due = case when {over} then {job.format('due')} else {value('due')} end, "
         f"ended = case when {over} then {now} end, {kept}, "
