@@ -173,6 +173,9 @@ def test_all_that_is_wrong_with_the_options_is_told_at_once(app):
     assert [text.split(" to be")[0] for text in found] == [
         f"expected {name}" for name in "name queue version upgrade timeout unique_for retry guard isolation".split()
     ]
+    assert problems(lambda: app.job(unique_for=1e15)(fetch)) == [
+        "expected unique_for to be at most a century, got: 1e+15 s."
+    ]
     assert problems(lambda: app.job(upgrade=lambda given, version: given)(fetch)) == [
         "expected upgrade to be None with version=1, got: a function. There are no arguments of an older version."
     ]

@@ -178,6 +178,15 @@ def test_claimed_with_no_attempt_left():
     assert end.letter.error_class == "worker_lost"
 
 
+def test_claimed_with_no_attempt_left_because_the_code_allows_fewer():
+    """No worker was lost: the last error stays, on the job and in its letter."""
+    last = {"error": "no answer", "error_type": "ConnectionError", "error_class": "network"}
+    end = outcome.lost(job(attempts=3, **last), WHEN, "b" * 32)
+    assert shape(end) == ("failed", "failed", 0.0, False, "exhausted")
+    for told in (end, end.letter):
+        assert (told.error, told.error_type, told.error_class) == tuple(last.values())
+
+
 def crashed(policy=POLICY, **fields):
     rescue = after_crash(orphan(**fields), policy, roll=0.5, letter="c" * 32, now_us=NOW)
     return rescue.state, rescue.delay_us / 1e6, rescue.error_class, rescue.stop_reason

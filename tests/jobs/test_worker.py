@@ -12,6 +12,8 @@ import prometheus_client
 import pytest
 
 import outlast
+from job_hands import Hands
+from job_rows import end
 from labor import Beside, living, outcomes, wait_until
 from outlast.jobs.doors import made
 from outlast.observe import prometheus
@@ -406,6 +408,23 @@ def test_jobs_of_unknown_kinds_and_newer_versions_are_left_alone(app):
 
     assert app.work(until_idle=True) == outlast.WorkResult()
     assert [handle.status for handle in handles] == ["queued", "queued"]
+
+
+def test_a_job_with_more_attempts_than_the_code_allows_now_keeps_its_error(app):
+    """It is exhausted without being run, and neither it nor its dead letter speaks of a lost worker."""
+
+    @app.job(retry=None)
+    def send() -> None:
+        raise AssertionError
+
+    handle, hands = send.enqueue(), Hands(app)
+    told = {"error": "no answer", "error_type": "ConnectionError", "error_class": "network"}
+    hands.finish(*(end(job, "waiting", **told) for job in hands.take()))
+    assert app.work(until_idle=True).failed == 1
+    row = app.store.job(int(handle.id))
+    assert (row.state, row.stop_reason, row.crashes) == ("failed", "exhausted", 0)
+    for found in (row, app.store.letter(row.letter)):
+        assert (found.error, found.error_type, found.error_class) == tuple(told.values())
 
 
 def test_a_result_that_is_awaitable_is_refused(app):

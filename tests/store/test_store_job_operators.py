@@ -15,7 +15,7 @@ import pytest
 from job_rows import KINDS, SECOND, by_crashes, claimed, end, enqueued, failed, finished, new, rescued, story, worker
 from outlast.kernel.clock import here
 from outlast.store import StoreRefused, open_store, retention
-from outlast.store.records import Enqueued, Idle
+from outlast.store.records import Enqueued, Idle, from_us
 from stores import contents, letter, sql
 
 
@@ -273,6 +273,24 @@ def test_a_requeue_is_refused_while_another_job_has_its_unique_key(store):
     assert store.requeue_job(number)
 
 
+@pytest.mark.parametrize("seconds", [None, 3600])
+def test_a_requeue_that_a_success_stands_in_the_way_of_says_until_when(store, seconds):
+    """To cancel that one is no way out: it is over."""
+    number = failed_job(store, key="f-1")
+    (other,) = enqueued(store, new(key="f-1"))
+    (job,) = claimed(store, lease := worker(store))
+    finished(store, lease, end(job, unique_for_us=None if seconds is None else seconds * SECOND))
+    until = store.job(other).unique_until_us
+    with pytest.raises(StoreRefused) as refused:
+        store.requeue_job(number)
+    least = "" if until is None else f" and at least until {from_us(until):%Y-%m-%d %H:%M:%S} UTC"
+    assert str(refused.value) == (
+        f"expected the unique key of job {number} to be free, got: it is held by job {other}, which has succeeded. "
+        f"It holds the key as long as it is on record{least}. If the work is to be done again before that, enqueue it with "
+        "another key."
+    )
+
+
 # -- queues, lists, figures --------------------------------------------------------------------------------------------
 
 
@@ -338,6 +356,9 @@ def test_figures_of_queues(store):
     assert mail[:5] == ("mail", 2, 1, 2, False)
     assert 10 * SECOND <= mail.oldest_wait_us < 60 * SECOND
     assert slow == ("slow", 0, 1, 0, True, None)
+    mail, slow = store.queue_stats(ahead_us=61 * SECOND)  # nobody has made them ready yet
+    assert (mail[:5], slow[:5]) == (("mail", 3, 0, 2, False), ("slow", 1, 0, 0, True))
+    assert SECOND <= slow.oldest_wait_us < 60 * SECOND
 
 
 def test_workers_are_seen_with_their_jobs(store):
@@ -588,7 +609,7 @@ def ended(store, days, *states):
     for state in states:
         (number,) = enqueued(store)
         (job,) = claimed(store, lease := worker(store))
-        finished(store, lease, failed(job) if state == "failed" else end(job, state))
+        finished(store, lease, end(job, state))
         sql(store, "update outlast_jobs set ended = ended - ? where id = ?", days * 86_400 * SECOND, number)
         made.append(number)
     return made
@@ -602,17 +623,33 @@ def test_retention_of_jobs_is_on_by_default(store):
     fresh = ended(store, 6, *states)
     (live,) = enqueued(store)
     sql(store, "update outlast_jobs set enqueued = 1, due = 1 where id = ?", live)
-    letters = len(store.letters())
     done = retention.apply(store, {}, here.get().clock.now())
     assert (done["jobs"], done["failed_jobs"]) == (4, 1)
     assert [row.id for row in store.jobs()] == [live, *reversed(fresh), week[2]]
     assert len(sql(store, "select job from outlast_job_attempts")) == 4
-    assert len(store.letters()) == letters
     assert retention.apply(
         store, {"jobs": None, "failed_jobs": None}, here.get().clock.now() + timedelta(days=999)
     ) == {"dead_letters": 0}
     done = retention.apply(store, {"jobs": 0, "failed_jobs": 0}, here.get().clock.now() + timedelta(days=1))
     assert (done["jobs"], done["failed_jobs"], [row.id for row in store.jobs()]) == (2, 2, [live])
+
+
+@pytest.mark.parametrize("status", ["open", "replaying", "archived", "resolved", "deleted"])
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+def test_a_job_is_kept_as_long_as_its_letter_can_be_replayed(store, state, status):
+    """A letter without its job could only be looked at."""
+    number = failed_job(store)
+    name = store.job(number).letter
+    if state == "cancelled":
+        store.requeue_job(number)
+        store.cancel_job(number)
+    sql(store, "update outlast_jobs set ended = ended - ?", 100 * 86_400 * SECOND)
+    sql(store, "update outlast_dead_letters set status = ?", status)
+    if status == "deleted":
+        sql(store, "delete from outlast_dead_letters")
+    gone = status in {"resolved", "deleted"}
+    assert store.prune("failed_jobs" if state == "failed" else "jobs", here.get().clock.now()) == gone
+    assert ((store.job(number) is None), (store.letter(name) is None)) == (gone, status == "deleted")
 
 
 def test_a_unique_key_outlives_the_retention_of_its_job(store):

@@ -534,6 +534,8 @@ def make(
         check.add("upgrade", "None with version=1", Shown("a function"), "There are no arguments of an older version.")
     bound = None if timeout is None else check.seconds("timeout", timeout, 1.0, positive=True)
     unique = None if unique_for is None else check.seconds("unique_for", unique_for, 1.0, positive=True)
+    if unique is not None and unique > _FARTHEST:
+        check.add("unique_for", "at most a century", Shown(f"{unique:g} s"))
     policy = presets.jobs
     if retry is None:
         policy = RetryPolicy(max_attempts=1)

@@ -153,9 +153,14 @@ def _follows(
 
 def lost(job: ClaimedJob, when: When, letter: str) -> JobEnd:
     """
-    It was claimed with no attempt left, because workers died with it, and who has rescued it did not know how many it
-    has. It ends without being run.
+    It was claimed with no attempt left: workers died with it, and who has rescued it did not know how many it has; or
+    the code has lowered that number since, and then its last error stays. It ends without being run.
     """
+    if not job.crashes and job.error is not None:
+        kept: dict[str, Any] = {"error": job.error, "error_type": job.error_type, "error_class": job.error_class}
+        verdict = classify(TemporaryFailure(job.error, error_class=job.error_class))
+        row = _letter(job, kept, verdict, when, letter, "exhausted")
+        return _end(job, when, "failed", "failed", charged=False, stop_reason="exhausted", letter=row, **kept)
     error = TemporaryFailure(
         f"no attempt of {job.kind} is left: {job.crashes} of {job.attempts - 1} ended with the crash of their worker",
         error_class="worker_lost",

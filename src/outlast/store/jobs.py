@@ -56,6 +56,8 @@ _CHUNK = 5000  # rows in one statement
 _TOGETHER = 50  # of the caller's: each has ten parameters, and not every SQLite takes more than 999
 _COUNTED = 1000  # jobs that are due, when somebody asks whether there are any
 
+_ONE = "One of them is enough: leave this one as it is, or cancel the other one first."
+
 
 class Jobs:
     """The part of the store that knows durable jobs."""
@@ -431,19 +433,25 @@ class Jobs:
         if key is None:
             return
         other = tx.row(
-            f"select id from outlast_jobs where app = ? and kind = ? and unique_key = ? and {_HELD}",
+            f"select id, state, unique_until from outlast_jobs where app = ? and kind = ? and unique_key = ? and {_HELD}",
             self.app,
             kind,
             key,
         )
-        if other is not None:
-            raise self._has_key(id, f"job {other[0]}")
-
-    def _has_key(self, id: int, other: str) -> StoreRefused:
-        message = (
-            f"expected the unique key of job {id} to be free, got: it is held by {other}. "
-            "One of them is enough: leave this one as it is, or cancel the other one first."
+        if other is None:
+            return
+        number, state, until = other
+        if state != "succeeded":
+            raise self._has_key(id, f"job {number}")
+        least = "" if until is None else f" and at least until {from_us(until):%Y-%m-%d %H:%M:%S} UTC"
+        way_out = (
+            f"It holds the key as long as it is on record{least}. If the work is to be done again before that, enqueue it "
+            "with another key."
         )
+        raise self._has_key(id, f"job {number}, which has succeeded", way_out)
+
+    def _has_key(self, id: int, other: str, way_out: str = _ONE) -> StoreRefused:
+        message = f"expected the unique key of job {id} to be free, got: it is held by {other}. {way_out}"
         return StoreRefused(message, error_class="data_error")
 
     def pause_queue(self, queue: str) -> None:
@@ -526,13 +534,14 @@ class Jobs:
             for state, condition in (
                 ("queued", "state = 'ready'"),
                 ("queued", "state = 'alone'"),
-                ("scheduled", "state = 'waiting'"),
+                ("queued", "state = 'waiting' and due <= ?"),  # due, and no worker has made it ready yet
+                ("scheduled", "state = 'waiting' and due > ?"),
                 ("processing", "state in ('processing', 'held')"),
             )
         )
         with self._database.snapshot() as tx:
             (now,) = tx.row(f"select {self._database.now} + {int(ahead_us)}")
-            rows = tx.rows(counts, *[self.app] * 4)
+            rows = tx.rows(counts, *(self.app, self.app, self.app, now, self.app, now, self.app))
             paused = dict(tx.rows("select queue, paused from outlast_queues where app = ?", self.app))
         found: dict[str, dict[str, int]] = {queue: {} for queue, stands in paused.items() if stands}
         oldest: dict[str, int] = {}

@@ -608,7 +608,8 @@ class Enqueued(NamedTuple):
 class ClaimedJob(NamedTuple):
     """
     A job as its worker gets it. `attempts` counts those that are charged, this one included, and `made` all of them:
-    the number of this attempt in the history. `previous_us` is the newest delay, `began_us` the first claim.
+    the number of this attempt in the history. `previous_us` is the newest delay, `began_us` the first claim. The error is
+    that of the attempt before.
     """
 
     id: int
@@ -626,6 +627,9 @@ class ClaimedJob(NamedTuple):
     enqueued_us: int
     began_us: int
     claimed_us: int
+    error: str | None = None
+    error_type: str | None = None
+    error_class: str | None = None
 
 
 class JobEnd(NamedTuple):

@@ -31,7 +31,10 @@ PROMOTED = 1000  # jobs that one turn makes ready at most: others wait no longer
 TWICE = 2  # crashes after which a job is run alone
 _SUCCESS = "job, number, token, worker, started, took, outcome"
 ATTEMPT = f"{_SUCCESS}, error_class, error_type, error, stop_reason, next_run"
-_CLAIMED = "id, kind, version, queue, priority, payload, token, attempts, made, crashes, previous, snoozed, enqueued, began, claimed"
+_CLAIMED = (
+    "id, kind, version, queue, priority, payload, token, attempts, made, crashes, previous, snoozed, enqueued, began, claimed, "
+    "error, error_type, error_class"
+)
 
 
 def sources(to: JobState, among: Iterable[JobState] = tuple(JOB_MOVES)) -> str:

@@ -198,7 +198,8 @@ class Upkeep:
 
         ``runs``: those that ended, with their items and attempts, unless dead letters of theirs are open: those come
         home to them. Their other dead letters stay. ``dead_letters``: those resolved or archived. ``events``: all but
-        those of runs that have not ended. ``jobs``: those that succeeded or were cancelled; ``failed_jobs``: the others.
+        those of runs that have not ended. ``jobs``: those that succeeded or were cancelled; ``failed_jobs``: the others; both
+        without those whose dead letter can still be replayed.
         """
         before, left = to_us(older_than), math.inf if at_most is None else at_most
         if kind == "runs":
@@ -255,8 +256,8 @@ class Upkeep:
 
     def _prune_jobs(self, kind: Prunable, before: int, left: float) -> int:
         """
-        Jobs go with their attempts; their dead letters stay. One that succeeded stays as long as its unique key is to be
-        held.
+        Jobs go with their attempts. One that succeeded stays as long as its unique key is to be held, and one with a dead
+        letter that is not resolved as long as that letter: without the job it could not be replayed.
         """
         states = ("failed",) if kind == "failed_jobs" else ("succeeded", "cancelled")
         deleted = 0
@@ -270,7 +271,8 @@ class Upkeep:
         # The states twice: the second time as they are in the index.
         over = (
             f"app = ? and state = '{state}' and ended < ? and state in ('succeeded', 'failed', 'cancelled') "
-            f"and (unique_until is null or unique_until <= {database.now})"
+            f"and (unique_until is null or unique_until <= {database.now}) and not exists (select 1 from outlast_dead_letters "
+            "where outlast_dead_letters.id = outlast_jobs.letter and outlast_dead_letters.status in ('open', 'replaying', 'archived'))"
         )
         with database.reading() as tx:  # a transaction that writes is not begun for nothing
             if tx.row(f"select 1 from outlast_jobs where {over} limit 1", self.app, before) is None:
