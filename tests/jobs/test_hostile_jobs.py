@@ -488,3 +488,15 @@ def test_a_thread_that_goes_on_after_the_total_timeout_keeps_its_slot(app):
         goes_on.set()
         wait_until(lambda: not beside.worker._running, "its thread has ended")
     assert (outcomes(handle), taken) == (["timeout"], 1)
+
+
+@pytest.mark.timeout(600)
+def test_jobs_in_processes_that_are_cancelled_together_all_end(app, on_terms):
+    """Who ends a child must not take its end away from the thread that waits for it."""
+    on_terms(ttl=4.0)
+    held = [app.job(name=f"stuck-{number}", isolation="process")(stuck) for number in range(3)]
+    handles = [job.enqueue() for job in held]
+    with Beside(app):
+        wait_until(lambda: all(handle.status == "processing" for handle in handles), "all run")
+        assert [app.jobs.cancel(handle.id) for handle in handles] == [True] * 3
+        wait_until(lambda: all(handle.status == "cancelled" for handle in handles), "all are cancelled")

@@ -167,6 +167,20 @@ class _Child:
                 self.gone = True
         self.close()
 
+    def stop(self) -> None:
+        """
+        Kill it, and wait until that is true; for another thread than the one that waits for its answer. That one hears
+        of the end: what it polls is neither read nor closed here.
+        """
+        ready, until = select.poll(), monotonic() + _KILLING
+        try:
+            self.line.send(STOP)
+            ready.register(self.line.fileno(), select.POLLIN)
+        except (OSError, ValueError):  # closed
+            return
+        while not self.gone and not ready.poll(20) and monotonic() < until:
+            pass
+
     def ended(self) -> bool:
         """Whether nothing of it runs any more."""
         if not self.gone:
@@ -434,7 +448,7 @@ class ProcessAttempt:
         self._unwanted = True
         child = self._child
         if child is not None:
-            child.end()
+            child.stop()
 
     def start(self, seconds: float | None = None) -> bool:
         """Have a child that knows the function; False if that took longer, and then there will be none."""
