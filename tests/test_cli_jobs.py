@@ -78,8 +78,9 @@ def one_failed(shell, line="enqueue jobs.py:process_report --arg file_id=f-1 --a
         assert finished(store, lease, end(job, "waiting", **told)) == ()
         (job,) = store.turn(lease, [], {"default": 1}, KINDS).claimed
         kept = dead_letter(
-            job.id, seq=None, pipeline=job.kind, stage=job.kind, item_key=str(job.id), kind="job", **told
-        )
+            job.id, seq=None, pipeline=job.kind, stage=job.kind, item_key=str(job.id), kind="job", **told,
+            metadata={"queue": job.queue, "version": job.version},
+        )  # fmt: skip
         kept = replace(kept, id=uuid4().hex, payload=job.payload)
         assert finished(store, lease, end(job, "failed", letter=kept, stop_reason="exhausted", **told)) == ()
         store.drop_lease(lease)

@@ -95,7 +95,16 @@ def hostile(tmp_path):
 
 def dead_job(job, name):
     """Its dead letter."""
-    kept = dead_letter(job.id, seq=None, pipeline=name, stage=name, item_key=str(job.id), kind="job", error=name)
+    kept = dead_letter(
+        job.id,
+        seq=None,
+        pipeline=name,
+        stage=name,
+        item_key=str(job.id),
+        kind="job",
+        error=name,
+        metadata={"queue": name, "version": 1},
+    )
     return replace(kept, id="d" * 32, payload=job.payload)
 
 

@@ -6,6 +6,7 @@ on the store's own database.
 from __future__ import annotations
 
 import asyncio
+import pickle
 import sqlite3
 import subprocess
 import sys
@@ -248,6 +249,22 @@ def test_a_job_of_an_async_library_is_there_if_and_only_if_that_commits(postgres
     assert statuses(app) == (["queued"] * 3 if ends == "commit" else [])
     if ends == "commit":
         assert job.kind == "send"
+
+
+def test_a_job_that_was_rolled_back_never_becomes_another_one(app):
+    """SQLite gives its number out again; whoever kept the handle must not read, cancel or wait for somebody else's job."""
+
+    send = job_of(app)
+    with plain(app, "commit") as connection:
+        gone = send.options(transaction=connection).enqueue("a")
+        connection.rollback()
+        there = [send.options(transaction=connection).enqueue(to) for to in "bc"]
+    assert [handle.status for handle in there] == ["queued", "queued"]
+    assert gone not in there
+    assert pickle.loads(pickle.dumps(there[0])) != gone
+    for asked in (lambda: gone.status, gone.history, lambda: gone.result(0)):
+        with pytest.raises(outlast.JobNotFound):
+            asked()
 
 
 def test_many_jobs_in_a_transaction_take_few_statements_and_keep_their_order(app):

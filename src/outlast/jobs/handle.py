@@ -119,21 +119,26 @@ class AttemptRow:
 class JobHandle(Generic[T_co]):
     """One job. Each attribute is what is on record now, read from the store when it is asked for."""
 
-    __slots__ = ("_home", "_number")
+    __slots__ = ("_at", "_home", "_number")
 
-    def __init__(self, home: JobHome, number: int) -> None:
+    def __init__(self, home: JobHome, number: int, at_us: int | None = None) -> None:
+        """`at_us` is when it was enqueued, if another job may get its number."""
         self._home = home
         self._number = number
+        self._at = at_us
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id} of {self._home.name!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the way to its store: that may hold a password, and elsewhere there may be none.
-        return _elsewhere, (self._home.name, self._number)
+        return _elsewhere, (self._home.name, self._number, self._at)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, JobHandle) and (self._home.name, self._number) == (other._home.name, other._number)
+        if not isinstance(other, JobHandle):
+            return False
+        same = self._at == other._at or self._at is None or other._at is None
+        return same and (self._home.name, self._number) == (other._home.name, other._number)
 
     def __hash__(self) -> int:
         return hash((self._home.name, self._number))
@@ -186,6 +191,7 @@ class JobHandle(Generic[T_co]):
 
     def history(self) -> Sequence[AttemptRow]:
         """All attempts that have ended, the first one first."""
+        self._row()
         return [_attempt(row) for row in self._home.store.job_attempts(self._number)]
 
     def result(self, timeout: Seconds | None = None) -> T_co:
@@ -209,7 +215,7 @@ class JobHandle(Generic[T_co]):
 
     def _row(self) -> JobRow:
         row = self._home.store.job(self._number)
-        if row is None:
+        if row is None or self._at not in {None, row.enqueued_us}:
             message = (
                 f"there is no job {self._number} in the store of {self._home.name!r}: the transaction that it was enqueued in "
                 "is not committed or was rolled back, or the job ended so long ago that it is not kept any more."
@@ -271,9 +277,9 @@ class _Elsewhere:
         raise ConfigurationError(message)
 
 
-def _elsewhere(name: str, number: int) -> JobHandle[Any]:
+def _elsewhere(name: str, number: int, at_us: int | None = None) -> JobHandle[Any]:
     home: Any = _Elsewhere(name)
-    return JobHandle(home, number)
+    return JobHandle(home, number, at_us)
 
 
 class _Waits:

@@ -86,7 +86,8 @@ class BoundJob(Generic[P, T]):
             return JobHandle(home, home.store.enqueue([new], ahead_us=ahead_us())[0].id)
         from outlast.jobs import transactions
 
-        return JobHandle(home, transactions.enqueue(home, self._options.transaction, [new])[0].id)
+        (made,) = transactions.enqueue(home, self._options.transaction, [new])
+        return JobHandle(home, made.id, made.at_us)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[T]:
         """As `enqueue`; for a transaction of an async library it is the only way."""
@@ -96,7 +97,8 @@ class BoundJob(Generic[P, T]):
             return JobHandle(home, (await beside(lambda: home.store.enqueue([new], ahead_us=ahead_us())))[0].id)
         from outlast.jobs import transactions
 
-        return JobHandle(home, (await transactions.aenqueue(home, self._options.transaction, [new]))[0].id)
+        (made,) = await transactions.aenqueue(home, self._options.transaction, [new])
+        return JobHandle(home, made.id, made.at_us)
 
     def enqueue_many(self, arguments: Iterable[Mapping[str, Any]], /) -> int:
         """

@@ -66,6 +66,7 @@ class Jobs:
     app: str
     #: The largest payload and the largest result of a job, in bytes.
     most_job_bytes: int = MOST_BYTES
+    _enqueued: int = 0  # when jobs were last enqueued in a transaction of the caller's
     _notified: float = -1.0  # when this process last told others that there are jobs
 
     # -- enqueue -------------------------------------------------------------------------------------------------------
@@ -153,7 +154,9 @@ class Jobs:
                 "Only there can the job be enqueued in the same transaction; enqueue it without one, after the commit."
             )
             raise StoreRefused(message, error_class="code_error")
-        now, marks = int(found[1]), ", ".join("?" * len(_TYPES))
+        # No two of this process are the same: by their instants handles are told apart.
+        self._enqueued = now = max(int(found[1]), self._enqueued + 1)
+        marks = ", ".join("?" * len(_TYPES))
         made = f"insert into outlast_jobs ({_NEW}) values ({marks}) on conflict (app, kind, unique_key) where {_HELD} do nothing returning id"
         there = f"select id from outlast_jobs where app = ? and kind = ? and unique_key = ? and {_HELD}"
         done: dict[int, Enqueued] = {}
@@ -166,13 +169,13 @@ class Jobs:
                 paramstyle,
             )
             ids = sorted(row[0] for row in rows)  # ids are given out in the order of the rows
-            done |= {place: Enqueued(id_, new=True) for place, id_ in zip(chunk, ids, strict=True)}
+            done |= {place: Enqueued(id_, True, now) for place, id_ in zip(chunk, ids, strict=True)}  # noqa: FBT003
         for place in sorted(set(range(len(given))) - done.keys(), key=lambda place: _by_key(given[place])):
             values = _values(self.app, given[place], now)
             while place not in done:
                 rows = yield _spelled(made, values, paramstyle)
                 if rows:
-                    done[place] = Enqueued(rows[0][0], new=True)
+                    done[place] = Enqueued(rows[0][0], new=True, at_us=now)
                     break
                 rows = yield _spelled(there, (values[0], values[2], values[8]), paramstyle)
                 if rows:

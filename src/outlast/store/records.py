@@ -599,10 +599,14 @@ class NewJob(NamedTuple):
 
 
 class Enqueued(NamedTuple):
-    """The id of a job; `new` is False for the job that had the unique key already."""
+    """
+    The id of a job; `new` is False for the job that had the unique key already. `at_us` is when it was enqueued, in a
+    transaction that may be rolled back: SQLite gives the id out again then.
+    """
 
     id: int
     new: bool
+    at_us: int | None = None
 
 
 class ClaimedJob(NamedTuple):
