@@ -360,6 +360,21 @@ def test_jobs_are_requeued_and_cancelled_and_each_says_what_became_of_it(everywh
     assert shell.json(f"jobs requeue {queued}") == [{"id": queued, "done": True, "said": "back in the queue"}]
 
 
+def test_what_an_operator_has_done_is_told_without_a_class_of_errors(everywhere):
+    """A cancellation is no error of anybody's code."""
+    shell = everywhere
+    id_ = shell.json("enqueue jobs.py:process_report --arg file_id=f-1")["id"]
+    with store_of(shell) as store:
+        lease = worker(store)
+        (job,) = store.turn(lease, [], {"default": 1}, KINDS).claimed
+        ended = end(job, "cancelled", outcome="failed", error="cancelled by an operator", stop_reason="cancelled")
+        assert finished(store, lease, ended) == ()
+        store.drop_lease(lease)
+    shown = shell(f"jobs show {id_}").stdout
+    assert "error        cancelled by an operator\n" in shown
+    assert "None" not in shown + shell("jobs list").stdout
+
+
 def test_queues_are_counted_paused_and_resumed(everywhere):
     """What may start, what is due later, and for how long the oldest has waited."""
     shell = everywhere

@@ -202,7 +202,7 @@ def list_jobs(
             job.crashes or None,
             None if (due := next_run_at(job)) is None else "now" if due <= now else moment(due),
             None if job.ended_us is None else from_us(job.ended_us),
-            "" if job.error is None else f"{job.error_class}: {job.error}",
+            _said(job.error, job.error_class),
         ),
         as_json=as_json,
         none="No jobs." if (queue, kind, status, unique_key) == (None, None, None, None) else "No such jobs.",
@@ -256,7 +256,8 @@ def _print_job(view: JobView, *, reveal: bool) -> None:
         say(f"ended        {moment(from_us(job.ended_us))} UTC")
     say(f"attempts     {_attempts(job)}")
     if job.error is not None:
-        say(f"error        {job.error_type} ({job.error_class}): {job.error}")
+        kind = "" if job.error_class is None else f"{job.error_type} ({job.error_class}): "
+        say(f"error        {kind}{job.error}")
     if job.stop_reason is not None and job.status in {"failed", "cancelled"}:
         say(f"stopped      {job.stop_reason}")
     hidden = "" if reveal else " (masked; --reveal prints them as they are)"
@@ -286,7 +287,7 @@ def _print_attempts(attempts: Sequence[JobAttempt]) -> None:
                 from_us(attempt.started_us),
                 duration(attempt.took_us / 1e6),
                 _then(attempt),
-                "" if attempt.error is None else f"{attempt.error_class}: {attempt.error}",
+                _said(attempt.error, attempt.error_class),
             )
             for attempt in attempts
         ),
@@ -446,3 +447,8 @@ def _paused(queues: list[str], store: str | None, app: str | None, *, paused: bo
         hint(sentence)
     if paused and not as_json:
         hint(f"To go on: {shlex.join(['outlast', 'jobs', 'resume', *queues, *where])}")
+
+
+def _said(error: str | None, error_class: str | None) -> str:
+    """An error with its class; what an operator has done has none."""
+    return "" if error is None else error if error_class is None else f"{error_class}: {error}"
