@@ -116,15 +116,17 @@ def test_what_is_written_under_a_lost_lease_does_not_land(store):
 def test_a_take_over_waits_for_what_is_being_written_or_ends_it(store):
     """However writes and a take-over fall together: what was accepted was accepted before it, and nothing after."""
     old = store.take_lease("worker", "mail", "first", 0.0)
-    accepted, done = [], threading.Event()
+    accepted, unclear, done = [], [], threading.Event()
 
     def work():
         for number in range(200):
             try:
                 write(store, old, number)
                 accepted.append(number)
-            except (LeaseLost, StoreUnavailable):
+            except LeaseLost:
                 continue
+            except StoreUnavailable:  # ended by the take-over: perhaps after its commit, before the answer
+                unclear.append(number)
         done.set()
 
     thread = threading.Thread(target=work)
@@ -134,7 +136,9 @@ def test_a_take_over_waits_for_what_is_being_written_or_ends_it(store):
     new = store.take_lease("worker", "mail", "second", 600)
     kept = written(store)
     thread.join()
-    assert written(store) == kept == sorted(("by first", str(number)) for number in accepted)
+    assert written(store) == kept
+    numbers = {int(number) for _, number in kept}
+    assert set(accepted) <= numbers <= {*accepted, *unclear}
     write(store, new, 500)
 
 
