@@ -12,6 +12,7 @@ whoever passes an object of theirs has done so.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -175,7 +176,7 @@ def _text(value: Any) -> str:
 # -- how each library runs a statement -----------------------------------------------------------------------------------
 
 
-class Caller:
+class Caller(ABC):
     """A caller's connection that blocks."""
 
     dialect: str = "postgres"
@@ -184,11 +185,12 @@ class Caller:
     def __init__(self, connection: Any) -> None:
         self.connection = connection
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - most need nothing
         """Whatever must be known before the first statement."""
 
+    @abstractmethod
     def run(self, sql: str, parameters: tuple[Any, ...]) -> Sequence[Any]:
-        raise NotImplementedError
+        """Do a statement in the caller's transaction; its rows."""
 
 
 class AsyncCaller(Caller):
@@ -197,8 +199,9 @@ class AsyncCaller(Caller):
     async def prepare(self) -> None:  # type: ignore[override]
         """As above."""
 
+    @abstractmethod
     async def run(self, sql: str, parameters: tuple[Any, ...]) -> Sequence[Any]:  # type: ignore[override]
-        raise NotImplementedError
+        """As above."""
 
 
 class _Sqlite(Caller):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ _AGAIN = 1.0  # seconds until another connection is tried, doubled up to
 _LONGEST = 60.0
 
 
-class Waking:
+class Waking(ABC):
     """Tells of new jobs, from a thread, between `start` and `close`."""
 
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
@@ -66,18 +67,18 @@ class Waking:
                 self._listen(connection)
                 wait = _AGAIN
             except Exception as error:  # noqa: BLE001 - polling finds jobs meanwhile
-                logger().debug("new jobs are found by polling for now: %s", type(error).__name__)
+                logger().debug("new jobs are found by polling meanwhile: %s", type(error).__name__)
             finally:
                 if connection is not None:
-                    with suppress(Exception):
+                    with suppress(Exception):  # it may be broken: the next one is made anew
                         connection.close()
             if self._end.wait(wait):
                 return
             wait = min(_LONGEST, 2 * wait)
 
+    @abstractmethod
     def _listen(self, connection: Any) -> None:
         """Wake for whatever this connection tells, until the end, or until it tells nothing any more."""
-        raise NotImplementedError
 
 
 class Notified(Waking):
