@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 # Processes that test, on 2 cores: many tests wait for servers and for other processes.
-JOBS   ?= 3
+JOBS   ?= 4
 SITE   ?= site
 
 VENV := .venv
@@ -37,13 +37,13 @@ TEST_TMP := $(shell [ -w $(MEMORY) ] && [ "$$(df --output=avail -k $(MEMORY) 2>/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env servers demo test lint bench bench-items bench-items-peers bench-sources bench-shared chaos-items chaos-jobs pacing conformance docs lock clean
+.PHONY: help env servers demo test lint bench bench-items bench-items-peers bench-sources bench-shared bench-jobs chaos-items chaos-jobs pacing conformance docs lock clean
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
 
 help:
 	@echo "make demo     three thousand items outlast a misbehaving service"
 	@echo "make test     the whole suite, with lint and docs"
-	@echo "make servers  MariaDB, Redis, Chromium and Azurite for the tests, where they are missing"
+	@echo "make servers  MariaDB, Redis, PgBouncer, Chromium and Azurite for the tests, where they are missing"
 	@echo "make lint     style, import order, types"
 	@echo "make bench    ours and the peers, one table"
 	@echo "make pacing   a shared limit against services that say too many, into docs/pacing.md"
@@ -51,6 +51,7 @@ help:
 	@echo "make bench-items  what a run over items costs, into docs/items.md"
 	@echo "make bench-sources  a million rows from a DataFrame, Parquet and PostgreSQL, into docs/sources.md"
 	@echo "make bench-items-peers  the same beside other tools, each in its own environment"
+	@echo "make bench-jobs  durable jobs beside other queues and floors, into docs/bench-jobs.md (15 minutes)"
 	@echo "make bench-shared  what several processes make of one limit, into docs/pacing.md"
 	@echo "make chaos-items  kills, stalls, cut connections, vanished files, full disks, hostile values, into docs/reliability.md"
 	@echo "make chaos-jobs  workers are killed, stopped and cut off from their store, into docs/reliability.md"
@@ -88,6 +89,10 @@ bench-sources: $(TEST_ENV)
 # Each peer's environment is made by the program, in build/peers-items: one that cannot be installed is no reason to stop.
 bench-items-peers: $(TEST_ENV)
 	$(RUN) benchmarks/items.py --peers $(ARGS)
+
+# Here too each peer's environment is made by the program, in build/peers-jobs.
+bench-jobs: $(TEST_ENV)
+	$(RUN) benchmarks/jobs.py $(ARGS)
 
 chaos-items: $(TEST_ENV)
 	$(RUN) benchmarks/chaos.py $(ARGS)
@@ -132,11 +137,12 @@ $(TEST_ENV): | $(VENV)/bin/pip
 
 # The servers that no wheel brings. Debian's packages must not start theirs: the tests start their own.
 # Root gets what is missing installed, anyone else is told; the tests that need a missing one fail and say so too.
+SERVERS := mariadb-server redis-server pgbouncer chromium systemd
 servers: $(AZURITE_ENV)
-	@command -v redis-server >/dev/null && command -v chromium >/dev/null && PATH="$$PATH:/usr/sbin" command -v mariadbd >/dev/null || { \
+	@( export PATH="$$PATH:/usr/sbin"; for one in mariadbd redis-server pgbouncer chromium systemd-analyze; do command -v $$one >/dev/null || exit 1; done ) || { \
 		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
-		DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -qq -y --no-install-recommends mariadb-server redis-server chromium; } || \
-		echo "The tests need MariaDB, Redis and Chromium. On Debian and Ubuntu: apt-get install mariadb-server redis-server chromium" >&2
+		DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -qq -y --no-install-recommends $(SERVERS); } || \
+		echo "The tests need MariaDB, Redis, PgBouncer, Chromium and systemd-analyze. On Debian and Ubuntu: apt-get install $(SERVERS)" >&2
 
 $(AZURITE_ENV): | $(TEST_ENV)
 	@mkdir -p $(AZURITE) && cp requirements/azurite/*.json $(AZURITE)
@@ -170,4 +176,4 @@ lock: | $(VENV)/bin/pip
 	$(NPM) install --prefix requirements/azurite --package-lock-only --omit-lockfile-registry-resolved
 
 clean:
-	rm -rf $(VENV) $(PEERS) build/peers-items $(AZURITE) $(SITE) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) build/peers-items build/peers-jobs $(AZURITE) $(SITE) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -8,88 +8,112 @@ if anything was lost, wrong or doubled, or took too long.
 
     benchmarks/chaos_jobs.py --jobs 4000 --kills 60 --stalls 5 --restarts 5 --cuts 20 --stores postgres --only faults
 
-Only all of it at its full size renews the page. What is done is in tests/job_trials.py.
+At its full size each part is kept in build/chaos-jobs.json, once it is over and nothing was found; `--resume` makes those
+that are missing there. Only all of it renews the page. What is done is in tests/job_trials.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from report import grid, renew
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-os.environ["PYTHONPATH"] = str(ROOT / "tests")  # for the processes
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])  # for the processes
 
 if TYPE_CHECKING:
-    from job_trials import JobTrial
+    from collections.abc import Callable
 
 STORES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
-FULL = {"jobs": 20_000, "workers": 4, "kills": 200, "stalls": 20, "restarts": 12, "cuts": 60}
+FULL = {"jobs": 20_000, "workers": 4, "kills": 200, "stalls": 20, "restarts": 12, "cuts": 60, "answers": 20}
 RESCUES = 20
 
 
-class Rescues(NamedTuple):
-    """How long it took, so many times, and how long it may."""
+WAYS = {
+    "apart": ("in another PID name space", 20.0, 30.0),
+    "apart, fast": ("in another PID name space", 4.0, 6.0),
+    # The system tells of its end at once; a sweep that must be waited for would take 3 s on average, and 6 s at most.
+    "same machine": ("on the same machine", 20.0, 1.0),
+}
+FAULTS = (
+    "store|jobs|workers|kills|stalls|restarts|cuts|lost answers|attempts begun|begun again after a fault|poison".split(
+        "|"
+    )
+)
+FAULTS += ["lost", "wrong", "changed", "doubled", "missing"]
+RESCUED = ["killed worker", "store", "lease", "kills", "median", "longest", "must be"]
 
-    store: str
-    what: str
-    ttl: float
-    apart: bool
-    bar: float
-    taken: list[float]
+
+class Kept:
+    """The rows of the tables that were made, each under its name, with the sizes that it was made with."""
+
+    def __init__(self, path: Path, *, resume: bool) -> None:
+        self._path = path
+        self._rows: dict[str, Any] = json.loads(path.read_text()) if resume and path.exists() else {}
+
+    def row(self, name: str, sizes: dict[str, int]) -> list[str] | None:
+        found = self._rows.get(name)
+        return found["row"] if found is not None and found["sizes"] == sizes else None
+
+    def add(self, name: str, sizes: dict[str, int], row: list[str]) -> None:
+        self._rows[name] = {"sizes": sizes, "row": row}
+        self._path.parent.mkdir(exist_ok=True)
+        self._path.write_text(json.dumps(self._rows, indent=1))
 
 
-def strike(options: argparse.Namespace) -> list[JobTrial]:
-    """Make the trials, one after the other: each has the machine for itself."""
+def strike(store: str, options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Make a trial, which has the machine for itself: its row, and what was found."""
     from job_trials import JobTrial
 
-    made = []
-    for store in options.stores:
-        both = store == "postgres"
-        trial = JobTrial(
-            store,
-            jobs=options.jobs,
-            workers=options.workers,
-            kills=options.kills,
-            stalls=options.stalls,
-            restarts=options.restarts if both else 0,
-            cuts=options.cuts if both else 0,
-            seed=options.seed,
-            say=_say,
-        )
-        trial.run()
-        made.append(trial)
-        print(f"\n{STORES[store]}: {trial.seconds:.0f} s", file=sys.stderr)
-        print(*trial.tally.notes[:20], sep="\n", file=sys.stderr, flush=True)
-    return made
+    both = store == "postgres"
+    trial = JobTrial(
+        store,
+        jobs=options.jobs,
+        workers=options.workers,
+        kills=options.kills,
+        stalls=options.stalls,
+        restarts=options.restarts if both else 0,
+        cuts=options.cuts if both else 0,
+        answers=options.answers if both else 0,
+        most=options.most,
+        seed=options.seed,
+        say=_say,
+    )
+    tally = trial.run()
+    print(f"\n{STORES[store]}: {trial.seconds:.0f} s", file=sys.stderr, flush=True)
+    numbers = [trial.jobs, trial.workers, trial.kills, trial.stalls, trial.restarts, trial.cuts, trial.answers]
+    numbers += [tally.attempts, tally.repeated, tally.poisoned]
+    numbers += [tally.lost, tally.wrong, tally.changed, tally.doubled, tally.missing]
+    found = [f"{STORES[store]}: {note}" for note in tally.notes] if tally else []
+    return [STORES[store], *(f"{number:,}" for number in numbers)], found
 
 
-def measure(options: argparse.Namespace) -> list[Rescues]:
-    """How long it takes until the job of a killed worker runs elsewhere."""
+def measure(store: str, way: str, options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """How long it takes until the job of a killed worker runs elsewhere: its row, and what took too long."""
     from job_trials import can_be_apart, rescue_times
-    from outlast.jobs.doors import FAST
 
-    if not can_be_apart():
+    what, ttl, bar = WAYS[way]
+    apart = way != "same machine"
+    if apart and not can_be_apart():
         sys.exit("expected to be allowed to make PID name spaces (unshare --pid), got: not allowed. Use --only faults.")
-    made = []
-    for store in options.stores:
-        for what, ttl, apart, bar in (
-            ("apart", 20.0, True, 30.0),
-            ("apart, fast", FAST, True, 6.0),
-            # A sweep comes every 5 s, 6 s at most; a lease that must run out first would take 15 s at least.
-            ("same machine", 20.0, False, 10.0),
-        ):
-            taken = rescue_times(store, kills=options.rescues, ttl=ttl, apart=apart, seed=options.seed)
-            made.append(Rescues(store, what, ttl, apart, bar, taken))
-            print(f"{STORES[store]}, {what}: {sorted(round(one, 2) for one in taken)}", file=sys.stderr, flush=True)
-    return made
+    taken = rescue_times(store, kills=options.rescues, ttl=ttl, apart=apart, seed=options.seed)
+    print(f"{STORES[store]}, {way}: {sorted(round(one, 2) for one in taken)}", file=sys.stderr, flush=True)
+    longest = max(taken)
+    row = [what, STORES[store], f"{ttl:g} s", str(len(taken)), _time(statistics.median(taken)), _time(longest)]
+    late = [f"{STORES[store]}, {way}: {_time(longest)}, it may take {bar:g} s"] if longest > bar else []
+    return [*row, f"≤ {bar:g} s"], late
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
 
 
 def _say(text: str) -> None:
@@ -97,60 +121,47 @@ def _say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", end=end, file=sys.stderr, flush=True)
 
 
-def faults_table(trials: list[JobTrial]) -> str:
-    """One row for each store."""
-    head = "store|jobs|workers|kills|stalls|restarts|cuts|attempts begun|begun again after a fault|poison".split("|")
-    head += ["lost", "wrong", "changed", "doubled", "missing"]
-    body = []
-    for trial in trials:
-        tally = trial.tally
-        numbers = [trial.jobs, trial.workers, trial.kills, trial.stalls, trial.restarts, trial.cuts]
-        numbers += [tally.attempts, tally.repeated, tally.poisoned]
-        numbers += [tally.lost, tally.wrong, tally.changed, tally.doubled, tally.missing]
-        body.append([STORES[trial.store], *(f"{number:,}" for number in numbers)])
-    return grid(head, body)
-
-
-def rescues_table(made: list[Rescues]) -> str:
-    """One row for each way to kill."""
-    head = ["killed worker", "store", "lease", "kills", "median", "longest", "must be"]
-    body = [
-        [
-            "in another PID name space" if one.apart else "on the same machine",
-            STORES[one.store],
-            f"{one.ttl:g} s",
-            str(len(one.taken)),
-            f"{statistics.median(one.taken):.1f} s",
-            f"{max(one.taken):.1f} s",
-            f"≤ {one.bar:g} s",
-        ]
-        for one in made
-    ]
-    return grid(head, body)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, number in FULL.items():
         parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--rescues", type=int, default=RESCUES, help="kills whose rescue is timed, of each kind")
+    parser.add_argument("--most", type=float, default=1500.0, help="seconds that the faults of a store may take")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", default=["faults", "rescues"], choices=["faults", "rescues"])
     parser.add_argument("--stores", nargs="+", default=[*STORES], choices=[*STORES])
+    parser.add_argument("--resume", action="store_true", help="take the parts that are kept, and make the others")
     options = parser.parse_args()
-    trials = strike(options) if "faults" in options.only else []
-    made = measure(options) if "rescues" in options.only else []
-    tables = [faults_table(trials)] * bool(trials) + [rescues_table(made)] * bool(made)
+    kept = Kept(ROOT / "build" / "chaos-jobs.json", resume=options.resume)
+    sizes = {name: getattr(options, name) for name in (*FULL, "rescues", "seed")}
+    full = all(sizes[name] >= number for name, number in (FULL | {"rescues": RESCUES}).items())
+    found: list[str] = []
+
+    def rows(names: list[str], make: Callable[[str], tuple[list[str], list[str]]]) -> list[list[str]]:
+        made = []
+        for name in names:
+            row = kept.row(name, sizes)
+            if row is None:
+                row, problems = make(name)
+                found.extend(problems)
+                if full and not problems:
+                    kept.add(name, sizes, row)
+            made.append(row)
+        return made
+
+    tables = []
+    if "faults" in options.only:
+        struck = rows([f"faults/{store}" for store in options.stores], lambda name: strike(name.split("/")[1], options))
+        tables.append(grid(FAULTS, struck))
+    if "rescues" in options.only:
+        names = [f"rescues/{store}/{way}" for store in options.stores for way in WAYS]
+        tables.append(grid(RESCUED, rows(names, lambda name: measure(*name.split("/")[1:], options))))
     text = "\n\n".join(tables)
     print(text)
-    for trial in trials:
-        print(*(f"{STORES[trial.store]}: {note}" for note in trial.tally.notes), sep="\n", file=sys.stderr)
-    if any(trial.tally for trial in trials):
-        sys.exit("something was lost, wrong, changed, doubled or missing")
-    if late := [f"{one.what}, {one.store}: {max(one.taken):.1f} s" for one in made if max(one.taken) > one.bar]:
-        sys.exit(f"it took longer than it may: {'; '.join(late)}")
-    full = all(getattr(options, name) >= number for name, number in FULL.items()) and options.rescues >= RESCUES
-    if full and trials and made and len(options.stores) == len(STORES):
+    if found:
+        print(*found, sep="\n", file=sys.stderr)
+        sys.exit("something was lost, wrong, changed, doubled or missing, or took too long")
+    if full and len(tables) == 2 and len(options.stores) == len(STORES):
         renew("reliability.md", text, name="jobs")
 
 

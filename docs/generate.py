@@ -11,16 +11,21 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import re
 import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from outlast.components import steps as step_rooms
+from outlast.components.registry import find_component, find_family
 from outlast.settings import blocks, keys
 from outlast import presets
 from outlast.verdicts import rules
 from outlast.observe import events, metrics
+from outlast.spec import keys as file_keys
+from outlast.spec import rules as file_rules
 from outlast.policy import RetryPolicy
 
 if TYPE_CHECKING:
@@ -179,7 +184,10 @@ def configuration_keys() -> str:
 
 
 def block_keys(block: str) -> str:
-    rows = ((code(*keys.spellings(name, one.kind)), KINDS[one.kind], one.meaning) for name, one in keys.BLOCKS[block].items())
+    rows = (
+        (code(*keys.spellings(name, one.kind)), KINDS[one.kind], one.meaning)
+        for name, one in keys.BLOCKS[block].items()
+    )
     return table("key | value | meaning", rows)
 
 
@@ -226,6 +234,110 @@ def metric_list() -> str:
     return table("metric | kind | labels | what it says", rows)
 
 
+PARTS = {
+    "file": "The file",
+    "param": "A parameter",
+    "profile": "A profile",
+    "step": "A step",
+    "circuit_breaker": "A step's circuit breaker",
+    "idempotency": "Idempotency",
+    "compensate": "Compensation",
+    "for_each": "For each row",
+}
+
+
+def pipeline_file_keys() -> str:
+    """The tables of a pipeline file, one after the other."""
+    parts = []
+    for name, heading in PARTS.items():
+        known = file_keys.STEP_BREAKER if name == "circuit_breaker" else file_keys.TABLES[name]
+        needed = {key for key, one in known.items() if one.needed}
+        meanings = (
+            {key: one.meaning for key, one in known.items()}
+            if name == "circuit_breaker"
+            else file_keys.meanings_of(name)
+        )
+        rows = [(f"`{key}`", meaning, "yes" if key in needed else "") for key, meaning in meanings.items()]
+        parts.append(f"### {heading}\n\n{table('key | meaning | needed', rows)}")
+    outputs = [(code(name), meaning) for name, meaning in file_keys.OF_ROWS.items()]
+    parts.append(f"### What a step with for_each puts out\n\n{table('output | meaning', outputs)}")
+    return "\n\n".join(parts)
+
+
+def step_components() -> str:
+    """Every component of a step: its config, its outputs, what it does, an example."""
+    parts = []
+    for name in step_rooms.OWN:
+        found = find_component(name)
+        lines = [f"### {name}", found.summary, config_table(found)]
+        if found.outputs is None:
+            lines.append("Outputs: any name; what is referred to must be returned.")
+        else:
+            lines.append(table("output | meaning", [(code(key), meaning) for key, meaning in found.outputs.items()]))
+        lines += said_of(found)
+        lines.append(f"```yaml\ncomponent: {name}\nconfig: {json.dumps(dict(found.example), ensure_ascii=False)}\n```")
+        parts.append("\n\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def said_of(found) -> list[str]:
+    """What a component does, in a sentence for each thing that is so."""
+    said = [f"Mode: {', '.join(found.modes)}."] if found.modes else []
+    for rule, words in (
+        ("allowed", "A step may give in place of the connection"),
+        ("warning", "A step may give in place of the connection, with a warning"),
+        ("forbidden", "Only the connection has"),
+    ):
+        fields = [key for key, one in found.overrides.items() if one == rule]
+        said += [f"{words}: {code(*fields)}."] if fields else []
+    said += [f"No references in {code(*found.literal)}."] if found.literal else []
+    said += ["What it has done is not undone by failing."] if found.side_effects else []
+    said += ["Doing it twice is doing it once."] if found.idempotent else []
+    for key, values in found.idempotent_if.items():
+        words = ", ".join("nothing" if value is None else f"`{value}`" for value in values)
+        said.append(f"Doing it twice is doing it once where `{key}` is {words}.")
+    said += ["It waits for somebody else."] if found.network else []
+    said += ["A step should say what undoes it, in `compensate` (R33)."] if found.needs_compensation else []
+    said += ["With `for_each` it gets the row by itself, if the step does not name it."] if found.takes_row else []
+    return [" ".join(said)] if said else []
+
+
+def config_table(found) -> str:
+    """The keys of a config model."""
+    usual, properties = found.resolved({}), found.schema()["properties"]
+    rows = []
+    for key in found.keys:
+        default = "" if key not in usual or usual[key] is None else f"`{json.dumps(usual[key])}`"
+        needed = "" if key in usual else "yes"
+        meaning = properties[key].get("description", properties[key].get("title", ""))
+        choices = found.choices(key)
+        shown = f"{meaning}; one of {code(*choices)}" if choices else meaning
+        rows.append((f"`{key}`" + (" (secret)" if key in found.secrets else ""), shown, needed, default))
+    return table("key | meaning | needed | default", rows)
+
+
+def connection_families() -> str:
+    """Every family of connections with its fields."""
+    parts = []
+    for name in step_rooms.OWN_FAMILIES:
+        found = find_family(name)
+        example = json.dumps(dict(found.example), ensure_ascii=False)
+        parts += [f"### Connections of {name}", found.summary, config_table(found)]
+        parts.append(f"```yaml\nconnections:\n  {name}:\n    shop: {example}\n```")
+    return "\n\n".join(parts)
+
+
+def pipeline_file_rules() -> str:
+    """What the rules about pipeline files warn of."""
+    return table(
+        "code | what it warns of",
+        [
+            (f"`{rule.code}`", rule.sentence + (" (a note)" if rule.severity == "note" else ""))
+            for rule in file_rules.RULES
+        ],
+    )
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "error classes": error_classes,
     "statuses": statuses,
@@ -237,6 +349,10 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "presets": ready_made,
     "configuration keys": configuration_keys,
     **{f"keys of {block.replace('_', ' ')}": functools.partial(block_keys, block) for block in keys.BLOCKS},
+    "pipeline file keys": pipeline_file_keys,
+    "components of steps": step_components,
+    "families of connections": connection_families,
+    "pipeline file rules": pipeline_file_rules,
     "events": event_list,
     "metrics": metric_list,
 }

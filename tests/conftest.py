@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import logging
 
 import pytest
+from _pytest.logging import LogCaptureHandler
 from hypothesis import settings
 
+from outlast import observe
 from outlast.work.patience import Terms, terms
+from servers.pgbouncer import PgBouncer
 from servers.postgres import Postgres
+from servers.redis import Redis
 
 # The machine may be busy: a slow example is no finding, and the time limit of the test catches a hanging one.
 settings.register_profile("house", deadline=None, print_blob=True)
@@ -32,9 +37,45 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item):
+    """So does what tests have left in caches, now and then: many tests look through all that is not frozen."""
+    item.session.stash[COUNT] = count = item.session.stash.get(COUNT, 0) + 1
+    if count % 100 == 0:
+        gc.collect()
+        gc.freeze()
+
+
+COUNT = pytest.StashKey[int]()
+
+
 def pytest_sessionfinish():
     """Some libraries complain at the end about what nobody has collected."""
     gc.unfreeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc):
+    """Tests with the mark `pooled` also meet PostgreSQL behind PgBouncer."""
+    if metafunc.definition.get_closest_marker("pooled"):
+        for name in {"address", "app"}.intersection(metafunc.fixturenames):
+            backends = pytest.mark.parametrize(name, ["sqlite", "postgres", "pgbouncer"], indirect=True)
+            metafunc.definition.add_marker(backends)
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays():
+    """A test that leaves a listener behind would be heard in others, whose order is random."""
+    before = listeners()
+    yield
+    assert listeners() == before
+
+
+def listeners() -> tuple[object, ...]:
+    """Who hears of what Outlast does in this process."""
+    silent = logging.NullHandler, LogCaptureHandler  # ours, and pytest's own
+    handlers = (one for one in logging.getLogger("outlast").handlers if not isinstance(one, silent))
+    return observe._hooks, observe._watchers, observe.captures.get(), tuple(handlers)
 
 
 @pytest.fixture
@@ -56,3 +97,17 @@ def postgres_server():
 def postgres(postgres_server):
     """The database of the tests that are in no folder."""
     return postgres_server
+
+
+@pytest.fixture(scope="session")
+def pooler(postgres_server):
+    """One PgBouncer in transaction mode in front of it."""
+    with PgBouncer(postgres_server) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server():
+    """One Redis for the programs of other queues."""
+    with Redis() as server:
+        yield server

@@ -6,8 +6,8 @@ Python programs that start at once: processes of their own, forked from one that
 
 It is a `subprocess.Popen` for what takes its arguments, its folder, its environment and its streams as any other program does. To load the
 packages takes ten times longer than most programs of the tests do, and so does taking them apart: a program that has ended well waits for its
-threads, calls what it has registered for its end, frees what is its own, and is gone. Where the interpreter itself matters (its options and
-variables, what it loads, its hashes, its last moments), a test starts a real one.
+threads, calls what it has registered for its end, frees what is its own, and is gone. Of the options of Python it knows -W. Where the interpreter
+itself matters (its other options and its variables, what it loads, its hashes, its last moments), a test starts a real one.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from pathlib import Path
 
 # What the command line, runs over items and stores of both kinds need, with what loads when it is first used.
 LOADED = (
-    "asyncio importlib.readers importlib.resources.readers outlast.app outlast.breaker outlast.breaker.shared "
-    "outlast.cli.arguments outlast.cli.commands outlast.cli.printing outlast.cli.report outlast.cli.targets "
-    "outlast.cli.watch "
+    "asyncio cronsim importlib.readers importlib.resources.readers outlast.app outlast.breaker outlast.breaker.shared "
+    "outlast.cli.arguments outlast.cli.classify outlast.cli.commands outlast.cli.components outlast.cli.connections "
+    "outlast.cli.jobs outlast.cli.letters outlast.cli.printing outlast.cli.report outlast.cli.running outlast.cli.schema "
+    "outlast.cli.spec outlast.cli.targets outlast.cli.watch outlast.cli.worker "
     "outlast.components.arrow outlast.components.datasets outlast.components.lines outlast.components.tables "
-    "outlast.display.snapshot outlast.display.watch outlast.jobs.doors outlast.jobs.queue outlast.limits "
+    "outlast.display.snapshot outlast.display.watch outlast.jobs.doors outlast.jobs.job outlast.jobs.onrecord outlast.jobs.queue "
+    "outlast.jobs.transactions outlast.limits "
     "outlast.pipeline.lifecycle "
-    "outlast.pipeline.record.writer outlast.report.gather outlast.report.story outlast.rows "
+    "outlast.pipeline.record.writer outlast.report.gather outlast.report.stories outlast.rows "
     "outlast.settings.blocks outlast.store.postgres outlast.store.sqlite outlast.testing psycopg "
     "pydantic.plugin._loader pydantic.type_adapter rich.console rich.live rich.markdown rich.syntax rich.traceback "
     "secrets typer typer._adapters typer._click.decorators"
 )
 NURSERY = """
-import atexit, gc, importlib, json, os, runpy, selectors, signal, socket, sys, threading
+import atexit, gc, importlib, json, os, runpy, selectors, signal, socket, sys, threading, warnings
 
 def program(given):
     "What the interpreter does between its start and the program's first line."
@@ -102,6 +104,8 @@ def wait_for_work():
             sys.stderr = sys.__stderr__ = open(
                 2, "w", 1, encoding="utf-8", errors="backslashreplace", newline="\\n", closefd=False
             )
+            sys.warnoptions += given["warnings"]
+            warnings._processoptions(given["warnings"])
             os.chdir(given["cwd"])
             os.environ.clear()
             os.environ.update(given["env"])
@@ -128,11 +132,11 @@ leave(wait_for_work())
 
 
 @functools.cache
-def nursery(options: tuple[str, ...], loaded: str) -> socket.socket:
-    """The door to a process that forks programs which run under these options of Python."""
+def nursery(loaded: str) -> socket.socket:
+    """The door to a process that has loaded these modules and forks programs."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        command = [sys.executable, *options, "-c", NURSERY, str(theirs.fileno()), loaded]
+        command = [sys.executable, "-c", NURSERY, str(theirs.fileno()), loaded]
         process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0
         )
@@ -157,12 +161,13 @@ class Forked(subprocess.Popen):
         begins = 3 if words[1] == "-W" else 1
         request = {
             "args": words[begins:],
+            "warnings": words[2:begins],
             "cwd": str(cwd or Path.cwd()),
             "env": dict(os.environ if env is None else env),
         }
         heard, tell = os.pipe()
         streams = [given if given != -1 else number for number, given in enumerate((stdin, stdout, stderr))]
-        socket.send_fds(nursery(tuple(words[1:begins]), self.loaded), [json.dumps(request).encode()], [*streams, tell])
+        socket.send_fds(nursery(self.loaded), [json.dumps(request).encode()], [*streams, tell])
         os.close(tell)
         self._heard = os.fdopen(heard, "rb", buffering=0)
         self.pid = int(self._said())

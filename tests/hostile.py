@@ -206,6 +206,14 @@ def process():
     return os.getpid()
 
 
+def hang():
+    time.sleep(FOR_EVER)
+
+
+def keep_something():
+    outlast.current().keep("answer", "raw")
+
+
 def hang_first():
     if outlast.current().attempt == 1:
         time.sleep(FOR_EVER)

@@ -52,6 +52,8 @@ AHEAD = 150  # jobs that wait while something strikes, so that workers are busy 
 SHORT = 0.1  # seconds without which any lease is renewed in time
 CHUNK = 50  # that are enqueued at a time
 CONCURRENCY = 16
+TWICE = "to be said twice"
+_TRIES = 20  # for an answer that is to be lost
 NOW = outlast.RetryPolicy(max_attempts=20, initial_delay=0.01, max_delay=0.1)
 
 # Each worker is a fork of a process that has loaded everything.
@@ -119,6 +121,17 @@ def declare(app: outlast.App, folder: Path, log: Log) -> dict[str, Any]:
         return result(n)
 
     @app.job(retry=NOW)
+    async def twice(n: int) -> list[int]:
+        """Fails at first, after a while, and takes long when it is tried again: whoever says once more how it failed finds it running."""
+        log.line("begins")
+        await asyncio.sleep(0.3)
+        if outlast.current().attempt == 1:
+            log.line("raises")
+            raise ConnectionResetError(TWICE)
+        await asyncio.sleep(1.5)
+        return result(n)
+
+    @app.job(retry=NOW)
     async def broken(n: int) -> None:
         log.line("begins")
         await asyncio.sleep(n % 20 / 1000)
@@ -137,8 +150,8 @@ def declare(app: outlast.App, folder: Path, log: Log) -> dict[str, Any]:
 
 
 def kind_of(n: int) -> str:
-    if n % 50 == 9:
-        return "long"
+    if n % 25 == 9:
+        return "long" if n % 50 == 9 else "twice"
     return ("broken", "flaky", "blocking")[n % 10] if n % 10 < 3 else "brief"
 
 
@@ -187,6 +200,7 @@ class Toiler:
         self.stopped_at: float | None = None
         self.stalls: list[tuple[float, float]] = []
         self.had: set[int] = set()  # jobs when it was stopped
+        self.place = 0  # among those that work at a time
 
     @property
     def pid(self) -> int:
@@ -423,7 +437,7 @@ def _check_end(tally: Tally, job: JobNow, attempts: list[Attempt], ran: dict[int
 
 # -- a trial -----------------------------------------------------------------------------------------------------------
 
-KILL, STALL, RESTART, CUT = "kill", "stall", "restart", "cut"
+KILL, STALL, RESTART, CUT, ANSWER = "kill", "stall", "restart", "cut", "answer"
 
 
 @dataclass
@@ -437,7 +451,9 @@ class JobTrial:
     stalls: int = 0
     restarts: int = 0
     cuts: int = 0
+    answers: int = 0  # that are lost: what was committed is said again, and somebody else has the job by then
     ttl: float = FAST
+    most: float = 1500.0  # seconds in which it must be over
     seed: int = 1
     tally: Tally = field(default_factory=Tally)
     seconds: float = 0.0
@@ -449,8 +465,11 @@ class JobTrial:
         with ExitStack() as open_now:
             folder = Path(open_now.enter_context(tempfile.TemporaryDirectory(prefix="outlast-jobs-", dir=memory())))
             server = open_now.enter_context(Postgres()) if self.store == "postgres" else None
-            proxy = open_now.enter_context(Proxy(server.socket)) if server is not None else None
-            trial = _Trial(self, folder, server, proxy)
+            # One for each worker, and one for who enqueues.
+            proxies = [
+                open_now.enter_context(Proxy(server.socket)) for _ in range(self.workers + 1) if server is not None
+            ]
+            trial = _Trial(self, folder, server, proxies)
             open_now.callback(trial.close)
             self.tally = trial.run()
         self.seconds = time.monotonic() - began
@@ -465,18 +484,15 @@ def memory() -> str | None:
 class _Trial:
     """A trial that is being made."""
 
-    def __init__(self, trial: JobTrial, folder: Path, server: Postgres | None, proxy: Proxy | None) -> None:
+    def __init__(self, trial: JobTrial, folder: Path, server: Postgres | None, proxies: list[Proxy]) -> None:
         self._trial = trial
         self._folder = folder
         self._server = server
-        self._proxy = proxy
+        self._proxies = proxies  # the last one is that of who enqueues
         self._dice = random.Random(f"{trial.seed}{trial.store}")
         self._direct = server.dsn if server is not None else f"{folder}/store.db"
-        self._address = self._direct
-        if proxy is not None:
-            self._address = f"postgresql://postgres:@127.0.0.1:{proxy.port}/postgres"
         # What is enqueued goes the way that is cut; what is looked at does not.
-        self._app = outlast.App(APP, store=self._address)
+        self._app = outlast.App(APP, store=self._by(-1))
         self._eye = outlast.App(APP, store=self._direct)
         self._kinds = declare(self._app, folder, Log(folder / "none"))
         self._workers: list[Toiler] = []
@@ -489,10 +505,19 @@ class _Trial:
         self._found: list[tuple[Toiler, str]] = []
         self._changes: list[str] = []
         self._ended_alone: list[str] = []
-        self._read: dict[Path, tuple[int, int, int]] = {}  # of each log: bytes, attempts begun, and jobs
+        self._read: dict[Path, tuple[int, int]] = {}  # of each log: bytes, and attempts begun
+        self._jobs: set[bytes] = set()  # that have been begun
         self._looked = 0.0
         self._stalls = 0
+        self._unanswered = 0
         self._clocks = time.monotonic() - time.time()
+        self._over_at = time.monotonic() + trial.most
+
+    def _by(self, place: int) -> str:
+        """The address of the store for who has this place."""
+        return (
+            f"postgresql://postgres:@127.0.0.1:{self._proxies[place].port}/postgres" if self._proxies else self._direct
+        )
 
     def close(self) -> None:
         for worker in self._all:
@@ -525,9 +550,11 @@ class _Trial:
         """What strikes, and how many attempts are begun before each."""
         trial = self._trial
         strikes = [KILL] * trial.kills + [STALL] * trial.stalls + [RESTART] * trial.restarts + [CUT] * trial.cuts
+        strikes += [ANSWER] * trial.answers
         self._dice.shuffle(strikes)
         # What was ahead may be done while a stall or a restart goes on.
-        last = max(trial.jobs // 4, int(0.9 * trial.jobs) - (2 * trial.stalls + trial.restarts + 1) * AHEAD)
+        rests = 2 * trial.stalls + trial.restarts + trial.answers + 1
+        last = max(trial.jobs // 4, int(0.9 * trial.jobs) - rests * AHEAD)
         places = sorted(self._dice.randrange(last) for _ in strikes)
         return [(place - before, what) for before, place, what in zip([0, *places], places, strikes, strict=False)]
 
@@ -547,6 +574,8 @@ class _Trial:
             now = begun, len(self._ends), len(self._kept)
             if now != before:
                 moved, before = time.monotonic(), now
+            if time.monotonic() > self._over_at:
+                raise RuntimeError(f"it is not over after {self._trial.most:g} s: {now}\n{self._stuck()}")
             if time.monotonic() - moved > HANG:
                 raise RuntimeError(
                     f"nothing happens any more: {now} attempts begun, jobs ended, attempts ended\n{self._stuck()}"
@@ -556,14 +585,15 @@ class _Trial:
     def _begun(self) -> tuple[int, int]:
         """Attempts that have been begun, and jobs. Of each log only what is new is read."""
         for path in self._folder.glob("*.log"):
-            read, begun, different = self._read.get(path, (0, 0, 0))
+            read, begun = self._read.get(path, (0, 0))
             if path.stat().st_size > read:
                 with path.open("rb") as file:
                     file.seek(read)
                     new = file.read()
-                firsts = len(re.findall(rb"begins \d+ 1 ", new))
-                self._read[path] = read + len(new), begun + new.count(b"begins"), different + firsts
-        return sum(begun for _, begun, _ in self._read.values()), sum(jobs for *_, jobs in self._read.values())
+                # By their numbers: who claims a job may be killed before its first attempt begins.
+                self._jobs.update(re.findall(rb"begins (\d+) ", new))
+                self._read[path] = read + len(new), begun + new.count(b"begins")
+        return sum(begun for _, begun in self._read.values()), len(self._jobs)
 
     def _enqueue(self, most: int) -> None:
         """Enqueue up to so many jobs in all. Where no answer comes they are enqueued again: their keys keep them single."""
@@ -591,8 +621,10 @@ class _Trial:
         number = len(self._all)
         # Every second one is of another machine, as far as others can tell.
         host = f"elsewhere-{number}" if number % 2 else ""
-        args = (self._address, APP, str(self._folder), number, self._trial.ttl, CONCURRENCY, host)
+        place = min({*range(self._trial.workers)} - {worker.place for worker in self._workers})
+        args = (self._by(place), APP, str(self._folder), number, self._trial.ttl, CONCURRENCY, host)
         worker = Toiler(number, lambda: args)
+        worker.place = place
         self._all.append(worker)
         self._workers.append(worker)
 
@@ -610,14 +642,17 @@ class _Trial:
     # -- what strikes
 
     def _strike(self, what: str) -> None:
-        if what == STALL:
+        if what in {STALL, ANSWER}:  # both need another worker that goes on
             self._until(lambda: not self._stalled(), feed=False)
+        if what == STALL:
             self._stall()
             return
         if what == KILL:
             self._kill()
         elif what == CUT:
             self._cut()
+        elif what == ANSWER:
+            self._lose_answer()
         else:
             self._restart()
 
@@ -638,11 +673,15 @@ class _Trial:
         worker.had = {job for (job,) in self._fetch(f"select id from outlast_jobs where worker = '{key}'")}
         self._stalls += 1
 
-    def _in_hand(self) -> bool:
-        """Find the workers that have long jobs, each with the key of its lease; whether there are any."""
-        rows = self._fetch("select worker from outlast_jobs where state = 'processing' and kind = 'long'")
+    def _in_hand(self, kind: str = "long", more: str = "1 = 1") -> bool:
+        """Find the workers that have jobs of this kind, each with the key of its lease; whether there are any."""
+        rows = self._fetch(f"select worker from outlast_jobs where state = 'processing' and kind = '{kind}' and {more}")
         busy, leased = {key for (key,) in rows}, self._leased()
-        self._found = [(worker, key) for worker in self._workers if (key := leased.get(worker.pid, "")) in busy]
+        self._found = [
+            (worker, key)
+            for worker in self._workers
+            if (key := leased.get(worker.pid, "")) in busy and worker.stopped_at is None
+        ]
         return bool(self._found)
 
     def _stop(self, worker: Toiler) -> None:
@@ -679,11 +718,36 @@ class _Trial:
         states = [state for (state,) in self._fetch(f"select state from outlast_jobs where {among}")]
         return "processing" in states or {*states} <= {"succeeded", "failed"}
 
+    def _lose_answer(self) -> None:
+        """
+        Lose the answer to a commit of a worker. What it has said is on record: a job has failed, and another worker tries it
+        again. Then its connections are cut, and it says the same once more.
+        """
+        for _ in range(_TRIES):
+            self._until(lambda: self._in_hand("twice", "made = 1"))
+            worker, key = self._dice.choice(self._found)
+            began, proxy = time.monotonic(), self._proxies[worker.place]
+            proxy.hold_back(TWICE.encode(), b"COMMIT\0")
+            mine = (
+                "select 1 from outlast_jobs join outlast_job_attempts on job = id and outlast_job_attempts.worker = "
+                f"'{key}' where kind = 'twice' and state = 'processing' and outlast_jobs.worker <> '{key}'"
+            )
+            before = len(self._fetch(mine))
+            until = began + self._trial.ttl  # it may have said nothing of the kind
+            self._until(lambda: len(self._fetch(mine)) > before or time.monotonic() > until)  # noqa: B023
+            lost = len(self._fetch(mine)) > before
+            proxy.cut()
+            worker.stalls.append((began, time.monotonic()))
+            if lost:
+                self._unanswered += 1
+                return
+        raise RuntimeError(f"no answer could be lost in {_TRIES} tries")
+
     def _cut(self) -> None:
         """Cut all connections: the clients' side, or the server's."""
-        assert self._proxy is not None
         if self._dice.random() < 0.7:
-            self._proxy.cut()
+            for proxy in self._proxies:
+                proxy.cut()
         else:
             with psycopg.connect(self._direct, autocommit=True) as connection:
                 connection.execute(

@@ -9,7 +9,7 @@ What a job does is in files of the folder: it notes when it begins, and waits fo
 from __future__ import annotations
 
 import asyncio
-import ctypes
+import logging
 import os
 import signal
 import subprocess
@@ -20,6 +20,7 @@ from contextvars import copy_context
 from pathlib import Path
 
 import outlast
+from forked import Forked
 from outlast.jobs.doors import made
 from outlast.work.patience import Terms, terms
 
@@ -56,14 +57,6 @@ def jobs(app, folder):
         note("dies")
         os.kill(os.getpid(), signal.SIGKILL)
 
-    @app.job(retry=NOW)
-    def grips(seconds: float) -> str:
-        """Holds the interpreter's lock the first time."""
-        note("grips")
-        if outlast.current().attempt == 1:
-            ctypes.PyDLL(None).usleep(int(seconds * 1e6))
-        return f"by {os.getpid()}"
-
     return app.kinds
 
 
@@ -87,13 +80,27 @@ def laborer(app, folder, *, ttl=20.0, **options):
     """A process of its own that works on the jobs of an app until it is ended."""
     given = [f"{name}={value}" for name, value in options.items()]
     command = [sys.executable, __file__, app.store_url, app.name, str(folder), str(ttl), *given]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = Forked(command, stderr=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def stop(process, database):
+    """
+    Stop it, but not in the middle of a write: then it would hold the whole file of SQLite, as any program does that is
+    stopped there.
+    """
+    stat = Path(f"/proc/{process.pid}/stat")
+    while True:
+        os.kill(process.pid, signal.SIGSTOP)
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it stands still")
+        if database.writable():
+            return
+        os.kill(process.pid, signal.SIGCONT)
 
 
 def outcomes(handle):
@@ -109,8 +116,8 @@ def living(app):
 class Beside:
     """A worker in a thread of this process."""
 
-    def __init__(self, app, **options):
-        self.worker = made(app, (), 8, **({"until_idle": False} | options))
+    def __init__(self, app, *, queues=(), concurrency=8, **options):
+        self.worker = made(app, queues, concurrency, **({"until_idle": False} | options))
         self.result = None
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,))  # with the terms of the test
 
@@ -129,6 +136,7 @@ class Beside:
 def main(store, name, folder, ttl, *options):
     app = outlast.App(name, store=store)
     jobs(app, folder)
+    logging.basicConfig(filename=Path(folder) / "log", level=logging.INFO)
     terms.set(Terms(ttl=float(ttl)))
     given = dict(option.split("=") for option in options)
     app.work(concurrency=int(given.get("concurrency", 8)), until_idle=given.get("until_idle") == "True")

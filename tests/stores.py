@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
+import tempfile
+from contextlib import closing
 from itertools import count
+from pathlib import Path
 
 import psycopg
 
+from outlast.store import open_store
 from outlast.store.records import AttemptRow, Changes, DeadLetterRow, ItemRow, StageMark
 
 START = 1_800_000_000_000_000  # microseconds: in January 2027
@@ -14,10 +19,31 @@ STAGES = (StageMark("parse"), StageMark("label", "2", checkpoint=True))
 TABLES = tuple(
     f"outlast_{name}"
     for name in (
-        "runs shards progress items attempts checkpoints dead_letters replays events states leases jobs job_attempts queues"
+        "runs shards progress items attempts checkpoints dead_letters replays events states leases jobs job_attempts queues schedules "
+        "workers steps artifacts idempotency unique_keys"
     ).split()
 )
 _numbers = count(1)
+
+
+@functools.cache
+def _blank() -> bytes:
+    """A new store of SQLite with nothing in it, as a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "blank.db")
+        open_store(str(path)).close()
+        return path.read_bytes()
+
+
+def prepared(path: Path) -> str:
+    """
+    The address of a new store of SQLite with nothing in it. It is a copy, with an identity of its own: to make one, step by
+    step, takes longer than most tests do.
+    """
+    path.write_bytes(_blank())
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("update outlast_store set id = lower(hex(randomblob(32)))")
+    return str(path)
 
 
 def started(store, run_key="today", *, pipeline="reviews", owner="first", ttl=600.0):
@@ -26,6 +52,16 @@ def started(store, run_key="today", *, pipeline="reviews", owner="first", ttl=60
     lease = store.take_run(run.number, 0, owner, ttl)
     assert lease is not None
     return run, lease
+
+
+def address_of(store, *, name=None):
+    """Where a store is; with a name, that of another database of the same server."""
+    database = store._database
+    if database.name == "sqlite":
+        return f"sqlite:///{database.path}"
+    known = database._settings
+    port = f"&port={known['port']}" if "port" in known else ""
+    return f"postgresql://{known['user']}:@/{name or known['dbname']}?host={known['host']}{port}"
 
 
 def left_running(store):
@@ -116,8 +152,8 @@ class Brittle:
         self._connection = connection
         self._plan = plan
 
-    def execute(self, statement, *parameters):
-        return self._plan.around(lambda: self._connection.execute(statement, *parameters))
+    def execute(self, statement, *parameters, **how):
+        return self._plan.around(lambda: self._connection.execute(statement, *parameters, **how))
 
     def cursor(self):
         self._plan.around(lambda: None)
@@ -138,8 +174,7 @@ class Plan:
         self.seen = 0
         connect = database.connect
         monkeypatch.setattr(database, "connect", lambda **given: Brittle(connect(**given), self))
-        database._many.close()
-        database._batches.close()
+        database._disconnect()
 
     def fail(self, at, *, after=False):
         self.at, self.after, self.seen = at, after, 0

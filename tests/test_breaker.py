@@ -566,7 +566,7 @@ def test_probes_that_all_hang_keep_the_circuit_open_until_one_is_given_up():
         breaker = make(half_open_requests=1, reset_timeout=0.1)
         trip(breaker)
         time.advance(0.1)
-        await Held.start(breaker)
+        held = await Held.start(breaker)
         breaker.reset()
         trip(breaker)
         time.advance(0.1)
@@ -578,6 +578,7 @@ def test_probes_that_all_hang_keep_the_circuit_open_until_one_is_given_up():
         time.advance(10)
         assert breaker.call(succeed) == "fine"
         assert breaker.state is CLOSED
+        await held.cancel()  # it was under way all the time
 
     with virtual_time() as time:
         asyncio.run(main(time))

@@ -392,6 +392,7 @@ def test_event_of_a_retry():
         "pipeline": None,
         "step_id": "fetch",
         "job_id": None,
+        "job_kind": None,
         "item_id": None,
         "attempt": 1,
         "max_attempts": 3,

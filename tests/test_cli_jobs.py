@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -12,10 +12,17 @@ from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
+from rich.cells import cell_len
 
 from job_rows import end, finished, worker
 from outlast.cli.arguments import _Wrong, typed
+from outlast.cli.jobs import _FIGURES
+from outlast.cli.output import print_full_rows
+from outlast.observe.figures import JobFigures
 from outlast.store import open_store
+from outlast.store.codec import Codec
+from outlast.store.steps import NewArtifact, NewStep
+from outlast.work.leases import this_user
 from shells import Shell
 from stores import letter as dead_letter
 from tables import table
@@ -290,12 +297,31 @@ def test_a_queued_job_says_when_it_runs_and_what_it_waits_for(shell):
     done = shell("jobs show 1")
     assert re.search(r"^next run     \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, in (59 min|1 h)", done.stdout, re.MULTILINE)
     assert done.stderr.splitlines() == [
-        "The queue default is paused. Resume it: outlast jobs resume default",
-        "No worker is running.",
+        "Resume it: outlast jobs resume default",
+        "Start one: outlast worker TARGET",
         "To end it: outlast jobs cancel 1",
     ]
+    assert "waits        The queue default is paused. No worker is running." in done.stdout.splitlines()
     assert shell("jobs resume default").returncode == 0
     assert shell.json("jobs show 1")["waits_for"] == ["No worker is running."]
+    shell("enqueue jobs.py:process_report --arg file_id=f-1")
+    assert re.search(
+        r"^next run     .* UTC, due$", shell("jobs show 2").stdout, re.MULTILINE
+    )  # not now: nobody takes it
+    with store_of(shell) as store:
+        worker(store, "db-1/x:4711:y")
+        done = shell("jobs show 2").stdout
+        assert re.search(r"^next run     .* UTC, now$", done, re.MULTILINE)
+        assert not re.search("^waits ", done, re.MULTILINE)
+
+
+def test_that_values_are_masked_is_said_where_something_is(shell):
+    """Else it would be two lines that say nothing."""
+    shell("enqueue jobs.py:process_report --arg file_id=f-1")
+    shell("enqueue jobs.py:process_report --arg file_id=f-1 --arg password=hunter2")
+    assert "arguments" in shell("jobs show 1").stdout.splitlines()
+    assert "arguments (masked; --reveal shows it as it is)" in shell("jobs show 2").stdout.splitlines()
+    assert "arguments" in shell("jobs show 2 --reveal").stdout.splitlines()
 
 
 def test_a_job_that_runs_is_shown_with_its_worker(shell):
@@ -316,7 +342,7 @@ def test_a_job_that_runs_is_shown_with_its_worker(shell):
 @table(
     ("line", "said"),
     [
-        ("jobs show 77", "There is no job 77. Those there are: outlast jobs list"),
+        ("jobs show 77", "There is no job 77 in this store."),
         ("jobs show x", "expected the id of a job, a number such as 17, got: 'x'."),
         ("jobs requeue 1 x 0", "expected the id of a job, a number such as 17, got: 'x'."),
         (
@@ -380,22 +406,41 @@ def test_queues_are_counted_paused_and_resumed(everywhere):
     shell = everywhere
     shell("enqueue jobs.py:process_report --arg file_id=f-1")
     shell("enqueue jobs.py:send --arg 'order={\"id\": 5}' --delay 1h")
-    done = shell("jobs pause mail mial")
+    refused = shell("jobs pause mail mial")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.splitlines() == [
+        "No job was ever in the queue 'mial'. Did you mean 'mail'?",
+        "Nothing was paused. To pause it before its first job, add --force.",
+    ]
+    assert not any(queue["paused"] for queue in shell.json("jobs stats")["queues"])
+    done = shell("jobs pause mail mial --force")
     assert (done.returncode, done.stdout) == (0, "Paused mail, mial.\n")
     assert done.stderr.splitlines() == [
         "No job was ever in the queue 'mial'. Did you mean 'mail'?",
         "To go on: outlast jobs resume mail mial",
     ]
-    assert shell("jobs resume mial").returncode == 0
-    default, mail = shell.json("jobs stats")
+    assert shell("jobs resume mial").stdout == "Resumed mial.\n"
+    refused = shell("jobs resume mail mial")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.splitlines() == [
+        "No job was ever in the queue 'mial'. Did you mean 'mail'?",
+        "Nothing was resumed.",
+    ]
+    done = shell("jobs resume default")
+    assert (done.returncode, done.stdout) == (0, "default was not paused: nothing was done.\n")
+    assert shell("jobs pause default mail").stdout == "Paused default.\nmail is paused already: nothing was done.\n"
+    assert shell.json("jobs resume default default") == [{"queue": "default", "paused": False, "changed": True}] * 2
+    assert shell.json("jobs resume default") == [{"queue": "default", "paused": False, "changed": False}]
+    default, mail = shell.json("jobs stats")["queues"]
     assert default.pop("oldest_wait") > 0
     assert default == {"queue": "default", "queued": 1, "scheduled": 0, "processing": 0, "paused": False}
     assert mail == {"queue": "mail", "queued": 0, "scheduled": 1, "processing": 0, "paused": True, "oldest_wait": None}
     shown = shell("jobs stats")
-    assert [line.split()[:4] for line in shown.stdout.splitlines()[1:]] == [
+    assert [line.split()[:4] for line in shown.stdout.splitlines()[1:3]] == [
         ["default", "1", "0", "0"],
         ["mail", "0", "1", "0"],
     ]
+    assert shown.stdout.splitlines()[3:] == ["", "No job has ended in the last 24 h."]
     assert shown.stderr.splitlines() == [
         "To go on: outlast jobs resume mail",
         "No worker is running. Start one: outlast worker TARGET",
@@ -416,7 +461,7 @@ def test_the_dead_letter_of_a_job_reads_as_one(everywhere):
     said = done.stdout.splitlines()
     assert f"job          {id_} (process_report), failed in the queue default" in said
     assert said.count("  attempt 1 failed: VendorError: no answer") == 1
-    assert "payload, its arguments (masked; --reveal prints it as it is)" in said
+    assert "payload, its arguments (masked; --reveal shows it as it is)" in said
     assert not [line for line in said if line.startswith(("run ", "item "))]
     assert done.stderr.splitlines() == [
         f"Send it again: outlast dlq replay {letter}",
@@ -430,18 +475,98 @@ def test_the_dead_letter_of_a_job_is_edited_replayed_and_put_away(everywhere):
     shell = everywhere
     id_, letter = one_failed(shell)
     done = shell(f'dlq edit {letter} --payload \'{{"file_id": "f-2"}}\' --reason typo')
-    assert (done.returncode, done.stderr) == (0, f"Send it again: outlast dlq replay {letter}\n")
+    assert (done.returncode, done.stderr.splitlines()) == (
+        0,
+        [
+            "Whether these arguments fit process_report is checked when a worker runs it: only that has its code.",
+            f"Send it again: outlast dlq replay {letter}",
+        ],
+    )
     done = shell(f"dlq replay {letter}")
     assert (done.returncode, done.stdout) == (0, "1 job requeued.\n")
     assert done.stderr == "No worker is running. Start one: outlast worker TARGET\n"
     shown = shell.json(f"jobs show {id_}")
     assert (shown["status"], shown["arguments"]) == ("queued", {"file_id": "f-2"})
+    edited, requeued = shown["changes"]
+    assert (edited["change"], edited["reason"], edited["by"]) == ("edited", "typo", requeued["by"])
+    assert (requeued["change"], requeued["reason"]) == ("requeued", "its dead letter was replayed")
+    told = rf"^edited {{6,7}}\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC by {re.escape(this_user())}: typo$"
+    assert re.search(told, shell(f"jobs show {id_}").stdout, re.MULTILINE)
+    assert re.search(told, shell(f"dlq show {letter}").stdout, re.MULTILINE)
     assert shell.json("dlq list --status replaying")[0]["item_key"] == id_
     done = shell(f"dlq replay {letter}")
     assert (done.returncode, "is replaying" in done.stderr) == (2, True)
     other, put_away = one_failed(shell, "enqueue jobs.py:process_report --arg file_id=f-9 --priority 9")
     assert shell(f"dlq archive {put_away} --reason 'not wanted'").stdout == "Archived 1.\n"
     assert shell.json(f"jobs show {other}")["status"] == "failed"
+
+
+def test_stats_say_how_jobs_did(everywhere):
+    """S1-22, S1-23: from what is on record, in a table and as a document."""
+    shell = everywhere
+    one_failed(shell)
+    document = shell.json("jobs stats --window 2h")
+    assert (document["queues"], document["window"]) == ([], 7200)
+    (figures,) = document["figures"]
+    assert figures.pop("mean_time_to_success") is None
+    assert figures == {
+        "kind": "process_report", "queue": "default", "succeeded": 0, "failed": 1, "cancelled": 0, "attempts": 2,
+        "retry_rate": 1.0, "failure_rate": 1.0, "schema_failure_share": 0.0, "retry_amplification": 2.0, "artifacts": 0,
+    }  # fmt: skip
+    lines = shell("jobs stats").stdout.splitlines()
+    assert lines[:3] == ["No queue has jobs that are not over, and none is paused.", "", "Ended in the last 24 h:"]
+    names = [name.replace("\n", " ").replace(" ", "_") for name in _FIGURES]
+    assert sorted(names) == sorted(field.name for field in fields(JobFigures) if field.name != "attempts")
+    wide = shell("jobs stats", COLUMNS="160").stdout.splitlines()
+    shown = [name for name in names if name not in {"mean_time_to_success", "artifacts"}]  # which are empty
+    assert sorted(" ".join(wide[3:5]).split()) == sorted(" ".join(shown).replace("_", " ").split())
+    narrow = shell("jobs stats", COLUMNS="60").stdout.splitlines()
+    assert narrow[-2:] == ["    schema failure share 0.0 %", "    retry amplification 2.00"]
+    assert wide[5].split() == [
+        "process_report",
+        "default",
+        "0",
+        "1",
+        "0",
+        "100.0",
+        "%",
+        "100.0",
+        "%",
+        "0.0",
+        "%",
+        "2.00",
+    ]
+    for wrong in ("0", "soon"):
+        done = shell(f"jobs stats --window {wrong}")
+        assert (done.returncode, "expected --window to be" in done.stderr) == (2, True)
+
+
+def test_a_result_that_could_not_be_stored_is_no_text_that_was_returned(shell):
+    """Why there is none is told as such, also in JSON."""
+    shell("enqueue jobs.py:process_report --arg file_id=f-1")
+    with store_of(shell) as store:
+        lease = worker(store)
+        (job,) = store.turn(lease, [], {"default": 1}, KINDS).claimed
+        assert (
+            finished(store, lease, end(job, result=Codec().encode({"unstored": "it holds a value of type lock."})))
+            == ()
+        )
+    assert "result       not stored: it holds a value of type lock." in shell("jobs show 1").stdout.splitlines()
+    shown = shell.json("jobs show 1")
+    assert (shown["result"], shown["result_not_stored"]) == (None, "it holds a value of type lock.")
+
+
+def test_a_job_is_put_back_from_the_start(everywhere):
+    """The steps that it has done are forgotten, and `jobs show` proposes it where there are some."""
+    shell = everywhere
+    id_, _ = one_failed(shell)
+    assert "--from-start" not in shell(f"jobs show {id_}").stderr
+    done = shell(f"jobs requeue {id_} --from-start --reason 'mended the row'")
+    assert done.stdout == f"job {id_}: back in the queue; all of its steps are done again\n"
+    assert [(one["change"], one["reason"]) for one in shell.json(f"jobs show {id_}")["changes"]] == [
+        ("forgot steps", "mended the row"),
+        ("requeued", "mended the row"),
+    ]
 
 
 def test_documents_are_json_whatever_is_in_them(shell):
@@ -452,9 +577,311 @@ def test_documents_are_json_whatever_is_in_them(shell):
         f"jobs show {id_}",
         "jobs stats",
         "jobs workers",
+        "jobs schedules",
         f"dlq show {letter}",
         f"jobs requeue {id_}",
     ):
         done = shell(f"{line} --json")
         assert (done.returncode, done.stderr) == (0, ""), line
         json.loads(done.stdout)
+
+
+def test_a_job_is_found_by_its_number_in_a_store_of_several_apps(shell):
+    """Numbers are not used twice in a store; where they are of several apps, the app must be said."""
+    (shell.folder / "other.py").write_text("import outlast\napp = outlast.App('other')\n@app.job\ndef other(): ...\n")
+    one = shell.json("enqueue jobs.py:process_report --arg file_id=f-1")["id"]
+    two = shell.json("enqueue other.py:other")["id"]
+    assert [shell.json(f"jobs show {id_}")["kind"] for id_ in (one, two)] == ["process_report", "other"]
+    (end,) = [line for line in shell(f"jobs show {two}").stderr.splitlines() if line.startswith("To end it")]
+    assert end == f"To end it: outlast jobs cancel {two} --app other"
+    assert shell(end.partition("outlast ")[2]).stdout == f"job {two}: cancelled\n"
+    assert shell(f"jobs requeue {two}").stdout == f"job {two}: back in the queue\n"
+    done = shell("jobs show 77")
+    assert (done.returncode, done.stderr) == (2, "There is no job 77 in this store.\n")
+    done = shell(f"jobs show {two} --app shop")
+    assert (done.returncode, done.stderr) == (2, f"There is no job {two} of the app 'shop': it is one of 'other'.\n")
+    done = shell("jobs cancel 77")
+    assert (done.returncode, done.stdout) == (1, "job 77: nothing was done: there is no such job.\n")
+    for line, about in (
+        ("pause default", "a queue of jobs"),
+        (f"cancel {one}", "jobs"),
+        ("cancel 1 --app shop", "jobs"),
+    ):
+        done = shell(line)
+        command = " ".join(line.split()[:2])
+        said = f"This command is about runs. About {about}: outlast jobs {command}"
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (2, said)
+    done = shell(f"jobs cancel {one} {two}")
+    assert (done.returncode, "These jobs are of more than one." in done.stderr) == (2, True)
+    assert shell("jobs show 99").returncode == 2
+
+
+def test_hints_are_commands_that_work_when_they_are_copied(shell):
+    """With the store and the app that were named, and those that the store needs."""
+    where = "--store sqlite:///elsewhere.db"
+    id_ = shell.json(f"enqueue jobs.py:process_report --arg file_id=f-1 {where}")["id"]
+    done = shell(f"jobs pause default {where} --app shop")
+    (hint,) = done.stderr.splitlines()
+    assert hint == f"To go on: outlast jobs resume default {where} --app shop"
+    assert shell(hint.partition("outlast ")[2]).returncode == 0
+    assert shell(f"jobs stats {where}").stderr == (f"No worker is running. Start one: outlast worker TARGET {where}\n")
+    assert shell(f"jobs workers {where} --app shop").stdout == (
+        f"No worker is running. Start one: outlast worker TARGET {where}\n"
+    )
+    shown = shell(f"jobs show {id_} {where} --app shop").stderr.splitlines()
+    assert f"To end it: outlast jobs cancel {id_} {where} --app shop" in shown
+
+
+def test_steps_and_artifacts_of_a_job(everywhere):
+    """Names and sizes in `show`; what was kept is printed masked, as it is with --reveal, and written to a file."""
+    shell = everywhere
+    shell("enqueue jobs.py:process_report --arg file_id=f-1")
+    text = 'answer: {"password": "hunter2hunter2"}'
+    with store_of(shell) as store:
+        lease = worker(store)
+        (job,) = store.turn(lease, [], {"default": 1}, KINDS).claimed
+        codec = Codec()
+        rows = [
+            NewStep(job.id, job.token, 1, "ask", "a", "p", codec.encode({"value": 1})),
+            NewArtifact(job.id, job.token, 1, "answer", codec.encode(text), len(text), cut=False),
+            NewArtifact(job.id, job.token, 1, "image", codec.encode(b"\xff\0"), 2_000_000, cut=True),
+        ]
+        assert store.put_results(rows, lease) == [True] * 3
+    shown = shell("jobs show 1")
+    assert re.search(r"^ask +1 ", shown.stdout, re.MULTILINE)
+    assert re.search(r"^answer +1 +38 ", shown.stdout, re.MULTILINE)
+    assert re.search(r"^image +1 +2,000,000, cut ", shown.stdout, re.MULTILINE)
+    assert "hunter2" not in shown.stdout
+    assert "What it has kept: outlast jobs artifact 1 image" in shown.stderr
+    document = shell.json("jobs show 1")
+    assert [(step["name"], step["attempt"]) for step in document["steps"]] == [("ask", 1)]
+    assert [(kept["name"], kept["size"], kept["cut"]) for kept in document["artifacts"]] == [
+        ("answer", 38, False),
+        ("image", 2_000_000, True),
+    ]
+    assert "hunter2" not in shell("jobs artifact 1 answer").stdout
+    assert shell("jobs artifact 1 answer --attempt 1 --reveal").stdout.strip() == text
+    refused = shell("jobs artifact 1 image")
+    assert (refused.returncode, "Write them to a file with --output" in refused.stderr) == (2, True)
+    assert shell("jobs artifact 1 image --output image.bin").stdout == "Wrote 2 bytes to image.bin.\n"
+    assert (shell.folder / "image.bin").read_bytes() == b"\xff\0"
+    unknown = shell("jobs artifact 1 answr")
+    assert (unknown.returncode, "Did you mean 'answer'?" in unknown.stderr) == (2, True)
+    assert "in attempt 2" in shell("jobs artifact 1 answer --attempt 2").stderr
+    with store_of(shell) as store:
+        assert finished(store, lease, end(job, "failed")) == ()
+    proposed = "To do its steps again, too: outlast jobs requeue 1 --from-start"
+    assert proposed in shell("jobs show 1").stderr.splitlines()
+
+
+# --- an app that names its own store ---
+
+OWN = """
+import outlast
+
+app = outlast.App("shop", store="sqlite:///shop.db")
+
+@app.job
+def pay(zeta: str, alpha: int = 1, mid: str = "") -> None:
+    outlast.current().keep("answer", "raw text")
+    raise outlast.PermanentFailure("refused " * 60)
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A program whose app names its own store."""
+    return Shell(tmp_path, {"shop.py": OWN})
+
+
+def hinted(done, beginning):
+    """The command of a hint, without the name of the program."""
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith(beginning)]
+    return line.partition("outlast ")[2]
+
+
+def test_hints_name_the_store_that_an_app_names_itself(own):
+    """Each is a command that works when it is copied; the worker is loaded with its store, and needs no option."""
+    done = own("enqueue shop.py:pay --arg zeta=z")
+    assert hinted(done, "Look at it") == "jobs show 1 --store sqlite:///shop.db"
+    assert "No worker is running. Start one: outlast worker shop.py" in done.stderr.splitlines()
+    assert own(hinted(done, "Look at it")).returncode == 0
+    worked = own("worker shop.py --until-idle")
+    for beginning in ("Which have failed", "As a few problems"):
+        found = own(hinted(worked, beginning))
+        assert (found.returncode, "pay" in found.stdout) == (0, True)
+    letter = own.json("dlq list --store shop.db")[0]["id"][:12]
+    shown = own(f"dlq show {letter} --store shop.db")
+    assert "kept         answer, 8 bytes, by attempt 1" in shown.stdout.splitlines()
+    assert own(hinted(shown, "What it has kept")).stdout == "raw text\n"
+
+
+def test_no_option_is_hinted_where_the_command_finds_the_store(own):
+    """The environment names the same file, in another spelling."""
+    done = own("enqueue shop.py:pay --arg zeta=z", OUTLAST_STORE=str(own.folder / "shop.db"))
+    assert hinted(done, "Look at it") == "jobs show 1"
+    assert "OUTLAST_STORE" not in done.stderr
+
+
+@pytest.mark.parametrize("line", ["enqueue shop.py:pay --arg zeta=z", "worker shop.py --until-idle"])
+def test_an_environment_that_names_another_store_than_the_app_is_told(own, line):
+    """It is not used, and that is no secret."""
+    done = own(line, OUTLAST_STORE="postgresql://ann:hunter2@db/shop")
+    assert done.returncode == 0
+    target = line.split()[1]
+    assert (
+        f"{target} says itself where its jobs are kept: OUTLAST_STORE, which says otherwise, is not used."
+        in done.stderr.splitlines()
+    )
+    assert "hunter2" not in done.stderr
+
+
+def test_a_password_is_not_hinted_and_the_way_out_is_told(tmp_path, postgres_server):
+    """The command needs it: the person has it."""
+    address = re.sub("//([^:@/]*)(:[^@]*)?@", r"//\1:hunter2@", postgres_server.database("jobs_hidden").dsn)
+    assert "hunter2" in address
+    shell = Shell(tmp_path, {"shop.py": OWN.replace("sqlite:///shop.db", address)})
+    done = shell("enqueue shop.py:pay --arg zeta=z")
+    assert (done.returncode, "hunter2" in done.stderr) == (0, False), done.stderr
+    assert "--store" in hinted(done, "Look at it")
+    assert done.stderr.splitlines()[-1] == (
+        "The password of the store is not shown: write it instead of ***, or set OUTLAST_STORE to the whole address."
+    )
+
+
+def test_a_store_that_cannot_be_reached_is_told_with_the_way_out(own):
+    """The driver's lines become sentences."""
+    done = own("jobs list --store postgresql://ann@127.0.0.1:1/shop")
+    assert done.returncode == 1
+    assert done.stderr.startswith("the store 'shop' on 127.0.0.1 failed: connection failed: ")
+    assert done.stderr.endswith(
+        "Connection refused. Is the server running on that host and accepting TCP/IP connections? "
+        "If it is not the right one: --store or OUTLAST_STORE.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "way"),
+    [(OWN, "shop.py:pay names it."), (OWN.replace("sqlite:///shop.db", ""), "--store or OUTLAST_STORE.")],
+)
+def test_an_enqueue_into_a_store_that_cannot_be_reached_has_the_way_out(tmp_path, code, way):
+    """Which is the app itself, if that names its store."""
+    away = "postgresql://ann@127.0.0.1:1/shop"
+    code = code.replace("sqlite:///shop.db", away).replace(', store=""', "")
+    done = Shell(tmp_path, {"shop.py": code})(
+        "enqueue shop.py:pay --arg zeta=z", OUTLAST_STORE="" if away in code else away
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"TCP/IP connections? If it is not the right one: {way}\n")
+
+
+def test_where_no_store_is_the_folder_and_jobs_are_named(own):
+    """A person who enqueues in one folder and looks in another sees why."""
+    done = own("jobs show 1")
+    assert done.returncode == 2
+    first, second, third = done.stderr.splitlines()
+    assert first == f"There is no store at sqlite:///.outlast/outlast.db in {own.folder}: nothing has run here yet."
+    assert "outlast enqueue" in second
+    assert "outlast worker" in second
+    assert "--store or OUTLAST_STORE" in third
+
+
+def test_arguments_are_shown_in_the_order_of_the_function(own):
+    """However they were given."""
+    own("enqueue shop.py:pay --arg mid=m --arg alpha=2 --arg-json zeta='\"z\"'")
+    assert list(own.json("jobs show 1 --store shop.db")["arguments"]) == ["zeta", "alpha", "mid"]
+
+
+LONG = r"""
+import outlast
+
+app = outlast.App("shop")
+
+
+@app.job(retry=outlast.RetryPolicy(delays=[0]))
+def pay(order: str) -> None:
+    number = outlast.current().attempt
+    raise ConnectionResetError(f"first{number} \x1b[2J\nHTTP Error 422: " + "see https://example.org/errors?a=1 頁 " * 4 + "x" * 60 + f" last{number}")
+"""
+
+
+@pytest.fixture(scope="module")
+def long_errors(tmp_path_factory):
+    """A job that has failed in two attempts, each with a long message of its own, and its dead letter."""
+    shell = Shell(tmp_path_factory.mktemp("long"), {"shop.py": LONG})
+    assert shell("enqueue shop.py:pay --arg order=a").returncode == 0
+    shell("worker shop.py --until-idle")
+    return shell
+
+
+@table(
+    ("line", "told"),
+    [
+        (
+            "jobs show 1",
+            "attempt outcome started took then error failed due no other: exhausted first1 last1 first2 last2",
+        ),
+        ("jobs list", "job kind queue status attempts ended error pay default failed 2 first2 last2"),
+        ("dlq list --status all", "id pipeline stage item status attempts last attempt error (job) open first2 last2"),
+        ("dlq groups", "count share group stage error class last seen message 100 % first2 last2"),
+        ("dlq show LETTER", "attempt 1 failed attempt 2 failed first1 last1 first2 last2"),
+    ],
+)
+def test_nothing_is_cut_or_left_out_in_a_narrow_terminal(long_errors, line, told):
+    """Every column is there or beneath its row, every error is whole, and no row is wider than the terminal."""
+    line = line.replace("LETTER", long_errors.json("dlq list")[0]["id"])
+    piped = long_errors(line).stdout
+    whole = piped.split()
+    for width in (40, 60, 80, 120):
+        said = long_errors(line, COLUMNS=str(width)).stdout
+        assert "…" not in said
+        assert not set(told.split()) - set(said.split()), width
+        assert said.count("x") >= piped.count("x") > 60  # a word that is wider than the terminal is broken, not cut
+        assert sum(word.startswith("last") for word in said.split()) == sum(word.startswith("last") for word in whole)
+        rows = said[said.index("\n\n") :] if line == "jobs show 1" else "" if line.startswith("dlq show") else said
+        assert max(map(cell_len, rows.splitlines()), default=0) <= width
+
+
+def test_a_row_that_cannot_fit_becomes_a_block(capsys, monkeypatch):
+    """A name of a kind may be longer than the terminal is wide."""
+    monkeypatch.setenv("COLUMNS", "30")
+    print_full_rows(
+        ("kind", "retry\nrate", "queue"), [("k" * 40, "1.0 %", "mail"), ("pay", None, "q" * 40)], below=("queue",)
+    )
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "k" * 30,
+        "k" * 10,
+        "    retry rate  1.0 %",
+        "    queue       mail",
+        "",
+        "pay",
+        "    queue  " + "q" * 19,
+        "           " + "q" * 19,
+        "           qq",
+    ]
+
+
+def test_a_pipe_gets_one_line_for_each_row(long_errors):
+    """A program may read it line by line: nothing is cut there, either."""
+    said = long_errors("jobs show 1").stdout.splitlines()
+    heading, first, second = said[said.index("") + 1 :][:3]
+    assert heading.split() == ["attempt", "outcome", "started", "took", "then", "error"]
+    assert re.search(r"^ +1  failed .* connection_reset: first1 .*last1$", first)
+    assert re.search(r"^ +2  failed .* no other: exhausted +connection_reset: first2 .*last2$", second)
+    heading, row = long_errors("jobs list").stdout.splitlines()
+    assert heading.split() == ["job", "kind", "queue", "status", "attempts", "ended", "error"]
+    assert row.endswith("last2")
+
+
+def test_an_edited_payload_that_does_not_fit_is_told_as_such(own):
+    """The name of the error is no internal one, the nearest name is given, and editing again is the first advice."""
+    own("enqueue shop.py:pay --arg zeta=z")
+    own("worker shop.py --until-idle")
+    letter = own.json("dlq list --store shop.db")[0]["id"]
+    own(f'dlq edit {letter} --store shop.db --reason typo --payload \'{{"zetta": "z"}}\'')
+    own(f"dlq replay {letter} --store shop.db")
+    own("worker shop.py --until-idle")
+    shown = own.json("jobs show 1 --store shop.db")
+    assert (shown["error_type"], shown["error_class"]) == ("JobArgumentsError", "validation_error")
+    assert "Did you mean 'zeta'?" in shown["error"]
+    assert "If they were edited, edit them again with outlast dlq edit." in shown["error"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 import outlast
-from outlast.cli import app as command_line
+from outlast.cli.commands import command_line
 from outlast.store.records import EventRow, StageMark
 from outlast.testing import virtual_time
 
@@ -94,7 +94,7 @@ def filled(store_url):
 def printed(line, store_url, letter):
     words = line.replace("ID", letter).split()
     env = {"COLUMNS": "1000", "OUTLAST_STORE": store_url, "NO_COLOR": "1"}
-    done = CliRunner().invoke(command_line, words, env=env)
+    done = CliRunner().invoke(command_line(words), words, env=env)
     shown = done.output
     if words[-1] == "--json" and done.exit_code == 0:
         found = json.loads(shown)

@@ -7,17 +7,25 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
+import urllib.request
 from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
 import forked
+import outlast
 from labor import wait_until
+from outlast.cli.worker import _ending, _Watched
+from outlast.display.watch import Lines
 from outlast.display.worker import WorkerNow, lines, picture
+from outlast.jobs.worker import WorkerView
+from outlast.store import open_store
 from servers.proxy import Proxy
 from shells import Shell
+from stores import sql
 from tables import table
 from terminal import Terminal
 
@@ -63,6 +71,21 @@ def late() -> str:
 def block() -> None:
     print("blocking", flush=True)
     threading.Event().wait()
+
+
+@app.job
+async def ignore() -> None:
+    print("ignoring", flush=True)
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+@app.job
+async def elsewhere() -> None:
+    await asyncio.to_thread(lambda: (print("elsewhere", flush=True), threading.Event().wait()))
 """
 
 
@@ -96,10 +119,11 @@ def test_a_worker_does_what_is_due_and_says_what_it_came_to(everywhere):
     done = shell("worker jobs.py:app --until-idle")
     assert done.returncode == 0
     said = done.stdout.splitlines()
-    assert said[:2] == ["1 succeeded   1 failed   0 requeued", "Idle: nothing is due."]
+    assert said[:2] == ["1 succeeded   1 failed   0 requeued", "Idle: nothing is due. 1 job has failed for good."]
     assert re.fullmatch(r"1 job is due later, the first at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.", said[2])
     first, *_, problems, groups = done.stderr.splitlines()
-    assert first == "Worker of shop: block, double, late, read, send, wait; every queue; 64 at a time. Ctrl-C ends it."
+    kinds = "block, double, elsewhere, ignore, late, read, send, wait"
+    assert first == f"Worker of shop: {kinds}; every queue; 64 at a time. Ctrl-C ends it."
     assert f"ERROR job {sent} (send) failed after attempt 1 of 1 with ValueError" in done.stderr
     assert problems == "Which have failed: outlast jobs list --status failed"
     assert groups == "As a few problems: outlast dlq groups"
@@ -110,6 +134,37 @@ def test_a_worker_does_what_is_due_and_says_what_it_came_to(everywhere):
     assert (
         shell.json(f"jobs show {sent}")["history"][0]["stop_reason"] == shell.json(f"jobs show {sent}")["stop_reason"]
     )
+
+
+def test_where_a_job_failed_is_in_the_log_and_in_what_is_shown(everywhere):
+    """The place beside the attempts, all of it on demand, with files of this folder by the names that they have here."""
+    shell = everywhere
+    sent = enqueue(shell, "send --arg to=ann")
+    done = shell("worker jobs.py:app --until-idle")
+    line = 1 + next(
+        n for n, text in enumerate((shell.folder / "jobs.py").read_text().splitlines()) if "ValueError" in text
+    )
+    (frame,) = [text for text in done.stderr.splitlines() if text.startswith("  File ")]
+    assert frame == f'  File "jobs.py", line {line}, in send'
+    place = f"raised       jobs.py:{line} in send (attempt 1)"
+    shown = shell(f"jobs show {sent}")
+    assert place in shown.stdout.splitlines()
+    assert "Traceback" not in shown.stdout
+    (command,) = [text for text in shown.stderr.splitlines() if text.endswith("--traceback")]
+    assert command == f"How it came to that place: outlast jobs show {sent} --traceback"
+    whole = shell(f"jobs show {sent} --traceback").stdout
+    assert f"\nattempt 1\nTraceback (most recent call last):\n{frame}\n" in whole
+    (attempt,) = shell.json(f"jobs show {sent}")["history"]
+    assert attempt["place"] == f"{shell.folder}/jobs.py:{line} in send"
+    assert attempt["traceback"].splitlines()[1] == f'  File "{shell.folder}/jobs.py", line {line}, in send'
+    letter = shell.json(f"jobs show {sent}")["dead_letter"]
+    told = shell(f"dlq show {letter}")
+    assert place in told.stdout.splitlines()
+    assert f"Its job: outlast jobs show {sent} --traceback" in told.stderr.splitlines()
+    assert shell.json(f"dlq show {letter}")["history"][0]["traceback"] == attempt["traceback"]
+    doubled = enqueue(shell, "double --arg n=21")
+    shell("worker jobs.py:app --until-idle")
+    assert "No attempt has a traceback on record." in shell(f"jobs show {doubled} --traceback").stderr
 
 
 def test_a_requeued_job_succeeds_and_its_dead_letter_is_resolved(everywhere):
@@ -123,7 +178,9 @@ def test_a_requeued_job_succeeds_and_its_dead_letter_is_resolved(everywhere):
     assert shell(command.partition("outlast ")[2]).returncode == 0
     assert shell.json("worker jobs.py:app --until-idle")["succeeded"] == 1
     assert shell.json(f"jobs show {sent}")["attempts_in_all"] == 2
-    assert [letter["status"] for letter in shell.json("dlq list --status all")] == ["resolved"]
+    (letter,) = shell.json("dlq list --status all")
+    assert letter["status"] == "resolved"
+    assert "resolved     its job has succeeded" in shell(f"dlq show {letter['id']}").stdout.splitlines()
 
 
 def test_a_worker_serves_the_queues_that_it_was_given(shell):
@@ -209,14 +266,60 @@ def test_a_worker_may_run_in_a_fork_of_a_process_that_has_loaded_it(shell):
     assert [shell.json(f"jobs show {id_}")["status"] for id_ in ids] == ["succeeded"] * 3
 
 
+# --- metrics ---
+
+
+def test_a_worker_serves_its_metrics(shell):
+    """U-22: at a port of its own choice, on this host only, as long as it runs; with no line in the jobs' module."""
+    process, _ = begun(shell, "--metrics-port 0 --no-progress", "read")
+    address = re.fullmatch(r"Metrics: (http://127\.0\.0\.1:(\d+)/metrics)\n", process.stderr.readline())
+    with urllib.request.urlopen(address[1], timeout=200) as answer:
+        page = answer.read().decode()
+    assert 'outlast_jobs_processing{app="shop",queue="default"} 1.0' in page
+    assert 'outlast_workers_alive{app="shop"} 1.0' in page
+    assert 'outlast_jobs_total{kind="read",status="claimed"} 1.0' in page
+    taken = shell(f"worker jobs.py:app --until-idle --metrics-port {address[2]}")
+    assert (taken.returncode, taken.stdout) == (2, "")
+    assert taken.stderr == (
+        f"expected --metrics-port {address[2]} to be free at 127.0.0.1, an address of this host, got: Address already in use. "
+        "0 takes a port that is free.\n"
+    )
+    process.send_signal(signal.SIGTERM)
+    assert left(process, "text").returncode == 0
+
+
+def test_metrics_without_their_extra_are_refused(shell):
+    """The worker does not begin without what was asked for."""
+    (shell.folder / "prometheus_client.py").write_text(
+        "raise ModuleNotFoundError('No module', name='prometheus_client')\n"
+    )
+    done = shell("worker jobs.py:app --until-idle --metrics-port 0", PYTHONPATH=str(shell.folder))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "--metrics-port needs an extra: pip install 'outlast[metrics]'.\n"
+
+
+def test_progress_is_shown_unless_a_document_was_asked_for(shell):
+    """In a file too; the help, the page and the unit for systemd say the same."""
+    shown = {
+        line: shell(f"worker jobs.py:app --until-idle {line}").stderr.startswith("Worker of shop: ")
+        for line in ("", "--progress", "--no-progress", "--json", "--json --progress")
+    }
+    assert [line for line, told in shown.items() if told] == ["", "--progress"]
+    said = " ".join(shell("worker --help", COLUMNS="200").stdout.replace("│", " ").split())
+    assert "Default: shown, unless --json is given." in said
+
+
 # --- signals ---
 
 
-def begun(shell, line, kind):
+SAYS = {"read": "reading", "wait": "waiting", "block": "blocking", "ignore": "ignoring", "elsewhere": "elsewhere"}
+
+
+def begun(shell, line, kind, queue="default"):
     """A worker whose only job has begun."""
-    id_ = enqueue(shell, kind)
-    process = shell.start(f"worker jobs.py:app {line}")
-    assert process.stdout.readline() == {"read": "reading\n", "wait": "waiting\n", "block": "blocking\n"}[kind]
+    id_ = enqueue(shell, f"{kind} --queue {queue}")
+    process = shell.start(f"worker jobs.py:app --queue {queue} {line}")
+    assert process.stdout.readline() == f"{SAYS[kind]}\n"
     return process, id_
 
 
@@ -250,27 +353,73 @@ def test_what_does_not_end_in_time_is_given_back_uncharged(everywhere):
     shown = shell.json(f"jobs show {id_}")
     assert (shown["status"], shown["attempts"]) == ("queued", 0)
     assert [row["outcome"] for row in shown["history"]] == ["released"]
+    assert shown["error"] is None  # nothing failed
+    said = shell(f"jobs show {id_}").stdout.splitlines()
+    assert "released     given back by its worker, which is ending; nothing failed, and it counts as no attempt" in said
+    assert not [line for line in said if line.startswith("error ")]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_code_that_goes_on_after_the_drain_is_cut_off(shell, number, code):
-    """The exit code says that it was."""
-    process, id_ = begun(shell, "--drain 0", "block")
-    process.send_signal(number)
-    done = left(process)
-    assert (done.returncode, done.out.splitlines()[-1]) == (
-        code,
-        "1 job was cut off: its code had not ended. Another worker does it again.",
-    )
-    assert shell.json(f"jobs show {id_}")["status"] == "queued"
-
-
-def test_a_second_signal_does_not_wait_for_the_drain(shell):
-    """Which of two that come together is heard first is not said."""
-    process, _ = begun(shell, "--drain 1000s", "block")
+def test_a_job_that_is_given_back_keeps_the_error_of_its_last_failure(everywhere):
+    """Its worker died, and the next one gave it back: the two are not told as one."""
+    shell = everywhere
+    process, id_ = begun(shell, "", "wait")
+    process.kill()
+    left(process)
+    process = shell.start("worker jobs.py:app --drain 0")
+    assert process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGINT)
-    assert left(process).returncode in {130, 143}
+    left(process)
+    shown = shell.json(f"jobs show {id_}")
+    assert (shown["error_type"], shown["error"]) == (
+        "WorkerLost",
+        "its worker ended or stood still while it ran this job",
+    )
+    assert [row["outcome"] for row in shown["history"]] == ["crashed", "released"]
+
+
+def test_a_worker_of_this_machine_that_was_killed_is_not_alive(everywhere):
+    """Its lease lasts on; the process is seen to be gone."""
+    shell = everywhere
+    process, id_ = begun(shell, "", "wait")
+    assert shell("jobs workers --here").returncode == 0
+    process.kill()
+    left(process)
+    done = shell("jobs workers --here")
+    assert (done.returncode, "no; its jobs are taken over" in done.stdout) == (1, True)
+    assert [worker["alive"] for worker in shell.json("jobs workers")] == [False]
+    assert "worker       one that is gone" in shell(f"jobs show {id_}").stdout
+
+
+def test_code_that_goes_on_after_the_drain_is_cut_off(shell):
+    """
+    The exit code says that it was, and which signal has ended the worker. A second one does not wait for the drain; which
+    of two that come together is heard first is not said. All of them at once: each takes the five seconds of a farewell.
+    """
+    ends = {
+        "thread": ("block", "0", [signal.SIGTERM], {143}),
+        "signal": ("block", "0", [signal.SIGINT], {130}),
+        "task": ("ignore", "0", [signal.SIGTERM], {143}),
+        "twice": ("block", "1000s", [signal.SIGTERM, signal.SIGINT], {130, 143}),
+    }
+    started = {queue: begun(shell, f"--drain {drain}", kind, queue) for queue, (kind, drain, _, _) in ends.items()}
+    for queue, (process, _) in started.items():
+        for number in ends[queue][2]:
+            process.send_signal(number)
+    for queue, (process, id_) in started.items():
+        done = left(process)
+        assert done.returncode in ends[queue][3], queue
+        assert done.out.splitlines()[-1] == "1 job was cut off: its code had not ended. Another worker does it again."
+        shown = shell.json(f"jobs show {id_}")
+        assert (shown["status"], shown["attempts"], shown["history"][0]["outcome"]) == ("queued", 0, "released")
+
+
+def test_a_thread_that_a_job_has_left_behind_does_not_keep_the_worker(shell):
+    """The job was cancelled and given back; only the interpreter knows of its thread, and would wait for it."""
+    process, id_ = begun(shell, "--drain 0", "elsewhere")
+    process.send_signal(signal.SIGTERM)
+    done = left(process)
+    assert (done.returncode, done.out.splitlines()[-1]) == (0, "Ended by SIGTERM; all work is finished or given back.")
+    assert shell.json(f"jobs show {id_}")["status"] == "queued"
 
 
 def test_an_end_that_cannot_be_recorded_is_an_error(shell):
@@ -411,6 +560,68 @@ def test_the_line_breaks_where_the_terminal_is_narrow_and_what_matters_least_goe
     ]
 
 
+def test_what_was_seen_of_the_queues_a_while_ago_is_told_as_old():
+    """It need not add up with what has ended since."""
+    seen = {"app": "shop", "elapsed": 9.0, "concurrency": 1, "queued": 7518}
+    assert drawn(WorkerNow(**seen, seen_ago=3.2), 80)[1] == "7,518 queued 3 s ago   0 due later"
+    assert drawn(WorkerNow(**seen, seen_ago=1.0), 80)[1] == "7,518 queued   0 due later"
+
+
+def test_what_was_taken_since_the_queues_were_seen_is_not_queued():
+    """So that the parts of one line add up; what is told with its age is told as it was."""
+    seen = {"app": "shop", "elapsed": 9.0, "concurrency": 1, "queued": 7518, "taken": 7500}
+    assert drawn(WorkerNow(**seen, seen_ago=1.0), 80)[1] == "18 queued   0 due later"
+    assert drawn(WorkerNow(**seen, seen_ago=3.2), 80)[1] == "7,518 queued 3 s ago   0 due later"
+    assert drawn(WorkerNow(**seen | {"taken": 9000}), 80)[1] == "0 queued   0 due later"
+
+
+def test_the_line_of_a_worker_adds_up_between_two_looks_at_its_queues(tmp_path):
+    """What it has taken meanwhile counts as taken, whether it runs or has ended; what is put back is not."""
+    app = outlast.App("shop", store=f"sqlite:///{tmp_path}/shop.db")
+
+    @app.job
+    def send() -> None: ...
+
+    for _ in range(10):
+        send.enqueue()
+    counts = {"failed": 1, "cancelled": 1, "requeued": 5, "lost": 0, "released": 1}
+    now = {"concurrency": 64, "waiting": 1, "stuck": 1, "drains_until": None, "cutting": False, "fenced": False}
+    views = [
+        WorkerView(processing=2, counts=counts | {"succeeded": 3}, **now),
+        WorkerView(processing=3, counts=counts | {"succeeded": 6, "requeued": 9}, **now),
+    ]
+    worker = SimpleNamespace(view=lambda: views[0])
+    watched = _Watched(Lines(keep=False, tell=lines), worker, app, {})
+    watched.act()
+    assert (watched.look().queued, watched.look().taken) == (10, 0)
+    views.pop(0)
+    assert (watched.look().queued, watched.look().taken) == (10, 4)
+    app.store.close()
+
+
+def test_a_worker_whose_store_was_never_there_has_the_way_out(shell):
+    """It waits for the store, and says at once what names it."""
+    shell.env["OUTLAST_STORE"] = "postgresql://ann@127.0.0.1:1/shop"
+    with shell.start("worker jobs.py:app") as process:
+        hint = "The store cannot be reached, and is waited for. If it is not the right one: --store or OUTLAST_STORE.\n"
+        assert hint in process.stderr
+        process.kill()
+        process.communicate(timeout=200)
+
+
+def test_a_worker_that_waits_for_its_store_says_so(proxied):
+    """At once, not when its lease is late."""
+    shell, proxy = proxied
+    enqueue(shell, "double --arg n=1 --delay 1h")
+    with shell.start("worker jobs.py:app --progress") as process:
+        wait_until(lambda: shell.json("jobs workers"), "a worker runs")
+        proxy.stop()
+        said = next(line for line in process.stderr if "the store does not answer" in line)
+        assert "the store does not answer: it is waited for" in said
+        process.kill()
+        process.communicate(timeout=200)
+
+
 def test_without_a_terminal_it_is_one_line():
     """For a journal."""
     (line,) = lines(BUSY)
@@ -418,3 +629,126 @@ def test_without_a_terminal_it_is_one_line():
         "worker of shop\ufffd[2J: 3 of 64 processing, 1,204 succeeded, 2 failed, 5 requeued, 2 waiting, 17 queued, "
         "4 due later, the next in 12 s, paused: mail, ending: waits for 6 jobs, 1 slot taken by code that was given up and does not end"
     )
+
+
+# --- what is said must be so ---
+
+
+def test_strict_tells_failed_jobs_by_the_exit_code(everywhere):
+    """3, as with runs; a worker whose jobs all succeeded ends with 0 all the same."""
+    shell = everywhere
+    enqueue(shell, "double --arg n=1")
+    assert shell("worker jobs.py:app --until-idle --strict").returncode == 0
+    enqueue(shell, "send --arg to=ann")
+    done = shell("worker jobs.py:app --until-idle --strict")
+    assert (done.returncode, done.stdout.splitlines()[1]) == (3, "Idle: nothing is due. 1 job has failed for good.")
+    enqueue(shell, "send --arg to=bob")
+    done = shell("worker jobs.py:app --until-idle --strict --json")
+    assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (3, 3)
+
+
+def test_a_queue_that_nobody_knows_is_told_with_the_nearest_one(shell):
+    """Declared by a job, or known to the store; the worker serves it all the same."""
+    enqueue(shell, "double --arg n=1 --queue archive")
+    done = shell("worker jobs.py:app --queue mial --queue archiv --queue mail --until-idle")
+    told = [line for line in done.stderr.splitlines() if line.startswith("No job of this app")]
+    assert done.returncode == 0
+    assert told == [
+        "No job of this app is for the queue 'mial', and none is in it. Did you mean 'mail'?",
+        "No job of this app is for the queue 'archiv', and none is in it. Did you mean 'archive'?",
+    ]
+
+
+def test_a_worker_in_the_background_says_how_it_is_ended(shell):
+    """A shell that runs no jobs control starts it with SIGINT ignored: Ctrl-C would do nothing."""
+    program = f"{shlex.quote(sys.executable)} -m outlast.cli worker jobs.py:app --until-idle --progress & echo $!; wait"
+    done = subprocess.run(
+        ["/bin/sh", "-c", program],
+        cwd=shell.folder,
+        env=shell.env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    pid = done.stdout.splitlines()[0]
+    assert done.stderr.splitlines()[0].endswith(f"64 at a time. kill {pid} ends it.")
+
+
+def test_what_a_worker_serves_is_told(everywhere):
+    """`jobs show` says why nobody takes a job, and `jobs workers` who serves what."""
+    shell = everywhere
+    waiting = enqueue(shell, "double --arg n=1 --queue elsewhere")
+    strange = enqueue(shell, "double --arg n=2")
+    source = (shell.folder / "jobs.py").read_text()
+    (shell.folder / "other.py").write_text("import outlast\napp = outlast.App('shop')\n@app.job\ndef other(): ...\n")
+    with shell.start("worker other.py:app") as process:
+        wait_until(lambda: shell.json("jobs workers"), "a worker runs")
+        (one,) = shell.json("jobs workers")
+        assert (one["queues"], one["kinds"]) == (None, {"other": 1})
+        assert shell("jobs workers").stdout.splitlines()[1].split()[-2:] == ["all", "other"]
+        assert shell.json(f"jobs show {strange}")["waits_for"] == ["No running worker knows the kind double."]
+        with shell.start("worker jobs.py:app --queue mail") as second:
+            wait_until(lambda: len(shell.json("jobs workers")) == 2, "two workers run")
+            (said,) = shell.json(f"jobs show {waiting}")["waits_for"]
+            assert said == "No running worker that knows double serves the queue elsewhere."
+            newer = source.replace("@app.job\ndef double", "@app.job(version=2)\ndef double")
+            (shell.folder / "jobs.py").write_text(newer)
+            latest = enqueue(shell, "double --arg n=3 --queue mail")
+            (said,) = shell.json(f"jobs show {latest}")["waits_for"]
+            assert said == "Running workers know double only up to version 1, and this job has 2."
+            second.send_signal(signal.SIGTERM)
+            second.communicate(timeout=200)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=200)
+    assert shell.json(f"jobs show {strange}")["waits_for"] == ["No worker is running."]
+
+
+def test_schedules_are_listed(everywhere):
+    """Kind, expression, timezone, ticks; one that no running worker has is told as such, and enqueues nothing."""
+    shell = everywhere
+    cron = "import outlast\napp = outlast.App('shop')\n@app.job(cron='0 0 29 2 *', timezone='Europe/Berlin')\ndef leap(): ...\n"
+    (shell.folder / "cron.py").write_text(cron)
+    enqueue(shell, "double --arg n=1")
+    assert shell("jobs schedules").stdout == (
+        "No schedule is on record: a worker puts those of its jobs there when it begins.\n"
+    )
+    undeclared = "undeclared: no running worker has a job with this schedule, and nothing is enqueued for it.\n"
+    with shell.start("worker cron.py:app") as process:
+        wait_until(lambda: shell.json("jobs schedules"), "the schedule is on record")
+        (one,) = shell.json("jobs schedules")
+        assert (one["kind"], one["cron"], one["timezone"], one["missed"], one["state"]) == (
+            *("leap", "0 0 29 2 *", "Europe/Berlin", "once", "active"),
+        )
+        assert one["next_tick_at"].startswith("2028-02-28T23:00:00")
+        assert (one["last_tick_at"], one["last_job"]) == (None, None)
+        shown = shell("jobs schedules")
+        assert shown.stdout.splitlines()[1].split()[:6] == ["leap", "0", "0", "29", "2", "*"]
+        assert shown.stderr == ""
+        with open_store(shell.env.get("OUTLAST_STORE", shell.folder / ".outlast" / "outlast.db"), app="shop") as store:
+            sql(store, "update outlast_schedules set next = 0")
+            assert shell("jobs schedules").stdout.splitlines()[1].split()[-2:] == ["now", "active"]
+            sql(store, "update outlast_schedules set seen = seen - 100000000")
+        assert shell("jobs schedules").stderr == undeclared  # by other code of the same kind
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=200)
+    assert shell("worker cron.py:app --until-idle").returncode == 0
+    (one,) = shell.json("jobs schedules")
+    assert (one["state"], one["next_tick_at"]) == ("undeclared", None)  # at once: no worker runs any more
+    assert shell("jobs schedules").stderr == undeclared
+
+
+@table(
+    ("running", "cutting", "said"),
+    [
+        (2, False, "ending: waits for 2 jobs, at most 14 s; "),
+        (0, False, "ending: waits for the store, at most 14 s; "),
+        (2, True, "ending now: 2 jobs cancelled and given back"),
+    ],
+)
+def test_a_worker_says_what_it_waits_for_at_its_end(running, cutting, said):
+    """Without jobs it is the store, to which their ends go."""
+    view = WorkerView(
+        concurrency=8, processing=running, waiting=0, stuck=0, counts={}, drains_until=114.0, cutting=cutting, fenced=False
+    )  # fmt: skip
+    assert _ending(view, 100.0).startswith(said)

@@ -108,8 +108,8 @@ def test_step_may_be_named_by_where_it_is(monkeypatch):
 
 def test_pipeline_outlasts_three_connections_that_the_server_refuses(postgres):
     """S2-16: a server that has no connection left three times, and then has: four connects, success, waits of 1, 2 and 4 s."""
-    postgres.execute("create role visitor login connection limit 1")
-    address = postgres.dsn.replace("postgres:", "visitor:", 1)
+    postgres.execute("create role guest login connection limit 1")
+    address = postgres.dsn.replace("postgres:", "guest:", 1)
     holder = psycopg2.connect(address)
     connects = []
 

@@ -956,7 +956,7 @@ def test_all_mistakes_of_a_breaker_are_reported_at_once():
         "expected failure_threshold to be an integer of at least 1, got: 0.",
         "expected reset_timeout to be seconds (a number or a timedelta) of at least 0, got: -1.",
         "expected count to be one of faults, any, got: 'fault'. Did you mean 'faults'?",
-        "expected min_calls to be at most window (10), got: 20. Otherwise the rate would never be looked at.",
+        "expected min_calls to be at most window (10), got: 20. Lower it, or raise window: the rate would never be looked at.",
     ]
 
 

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import forked
 import outlast
 from outlast import compat
 from outlast.deadletters import DeadLetterEntry, Directory, fingerprint, normalised
@@ -380,10 +381,7 @@ from outlast.deadletters import Directory
 with Directory(sys.argv[1]).claim(sys.argv[2]) as entry:
     print(entry)
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", program, str(folder), entry_id], check=True, capture_output=True, text=True
-    )
-    return ran.stdout.strip()
+    return forked.run([sys.executable, "-c", program, str(folder), entry_id], check=True).stdout.strip()
 
 
 def test_two_replays_of_one_entry_do_its_work_once(tmp_path):
@@ -832,9 +830,9 @@ def test_kill_9_in_the_middle_of_a_replay_loses_nothing(address, tmp_path):
     """C-14, S4-22: what was finished is resolved, everything else is open again, and the next replay does just that."""
     script = tmp_path / "shop.py"
     script.write_text(KILLED)
-    subprocess.run([sys.executable, script, address, "fail"], check=True, timeout=200)
+    forked.run([sys.executable, script, address, "fail"], check=True, timeout=200)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    replay = subprocess.Popen([sys.executable, script, address, "replay"], **pipes)
+    replay = forked.Forked([sys.executable, script, address, "replay"], **pipes)
     with replay:
         for line in replay.stdout:
             if line == "working\n":
@@ -850,14 +848,7 @@ def test_kill_9_in_the_middle_of_a_replay_loses_nothing(address, tmp_path):
     assert found["5"] == "open"
     assert set(found.values()) <= {"open", "resolved"}
     left = {key for key, status in found.items() if status == "open"}
-    again = subprocess.run(
-        [sys.executable, script, address, "replay"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=200,
-    )
+    again = forked.run([sys.executable, script, address, "replay"], check=True, timeout=200)
     assert {line.split()[1] for line in again.stdout.splitlines() if line.startswith("done")} == left
     assert shop.statuses() == {"resolved": 12}
     store.close()

@@ -19,8 +19,10 @@ import doctest
 import importlib
 import importlib.metadata
 import inspect
+import itertools
 import os
 import re
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +47,9 @@ FENCE = re.compile(
     r"^(?:<!-- *(?P<note>[^\n]*?) *-->\n\n?)?(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
-NOTES = re.compile(r"not run: \S.+|without( \w+)+|on PostgreSQL|continues|output")
+NOTES = re.compile(r"not run: \S.+|without( \w+)+|on PostgreSQL|on Redis|file [\w.]+|continues|output")
+
+REDIS = itertools.count()  # its databases, one for each block
 
 
 # --- what the pages show is what happens ---
@@ -53,18 +57,21 @@ NOTES = re.compile(r"not run: \S.+|without( \w+)+|on PostgreSQL|continues|output
 
 @dataclass
 class Program:
-    """One Python block with those that continue it; `printed` is what the page says it prints."""
+    """One Python block with those that continue it, and the files beside it; `printed` is what the page says it prints."""
 
     where: str
     code: list[str] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
     skipped: bool = False
     on_postgres: bool = False
+    on_redis: bool = False
+    files: dict[str, str] = field(default_factory=dict)
 
 
 def programs(page: Path) -> list[Program]:
     text = page.read_text()
     found: list[Program] = []
+    files: dict[str, str] = {}  # of the next program
     for match in FENCE.finditer(text):
         note, language = match["note"] or "", match["language"]
         where = f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, match.start('body')) + 1}"
@@ -76,12 +83,14 @@ def programs(page: Path) -> list[Program]:
         elif language == "python" and note == "continues":
             assert found, f"{where}: nothing to continue"
             found[-1].code.append(body)
+        elif language == "python" and note.startswith("file "):
+            files[note.removeprefix("file ")] = body
         elif language == "python":
             missing = note.split()[1:] if note.startswith("without") else []
             hidden = "".join(f"__import__('sys').modules[{name!r}] = None\n" for name in missing)
-            found.append(
-                Program(where, [hidden, body], skipped=note.startswith("not run"), on_postgres=note == "on PostgreSQL")
-            )
+            program = Program(where, [hidden, body], skipped=note.startswith("not run"), files=files)
+            program.on_postgres, program.on_redis, files = note == "on PostgreSQL", note == "on Redis", {}
+            found.append(program)
     return found
 
 
@@ -93,13 +102,27 @@ def test_block_runs_and_prints_what_the_page_says(program, tmp_path, request):
     """Each block is a program of its own, run in an empty folder with warnings as errors."""
     script = tmp_path / "block.py"
     script.write_text("".join(program.code))
-    store = {}
+    for name, text in program.files.items():
+        (tmp_path / name).write_text(text)
+    store, command, start = {}, [sys.executable, "-W", "error"], forked.Forked
     if program.on_postgres:
         store["OUTLAST_STORE"] = request.getfixturevalue("postgres_server").database(f"block-{uuid4().hex}").dsn
-    done = forked.run([sys.executable, "-W", "error", script.name], cwd=tmp_path, env=os.environ | store)
+    if program.on_redis:  # another queue is, whose warnings are its own; in a real process
+        command, start = [*command, "-W", "ignore::DeprecationWarning"], subprocess.Popen
+        store["REDIS_URL"] = f"redis://127.0.0.1:{request.getfixturevalue('redis_server').port}/{next(REDIS) % 16}"
+    done = forked.run([*command, script.name], cwd=tmp_path, env=os.environ | store, start=start)
     assert done.returncode == 0, f"{program.where}\n{done.stderr}"
     if program.printed:
         assert done.stdout.rstrip() == "\n".join(program.printed).rstrip()
+
+
+def test_a_block_that_warns_fails():
+    """A program that is forked hears -W as one does that is started."""
+    warns = "import sys, warnings; warnings.warn('old'); print(sys.warnoptions)"
+    done = forked.run([sys.executable, "-W", "error", "-c", warns])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "UserWarning: old" in done.stderr
+    assert forked.run([sys.executable, "-c", warns]).stdout == "[]\n"
 
 
 def test_every_page_is_read_for_blocks():
@@ -127,17 +150,20 @@ def test_examples_in_docstrings_hold(name):
 # The page of each room's names; those of the other rooms are on the page of the public names.
 PAGE_OF = dict.fromkeys(("components", "deadletters", "pipeline"), "runs.md") | {
     "errors": "errors.md",
+    "flow": "flows.md",
     "jobs.handle": "jobs.md",
     "jobs.job": "jobs.md",
     "jobs.queue": "jobs.md",
     "jobs.worker": "jobs.md",
+    "observe.figures": "jobs.md",
     "pipeline.errors": "errors.md",
     "rows": "rows.md",
+    "spec.manifest": "flows.md",
 }
 WHOLE_PAGES = {"RetryPolicy": "policy.md", "Verdict": "verdicts.md"}
 # What users make, call or get as a value, so that every parameter is theirs to know, also beyond the contract.
 OPEN = (
-    "App AttemptRecord AttemptRow CircuitBreaker Counts DeadLetter Decision Delay FailureGroup Files Guard Hedge ItemResult Limit Outcome PartialResult "
+    "App AttemptRecord AttemptRow CircuitBreaker Counts DeadLetter Decision Delay FailureGroup Files Guard Hedge ItemResult JobFigures Limit Outcome PartialResult "
     "PermanentFailure Pipeline Query QueueStats Rate RetryBudget RetryPolicy StepResult Table TemporaryFailure Verdict amap classify history map register "
     "result_of stage stop_reason use"
 ).split()
@@ -303,7 +329,7 @@ def test_every_way_from_and_to_configuration_has_its_place():
 def test_every_name_of_rows_and_reports_has_its_place():
     """What `outlast.rows` and `outlast.report` offer, and the fields of what they hand out."""
     report = importlib.import_module("outlast.report.model")
-    story = importlib.import_module("outlast.report.story")
+    story = importlib.import_module("outlast.report.stories")
     assert [name for name in outlast.rows.__all__ if name not in reference.places(reference.page("rows.md"))] == []
     said = reference.section(reference.page("runs.md"), "report")
     places = reference.places(said)
@@ -381,11 +407,11 @@ def test_migration_page_answers_for_every_name_of_the_peer(name):
     assert undocumented(names_of_peer(name), page) == []
 
 
-@table("name", [name for name in PEERS if "." not in name])
+@table("name", [*(name for name in PEERS if "." not in name), "celery", "procrastinate", "rq"])
 def test_migration_pages_tell_the_version_that_their_programs_run_with(name):
     """What a page says of another library was true of one release of it."""
     page = (ROOT / "docs" / "migrate" / "index.md").read_text()
-    assert f"{name} {importlib.metadata.version(name)} |" in page
+    assert f"{name} {importlib.metadata.version(name)} |" in page.lower()
 
 
 def waits_of_tenacity() -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import re
@@ -107,3 +108,28 @@ def test_every_statement_with_a_conformance_test_has_its_row_for_every_library()
     dash = "\N{EN DASH}"
     assert {row[2] for row in rows} <= {"holds", dash}
     assert {end for row in rows for end in row[3:]} <= {"holds", "**fails**", dash}
+
+
+def proofs():
+    """The names of all tests that are marked as proofs of a failure's row, by its number."""
+    found = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        if "mark.failure(" not in (text := path.read_text()):
+            continue
+        for test in ast.walk(ast.parse(text)):
+            for mark in getattr(test, "decorator_list", ()):
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.failure":
+                    for number in mark.args:
+                        found.setdefault(number.value, set()).add(test.name)
+    return found
+
+
+def test_each_failure_of_other_queues_has_its_row_and_each_row_its_tests():
+    """docs/failures.md names for each of the 35 the tests that are marked as its proofs, and no others."""
+    rows = re.findall(
+        r"^\| (\d+) \| (\S[^|]*) \| (\S[^|]*) \| (`[^|]*`) \|$",
+        (ROOT / "docs" / "failures.md").read_text(),
+        re.MULTILINE,
+    )
+    assert [int(number) for number, *_ in rows] == list(range(1, 36))
+    assert {int(number): set(re.findall(r"`(\w+)`", names)) for number, _, _, names in rows} == proofs()

@@ -16,6 +16,7 @@ import pytest
 import outlast
 from outlast import CircuitBreaker, Guard, RetryBudget, RetryPolicy
 from outlast.testing import capture_events, virtual_time
+from stores import prepared
 
 names = itertools.count()
 QUICK = RetryPolicy(initial_delay=0, jitter=0)
@@ -655,7 +656,7 @@ def failures() -> int:
 )
 def test_a_failed_item_of_a_run_leaves_nothing_behind(tmp_path, body, options):
     """semantics 63: neither its error nor what its frames held, as soon as its end is on record: no collector is needed."""
-    app = outlast.App(f"memory-{next(names)}", store=str(tmp_path / "outlast.db"))
+    app = outlast.App(f"memory-{next(names)}", store=prepared(tmp_path / "outlast.db"))
     held.clear()
     pipeline = outlast.Pipeline(
         "p", outlast.stage(**options)(body), app=app, failure_budget=1.0, min_success_rate=0.0, min_partial_rate=0.0

@@ -16,6 +16,9 @@ from outlast.display.page import Page, groups_page, pipeline_page, result_page, 
 from outlast.display.snapshot import Edge, Snapshot, StageLine
 from test_display import RUN, changed
 
+# One process starts a kernel for those who only look at it.
+pytestmark = pytest.mark.xdist_group("notebook")
+
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>\" onload=\"&amp;"
 
 SETUP = """

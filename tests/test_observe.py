@@ -137,7 +137,7 @@ def records():
 def test_the_list_of_events_is_complete():
     """C-23, D-18: the names of what a call and a breaker tell."""
     letters = (told.DeadLetterEnqueue, told.DeadLetterReplay, told.DeadLettersOverThreshold)
-    runs = (told.RunEvent, told.ItemEvent, told.JobEvent, told.WorkerLost, *letters)
+    runs = (told.RunEvent, told.ItemEvent, told.JobEvent, told.WorkerLost, told.ScheduleEvent, *letters)
     calls = sorted(name for name, event in told.EVENTS.items() if not issubclass(event, runs))
     assert calls == sorted(event.name for event in SAMPLES)
     assert calls == [
@@ -233,6 +233,7 @@ def test_a_retry_carries_every_promised_field():
         "run_id": None,
         "pipeline": None,
         "job_id": None,
+        "job_kind": None,
         "item_id": None,
         "retries_used": 1,
         "next_attempt": 3,

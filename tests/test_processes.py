@@ -740,6 +740,40 @@ def test_functions_of_a_script_run_in_children(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (7, "working\nTrue True True\nrefused no\n", "")
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["in the script", "in a call before"])
+def test_a_script_that_imports_multiprocessing_is_found_by_every_call(tmp_path, first):
+    """That import gives the name of the script in a child to the child's own main module."""
+    script = """
+    from dataclasses import dataclass
+    import early, outlast
+
+    if FIRST:
+        import multiprocessing
+
+    @dataclass
+    class Point:
+        x: int
+
+    here = outlast.Guard(isolation="process", timeout=20, retry=None)
+
+    @here
+    def one(point):
+        return Point(point.x + 1)
+
+    @here
+    def two(point):
+        return Point(point.x + 2)
+
+    if __name__ == "__main__":
+        if not FIRST:
+            here.call(early.load)
+        print(one(Point(1)), two(Point(1)))
+    """
+    (tmp_path / "early.py").write_text("def load():\n    import multiprocessing\n")
+    done = run(tmp_path, textwrap.dedent(script).replace("FIRST", str(first)))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Point(x=2) Point(x=3)\n", "")
+
+
 def test_functions_of_a_package_run_as_a_program_run_in_children(tmp_path):
     """D-9: `python -m`, with imports relative to the package."""
     (tmp_path / "shop").mkdir()

@@ -59,6 +59,8 @@ MEANING = {
     "server_error_other": ("unclear", "http_5xx_other"),
     "temporary_failure": ("transient", "unknown"),
     "worker_lost": ("transient", "worker"),
+    "idempotency_conflict": ("transient", "worker"),
+    "idempotency_mismatch": ("permanent", "data"),
     "circuit_open": ("transient", "circuit"),
     "limit_exceeded": ("transient", "limit"),
     "resource_exhausted": ("unclear", "resource"),

@@ -564,7 +564,7 @@ def parse(row):
 @outlast.stage(retry=outlast.RetryPolicy(max_attempts=1), concurrency=4)
 async def label(row):
     if row["text"] == "wait":
-        print("waiting", flush=True)
+        print("waits for a signal", flush=True)
         await asyncio.Event().wait()
     while row["text"] == "last" and len(frames) < 4:
         await asyncio.to_thread(frames.__len__)
@@ -699,7 +699,8 @@ def test_ctrl_c_is_answered_in_the_picture_and_a_second_one_ends_it(tmp_path):
     """D-13: it says that it winds down, what it waits for and what a second one does; that leaves a run that can be resumed."""
     wrote(tmp_path, *["good"] * 5, "wait", more=RUN)
     with Terminal("app.py", folder=tmp_path) as terminal:
-        terminal.read_until("waiting")
+        terminal.read_until("waits for a signal")
+        terminal.read_until("5 succeeded")
         terminal.process.send_signal(signal.SIGINT)
         said = terminal.read_until("gives them up")
         assert re.search(r"winding down: 1 attempt may end, 2\d s at most\. Ctrl-C again gives them up", said)

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from outlast import rows as rows
     from outlast import testing as testing
     from outlast.app import App as App
-    from outlast.app import Secret as Secret
     from outlast.breaker import CircuitBreaker as CircuitBreaker
     from outlast.breaker import CircuitState as CircuitState
     from outlast.budgets import RetryBudget as RetryBudget
@@ -40,7 +39,10 @@ if TYPE_CHECKING:
     from outlast.errors import PermanentFailure as PermanentFailure
     from outlast.errors import TemporaryFailure as TemporaryFailure
     from outlast.errors import TotalTimeoutError as TotalTimeoutError
+    from outlast.flow import Flow as Flow
+    from outlast.jobs.handle import Artifact as Artifact
     from outlast.jobs.handle import AttemptRow as AttemptRow
+    from outlast.jobs.handle import JobChange as JobChange
     from outlast.jobs.handle import JobFailed as JobFailed
     from outlast.jobs.handle import JobHandle as JobHandle
     from outlast.jobs.handle import JobNotFound as JobNotFound
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from outlast.kernel.clock import Stop as Stop
     from outlast.limits import Limit as Limit
     from outlast.limits import Rate as Rate
+    from outlast.observe.figures import JobFigures as JobFigures
     from outlast.pipeline import ArrowStream as ArrowStream
     from outlast.pipeline import Counts as Counts
     from outlast.pipeline import Degraded as Degraded
@@ -81,6 +84,9 @@ if TYPE_CHECKING:
     from outlast.policy import RetryPolicy as RetryPolicy
     from outlast.rows import RowTransformStep as RowTransformStep
     from outlast.rows import StepResult as StepResult
+    from outlast.settings.secret import Secret as Secret
+    from outlast.spec.manifest import Manifest as Manifest
+    from outlast.spec.manifest import ManifestStep as ManifestStep
     from outlast.verdicts import Verdict as Verdict
     from outlast.verdicts import classify as classify
     from outlast.verdicts import register as register
@@ -90,7 +96,7 @@ __version__ = "0.1.0"
 # Where each public name lives. Nothing is loaded before it is asked for: `from outlast import retry` costs
 # milliseconds.
 _ROOMS = {
-    "app": "App Secret",
+    "app": "App",
     "breaker": "CircuitBreaker CircuitState",
     "budgets": "RetryBudget",
     "calls.drivers": "Attempt Attempts",
@@ -101,17 +107,21 @@ _ROOMS = {
     "components": "Files Query Table",
     "deadletters": "DeadLetter DeadLetters FailureGroup",
     "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError LeaseLost LimitExceededError OutlastError PermanentFailure TemporaryFailure TotalTimeoutError",
-    "jobs.handle": "AttemptRow JobFailed JobHandle JobNotFound ResultTimeoutError",
+    "flow": "Flow",
+    "jobs.handle": "Artifact AttemptRow JobChange JobFailed JobHandle JobNotFound ResultTimeoutError",
     "jobs.job": "BoundJob Job",
     "jobs.queue": "Jobs QueueStats",
     "jobs.worker": "WorkResult",
     "kernel.aliases": "Category ErrorSpec Jitter Seconds StopReason",
     "kernel.clock": "Stop",
     "limits": "Limit Rate",
+    "observe.figures": "JobFigures",
     "pipeline": "ArrowStream Counts Degraded ItemResult PartialResult Pipeline RunResult Skip Snooze Stage amap map stage use",
     "pipeline.errors": "FailureBudgetExceeded RunFailed RunInterrupted result_of",
     "policy": "Decision Delay RetryPolicy",
     "rows": "RowTransformStep StepResult",
+    "settings.secret": "Secret",
+    "spec.manifest": "Manifest ManifestStep",
     "verdicts": "Verdict classify register",
 }
 _MODULES = ("observe", "presets", "report", "rows", "testing")

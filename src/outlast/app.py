@@ -7,10 +7,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from outlast.errors import ConfigurationError
-from outlast.kernel.redact import MASK, remember_secret, remember_variable
+from outlast.kernel.redact import remember_variable
 from outlast.pipeline.home import Home
 from outlast.settings.checks import Check, Shown
+from outlast.settings.secret import Secret
 from outlast.sharing.named import Bond, bind
 from outlast.store.address import Address
 from outlast.store.retention import KINDS
@@ -35,42 +35,6 @@ T = TypeVar("T")
 _UNSET: Any = object()
 
 
-class Secret:
-    """
-    A secret that is named in code and found at run time; it never shows itself, and its value is removed from all that
-    goes out.
-    """
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    @classmethod
-    def env(cls, name: str, /) -> Secret:
-        """The secret in this environment variable."""
-        if not name or not isinstance(name, str):
-            raise ConfigurationError("expected the name of an environment variable, got an empty one.")
-        return cls(name)
-
-    @property
-    def variable(self) -> str:
-        """The environment variable that it is in."""
-        return self._name
-
-    def reveal(self) -> str:
-        """Its value, for the one place that needs it."""
-        value = os.environ.get(self._name)
-        if not value:
-            message = f"expected the environment variable {self._name} to be set, got: {'nothing' if value is None else 'an empty text'}."
-            raise ConfigurationError(message)
-        remember_secret(value)
-        return value
-
-    def __repr__(self) -> str:
-        return f"Secret.env({self._name!r}) = {MASK}"
-
-
 class App(Home):
     """
     One application. Its store is the argument, else the environment variable ``OUTLAST_STORE``, else SQLite under
@@ -88,7 +52,7 @@ class App(Home):
         self,
         name: str = "default",
         *,
-        store: str | None = None,
+        store: str | os.PathLike[str] | None = None,
         codec: object | None = None,
         secrets: Sequence[Secret] = (),
         retention_days: Mapping[str, int | None] | None = None,
@@ -98,7 +62,9 @@ class App(Home):
         check = Check()
         check.unknown(unknown, ("name", "store", "codec", "secrets", "retention_days", "dead_letter_threshold"))
         name = check.name("name", name)
-        url = check.name("store", Address.wanted().text if store is None else store)
+        url = check.name(
+            "store", Address.wanted(store).text if store is None or isinstance(store, os.PathLike) else store
+        )
         seal: Any = check.kind("codec", codec, "codec", ("encode", "decode"))
         days = dict(retention_days or {})
         check.unknown({kind: given for kind, given in days.items() if kind not in KINDS}, KINDS)
@@ -156,6 +122,9 @@ class App(Home):
         timeout: Seconds | None = None,
         isolation: Literal["thread", "process"] | None = None,
         unique_for: Seconds | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        missed: Literal["once", "skip"] = "once",
         version: int = 1,
         upgrade: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
     ) -> JobDecorator: ...
@@ -171,6 +140,9 @@ class App(Home):
         timeout: Seconds | None = None,
         isolation: Literal["thread", "process"] | None = None,
         unique_for: Seconds | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        missed: Literal["once", "skip"] = "once",
         version: int = 1,
         upgrade: Callable[[dict[str, Any], int], dict[str, Any]] | None = None,
         **unknown: Never,
@@ -182,7 +154,9 @@ class App(Home):
         The job is called after its function, or `name`. Between attempts it waits in the `queue`, as `retry` says (if
         nothing is said, the preset ``jobs``); a `guard` protects the function inside of each attempt. `timeout` bounds
         one attempt. A unique key is held while its job is in the store, and for `unique_for` seconds after its success
-        even if that is longer. When its parameters change, raise `version`: an `upgrade` gets the arguments that older
+        even if that is longer. With `cron`, an expression such as ``"*/5 * * * *"`` on the wall clock of `timezone`, it
+        is enqueued once for each tick, by whichever worker; of ticks that were `missed` because none was running,
+        ``"once"`` for all of them or, with ``"skip"``, not at all. When its parameters change, raise `version`: an `upgrade` gets the arguments that older
         code has enqueued, and their version, and returns those of today.
         """
         from outlast.jobs.job import UNSET, JobDecorator, make
@@ -195,6 +169,9 @@ class App(Home):
             "timeout": timeout,
             "isolation": isolation,
             "unique_for": unique_for,
+            "cron": cron,
+            "timezone": timezone,
+            "missed": missed,
             "version": version,
             "upgrade": upgrade,
             "unknown": unknown,
@@ -206,7 +183,7 @@ class App(Home):
         """The jobs that are in the store: find them, cancel them, put them back into the queue."""
         from outlast.jobs.queue import Jobs
 
-        return Jobs(self)
+        return Jobs(self.present)
 
     def work(
         self,
@@ -226,7 +203,7 @@ class App(Home):
         """
         from outlast.jobs.doors import blocking, made
 
-        return blocking(made(self, queues, concurrency, until_idle=until_idle, unknown=unknown))
+        return blocking(made(self.present, queues, concurrency, until_idle=until_idle, unknown=unknown))
 
     async def awork(
         self,
@@ -239,7 +216,7 @@ class App(Home):
         """As `work`, in this event loop and without handlers for signals; cancelled, it gives back what runs."""
         from outlast.jobs.doors import made
 
-        return await made(self, queues, concurrency, until_idle=until_idle, unknown=unknown).run()
+        return await made(self.present, queues, concurrency, until_idle=until_idle, unknown=unknown).run()
 
     def __repr__(self) -> str:
         # Not the store: its address may hold a password.

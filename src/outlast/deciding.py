@@ -220,5 +220,5 @@ REASONS: dict[StopReason, Meaning] = {
         "not retried: items were already handed out, and starting anew would hand them out twice.", requeued=True
     ),
     "cancelled": Meaning("gave up after {count}: cancelled."),
-    "poison": Meaning("gave up after {count}: three workers have ended while they ran it."),
+    "poison": Meaning("gave up after {count}: three workers have ended or stood still while they ran it."),
 }

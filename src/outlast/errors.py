@@ -26,6 +26,8 @@ What a protected call raises is, wherever one exists, the last attempt's own exc
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+
 from outlast.kernel.value import Value, put
 
 TYPE_CHECKING = False
@@ -61,6 +63,7 @@ _SENTENCES = {
     "key": "expected a known key{inside}, got: {got}.",
     "argument": "expected no argument {got}.",
     "text": "{before}{expected}",
+    "line": "{before}expected {expected}, got {got}",
 }
 
 
@@ -71,7 +74,7 @@ class Problem(Value):
     `path` is where it stands, as in ``("stages", 2, "retry", "max_attempts")``; `expected` and `got` are in words, and
     never hold a payload; `way_out` is a sentence of its own, or nothing. `place` is file, line and column, where
     settings come from a file. `kind` is the form of the sentence: of a value, of a key or an argument that nothing
-    knows, or a text that is a sentence already (`expected`).
+    knows, a text that is a sentence already (`expected`), or a line about a file.
     """
 
     __slots__ = ("expected", "got", "kind", "path", "place", "way_out")
@@ -80,7 +83,7 @@ class Problem(Value):
     got: str
     way_out: str
     place: str
-    kind: Literal["value", "key", "argument", "text"]
+    kind: Literal["value", "key", "argument", "text", "line"]
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class Problem(Value):
         got: str = "",
         way_out: str = "",
         place: str = "",
-        kind: Literal["value", "key", "argument", "text"] = "value",
+        kind: Literal["value", "key", "argument", "text", "line"] = "value",
     ) -> None:
         put(self, "path", path)
         put(self, "expected", expected)
@@ -118,7 +121,8 @@ class Problem(Value):
             expected=self.expected,
             got=self.got,
         )
-        return f"{f'{self.place}: ' if self.place else ''}{sentence}{f' {self.way_out}' if self.way_out else ''}"
+        between = "; " if kind == "line" else " "
+        return f"{f'{self.place}: ' if self.place else ''}{sentence}{between + self.way_out if self.way_out else ''}"
 
 
 class Item(str):
@@ -151,8 +155,23 @@ def _masked(problem: Problem) -> Problem:
     """Without secrets. One that shows only in the whole sentence leaves nothing but that sentence, masked."""
     from outlast.kernel.redact import mask  # an error path; and what people write may hold a secret
 
-    whole = mask(str(problem))
-    return problem if whole == str(problem) else Problem(expected=whole, kind="text")
+    # The place is kept apart: a file may be called as secrets are, and its line must be found all the same.
+    said = str(problem.replace(place=""))
+    whole = mask(said)
+    if whole == said:
+        return problem
+    # Part by part, where that is enough: whoever reads the values still knows where it stands.
+    path = tuple(_masked_part(part) for part in problem.path)
+    expected, got, way_out = map(mask, (problem.expected, problem.got, problem.way_out))
+    apart = problem.replace(path=path, expected=expected, got=got, way_out=way_out)
+    said = str(apart.replace(place=""))
+    return apart if mask(said) == said else Problem(expected=whole, place=problem.place, kind="text")
+
+
+def _masked_part(part: str | int) -> str | int:
+    from outlast.kernel.redact import mask
+
+    return part if isinstance(part, int) else type(part)(mask(part))
 
 
 class TemporaryFailure(OutlastError):
@@ -238,11 +257,51 @@ _MEANT = {
 }
 
 
+_SURELY = 0.75  # how alike a name is to the one that was meant, if it is more than a guess
+_EFFORT = 5_000_000  # for all suggestions about one file: well under a second
+_left: ContextVar[list[int] | None] = ContextVar("outlast_effort_left", default=None)
+
+
+class FewSuggestions:
+    """
+    Within, suggestions take a bounded time, however many names there are: whoever has made a thousand mistakes gets
+    suggestions for the first ones.
+    """
+
+    def __enter__(self) -> None:
+        self._token = _left.set([_EFFORT])
+
+    def __exit__(self, *_: object) -> None:
+        _left.reset(self._token)
+
+
 def nearest(name: str, known: Sequence[str]) -> str:
     """`` Did you mean 'x'?`` when one of the known names is close, otherwise nothing."""
+    meant = closest(name, known)
+    return f" Did you mean {meant!r}?" if meant else ""
+
+
+def closest(name: str, known: Sequence[str]) -> str:
+    """The known name that may be meant; nothing if none is close."""
     import difflib  # only an error path needs it
 
+    left = _left.get()
+    if left is not None:
+        effort = 50 + min(len(name), _LONGEST) ** 2  # for one comparison
+        known = known[: left[0] // effort]
+        left[0] -= effort * len(known)
     if name in _MEANT and _MEANT[name] in known:
-        return f" Did you mean {_MEANT[name]!r}?"
-    close = difflib.get_close_matches(name[:_LONGEST], known, n=1, cutoff=0.6)
-    return f" Did you mean {close[0]!r}?" if close else ""
+        return _MEANT[name]
+    return next(iter(difflib.get_close_matches(name[:_LONGEST], known, n=1, cutoff=0.6)), "")
+
+
+def is_misspelt(name: str, meant: str) -> bool:
+    """
+    Whether one name is so close to the other that what stands under it may be read as what was meant.
+
+    >>> is_misspelt("timeuot", "timeout"), is_misspelt("retires", "retry"), is_misspelt("retries", "max_attempts")
+    (True, False, False)
+    """
+    import difflib  # only an error path needs it
+
+    return len(name) <= _LONGEST and difflib.SequenceMatcher(None, name, meant).ratio() >= _SURELY

@@ -474,8 +474,9 @@ class _Matcher:
         self.predicates = tuple(spec for spec in specs if callable(spec) and not isinstance(spec, type))
         rest = [word for word in words if word not in {"all", *self.categories} and not is_status(word)]
         self.words = frozenset(rest)
+        symbols = errno_symbols(rest)
         self.names = tuple(
-            word for word in rest if "." in word or word[:1].isupper() or word.upper() in errno_symbols(rest)
+            dict.fromkeys(word for word in rest if "." in word or word[:1].isupper() or word.upper() in symbols)
         )
 
     def matches(self, error: Exception, verdict: Verdict, circuits: bool = False) -> bool:  # noqa: FBT001, FBT002 - as below

@@ -17,7 +17,7 @@ llm = RetryPolicy(max_attempts=6, initial_delay=1.0, max_delay=60.0, on_errors=(
 #: Databases: a pool or a failover recovers within 5 to 10 seconds; a deadlock at once.
 database = RetryPolicy(max_attempts=6, initial_delay=0.2, max_delay=10.0, on_errors=("database", "network", "timeout"))
 
-#: A step of a declared pipeline: 3 attempts, 1 s doubling to 30 s, ±10 %.
+#: The numbers of older declared pipelines, for a step that names it: 3 attempts, 1 s doubling to 30 s, ±10 %.
 step = RetryPolicy(
     max_attempts=3,
     max_delay=30.0,

@@ -1,6 +1,6 @@
 """
-Tests without waiting and without luck: virtual time, scripted faults, captured events, and a switch that turns
-protection off.
+Tests without waiting and without luck: virtual time, scripted faults, captured events, a switch that turns protection
+off; jobs in a store that is gone after the test, done at once or only written down.
 
 Every scope belongs to the context that opened it, and to the threads and tasks started inside of it; scopes nest, and
 leaving one restores exactly what was before, so that tests may run side by side.
@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import shutil
+import tempfile
 import threading
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import ceil
 from random import Random
@@ -27,13 +30,16 @@ from outlast.kernel.clock import Clock, Dice, Ids, Signal, World, here, later
 from outlast.observe import captures
 from outlast.settings.callables import name_of
 from outlast.settings.checks import Check, Shown
+from outlast.sharing.named import apart
 
 if TYPE_CHECKING:
     import asyncio
+    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextvars import Context
 
     from outlast.app import App
+    from outlast.jobs.handle import JobHandle
     from outlast.jobs.worker import WorkResult
     from outlast.kernel.clock import Event as Done
     from outlast.kernel.clock import Stop, Timer
@@ -369,18 +375,181 @@ def run(
 def work(app: App, /, *, faults: Sequence[Faults] = (), provide: Mapping[Any, Any] = _NOTHING) -> WorkResult:
     """
     Do all jobs of the app in virtual time, until nothing is left to do: also those that are due later, and the further
-    attempts of those that fail. What came of each is in the app's store.
+    attempts of those that fail. Inside of a `virtual_time` of yours it is that time which passes. What came of each is
+    in the app's store: see `temporary_store`. Schedules enqueue nothing: their ticks would never end.
 
     `faults` are those of the jobs by their kinds, in the order of their attempts; `provide` has what jobs would `use`,
     by the function that would open it. A name in either that the app does not know is a ConfigurationError.
     """
     from outlast.jobs.doors import blocking, made
 
+    _known_jobs(app, faults, provide)
+    time = nullcontext() if here.get().clock.virtual else virtual_time()
+    with time, inject(*faults):
+        worker = made(app.present, (), 64, until_idle=True, due_later=True, provided=provide)
+        return blocking(worker)
+
+
+@contextmanager
+def temporary_store(app: App, /, *, store: str | os.PathLike[str] | None = None) -> Iterator[App]:
+    """
+    The app has a store of its own here, in a temporary folder, which is gone when nothing refers to it any more; what
+    it had before is untouched. With `store` it is the one at that address, which stays.
+
+    It holds for this context and for whatever is started inside of it, and for threads that were there before, too.
+    What is shared through a store (limits, breakers, budgets) is this process's own meanwhile.
+
+    >>> import outlast
+    >>> app = outlast.App("shop")
+    >>> @app.job
+    ... def send(to: str) -> str:
+    ...     return f"sent to {to}"
+    >>> with temporary_store(app):
+    ...     job = send.enqueue("ann")
+    ...     work(app).succeeded, job.result()
+    (1, 'sent to ann')
+    """
+    with _substituted(app, store):
+        yield app
+
+
+@contextmanager
+def inline(
+    app: App,
+    /,
+    *,
+    faults: Sequence[Faults] = (),
+    provide: Mapping[Any, Any] = _NOTHING,
+    check: bool = True,
+) -> Iterator[App]:
+    """
+    Jobs are done where they are enqueued: when `enqueue` returns, a worker has done them in virtual time, with all
+    their attempts and delays, and what they have enqueued themselves. Those of a transaction of yours are done when the
+    next job is enqueued or the block ends, if it is committed by then.
+
+    The app has a temporary store here, unless it has one already. `enqueue` never raises for how a job ends, as it
+    never does; with `check`, leaving the block raises `JobFailed` if a job has failed. `faults` and `provide` are those
+    of `work`.
+
+    >>> import outlast
+    >>> app = outlast.App("shop")
+    >>> @app.job
+    ... def send(to: str) -> str:
+    ...     return f"sent to {to}"
+    >>> with inline(app):
+    ...     send.options(delay=3600).enqueue("ann").result()
+    'sent to ann'
+    """
+    from outlast.jobs.inline import Inline
+
+    _known_jobs(app, faults, provide)
+    with inject(*faults):
+        scripts = here.get().faults
+    with _watched(app) as home:
+        doing = Inline(home, lambda: _working_world(scripts), provide)
+        with home.store.watched(doing):
+            yield app
+        doing.work()
+        if check:
+            doing.raise_if_failed()
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueuedJob:
+    """
+    A job as it was enqueued. `arguments` are those of the call by name, as its worker gets them; `delay` is in seconds;
+    `new` is False if another job had the unique key, and was given instead. Equal to another one that has the same;
+    `handle` has no part in that.
+    """
+
+    kind: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    queue: str = "default"
+    priority: int = 0
+    delay: float = 0.0
+    unique_key: str | None = None
+    new: bool = True
+    handle: JobHandle[Any] | None = field(default=None, compare=False, repr=False)
+
+
+@contextmanager
+def enqueued(app: App, /) -> Iterator[list[EnqueuedJob]]:
+    """
+    The jobs that are enqueued here, in order, as a list of `EnqueuedJob`; none of them is done. Those of a transaction
+    of yours are in it when the block has ended, if it was committed.
+
+    The app has a temporary store here, unless it has one already.
+
+    >>> import outlast
+    >>> app = outlast.App("shop")
+    >>> @app.job(queue="mail")
+    ... def send(to: str) -> None: ...
+    >>> with enqueued(app) as jobs:
+    ...     _ = send.options(priority=5).enqueue("ann")
+    >>> jobs == [EnqueuedJob("send", {"to": "ann"}, queue="mail", priority=5)]
+    True
+    """
+    from outlast.jobs.inline import Capture
+
+    with _watched(app) as home:
+        captured = Capture(home, EnqueuedJob)
+        with home.store.watched(captured):
+            try:
+                yield captured.jobs
+            finally:
+                captured.settle()
+
+
+@contextmanager
+def _substituted(app: App, store: str | os.PathLike[str] | None) -> Iterator[Any]:
+    """The app with another store."""
+    from outlast.jobs.inline import WatchedStore
+    from outlast.pipeline.home import Substitute
+    from outlast.store.address import Address
+
+    if store is not None:
+        address = Address(Address.wanted(store).settled)
+        made = WatchedStore.at(address, app=app.name)
+    else:
+        folder = tempfile.mkdtemp(prefix="outlast-test-")
+        address = Address(f"{folder}/outlast.db")
+        made = WatchedStore.at(address, app=app.name)
+        weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
+    home = Substitute(app, made, address.text)
+    token = apart.set(True)
+    try:
+        with app.substituted(home), _scope(here.get()):
+            yield home
+    finally:
+        apart.reset(token)
+
+
+@contextmanager
+def _watched(app: App) -> Iterator[Any]:
+    """The app with the temporary store that it has; with one of this scope, if it has none."""
+    if app.present is not app:
+        yield app.present
+        return
+    with _substituted(app, None) as home:
+        yield home
+
+
+@contextmanager
+def _working_world(faults: dict[str, Iterator[Exception | None]] | None) -> Iterator[None]:
+    """Virtual time, unless it is virtual already, and these faults, which go on where the last job left them."""
+    if not here.get().clock.virtual:
+        with virtual_time(), _working_world(faults):
+            yield
+        return
+    outer = here.get()
+    with _scope(World(outer.clock, outer.dice, outer.ids, retries=outer.retries, faults=faults)):
+        yield
+
+
+def _known_jobs(app: App, faults: Sequence[Faults], provide: Mapping[Any, Any]) -> None:
+    """Refuse what concerns no job of the app."""
     kinds = app.kinds
     _known_parts(faults, provide, [*kinds], [job.resources for job in kinds.values()], "job")
-    with virtual_time(), inject(*faults):
-        worker = made(app, (), 64, until_idle=True, due_later=True, provided=provide)
-        return blocking(worker)
 
 
 def _known(pipeline: Pipeline[Any, Any], faults: Sequence[Faults], provide: Mapping[Any, Any]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import outlast
 from servers.mariadb import MariaDB
+from stores import prepared
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +24,6 @@ def mariadb():
 
 @pytest.fixture
 def app(tmp_path):
-    made = outlast.App(f"tests-{uuid4().hex}", store=str(tmp_path / "outlast.db"))
+    made = outlast.App(f"tests-{uuid4().hex}", store=prepared(tmp_path / "outlast.db"))
     yield made
     made.store.close()

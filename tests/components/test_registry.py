@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import ClassVar
 
 import pytest
 
+import forked
 import outlast
 import paged
 from outlast.cli.printing import next_steps
@@ -280,7 +279,7 @@ def test_every_output_is_there_once_whenever_the_process_was_killed(tmp_path):
     ends = []
     for deadly in (1, 2, 1, 3, 0):
         program = [sys.executable, str(tmp_path / "program.py"), str(tmp_path), str(deadly)]
-        ends.append(subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ}))
+        ends.append(forked.run(program))
     assert [end.returncode for end in ends] == [-signal.SIGKILL] * 4 + [0], ends[-1].stderr
     assert ends[-1].stdout.strip() == "5000"
     assert written(tmp_path / "out") == [2 * n for n in range(5000)]

@@ -379,9 +379,8 @@ def test_a_row_that_the_table_refuses_is_a_dead_letter(app, database, monkeypatc
     assert "geheimnis" not in " ".join(letters.values())
     record = app.store.find_run("p", "k")
     assert (record.counts.succeeded, record.counts.dlq) == (992, 8)
-    assert {
-        item.status for item in result.items() if item.key in {letter.item_key for letter in app.dead_letters.find()}
-    } == {"dlq"}
+    dead = {letter.item_key for letter in app.dead_letters.find()}
+    assert {item.status for item in result.items() if item.key in dead} == {"dlq"}
     assert database.staged() == 0
 
 

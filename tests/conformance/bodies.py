@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -192,9 +193,11 @@ def lines_run(fn) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # whoever is told of a collection runs lines, too
     sys.settrace(trace)
     try:
         fn()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count

@@ -1,4 +1,4 @@
-"""What every test of jobs gets: an app with a store of its own, on each of the two databases in turn."""
+"""What every test of jobs gets: an app with a store of its own, on each of the two databases in turn; with the mark `pooled` behind PgBouncer, too."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 import outlast
+from stores import prepared
 
 
 @pytest.fixture(scope="session")
@@ -18,8 +19,12 @@ def postgres(postgres_server):
 @pytest.fixture(params=["sqlite", "postgres"])
 def app(request, tmp_path):
     """An app that sees nothing of another test's."""
-    address = tmp_path / "outlast.db" if request.param == "sqlite" else request.getfixturevalue("postgres").dsn
-    made = outlast.App(f"tests-{uuid4().hex}", store=str(address))
+    if request.param == "sqlite":
+        address = prepared(tmp_path / "outlast.db")
+    else:
+        database = request.getfixturevalue("postgres")
+        address = database.dsn if request.param == "postgres" else request.getfixturevalue("pooler").dsn(database)
+    made = outlast.App(f"tests-{uuid4().hex}", store=address)
     yield made
     made.store.close()
 
@@ -27,7 +32,15 @@ def app(request, tmp_path):
 @pytest.fixture
 def sqlite_app(tmp_path):
     """An app for what does not depend on the database, and for SQLite itself."""
-    made = outlast.App(f"tests-{uuid4().hex}", store=str(tmp_path / "outlast.db"))
+    made = outlast.App(f"tests-{uuid4().hex}", store=prepared(tmp_path / "outlast.db"))
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def pooled_app(postgres, pooler):
+    """An app on PostgreSQL, behind PgBouncer."""
+    made = outlast.App(f"tests-{uuid4().hex}", store=pooler.dsn(postgres))
     yield made
     made.store.close()
 

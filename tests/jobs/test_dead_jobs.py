@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 
 import outlast
 from job_hands import Hands
+from labor import Beside, wait_until
 from outlast.cli import app as command_line
 from outlast.deadletters import NothingToReplay, ReplayStopped
+from outlast.testing import work
 
 
 @pytest.fixture
@@ -96,6 +98,61 @@ def test_an_edit_changes_what_the_job_gets(app, send, hands):
     assert job.result() == "b"
 
 
+@pytest.mark.parametrize("shell", [False, True], ids=["python", "shell"])
+def test_a_replay_from_the_start_does_all_steps_again(app, shell):
+    """As a requeue does it: what the steps came to is forgotten, and that is on record. Without it they stay done."""
+    done = []
+
+    @app.job(retry=None)
+    def publish(document: int) -> None:
+        outlast.current().step("label", done.append, document)
+        if len(done) < 2:
+            raise ValueError("not mended")
+
+    job = publish.enqueue(7)
+    work(app)
+    app.dead_letters.replay(pipeline="publish")
+    work(app)
+    assert (job.status, done) == ("failed", [7])
+    if shell:
+        code, said = run(app, "dlq", "replay", "--pipeline", "publish", "--from-start")
+        assert (code, said.splitlines()[0]) == (0, "1 job requeued from the start.")
+    else:
+        assert app.dead_letters.replay(pipeline="publish", from_start=True).why == "1 job requeued from the start."
+    assert app.store.steps(int(job.id)) == []
+    work(app)
+    assert (job.status, done, letters(app)) == ("succeeded", [7, 7], [])
+    why = "its dead letter was replayed"
+    assert [(change.change, change.reason) for change in job.changes()] == [
+        ("requeued", why),
+        ("forgot steps", why),
+        ("requeued", why),
+    ]
+
+
+@pytest.mark.parametrize("from_start", [False, True])
+def test_a_canary_and_the_others_begin_alike(app, from_start):
+    """Those that follow a canary have their steps done again if those of the canary have."""
+    done, mended = [], []
+
+    @app.job(retry=None)
+    def publish(document: int) -> None:
+        outlast.current().step("label", done.append, document)
+        if not mended:
+            raise ValueError("not mended")
+
+    for document in range(3):
+        publish.enqueue(document)
+    work(app)
+    mended.append(1)
+    with Beside(app):
+        wait_until(lambda: any(worker.alive for worker in app.store.workers()), "a worker is there")
+        replayed = app.dead_letters.replay(pipeline="publish", canary=1, from_start=from_start)
+        wait_until(lambda: not app.jobs.stats(), "all are done")
+    assert (len(replayed.requeued), replayed.canary) == (3, "succeeded")
+    assert sorted(done) == sorted([0, 1, 2] * (1 + from_start))
+
+
 def test_what_cannot_be_requeued_is_left_with_its_reason(app, send, hands):
     """A unique key that another job has, and a job that was requeued by hand; the others go on."""
     first = send.options(unique_key="k").enqueue("a")
@@ -115,9 +172,9 @@ def test_options_of_runs_mean_nothing_for_jobs(app, send, hands, tmp_path):
     """And letters of jobs and of items are not replayed in one."""
     send.enqueue("a")
     hands.fail()
-    assert problems(lambda: app.dead_letters.replay(pipeline="send", from_start=True, sink="out.jsonl")) == [
-        "expected no from_start for dead letters of jobs: they are put back into the queue.",
+    assert problems(lambda: app.dead_letters.replay(pipeline="send", watch=print, sink="out.jsonl")) == [
         "expected no sink for dead letters of jobs: they are put back into the queue.",
+        "expected no watch for dead letters of jobs: they are put back into the queue.",
     ]
 
     @outlast.stage(retry=None)
@@ -202,9 +259,9 @@ def test_a_shell_shows_and_replays_letters_of_jobs(app, send, hands):
     assert (attempt["attempt"], attempt["outcome"], attempt["stop_reason"]) == (1, "failed", "exhausted")
     assert f"Send it again: outlast dlq replay {letter.id[:12]}" in shown
     assert "--target" not in shown
-    code, said = run(app, "dlq", "replay", letter.id[:12], "--from-start")
+    code, said = run(app, "dlq", "replay", letter.id[:12], "--output", "out.jsonl")
     assert code == 2
-    assert "expected no --from-start for dead letters of jobs" in said
+    assert "expected no --output for dead letters of jobs" in said
     code, said = run(app, "dlq", "replay", letter.id[:12], "--json")
     assert (code, json.loads(said)["requeued"]) == (0, [job.id])
     assert job.status == "queued"

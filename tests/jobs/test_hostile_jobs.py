@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 import outlast
-from labor import Beside, jobs, laborer, notes, outcomes, wait_until
+from labor import Beside, outcomes, wait_until
 from outlast.jobs import outcome
 from outlast.jobs.doors import made
 from outlast.jobs.tenure import TurnBatch
@@ -47,9 +47,10 @@ def patient(seconds: float) -> str:
     return f"attempt {outlast.current().attempt}, job {outlast.current().job_id}"
 
 
+@pytest.mark.failure(9, 11)
 @pytest.mark.timeout(120)
 def test_a_job_that_blocks_the_event_loop_keeps_its_lease(app, on_terms):
-    """Rows 9, 11: four times as long as the lease lasts, while another worker sweeps."""
+    """Four times as long as the lease lasts, while another worker sweeps."""
     on_terms(ttl=0.5)
     runs = []
 
@@ -67,9 +68,10 @@ def test_a_job_that_blocks_the_event_loop_keeps_its_lease(app, on_terms):
     assert (outcomes(handle), len(runs)) == (["succeeded"], 1)
 
 
+@pytest.mark.failure(20, 23)
 @pytest.mark.timeout(120)
 def test_a_job_of_ten_times_the_lease_runs_once(app, on_terms):
-    """Rows 20, 23: how long a job takes is no reason to take it from its worker."""
+    """How long a job takes is no reason to take it from its worker."""
     on_terms(ttl=0.2)
     runs = []
 
@@ -83,21 +85,6 @@ def test_a_job_of_ten_times_the_lease_runs_once(app, on_terms):
     with Beside(app), Beside(app):
         assert handle.result(100) == "done"
     assert (outcomes(handle), len(runs)) == (["succeeded"], 1)
-
-
-@pytest.mark.timeout(240)
-def test_a_job_that_holds_the_interpreter(app, tmp_path, on_terms):
-    """Row 11: no thread of its process can beat. Another worker does it; the crash is on record; the late result is not."""
-    on_terms(ttl=1.0)
-    kinds = jobs(app, tmp_path)
-    handle = kinds["grips"].enqueue(4.0)
-    with laborer(app, tmp_path, ttl=1.0):
-        wait_until(lambda: notes(tmp_path) == ["grips"], "it has begun")
-        with Beside(app):
-            wait_until(lambda: handle.status == "succeeded", "another worker has done it")
-        other = kinds["quick"].enqueue("b")
-        wait_until(lambda: other.status == "succeeded", "the first one has come back, and goes on")
-        assert (handle.result(), outcomes(handle)) == (f"by {os.getpid()}", ["crashed", "succeeded"])
 
 
 @pytest.mark.timeout(120)
@@ -234,10 +221,11 @@ def test_a_worker_ends_although_its_store_is_away(postgres, tmp_path, monkeypatc
     direct.store.close()
 
 
+@pytest.mark.failure(29)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_job_that_goes_on_after_its_time(app, kind, monkeypatch, caplog):
-    """Row 29: recorded as a timeout, its slot stays taken, it is told, and nobody begins it before it has ended."""
+    """Recorded as a timeout, its slot stays taken, it is told, and nobody begins it before it has ended."""
     monkeypatch.setattr("outlast.jobs.running.GRACE", 0.05)
     goes_on, begun = threading.Event(), []
 
@@ -371,8 +359,9 @@ def test_a_store_that_is_away_fences_the_worker(postgres, tmp_path, on_terms):
     direct.store.close()
 
 
+@pytest.mark.failure(29)
 def test_a_job_whose_thread_ends_before_its_timeout_is_written_is_begun_again(app, monkeypatch):
-    """Row 29: that it is held and that its thread has ended may reach the store in one turn."""
+    """That it is held and that its thread has ended may reach the store in one turn."""
     turns, free, overdue, turn = [], threading.Event(), threading.Event(), Store.turn
     init = TurnBatch.__init__
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
 import sys
@@ -18,7 +19,8 @@ import pytest
 
 import outlast
 from outlast import presets
-from outlast.jobs.job import LARGEST, Unbindable
+from outlast.jobs.job import LARGEST, JobArgumentsError
+from outlast.kernel.redact import error_text
 from outlast.store.codec import Lost
 from tables import table
 
@@ -381,6 +383,25 @@ def test_arguments_of_older_code_go_through_upgrade(app):
     assert carried(send, "b", ["you"], version=3) == ((), {"text": "b", "to": ["you"]})
 
 
+def test_the_way_out_is_not_cut_from_the_record(app):
+    """However much does not fit: what is longer than a record may be is left out before it."""
+
+    @app.job
+    def send(text: str) -> None: ...
+
+    @app.job
+    def report(
+        the_name_of_the_customer: str, the_day_on_which_it_is_due: str, the_pages_that_are_wanted: str
+    ) -> None: ...
+
+    with pytest.raises(JobArgumentsError) as caught:
+        report.bind_payload(send.encode_arguments({"text": "hidden"}), 1)
+    assert len(str(caught.value)) == 280
+    assert error_text(caught.value).endswith(
+        "… If they were edited, edit them again with outlast dlq edit. If the function was changed, give it version= and upgrade=."
+    )
+
+
 def test_arguments_that_do_not_fit_say_why(app):
     """Permanent, with a sentence: nothing of it is tried again, and nothing of what is in it is shown."""
 
@@ -393,19 +414,23 @@ def test_arguments_that_do_not_fit_say_why(app):
     @newer.job(version=2)
     def send(body: str) -> None: ...
 
-    with pytest.raises(Unbindable) as caught:
+    with pytest.raises(JobArgumentsError) as caught:
         send.bind_payload(payload, 1)
     assert str(caught.value) == (
-        "the arguments on record do not fit send: expected no argument 'text' of send. It takes: body. "
-        "expected the argument body of send, got: nothing. They are of version 1, and the job has no upgrade=."
+        "the arguments on record do not fit send: expected no argument 'text'. It takes: body. "
+        "expected the argument body, got: nothing. They are of version 1, and the job has no upgrade=."
     )
     assert outlast.classify(caught.value).category == "permanent"
-    with pytest.raises(Unbindable, match=r"version 2 or older, got: version 3. A worker of newer code can do it"):
+    with pytest.raises(
+        JobArgumentsError, match=r"version 2 or older, got: version 3. A worker of newer code can do it"
+    ):
         send.bind_payload(payload, 3)
-    with pytest.raises(Unbindable, match="cannot be made again: expected a stored value in its envelope"):
+    with pytest.raises(JobArgumentsError, match="cannot be made again: expected a stored value in its envelope"):
         send.bind_payload(b"???", 2)
     failing = newer.job(name="third", version=2, upgrade=lambda given, version: given["gone"])(tidy_alone)
-    with pytest.raises(Unbindable, match=r"could not bring the arguments of third from version 1 to 2 \(KeyError\)"):
+    with pytest.raises(
+        JobArgumentsError, match=r"could not bring the arguments of third from version 1 to 2 \(KeyError\)"
+    ):
         failing.bind_payload(payload, 1)
 
 
@@ -432,3 +457,55 @@ def test_a_result_comes_back_or_says_why_not(app, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "the result of make is not kept: it is, or holds, a value of type Opaque."
     ]
+
+
+def test_a_job_that_is_called_as_a_function_has_an_idempotency_key(sqlite_app):
+    """The same in the whole call, and in no other; also inside of a retry, and in an async job."""
+
+    @outlast.retry
+    def send() -> str:
+        return outlast.current().idempotency_key
+
+    @sqlite_app.job
+    def pay() -> tuple[str, str]:
+        return outlast.current().idempotency_key, send()
+
+    @sqlite_app.job
+    async def bill() -> str:
+        return outlast.current().idempotency_key
+
+    first, second = pay(), pay()
+    assert first[0] == first[1]
+    assert len({first[0], second[0], asyncio.run(bill())}) == 3
+    with pytest.raises(LookupError):
+        send()
+
+
+def test_a_number_of_attempts_is_no_retry_policy(sqlite_app):
+    """The advice is what to write."""
+    with pytest.raises(outlast.ConfigurationError, match=r"Write RetryPolicy\(max_attempts=3\)\."):
+        sqlite_app.job(retry=3)(tidy_alone)
+
+
+def test_a_payload_has_arguments_in_the_order_of_the_call(sqlite_app):
+    """By place, then by name."""
+
+    @sqlite_app.job
+    def pay(zeta: str, alpha: int = 1, mid: str = "") -> None: ...
+
+    assert list(pay.arguments(("z", 7), {"mid": "m"})) == ["zeta", "alpha", "mid"]
+    with pytest.raises(outlast.ConfigurationError, match="the argument zeta of pay once, got: by place and by name"):
+        pay.arguments(("z",), {"zeta": "y"})
+
+
+def test_a_job_is_had_by_its_number_too(sqlite_app):
+    """As people write it."""
+
+    @sqlite_app.job
+    def pay() -> None: ...
+
+    job = pay.enqueue()
+    assert sqlite_app.jobs.get(int(job.id)) == sqlite_app.jobs.get(job.id) == job
+    for wrong in (True, 0, -1, 1.0):
+        with pytest.raises(outlast.ConfigurationError, match="expected the id of a job"):
+            sqlite_app.jobs.get(wrong)

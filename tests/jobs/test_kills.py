@@ -10,7 +10,7 @@ import pytest
 
 import outlast
 from job_hands import Hands
-from labor import Beside, jobs, laborer, living, notes, outcomes, wait_until
+from labor import Beside, jobs, laborer, living, notes, outcomes, stop, wait_until
 from outlast.jobs.doors import made
 from outlast.jobs.worker import Worker
 from outlast.testing import capture_events
@@ -24,9 +24,11 @@ def kinds(app, tmp_path):
     return jobs(app, tmp_path)
 
 
+@pytest.mark.failure(8, 10, 14, 16, 21)
+@pytest.mark.pooled
 @pytest.mark.timeout(240)
 def test_a_killed_worker_loses_no_job(app, kinds, tmp_path):
-    """S1-10; rows 8, 10, 14, 16, 21: killed between claim and finish; the crash is on record, and another worker goes on at once."""
+    """S1-10: killed between claim and finish; the crash is on record, and another worker goes on at once."""
     handle = kinds["hold"].enqueue("a")
     with laborer(app, tmp_path) as process:
         wait_until(lambda: "begins a" in notes(tmp_path), "the job has begun")
@@ -44,9 +46,10 @@ def test_a_killed_worker_loses_no_job(app, kinds, tmp_path):
     assert living(app) == []
 
 
+@pytest.mark.failure(8, 14)
 @pytest.mark.timeout(240)
 def test_one_of_two_workers_is_killed(app, kinds, tmp_path, on_terms):
-    """Rows 8, 13, 14: the other one does its jobs too, each to its end, also in a queue where one runs at a time."""
+    """The other one does its jobs too, each to its end, also in a queue where one runs at a time."""
     on_terms(ttl=2.0)
     handles = [kinds["hold"].enqueue(name) for name in "abcdef"]
     with laborer(app, tmp_path, ttl=2.0, concurrency=3) as process:
@@ -61,15 +64,17 @@ def test_one_of_two_workers_is_killed(app, kinds, tmp_path, on_terms):
     assert sorted(outcomes(handle) for handle in handles) == [["crashed", "succeeded"]] * 3 + [["succeeded"]] * 3
 
 
+@pytest.mark.failure(3)
+@pytest.mark.pooled
 @pytest.mark.timeout(240)
 def test_a_stopped_worker_that_comes_back_changes_nothing(app, kinds, tmp_path, on_terms):
-    """Row 3: stopped past its time, then continued: its late result is discarded, and it registers again."""
+    """Stopped past its time, then continued: its late result is discarded, and it registers again."""
     on_terms(ttl=1.0)
     handle = kinds["hold"].enqueue("a")
     with laborer(app, tmp_path, ttl=1.0) as process:
         wait_until(lambda: "begins a" in notes(tmp_path), "the job has begun")
         (key,) = living(app)
-        os.kill(process.pid, signal.SIGSTOP)
+        stop(process, app.store._database)
         (tmp_path / "go a").touch()
         with Beside(app):
             wait_until(lambda: handle.status == "succeeded", "another worker has done it")
@@ -190,10 +195,10 @@ def test_a_job_that_must_run_alone_does_not_starve_the_others(app, kinds, tmp_pa
         wait_until(lambda: suspect.status == "succeeded", "nothing runs beside it")
 
 
-def test_room_is_left_ever_more_rarely_for_a_job_that_must_run_alone(sqlite_app):
-    """Each wait is as short as the first; the pauses between them grow, up to five minutes."""
+def test_room_is_left_for_ever_longer_for_a_job_that_must_run_alone(sqlite_app, caplog):
+    """So it is run however long the others take, and these have two thirds of the time until then. Told once."""
 
-    async def pauses():
+    async def waits():
         worker = made(sqlite_app, (), 4, until_idle=False)
         loop = worker._loop = asyncio.get_running_loop()
         found = []
@@ -205,7 +210,9 @@ def test_room_is_left_ever_more_rarely_for_a_job_that_must_run_alone(sqlite_app)
             found.append((round(wait), round(worker._next_wait_at - loop.time())))
         return found
 
-    assert asyncio.run(pauses()) == [(5, pause) for pause in (10, 20, 40, 80, 160, 300, 300)]
+    assert asyncio.run(waits()) == [(seconds, 2 * seconds) for seconds in (5, 10, 20, 40, 80, 160, 320)]
+    (told,) = [line.getMessage() for line in caplog.records if "nothing beside it" in line.getMessage()]
+    assert "jobs here take longer than 5 s" in told
 
 
 @pytest.mark.timeout(240)
@@ -215,6 +222,7 @@ def test_a_signal_drains_a_worker(app, kinds, tmp_path):
     with laborer(app, tmp_path) as process:
         wait_until(lambda: "begins a" in notes(tmp_path), "the job has begun")
         process.terminate()
+        wait_until(lambda: "no more jobs begin" in (tmp_path / "log").read_text(), "the signal is heard")
         other = kinds["quick"].enqueue("b")
         (tmp_path / "go a").touch()
         process.wait(200)
@@ -222,9 +230,10 @@ def test_a_signal_drains_a_worker(app, kinds, tmp_path):
     assert (handle.status, other.status, living(app)) == ("succeeded", "queued", [])
 
 
+@pytest.mark.failure(35)
 @pytest.mark.timeout(240)
 def test_the_database_is_restarted_under_a_worker(tmp_path):
-    """Row 35: what has ended meanwhile is recorded when it is back, once, and the worker goes on."""
+    """What has ended meanwhile is recorded when it is back, once, and the worker goes on."""
     with Postgres() as server:
         app = outlast.App("restarted", store=server.dsn)
         kinds = jobs(app, tmp_path)
@@ -242,9 +251,10 @@ def test_the_database_is_restarted_under_a_worker(tmp_path):
         app.store.close()
 
 
+@pytest.mark.failure(15, 16)
 @pytest.mark.timeout(240)
 def test_connections_are_cut_under_a_worker(postgres, tmp_path):
-    """Rows 15, 16: whatever the moment, no claim is forgotten and no end is lost."""
+    """Whatever the moment, no claim is forgotten and no end is lost."""
     with Proxy(postgres.socket) as proxy:
         address = f"postgresql://postgres@127.0.0.1:{proxy.port}/{postgres.name}"
         app, direct = (outlast.App(f"cut-{tmp_path.name}", store=where) for where in (address, postgres.dsn))
@@ -268,9 +278,10 @@ def test_connections_are_cut_under_a_worker(postgres, tmp_path):
         app.store.close()
 
 
+@pytest.mark.failure(15)
 @pytest.mark.parametrize("after", [False, True])
 def test_a_statement_of_a_turn_fails(app, monkeypatch, after):
-    """Row 15: a fault at every statement, before it is done or after: each job ends once and runs once."""
+    """A fault at every statement, before it is done or after: each job ends once and runs once."""
     done = []
 
     @app.job

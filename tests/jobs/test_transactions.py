@@ -29,6 +29,8 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import outlast
 from outlast.jobs.transactions import _alchemy_dialect, _commits_each
+from outlast.store import Store
+from servers.postgres import Postgres
 from tables import table
 
 
@@ -125,6 +127,7 @@ def alchemy_scoped(app, ends):
 SYNC = [plain, begun, alchemy_connection, alchemy_session, alchemy_scoped]
 
 
+@pytest.mark.pooled
 @pytest.mark.parametrize("library", SYNC)
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
 def test_a_job_is_there_if_and_only_if_the_callers_transaction_is_committed(app, library, ends):
@@ -151,6 +154,24 @@ def test_a_job_is_there_if_and_only_if_the_callers_transaction_is_committed(app,
     assert statuses(app) == ["queued"] * 123
     with library(app, ends) as transaction:
         assert send.options(transaction=transaction, unique_key="a").enqueue("a") == next(app.jobs.find(unique_key="a"))
+
+
+@pytest.mark.parametrize("library", [plain, alchemy_connection, alchemy_session])
+def test_texts_arrive_as_they_are_where_backslashes_escape(postgres_app, library):
+    """A caller's session with standard_conforming_strings off: nothing is damaged, and nothing of a text is read as SQL."""
+    send, hostile = job_of(postgres_app), "\\'); drop table outlast_jobs; --\\x41\\"
+    with library(postgres_app, "commit") as transaction:
+        off = "set standard_conforming_strings = off"
+        transaction.execute(off if library is plain else sa.text(off))
+        jobs = [
+            send.options(transaction=transaction).enqueue(hostile),
+            send.options(transaction=transaction, unique_key=hostile).enqueue(hostile),
+        ]
+        keyed = send.options(transaction=transaction, unique_key=lambda to: to)
+        assert keyed.enqueue_many([{"to": hostile}, {"to": "\\"}]) == 1
+    for job in jobs:
+        assert send.bind_payload(postgres_app.store.job(int(job.id)).payload, 1) == ((), {"to": hostile})
+    assert {job.arguments["to"] for job in postgres_app.jobs.find()} == {hostile, "\\"}
 
 
 @asynccontextmanager
@@ -251,6 +272,29 @@ def test_a_job_of_an_async_library_is_there_if_and_only_if_that_commits(postgres
         assert job.kind == "send"
 
 
+def test_a_connection_in_pipeline_mode_is_asked_one_thing_after_the_other(postgres_app):
+    """psycopg sends many statements before it reads an answer; what is written depends on what was asked."""
+    send = job_of(postgres_app)
+    with psycopg.connect(postgres_app.store_url) as connection, connection.pipeline():
+        connection.execute("create temporary table mine (id int)")
+        first = send.options(transaction=connection).enqueue("me")
+        connection.execute("insert into mine values (1)")
+        assert connection.execute("select count(*) from mine").fetchone() == (1,)
+
+    async def enqueue():
+        async with (
+            await psycopg.AsyncConnection.connect(postgres_app.store_url) as connection,
+            connection.pipeline(),
+        ):
+            return await send.options(transaction=connection).aenqueue("you")
+
+    assert (first.status, asyncio.run(enqueue()).status) == ("queued", "queued")
+    with psycopg.connect(postgres_app.store_url, autocommit=True) as connection, connection.pipeline():
+        said = problem(lambda: send.options(transaction=connection).enqueue("nobody"))
+    assert "got: one that commits every statement by itself" in said
+    assert statuses(postgres_app) == ["queued", "queued"]
+
+
 def test_a_job_that_was_rolled_back_never_becomes_another_one(app):
     """SQLite gives its number out again; whoever kept the handle must not read, cancel or wait for somebody else's job."""
 
@@ -276,7 +320,11 @@ def test_many_jobs_in_a_transaction_take_few_statements_and_keep_their_order(app
     assert found[::-1] == [str(n) for n in range(130)]
     steps = app.store.enqueue_steps([send._new((str(n),), {}) for n in range(130)], paramstyle="qmark")
     known = app.store.job(int(next(app.jobs.find()).id))
-    answers = [[(1,)], [(app.store._store_id(), known.due_us)], *([(n,) for n in range(size)] for size in (50, 50, 30))]
+    answers = [
+        [(1,)],
+        [(*app.store._identity(), known.due_us)],
+        *([(n,) for n in range(size)] for size in (50, 50, 30)),
+    ]
     asked = [steps.send(rows)[0].split(" values ")[0] for rows in (None, *answers[: len(answers) - 1])]
     steps.close()
     assert [text.startswith("insert into outlast_jobs") for text in asked] == [False, False, True, True, True]
@@ -399,6 +447,27 @@ def test_a_copy_of_the_store_is_another_database(postgres_app, postgres, postgre
         connection.execute("set search_path to pg_catalog")
         said = problem(lambda: send.options(transaction=connection).enqueue("me"))
         assert "got: one in another database" in said
+
+
+def test_a_copy_on_another_server_is_another_database(postgres_app, monkeypatch):
+    """With the same name and the same id, as a staging has it that was restored from a dump; both ways into it."""
+    send = job_of(postgres_app)
+    store, known = postgres_app.store._identity()
+    with Postgres() as server:
+        elsewhere = server.database("jobs")
+        twin = outlast.App(postgres_app.name, store=elsewhere.dsn)
+        twin.store.close()
+        elsewhere.execute(f"update outlast_store set id = '{store}'")
+        with psycopg.connect(elsewhere.dsn) as connection:
+            assert connection.execute("select current_database(), id from outlast_store").fetchone() == ("jobs", store)
+            said = problem(lambda: send.options(transaction=connection).enqueue("me"))
+            assert "got: one in another database" in said
+    assert statuses(postgres_app) == []
+    # A standby may have answered for the store: then the transaction itself is looked for.
+    monkeypatch.setattr(Store, "_identity", lambda _: (store, known + 1))
+    with psycopg.connect(postgres_app.store_url) as connection:
+        send.options(transaction=connection).enqueue("me")
+    assert statuses(postgres_app) == ["queued"]
 
 
 def test_a_store_that_is_not_made_yet_is_told_at_once(tmp_path):

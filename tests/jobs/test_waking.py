@@ -8,8 +8,9 @@ import pytest
 
 import outlast
 from labor import Beside, jobs, laborer, notes, wait_until
-from outlast.jobs.waking import Notified, Watched, waking_for
-from outlast.store import open_store
+from outlast.jobs.waking import Notified, Watched, _written_to, waking_for
+from outlast.store import Store, open_store
+from outlast.store.records import Idle
 
 
 def listening(store, monkeypatch):
@@ -24,7 +25,8 @@ def listening(store, monkeypatch):
 
         def execute(self, *statement):
             done = self._connection.execute(*statement)
-            ready.set()
+            if "pg_backend_pid" not in statement[0]:  # with which it looks whether it can listen at all
+                ready.set()
             return done
 
         def __getattr__(self, name):
@@ -54,9 +56,90 @@ def test_jobs_of_another_store_object_are_heard_of(app, monkeypatch):
     other.store.close()
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["told", "looking"])
+def test_a_file_that_is_written_to_is_looked_at(sqlite_app, monkeypatch, told):
+    """At once where the system tells of it, and else many times in a second."""
+    if told:
+        monkeypatch.setattr("outlast.jobs.waking._LOOK", 1000.0)
+        monkeypatch.setattr("outlast.jobs.waking._LOOKS", 10**6)  # however long the disk takes
+    else:
+        monkeypatch.setattr("outlast.jobs.waking._written_to", lambda _: None)
+
+    @sqlite_app.job
+    async def note() -> None:
+        return
+
+    other = outlast.App(sqlite_app.name, store=sqlite_app.store_url)
+    kind = other.job(note.fn)
+    other.store
+    monkeypatch.setattr("outlast.store.sqlite.Sqlite.tell_here", lambda self: None)
+    heard = threading.Semaphore(0)
+    waking = waking_for(sqlite_app.store, heard.release)
+    watched = threading.Event()
+    monkeypatch.setattr(waking, "_ear", Watching(waking._ear, watched))
+    waking.start()
+    assert watched.wait(100)
+    kind.enqueue()
+    assert heard.acquire(timeout=100)
+    waking.close()
+    other.store.close()
+
+
+@pytest.mark.parametrize("whose", ["its own", "another's"])
+def test_what_the_process_itself_writes_wakes_it_once_in_a_while(sqlite_app, monkeypatch, whose):
+    """Each end of a job and each step is written: a worker that looked for jobs after every one of them did little else."""
+    monkeypatch.setattr("outlast.jobs.waking._LOOK", 1234.0)
+    monkeypatch.setattr("outlast.jobs.waking._LOOKS", 10**6)
+    mine = sqlite_app.store
+    writer = mine if whose == "its own" else open_store(sqlite_app.store_url)
+    heard, waited = threading.Semaphore(0), []
+    waking = waking_for(mine, heard.release)
+    watched = threading.Event()
+    monkeypatch.setattr(waking, "_ear", Watching(waking._ear, watched))
+
+    class Patient(threading.Event):
+        def wait(self, timeout=None):
+            if timeout == 1234.0:
+                waited.append(timeout)
+                return self.is_set()
+            return super().wait(timeout)
+
+    monkeypatch.setattr(waking, "_end", Patient())
+    waking.start()
+    assert watched.wait(100)
+    with writer._database.writing() as tx:
+        tx.execute("insert into outlast_queues (app, queue, paused) values ('a', 'b', true)")
+    assert heard.acquire(timeout=100)
+    waking.close()
+    assert waited == ([1234.0] if whose == "its own" else [])
+    if writer is not mine:
+        writer.close()
+
+
+class Watching:
+    """The end of a socket that tells when somebody begins to wait for it."""
+
+    def __init__(self, ear, watched):
+        self._ear = ear
+        self._watched = watched
+
+    def fileno(self):
+        self._watched.set()
+        return self._ear.fileno()
+
+    def close(self):
+        self._ear.close()
+
+
+def test_what_cannot_be_watched_is_looked_at(tmp_path):
+    """A file that is not there: the system says so."""
+    assert _written_to(str(tmp_path / "nothing")) is None
+
+
 def test_this_process_is_told_of_its_own_enqueues(sqlite_app, monkeypatch):
     """SQLite: without waiting for the next look at the file."""
     monkeypatch.setattr("outlast.jobs.waking._LOOK", 1000.0)
+    monkeypatch.setattr("outlast.jobs.waking._written_to", lambda _: None)
 
     @sqlite_app.job
     async def note() -> None:
@@ -102,12 +185,100 @@ def test_a_connection_that_tells_nothing_is_left(postgres_app, monkeypatch):
     waking.close()
 
 
-@pytest.mark.timeout(120)
-def test_jobs_are_found_by_polling_where_nobody_tells_of_them(app, monkeypatch):
-    """Whatever is missed is found a second later."""
+@pytest.fixture
+def untold(monkeypatch):
+    """Nobody tells of jobs, and no look comes by itself."""
     monkeypatch.setattr(Notified, "_listen", lambda self, _: self._end.wait())
     monkeypatch.setattr(Watched, "_listen", lambda self, _: self._end.wait())
     monkeypatch.setattr("outlast.store.sqlite.Sqlite.tell_here", lambda self: None)
+    monkeypatch.setattr("outlast.jobs.worker.POLL", 1000.0)
+    monkeypatch.setattr("outlast.jobs.worker._SOON", 1000.0)
+
+
+async def nothing() -> None:
+    return
+
+
+def turns_of(monkeypatch):
+    """What each turn of a worker wanted and how many jobs it got, one after the other."""
+    turns, turn = [], Store.turn
+
+    def seen(self, lease, ends, wants, kinds, **how):
+        done = turn(self, lease, ends, wants, kinds, **how)
+        turns.append(("alone" if how["alone"] else "any", len(done[1])))
+        return done
+
+    monkeypatch.setattr(Store, "turn", seen)
+    return turns
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("queues", [["default"], ["default", "other"]], ids=["one queue", "two queues"])
+def test_a_job_that_comes_right_after_a_claim_is_claimed_by_the_next_one(app, monkeypatch, untold, queues):
+    """Its notification, if there was one, is over by then; no look for jobs that must run alone comes between."""
+    turns, idle, late = turns_of(monkeypatch), Store.idle, []
+    kinds = [app.job(nothing, name=queue, queue=queue) for queue in queues]
+
+    def looks(self, *given, **how):
+        if not late:
+            late.append(kinds[-1].enqueue())
+        return idle(self, *given, **how)
+
+    monkeypatch.setattr(Store, "idle", looks)
+    with Beside(app):
+        wait_until(lambda: late, "the worker has looked")
+        late[0].result(100)
+    assert turns[:2] == [("any", 0), ("any", 1)]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("queues", [["default"], ["default", "other"]], ids=["one queue", "two queues"])
+def test_a_job_that_is_told_of_during_a_claim_is_claimed_by_the_next_one(app, monkeypatch, untold, queues):
+    """The claim may have looked before it was there, and takes no queue for empty."""
+    turns, turn, late = [], Store.turn, []
+    kinds = [app.job(nothing, name=queue, queue=queue) for queue in queues]
+    beside = Beside(app)
+
+    def claims(self, lease, ends, wants, given, **how):
+        done = turn(self, lease, ends, wants, given, **how)
+        turns.append(len(done[1]))
+        if not late:
+            late.append(kinds[-1].enqueue())
+            beside.worker._tenure.turns.in_loop(beside.worker._woken)
+        return done
+
+    monkeypatch.setattr(Store, "turn", claims)
+    monkeypatch.setattr(Store, "idle", lambda self, *given, **how: Idle(0, 0, 0, None))
+    with beside:
+        wait_until(lambda: late, "the worker has claimed")
+        late[0].result(100)
+    assert turns[:2] == [0, 1]
+
+
+@pytest.mark.timeout(120)
+def test_the_look_after_a_notification_asks_for_nothing_else(app, monkeypatch, untold):
+    """It comes for those that were not told of; another one that is told of meanwhile would have to wait for the answer."""
+    monkeypatch.setattr("outlast.jobs.worker._ECHO", 0.0)
+    turns, idle, asked = turns_of(monkeypatch), Store.idle, []
+
+    def looks(self, *given, **how):
+        asked.append(len(turns))
+        return idle(self, *given, **how)
+
+    monkeypatch.setattr(Store, "idle", looks)
+    app.job(nothing)
+    with Beside(app) as beside:
+        wait_until(lambda: beside.worker._later is not None, "the worker is idle")
+        beside.worker._tenure.turns.in_loop(beside.worker._woken)
+        wait_until(lambda: len(turns) >= 3, "it has looked once more")
+    assert turns == [("any", 0)] * 3
+    assert asked == [1, 2, 3]  # the last one by the worker that ends
+
+
+@pytest.mark.timeout(120)
+def test_jobs_are_found_by_polling_where_nobody_tells_of_them(app, monkeypatch, untold):
+    """Whatever is missed is found a second later."""
+    monkeypatch.setattr("outlast.jobs.worker.POLL", 1.0)
 
     @app.job
     async def note() -> str:

@@ -8,6 +8,7 @@ import pytest
 
 import outlast
 from outlast.pipeline.home import DEFAULT
+from stores import prepared
 
 
 @pytest.fixture(scope="session")
@@ -19,8 +20,9 @@ def postgres(postgres_server):
 @pytest.fixture(params=["sqlite", "postgres"])
 def app(request, tmp_path):
     """An app that sees nothing of another test's."""
-    address = tmp_path / "outlast.db" if request.param == "sqlite" else request.getfixturevalue("postgres").dsn
-    made = outlast.App(f"tests-{uuid4().hex}", store=str(address))
+    sqlite = request.param == "sqlite"
+    address = prepared(tmp_path / "outlast.db") if sqlite else request.getfixturevalue("postgres").dsn
+    made = outlast.App(f"tests-{uuid4().hex}", store=address)
     yield made
     made.store.close()
 
@@ -38,6 +40,6 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
 @pytest.fixture
 def sqlite_app(tmp_path):
     """An app for what does not depend on the database."""
-    made = outlast.App(f"tests-{uuid4().hex}", store=str(tmp_path / "outlast.db"))
+    made = outlast.App(f"tests-{uuid4().hex}", store=prepared(tmp_path / "outlast.db"))
     yield made
     made.store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from pathlib import Path
 from unittest.mock import patch
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ import outlast
 from outlast.pipeline.engine.runner import Runner
 from outlast.pipeline.engine.scheduling import Scheduler
 from outlast.testing import virtual_time
+from stores import prepared
 
 RETRY = outlast.RetryPolicy(max_attempts=3, initial_delay=1.0, on_errors=("transient",))
 FATES = ("fine", "fine", "fine", "transient", "permanent", "skip", "snooze", "degraded", "hopeless")
@@ -172,7 +174,7 @@ def test_every_item_ends_in_exactly_one_state_whatever_happens(request, database
     """S3-06, D-13: over random stages, batches, faults, stops and resumes; counts, rows, dead letters, outputs and spending agree."""
     play = Play(*play, sync=sync, whole=whole)
     with tempfile.TemporaryDirectory() as folder, virtual_time():
-        store = f"{folder}/s.db" if database == "sqlite" else request.getfixturevalue("postgres").dsn
+        store = prepared(Path(folder, "s.db")) if database == "sqlite" else request.getfixturevalue("postgres").dsn
         app = outlast.App(f"tests-{uuid4().hex}", store=store)
         pipeline = outlast.Pipeline(
             "p", *play.stages(), app=app, min_success_rate=0.0, min_partial_rate=0.0, failure_budget=1.0

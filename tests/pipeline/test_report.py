@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 import outlast
 from outlast import report
 from outlast.report.gather import spread
-from outlast.report.story import Moment
+from outlast.report.stories import Moment
 from outlast.store.records import Changes, StageMark
 from outlast.testing import virtual_time
 from reports import EVIL, LENIENT, STEADY, hostile, scripted
-from stores import attempt, item
+from stores import attempt, item, prepared
 
 
 def test_a_scripted_run_is_reported_exactly(app):
@@ -139,7 +139,7 @@ fates = st.sampled_from(["fine", "once", "twice", "never", "skip", "late_skip", 
 def test_the_numbers_agree_with_the_rows(request, database, plays, audit):
     """S3-23, U-15: over random runs; each figure is what counting the rows one by one gives."""
     with tempfile.TemporaryDirectory() as folder, virtual_time() as time:
-        store = f"{folder}/s.db" if database == "sqlite" else request.getfixturevalue("postgres").dsn
+        store = prepared(Path(folder, "s.db")) if database == "sqlite" else request.getfixturevalue("postgres").dsn
         app = outlast.App(f"tests-{uuid4().hex}", store=store)
         tries = Counter()
 

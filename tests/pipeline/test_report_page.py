@@ -10,6 +10,9 @@ import outlast
 from outlast import report
 from reports import hostile, scripted
 
+# One process starts the browser, which takes longer than these tests do.
+pytestmark = pytest.mark.xdist_group("chromium")
+
 # Contrast of every text with what is behind it, as WCAG computes it.
 FAINT = """() => {
   const light = (c) => { const [r, g, b] = c.map((v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });

@@ -86,8 +86,8 @@ def test_an_unwanted_result_is_a_reason():
 
 @both
 def test_snoozes_add_up(sync):
-    """A snooze makes no row; the attempt that follows has them all."""
-    left = iter([60, 5])
+    """A snooze makes no row; the attempt that follows has them all. One of no time lasts for a second."""
+    left = iter([60, 4, 0])
 
     def work(item):
         for seconds in left:

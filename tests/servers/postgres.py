@@ -35,6 +35,8 @@ class Postgres:
     """A server with its data in a temporary folder, both gone at the end."""
 
     patience = 150  # seconds until it must listen, and until it must end
+    options = OPTIONS
+    parent: str | None = None  # of its folder; None: wherever temporary files are
 
     def __init__(self) -> None:
         self._wheel = _wheel()
@@ -54,10 +56,10 @@ class Postgres:
     def start(self) -> Self:
         """Start it for the first time, or again with the data it had."""
         if self._folder is None:
-            self._folder = _new_folder()
+            self._folder = _new_folder(self.parent)
             # To copy a cluster takes a fraction of the time that making one takes; -a keeps the owner.
             subprocess.run(["cp", "-a", f"{_cluster()}/.", self._folder], check=True)
-        settings = f"{OPTIONS} -c unix_socket_directories={self._folder}"
+        settings = f"{self.options} -c unix_socket_directories={self._folder}"
         _run("pg_ctl", "start", *self._control(), "-l", f"{self._folder}/log", "-o", settings, folder=self._folder)
         return self
 
@@ -114,8 +116,8 @@ def _cluster() -> Path:
     return folder
 
 
-def _new_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="outlast-pg-"))
+def _new_folder(parent: str | None = None) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="outlast-pg-", dir=parent))
     if os.geteuid() == 0:
         _wheel().utils.ensure_user_exists(USER)
         _wheel().utils.ensure_prefix_permissions(folder)

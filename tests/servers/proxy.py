@@ -1,9 +1,10 @@
 """
-A TCP proxy on loopback whose connections can be cut.
+A TCP proxy on loopback whose connections can be cut, and that can hold an answer back.
 
     with Proxy(postgres.socket) as proxy:
         connection = psycopg.connect(host="127.0.0.1", port=proxy.port, ...)
         proxy.cut()                 # the client's next read says: connection reset by peer
+        proxy.hold_back(b"said", b"COMMIT")   # who says "said" gets no answer with "COMMIT" in it, until the next cut
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", port))
         self._lock = threading.Lock()
         self._pairs: list[_Pair] = []
+        self._held = _Held()
         self._thread = threading.Thread(target=self._accept, name="proxy")
 
     @property
@@ -36,6 +38,14 @@ class Proxy:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
             pair.cut()
+        self._held.clear()
+
+    def hold_back(self, said: bytes, answer: bytes) -> None:
+        """
+        Once a client has said this, hold back the first thing with this answer in it, and all that follows, on its
+        connection. Until `cut`, which loses it.
+        """
+        self._held.said, self._held.answer = said, answer
 
     def start(self) -> Self:
         self._thread.start()
@@ -65,17 +75,29 @@ class Proxy:
             except OSError:  # it is being restarted
                 client.close()
                 continue
-            pair = _Pair(client, target)
+            pair = _Pair(client, target, self._held)
             with self._lock:  # a pair that carries bytes can be cut: its client must not be ahead of us
                 self._pairs.append(pair)
                 pair.start()
 
 
+class _Held:
+    """What is held back."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.said = self.answer = b""
+
+
 class _Pair:
     """One client, its connection to the target, and the two threads that carry bytes between them."""
 
-    def __init__(self, client: socket.socket, target: socket.socket) -> None:
+    def __init__(self, client: socket.socket, target: socket.socket, held: _Held) -> None:
         self._client, self._target = client, target
+        self._held = held
+        self._said = False
         self._cutting = False
         self._threads = [
             threading.Thread(target=self._carry, args=ends, name="proxy-pair")
@@ -97,9 +119,19 @@ class _Pair:
         self._client.close()
         self._target.close()
 
+    def _lose(self) -> None:
+        """Keep to itself what the target says, until the connection is cut."""
+        while not self._cutting and self._target.recv(65536):
+            pass
+
     def _carry(self, source: socket.socket, sink: socket.socket) -> None:
         try:
             while chunk := source.recv(65536):
+                if self._held.said and source is self._client:
+                    self._said = self._said or self._held.said in chunk
+                elif self._said and self._held.answer and self._held.answer in chunk:
+                    self._lose()
+                    return
                 sink.sendall(chunk)
         except OSError:
             pass  # one end is gone; the other will hear of it

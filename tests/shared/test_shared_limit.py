@@ -471,7 +471,7 @@ def test_in_virtual_time_nothing_is_shared(tmp_path, monkeypatch):
             with limit:
                 pass
         assert virtual.now == 4.0
-        assert "virtual" in repr(limit)
+        assert "in a test" in repr(limit)
     assert list(tmp_path.iterdir()) == []
     assert limit._agent.thread is None
     App("test", store=f"sqlite:///{tmp_path}/store.db").share(limit)

@@ -6,15 +6,18 @@ import os
 import shutil
 import sqlite3
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from outlast import classify
 from outlast.store import Store, StoreError, StoreUnavailable, open_store
+from outlast.store.database import lock_patience
 from outlast.store.leases import fenced
 from outlast.store.records import Changes, RunCounts
 from outlast.store.sqlite import Sqlite
+from outlast.store.steps import NewArtifact
 from servers.disk import Disk
 from servers.postgres import USER, Postgres
 from servers.proxy import Proxy
@@ -113,7 +116,7 @@ def test_a_file_locked_by_another_program_is_waited_for_and_then_a_clear_error(l
         lambda: store.request_end(run.id, "pause"),
     ):
         with pytest.raises(
-            StoreUnavailable, match=r"is locked: another program has been writing to it for 0.2 s"
+            StoreUnavailable, match=r"is locked: another program, or this one, has been writing to it for 0.2 s"
         ) as caught:
             write()
         assert transient(caught.value, "database_connection")
@@ -121,6 +124,59 @@ def test_a_file_locked_by_another_program_is_waited_for_and_then_a_clear_error(l
     other.execute("rollback")
     store.write(lease, changes(0))
     assert store.run(run.id).counts.succeeded == 1
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_nobody_waits_behind_somebody_who_waits_for_the_file(locked, count):
+    """Each tries for a moment and lets the others try: the patience of one is not the patience of all."""
+    store, other = locked
+    _, lease = started(store)
+    rows, came = [NewArtifact(1, 1, 1, "note", b"", 0, cut=False)] * count, []
+    other.execute("begin immediate")
+    store._database._patience = 200.0
+    waiting = threading.Thread(target=lambda: came.append(store.put_results(rows)))
+    waiting.start()
+    token = lock_patience.set(0.2)
+    try:
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable, match=r"for 0\.2 s"):
+                store.write(lease, changes(0))
+        lock_patience.set(0.1)
+        with pytest.raises(StoreUnavailable, match=r"for 0\.1 s") as caught:
+            store.put_results(rows)
+        with pytest.raises(StoreUnavailable, match=r"for 0\.1 s"):
+            store.beat(lease)  # no batch
+        assert (caught.value.locked, waiting.is_alive(), came) == (True, True, [])
+    finally:
+        lock_patience.reset(token)
+        other.execute("rollback")
+        waiting.join()
+    assert came == [[False] * count]  # written, and there is no such job
+    store.write(lease, changes(0))
+
+
+def test_while_the_file_is_locked_forgotten_transactions_are_looked_for(locked, monkeypatch):
+    """More than once: the code that forgets one may end when somebody has waited for long."""
+    store, other = locked
+    now, collected = [100.0], []
+    monkeypatch.setattr("outlast.store.sqlite.REAL", SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: now[0])))
+    monkeypatch.setattr("outlast.store.sqlite.gc.collect", lambda: collected.append(now[0] - 100.0))
+    store._database._patience = 30.0
+    goes_on = store._database.patient()
+    other.execute("begin immediate")
+    with (
+        closing(sqlite3.connect(store._database.path, timeout=0.0)) as second,
+        pytest.raises(sqlite3.OperationalError) as busy,
+    ):
+        second.execute("begin immediate")
+    for waited in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 7.0, 8.0, 11.0, 12.0, 16.0):
+        now[0] = 100.0 + waited
+        assert goes_on(busy.value)
+    assert collected == [1.0, 2.0, 4.0, 8.0, 12.0, 16.0]
+    now[0] = 130.0
+    with pytest.raises(StoreUnavailable, match="for 30 s"):
+        goes_on(busy.value)
+    assert not store._database.patient()(sqlite3.OperationalError("no such table"))
 
 
 def test_a_writer_gets_its_turn(tmp_path):

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from hosts import on_host
 from job_rows import KINDS, SECOND, end, new
 from outlast.errors import LeaseLost
 from outlast.store import StoreRefused, StoreUnavailable
@@ -51,13 +52,17 @@ class Model:
 
 
 class Life(RuleBasedStateMachine):
-    """Two workers that crash, stall and write late, clocks that are ahead, operators who cancel and requeue."""
+    """
+    Two workers that crash, stall and write late, virtual time that is ahead, hosts whose clocks are hours off, operators
+    who cancel, requeue and pause.
+    """
 
     store = plan = None
     number = 0
 
     def __init__(self):
         super().__init__()
+        self.hours = {"a": -3, "b": 5}  # by which the clocks of their hosts are off: nothing may depend on them
         Life.number += 1
         self.queue = f"queue-{Life.number}"
         self.jobs = {}
@@ -68,16 +73,27 @@ class Life(RuleBasedStateMachine):
         self.hands = {}  # by worker: the jobs it believes to have
         self.decided = {}  # by id: what became of it at its last crash
         self.late = []  # leases and jobs of workers that were swept
+        self.paused = False
 
-    @initialize()
-    def register_both(self):
+    @initialize(want=st.integers(1, 3))
+    def begin(self, want):
+        """Both are registered, there are jobs, and one of them has begun: else most lives would be spent on nothing."""
         for name in ("a", "b"):
             self.register(name)
+        for number in range(4):
+            self.enqueue(number % 2, 0, "k" if number == 3 else None, hours=0)
+        self.claim("a", want)
+
+    def claim(self, name, want, *, alone=False):
+        done = self.store.turn(self.leases[name], [], {self.queue: want}, KINDS, alone=alone, ahead_us=self.now)
+        self.promote()
+        self.believe_claims(name, want, alone=alone, claimed=done.claimed)
 
     def register(self, name):
         self.registrations += 1
         key = f"{self.queue}/{name}/{self.registrations}"
-        self.leases[name] = self.store.take_lease("worker", key, key, 3600)
+        with on_host(self.hours[name]):
+            self.leases[name] = self.store.take_lease("worker", key, key, 3600)
         self.hands[name] = {}
 
     # -- time and enqueueing ---------------------------------------------------------------------------------------------
@@ -86,10 +102,16 @@ class Life(RuleBasedStateMachine):
     def time_passes(self, minutes):
         self.now += minutes * MINUTE
 
-    @rule(priority=st.integers(-1, 1), delay=st.sampled_from([0, 0, 2]), key=st.sampled_from([None, None, "k", "l"]))
-    def enqueue(self, priority, delay, key):
+    @rule(
+        priority=st.integers(-1, 1),
+        delay=st.sampled_from([0, 0, 2]),
+        key=st.sampled_from([None, None, "k", "l"]),
+        hours=st.sampled_from([-3, 0, 5]),
+    )
+    def enqueue(self, priority, delay, key, hours):
         job = new(queue=self.queue, priority=priority, delay=delay * 60, key=key and f"{self.queue} {key}")
-        (done,) = self.store.enqueue([job], ahead_us=self.now)
+        with on_host(hours):
+            (done,) = self.store.enqueue([job], ahead_us=self.now)
         holder = self.holder(job.unique_key)
         assert done.new == (holder is None)
         if holder is not None:
@@ -105,11 +127,12 @@ class Life(RuleBasedStateMachine):
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
-    @rule(name=st.sampled_from("ab"), data=st.data(), want=st.integers(0, 3), alone=st.booleans())
+    @rule(name=st.sampled_from("ab"), data=st.data(), want=st.sampled_from([3, 2, 1, 0]), alone=st.booleans())
     def turn(self, name, data, want, alone):
         """Some of what it has in hand has ended; it claims more, whichever clock it has."""
         ends = [self.an_end(job, data) for job in list(self.hands[name].values()) if data.draw(st.booleans())]
-        done = self.store.turn(self.leases[name], ends, {self.queue: want}, KINDS, alone=alone, ahead_us=self.now)
+        with on_host(self.hours[name]):
+            done = self.store.turn(self.leases[name], ends, {self.queue: want}, KINDS, alone=alone, ahead_us=self.now)
         self.believe_ends(name, ends, done)
         self.promote()
         self.believe_claims(name, want, alone, done.claimed)
@@ -178,7 +201,7 @@ class Life(RuleBasedStateMachine):
 
     def believe_claims(self, name, want, alone, claimed):
         state = "alone" if alone else "ready"
-        may = [job for job in self.jobs.values() if job.state == state]
+        may = [job for job in self.jobs.values() if job.state == state and not self.paused]
         may.sort(key=lambda job: job.id if alone else (-job.priority, job.id))
         expected = may[: min(want, 1) if alone else want]
         assert [job.id for job in claimed] == [job.id for job in expected]
@@ -205,18 +228,39 @@ class Life(RuleBasedStateMachine):
         finally:
             self.plan.fail(None)
         if done is None:  # not while the error lives: its traceback has the cursor of the statement that failed
-            done = self.store.turn(self.leases[name], ends, {}, KINDS, known=self.hands[name], ahead_us=self.now)
+            known = [(job.id, job.token) for job in self.hands[name].values()]
+            done = self.store.turn(self.leases[name], ends, {}, KINDS, known=known, ahead_us=self.now)
             want = len(done.claimed)
         self.believe_ends(name, ends, done)
         self.promote()
         self.believe_claims(name, want, alone=False, claimed=done.claimed)
 
+    @precondition(lambda self: any(self.hands.values()))
+    @rule(data=st.data())
+    def time_is_up(self, data):
+        """Of a job whose code goes on: it is tried again, or has failed, when that code has ended."""
+        name = self.one_with_jobs(data)
+        job = data.draw(st.sampled_from([*self.hands[name].values()]))
+        each = end(job, "held", delay_us=data.draw(st.sampled_from([0, MINUTE])))
+        if data.draw(st.booleans()):
+            each = end(job, "cancelled", running=True)
+        done = self.store.turn(self.leases[name], [each], {}, {}, ahead_us=self.now)
+        self.believe_ends(name, [each], done)
+        self.promote()
+
+    def one_with_jobs(self, data):
+        return data.draw(st.sampled_from(sorted(name for name, hand in self.hands.items() if hand)))
+
+    @precondition(lambda self: any(job.worker and job.state != "processing" for job in self.jobs.values()))
     @rule(name=st.sampled_from("ab"))
     def threads_end(self, name):
         key = self.leases[name].key
         held = [job for job in self.jobs.values() if job.state != "processing" and job.worker == key]
         pairs = [(job.id, job.token) for job in held]
-        assert self.store.release_held(self.leases[name], pairs, ahead_us=self.now) == ()
+        other = self.leases["ab".replace(name, "")]
+        for lease, late in ((other, tuple(sorted(number for number, _ in pairs))), (self.leases[name], ())):
+            with on_host(self.hours[name]):
+                assert self.store.release_held(lease, pairs, ahead_us=self.now) == late  # only its own worker knows
         for job in held:
             self.release(job)
 
@@ -232,7 +276,8 @@ class Life(RuleBasedStateMachine):
     def crash(self, name):
         """The worker is given up for dead, and comes back under a new key; what it had may still be written, late."""
         lease, hand = self.leases[name], self.hands[name]
-        done = self.store.sweep(lambda owner: owner == lease.owner, self.decide, ahead_us=self.now)
+        with on_host(self.hours["ab".replace(name, "")]):
+            done = self.store.sweep(lambda owner: owner == lease.owner, self.decide, ahead_us=self.now)
         lost = [job for job in self.jobs.values() if job.worker == lease.key]
         assert sorted(job.id for job in done) == sorted(job.id for job in lost if job.state not in JOB_ENDS)
         for job in lost:
@@ -253,6 +298,7 @@ class Life(RuleBasedStateMachine):
         self.register(name)
 
     def decide(self, orphan):
+        assert 0 <= orphan.swept_us - orphan.claimed_us <= self.now + MINUTE
         if orphan.crashes == 1:
             rescue = Rescue("ready")
         elif orphan.crashes == 2:
@@ -280,6 +326,27 @@ class Life(RuleBasedStateMachine):
         assert (told.lost, told.claimed) == ((job.id,), [])
         assert self.store.release_held(self.leases[name], [(job.id, job.token)]) == (job.id,)
 
+    @precondition(lambda self: any(self.hands.values()) and not self.paused)
+    @rule(data=st.data())
+    def overtaken(self, data):
+        """A worker is taken for dead, another one has its jobs at once, and then the first one says how they ended."""
+        name = self.one_with_jobs(data)
+        self.crash(name)
+        other = "ab".replace(name, "")
+        self.claim(other, 99)
+        self.a_late_end_changes_nothing(data, other)
+
+    @precondition(
+        lambda self: any(job.crashes == 2 and job.state in {"waiting", "alone"} for job in self.jobs.values())
+    )
+    @rule(name=st.sampled_from("ab"))
+    def suspected(self, name):
+        """What has crashed twice is due: whoever asks for others does not get it, whoever asks for it alone does, and it crashes."""
+        self.time_passes(5)
+        self.claim(name, 9)
+        self.claim(name, 1, alone=True)
+        self.crash(name)
+
     # -- operators -------------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.jobs)
@@ -293,6 +360,12 @@ class Life(RuleBasedStateMachine):
             job.token += job.state != "held"
             job.move("cancelled")
             self.settle(job, "cancelled", None)
+
+    @rule(paused=st.sampled_from([False, False, True]))
+    def pause_or_resume(self, paused):
+        """Nothing of a paused queue is claimed, not even what must run alone; what runs goes on."""
+        (self.store.pause_queue if paused else self.store.resume_queue)(self.queue)
+        self.paused = paused
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
@@ -340,7 +413,7 @@ def test_the_queue_is_what_a_model_says_through_any_life(store, monkeypatch):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
     assert sql(store, "select count(*) from outlast_jobs where state = 'processing' and worker is null") == [(0,)]

@@ -1,4 +1,4 @@
-"""What operators see of jobs and do to them, enqueueing in the caller's own transaction, and retention, on both databases."""
+"""What operators see of jobs and do to them, enqueueing in the caller's own transaction, and retention, on both databases, and behind a pooler."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+from forked import Forked
 from job_rows import KINDS, SECOND, by_crashes, claimed, end, enqueued, failed, finished, new, rescued, story, worker
 from outlast.kernel.clock import here
 from outlast.store import StoreRefused, open_store, retention
 from outlast.store.records import Enqueued, Idle, from_us
-from stores import contents, letter, sql
+from stores import address_of, contents, letter, sql
+
+pytestmark = pytest.mark.pooled
 
 
 def failed_job(store, **how):
@@ -313,16 +316,8 @@ def test_queues_with_jobs_that_may_be_claimed_are_named(store):
     )
     sql(store, "update outlast_jobs set state = 'alone' where queue = 'c'")
     assert store.ready_queues() == ["a", "b", "c"]
-    with open_store_like(store, app="other") as other:
+    with open_store(address_of(store), app="other") as other:
         assert other.ready_queues() == []
-
-
-def open_store_like(store, app):
-    database = store._database
-    if database.name == "sqlite":
-        return open_store(f"sqlite:///{database.path}", app=app)
-    known = database._settings
-    return open_store(f"postgresql://{known['user']}:@/{known['dbname']}?host={known['host']}", app=app)
 
 
 def test_jobs_are_listed_newest_first_and_in_pages(store):
@@ -394,6 +389,7 @@ def test_whether_a_job_waits_that_must_run_alone(store):
     assert not store.waits_alone(None, KINDS)
     store.resume_queue("mail")
     assert store.waits_alone(("mail",), KINDS)
+    assert store.idle(None, KINDS).alone
 
 
 def test_whether_anything_is_left_to_do(store):
@@ -471,8 +467,7 @@ def test_a_transaction_in_another_database_is_refused(store, tmp_path, postgres)
         postgres.execute("drop database if exists plain", "drop database if exists second")
         postgres.execute("create database plain", "create database second")
         settings = store._database._settings
-        address = f"postgresql://{settings['user']}:@/second?host={settings['host']}"
-        open_store(address).close()
+        open_store(address_of(store, name="second")).close()
         others = [psycopg.connect(**settings | {"dbname": name}, autocommit=True) for name in ("plain", "second")]
         style = "format"
     for connection in others:
@@ -491,17 +486,16 @@ def test_statements_are_spelled_for_each_kind_of_driver(store):
     steps = store.enqueue_steps([new(b"?")], paramstyle="numeric_dollar")
     next(steps)
     steps.send([(True,)])
-    (found,) = sql(store, "select id from outlast_store")
-    statement, parameters = steps.send([(*found, 5)])
+    statement, parameters = steps.send([(*store._identity(), 5)])
     assert "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) returning id" in statement
     assert ("?" in statement, len(parameters), parameters[6:8]) == (False, 10, (5, b"?"))
 
 
-def test_listeners_are_told_once_the_jobs_are_committed(store):
+def test_listeners_are_told_once_the_jobs_are_committed(store, postgres):
     """PostgreSQL: at most once in 20 ms and process, with the app as payload; not for jobs that are due later."""
     if store._database.name == "sqlite":
         return  # nobody can be told by a file
-    listener, _ = connection_of(store)
+    listener = psycopg.connect(postgres.dsn, autocommit=True)
     listener.execute("listen outlast_jobs")
     connection, style = connection_of(store)
 
@@ -559,9 +553,7 @@ with open_store(sys.argv[1]) as store:
 def test_two_processes_that_enqueue_one_key_at_once_get_one_job(store, address):
     """Each key has one job, which both have the id of, and one of them has made."""
     programs = [
-        subprocess.Popen(
-            [sys.executable, "-c", _ENQUEUE, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        Forked([sys.executable, "-c", _ENQUEUE, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     for program in programs:
@@ -661,7 +653,8 @@ def test_a_unique_key_outlives_the_retention_of_its_job(store):
     now = here.get().clock.now()
     assert store.prune("jobs", now) == 0
     assert store.enqueue([new(key="k")]) == [Enqueued(number, new=False)]
-    sql(store, "update outlast_jobs set unique_until = unique_until - ?", 31 * 86_400 * SECOND)
+    for table, column in (("jobs", "unique_until"), ("unique_keys", "until")):
+        sql(store, f"update outlast_{table} set {column} = {column} - ?", 31 * 86_400 * SECOND)
     assert store.prune("jobs", now) == 1
     assert store.enqueue([new(key="k")])[0].new
 

@@ -1,5 +1,5 @@
 """
-Jobs whose workers are gone, and writes that come late, on both databases.
+Jobs whose workers are gone, and writes that come late, on both databases, and behind a pooler.
 
 The tests named ``test_failure_NN`` are those rows of the table of failures seen in other queues that concern the store.
 """
@@ -20,6 +20,8 @@ from outlast.kernel.redact import LIMIT
 from outlast.store import StoreUnavailable, jobs
 from outlast.store.records import JOB_MOVES, Rescue
 from stores import contents, sql
+
+pytestmark = pytest.mark.pooled
 
 
 def test_a_job_of_a_dead_worker_comes_back_with_its_crash_on_record(store):
@@ -132,6 +134,7 @@ def test_a_worker_that_left_nothing_behind_leaves_no_lease_either(store):
 # -- failures seen in other queues --------------------------------------------------------------------------------------
 
 
+@pytest.mark.failure(1)
 def test_failure_01_a_sweep_does_not_overwrite_what_was_finished_meanwhile(store):
     """The sweep has seen the worker as dead; before its next step the worker finishes. That outcome stays."""
     done, left = enqueued(store, new(), new())
@@ -147,6 +150,7 @@ def test_failure_01_a_sweep_does_not_overwrite_what_was_finished_meanwhile(store
     assert (store.job(done).crashes, store.job(done).result) == (0, b"1")
 
 
+@pytest.mark.failure(2)
 @pytest.mark.parametrize("late_first", [True, False])
 def test_failure_02_a_late_attempt_changes_nothing_in_whichever_order(store, late_first):
     """Two attempts live: the one that was given up writes before or after the other, and is refused."""
@@ -174,6 +178,7 @@ def test_failure_02_a_late_attempt_changes_nothing_in_whichever_order(store, lat
     assert store.job(number).attempts == 2
 
 
+@pytest.mark.failure(4)
 def test_failure_04_what_cannot_be_rescued_hides_nothing(store):
     """One worker's jobs cannot be decided about; those of the others come back, and the problem is told."""
     stuck = enqueued(store, *(new(kind="sum") for _ in range(30)))
@@ -194,6 +199,7 @@ def test_failure_04_what_cannot_be_rescued_hides_nothing(store):
     assert sorted(rescued(store, "gone")) == [(each, "ready") for each in stuck]
 
 
+@pytest.mark.failure(5)
 def test_failure_05_whoever_rescues_need_not_know_the_kind(store):
     """A kind that only newer code knows comes back like any other, for whoever knows it."""
     (number,) = enqueued(store, new(kind="from the future", version=99))
@@ -203,6 +209,7 @@ def test_failure_05_whoever_rescues_need_not_know_the_kind(store):
     assert store.job(number).state == "ready"
 
 
+@pytest.mark.failure(6)
 def test_failure_06_jobs_are_found_though_their_worker_has_left_no_trace(store):
     """The row of a worker was deleted before its jobs were brought back; and no key is used twice."""
     (number,) = enqueued(store)
@@ -216,6 +223,7 @@ def test_failure_06_jobs_are_found_though_their_worker_has_left_no_trace(store):
         store.renew_lease(lease)
 
 
+@pytest.mark.failure(12)
 def test_failure_12_two_sweeps_at_once_rescue_a_job_once(store):
     """Both have seen the worker as dead before either acts; one crash is on record."""
     (number,) = enqueued(store)
@@ -252,6 +260,7 @@ def test_failure_12_two_sweeps_at_once_rescue_a_job_once(store):
     assert story(store, number) == (["crashed", "crashed"], "waiting")
 
 
+@pytest.mark.failure(17)
 @pytest.mark.timeout(300)
 def test_failure_17_bulk_moves_never_wait_for_each_other_in_a_circle(store):
     """Turns, cancellations, requeues, sweeps and enqueues of unique keys on the same jobs at once: no deadlock, and nothing is lost."""
@@ -305,6 +314,7 @@ def test_failure_17_bulk_moves_never_wait_for_each_other_in_a_circle(store):
         assert numbers == list(range(1, row.made + 1))
 
 
+@pytest.mark.failure(22)
 def test_failure_22_a_claim_is_one_write(store):
     """There is no moment between taking a job and being its owner: it has a worker, a token and a charged attempt, or is ready."""
     (number,) = enqueued(store)
@@ -319,23 +329,30 @@ def test_failure_22_a_claim_is_one_write(store):
     assert (row.state, row.worker, row.token, row.attempts, row.made) == ("processing", lease.key, 1, 1, 1)
 
 
+@pytest.mark.failure(25)
 def test_failure_25_a_job_is_not_swept_while_it_is_being_claimed(store):
     """Claims of a worker and sweeps that hold it for dead fall together: a job that was handed out is owned, or was handed out to nobody."""
     ids = enqueued(store, *(new() for _ in range(60)))
     problems, stop = [], threading.Event()
+    rounds = threading.Semaphore(10)  # a few for each sweep: more than it can end would pile up for the next
 
     def work():
         while not stop.is_set() or any(row.state == "ready" for row in store.jobs(limit=100)):
+            rounds.acquire()
             lease = worker(store, owner="now and then")
             with suppress(LeaseLost, StoreUnavailable):
                 problems.extend(finished(store, lease, *(end(job) for job in claimed(store, lease, 3))))
 
     thread = threading.Thread(target=work)
     thread.start()
-    for _ in range(30):
-        store.sweep(lambda _: True, lambda orphan: Rescue("ready"))
-    stop.set()
-    thread.join(200)
+    try:
+        for _ in range(30):
+            store.sweep(lambda _: True, lambda orphan: Rescue("ready"))
+            rounds.release(10)
+    finally:
+        stop.set()
+        rounds.release(10_000)
+        thread.join(200)
     store.sweep(lambda _: True, lambda orphan: Rescue("ready"))
     assert problems == []
     for number in ids:
@@ -344,19 +361,23 @@ def test_failure_25_a_job_is_not_swept_while_it_is_being_claimed(store):
         assert set(outcomes) <= {"succeeded", "crashed"}
 
 
+@pytest.mark.failure(26)
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=8))
 def test_failure_26_jobs_without_a_key_are_claimed_like_others(store, keys):
     """Nothing about a unique key, or its absence, keeps any job from being claimed."""
     made = [done.id for done in store.enqueue([new(key=key) for key in keys])]
     lease = worker(store)
-    found = claimed(store, lease, 100)
+    found = [
+        job for _ in keys for job in claimed(store, lease)
+    ]  # one after the other, while those before are processed
     assert [job.id for job in found] == sorted(set(made))
     assert len(found) == sum(key is None for key in keys) + len({key for key in keys if key is not None})
     assert store.turn(lease, [failed(job) for job in found], {"mail": 9}, KINDS).claimed == []
     sql(store, "delete from outlast_dead_letters")
 
 
+@pytest.mark.failure(27)
 def test_failure_27_a_delayed_job_becomes_due_once(store):
     """It is moved, never copied: many workers promote at once, and each job is claimed once."""
     ids = enqueued(store, *(new(delay=1) for _ in range(100)))
@@ -375,6 +396,7 @@ def test_failure_27_a_delayed_job_becomes_due_once(store):
     assert {job.token for job in found} == {1}
 
 
+@pytest.mark.failure(30)
 def test_failure_30_times_are_the_databases_and_no_workers(store, monkeypatch):
     """A worker whose clock is off by years claims in order, and what waits waits as long as it was told."""
     monkeypatch.setattr("time.time", lambda: 1.0)
@@ -390,6 +412,7 @@ def test_failure_30_times_are_the_databases_and_no_workers(store, monkeypatch):
     assert [each.id for each in claimed(store, lease, 9, ahead_us=15 * SECOND)] == [early]
 
 
+@pytest.mark.failure(31)
 def test_failure_31_ids_go_on_beyond_32_bits(store):
     """The same life as any other job, with an id and a token that need 64."""
     big = 2**31 - 2
@@ -403,14 +426,15 @@ def test_failure_31_ids_go_on_beyond_32_bits(store):
     sql(store, "update outlast_jobs set token = ?", 2**40)
     lease = worker(store, owner="gone")
     first, second, third = claimed(store, lease, 3)
-    assert finished(store, lease, end(first), end(second, "waiting"), failed(third)) == ()
+    assert finished(store, lease, end(first), end(second, "waiting", delay_us=SECOND), failed(third)) == ()
     assert [story(store, number)[1] for number in ids] == ["succeeded", "waiting", "failed"]
-    claimed(store, lease, ahead_us=SECOND)
+    claimed(store, lease, ahead_us=2 * SECOND)
     assert rescued(store, "gone") == [(ids[1], "ready")]
     assert store.requeue_job(ids[2])
     assert store.cancel_job(ids[2])
 
 
+@pytest.mark.failure(32)
 def test_failure_32_errors_do_not_make_the_job_grow(store):
     """Attempts have rows of their own; the job has the newest error, cut to what is kept of any."""
     (number,) = enqueued(store)
@@ -424,6 +448,7 @@ def test_failure_32_errors_do_not_make_the_job_grow(store):
     assert row.error.startswith("\ufffdouch")
 
 
+@pytest.mark.failure(33)
 def test_failure_33_a_beat_keeps_nobody_elses_lease(store):
     """A worker that was swept beats on: it is told, and the jobs it had stay with whoever has them."""
     (number,) = enqueued(store)

@@ -1,16 +1,20 @@
-"""Durable jobs in the store: enqueued, claimed and ended, on both databases."""
+"""Durable jobs in the store: enqueued, claimed and ended, on both databases, and behind a pooler."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from job_rows import KINDS, SECOND, claimed, end, enqueued, failed, finished, new, story, worker
 from outlast.errors import LeaseLost
-from outlast.store import StoreRefused, open_store, turns
+from outlast.store import StoreRefused, StoreUnavailable, open_store, turns
 from outlast.store.database import Transaction
 from outlast.store.leases import fenced
-from outlast.store.records import JOB_ENDS, JOB_MOVES, JOB_STATES, Enqueued
-from stores import contents, sql
+from outlast.store.records import JOB_ENDS, JOB_MOVES, JOB_STATES, AlikeJobs, Enqueued
+from stores import Plan, address_of, contents, sql
+
+pytestmark = pytest.mark.pooled
 
 
 def test_a_new_job_is_ready_or_waits_for_its_time(store):
@@ -26,6 +30,43 @@ def test_a_new_job_is_ready_or_waits_for_its_time(store):
     assert abs(first.enqueued_us - now) < 30 * SECOND
     assert store.job_attempts(soon) == []
     assert store.job(10**6) is None
+
+
+@pytest.mark.parametrize("like", [new(), new(queue="it's", kind='"é\u4e2d\n', version=3, priority=-7), new(delay=60)])
+@pytest.mark.parametrize("count", [1, 3, 627])
+def test_jobs_that_are_alike_are_stored_as_others_are(store, like, count):
+    """Only their payloads travel, and whatever else a job has is what it would have: in the order given, of any bytes."""
+    payloads = [bytes([n % 256]) * (n % 50) for n in range(count)]
+    assert store.enqueue_many([like._replace(payload=payload) for payload in payloads]) == count
+    assert store.enqueue_many(AlikeJobs(like, payloads)) == count
+    found = sorted(store.jobs(limit=2 * count), key=lambda job: job.id)
+    one, other = found[:count], found[count:]
+    assert [job.payload for job in other] == payloads
+    for job, twin in zip(one, other, strict=True):
+        assert replace(twin, id=job.id, due_us=job.due_us, enqueued_us=job.enqueued_us) == job
+        assert twin.due_us - twin.enqueued_us == like.delay_us
+    assert list(AlikeJobs(like, payloads[:2])) == [like._replace(payload=payload) for payload in payloads[:2]]
+
+
+def test_many_jobs_are_stored_all_or_none(store, monkeypatch):
+    """Whichever statement of it fails, before it is done or after; and when one of the payloads is too large."""
+    many = AlikeJobs(new(), [b"x" * 100] * 2700)
+    plan = Plan(store, monkeypatch)
+    plan.fail(None)
+    assert store.enqueue_many(many) == 2700
+    statements = plan.seen
+    assert statements >= 4
+    for at in range(1, statements):  # of the last one, the commit, the answer may be lost
+        for after in (False, True):
+            plan.fail(at, after=after)
+            with pytest.raises(StoreUnavailable):
+                store.enqueue_many(many)
+    plan.fail(None)
+    with pytest.raises(StoreRefused, match="expected the payload of a job 'send' to have at most 1,048,576 bytes"):
+        store.enqueue_many(AlikeJobs(new(), [b"x", b"x" * (2**20 + 1), b"x"]))
+    assert store.enqueue_many(AlikeJobs(new(), [])) == 0
+    (stats,) = store.queue_stats()
+    assert stats.queued == 2700
 
 
 def test_jobs_are_claimed_by_priority_then_by_age(store):
@@ -54,7 +95,7 @@ def test_a_claim_takes_what_was_asked_for_and_nothing_else(store):
     enqueued(store, *(new(queue=queue) for queue in ("mail", "slow") for _ in range(3)))
     unknown, newer = enqueued(store, new(kind="nobody"), new(kind="sum", version=4))
     (old,) = enqueued(store, new(kind="sum", version=2))
-    with open_store(store_address(store), app="other") as other:
+    with open_store(address_of(store), app="other") as other:
         enqueued(other)
         assert [job.queue for job in claimed(other, worker(other), 9)] == ["mail"]
     found = store.turn(worker(store), [], {"mail": 9, "slow": 1, "none": 5}, KINDS).claimed
@@ -63,14 +104,6 @@ def test_a_claim_takes_what_was_asked_for_and_nothing_else(store):
     assert {store.job(each).state for each in (unknown, newer)} == {"ready"}
     assert store.turn(worker(store), [], {"mail": 9}, {}).claimed == []
     assert [job.id for job in store.turn(worker(store), [], {"mail": 9}, {"sum": 4, "send": 1}).claimed] == [newer]
-
-
-def store_address(store):
-    database = store._database
-    if database.name == "sqlite":
-        return f"sqlite:///{database.path}"
-    settings = database._settings
-    return f"postgresql://{settings['user']}:@/{settings['dbname']}?host={settings['host']}"
 
 
 def test_a_success_is_on_record_with_its_result(store):
@@ -85,7 +118,7 @@ def test_a_success_is_on_record_with_its_result(store):
     assert row.ended_us >= before.claimed_us
     assert row.unique_until_us == row.ended_us + 7
     (attempt,) = store.job_attempts(number)
-    assert attempt == (number, 1, 1, lease.key, job.claimed_us, 5, "succeeded", None, None, None, None, None)
+    assert attempt == (number, 1, 1, lease.key, job.claimed_us, 5, "succeeded", *[None] * 6)
     assert claimed(store, lease, 9) == []
 
 
@@ -117,7 +150,10 @@ class Explained(Transaction):
 
 
 def test_turns_look_rows_up_by_their_keys_whatever_the_figures_say(store):
-    """PostgreSQL: the claim begins at its place in the index of ready jobs, and ends go by the primary key; nothing reads the table."""
+    """
+    PostgreSQL: the claim begins at its place, in the index of ready jobs or by the id, and ends go by the primary key;
+    nothing reads the table.
+    """
     if store._database.name == "sqlite":
         return
     store.enqueue_many(new() for _ in range(3000))  # which nobody has analysed yet
@@ -132,7 +168,9 @@ def test_turns_look_rows_up_by_their_keys_whatever_the_figures_say(store):
         assert len(turns.claim(store._database, shown, store.app, lease, "mail", 500, KINDS, 1, after=after)) == 500
     ending, claiming = shown.plans
     assert ("Seq Scan" in ending, "outlast_jobs_pkey" in ending, "outlast_jobs_owned" in ending) == (False, True, False)
-    assert ("Seq Scan on outlast_jobs" in claiming, "outlast_jobs_ready" in claiming) == (False, True)
+    assert "Seq Scan on outlast_jobs" not in claiming, claiming
+    # Which of the two is better depends on what autovacuum has seen so far.
+    assert "outlast_jobs_ready" in claiming or "outlast_jobs_pkey" in claiming, claiming
     assert f"AND (id > '{after[1]}'" in claiming
 
 
@@ -227,11 +265,23 @@ def test_a_turn_that_comes_again_is_not_late(store):
     (job,) = claimed(store, lease)
     store.turn(lease, [end(job)], {"mail": 1}, KINDS)  # nobody hears what this says
     before = contents(store)
-    again = store.turn(lease, [end(job)], {}, KINDS, known=[job.id])
+    again = store.turn(lease, [end(job)], {}, KINDS, known=[(job.id, job.token)])
     assert (again.lost, [found.id for found in again.claimed]) == ((), [second])
     assert contents(store) == before
-    assert store.turn(lease, [], {"mail": 1}, KINDS, known=[second]).claimed[0].id == third
+    held = [(found.id, found.token) for found in again.claimed]
+    assert store.turn(lease, [], {"mail": 1}, KINDS, known=held).claimed[0].id == third
     assert story(store, first) == (["succeeded"], "succeeded")
+
+
+def test_a_turn_comes_again_that_has_claimed_what_it_ended(store):
+    """The worker still knows the job by its attempt before: that is another one."""
+    (first,) = enqueued(store, new())
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    ends = [end(job, "ready")]
+    store.turn(lease, ends, {"mail": 1}, KINDS)  # nobody hears what this says
+    again = store.turn(lease, ends, {"mail": 1}, KINDS, known=[(job.id, job.token)])
+    assert (again.lost, [(found.id, found.token) for found in again.claimed]) == ((), [(first, job.token + 1)])
 
 
 def test_a_worker_that_lost_its_lease_neither_claims_nor_ends(store):
@@ -324,3 +374,49 @@ def test_a_job_cannot_be_ended_against_the_table_of_moves(store):
     (job,) = claimed(store, lease)
     with pytest.raises(ValueError, match=r"expected a job that was processed to become .* got: 'processing'"):
         finished(store, lease, end(job, "processing", "failed"))
+
+
+def test_only_a_turn_that_changed_nothing_does_not_wait_for_the_disk(store, monkeypatch):
+    """An idle worker's look costs no flush; whatever was claimed, ended or made ready is on disk when the turn is over."""
+    database, seen = store._database, []
+    if database.name == "sqlite":
+        lease = worker(store)
+        before = contents(store)
+        assert (claimed(store, lease), contents(store)) == ([], before)
+        return
+
+    def once(statement, *parameters):
+        with database._batches.lend() as connection, connection.transaction():
+            rows = connection.execute(database.spelled(statement), parameters, binary=True).fetchall()
+            seen.append(connection.execute("show synchronous_commit").fetchone()[0])
+        return rows
+
+    monkeypatch.setattr(database, "once", once)
+    lease = worker(store)
+    claimed(store, lease)
+    enqueued(store, new())
+    (job,) = claimed(store, lease)
+    finished(store, lease, end(job))
+    enqueued(store, new(kind="of newer code", delay=60))
+    claimed(store, lease)
+    claimed(store, lease, ahead_us=61 * SECOND)  # nothing that it knows, but it is ready now
+    claimed(store, lease, ahead_us=61 * SECOND)
+    assert seen == ["off", "on", "on", "off", "on", "off"]
+
+
+def test_an_app_is_seen_whatever_becomes_of_its_only_job(store, monkeypatch):
+    """A command that is given no app takes the only one there is, also while a job goes from one state to another."""
+    (job,) = enqueued(store, new(delay=60))
+    row = Transaction.row
+
+    def moved(tx, statement, *values):
+        if "state = 'waiting'" in statement:  # after the ready ones were looked at
+            monkeypatch.undo()
+            sql(store, "update outlast_jobs set state = 'ready' where id = ?", job)
+        return row(tx, statement, *values)
+
+    for look in (store.apps, lambda: [store.app] * store.has_app(store.app)):
+        sql(store, "update outlast_jobs set state = 'waiting' where id = ?", job)
+        monkeypatch.setattr(Transaction, "row", moved)
+        assert look() == [store.app]
+        assert store.job(job).state == "ready"

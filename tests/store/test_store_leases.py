@@ -12,6 +12,7 @@ import pytest
 
 from outlast.errors import LeaseLost
 from outlast.store import StoreUnavailable, open_store
+from outlast.store import leases as leases_of_store
 from outlast.store.leases import fenced
 from outlast.store.records import Lease
 from outlast.testing import virtual_time
@@ -140,6 +141,30 @@ def test_a_take_over_waits_for_what_is_being_written_or_ends_it(store):
     numbers = {int(number) for _, number in kept}
     assert set(accepted) <= numbers <= {*accepted, *unclear}
     write(store, new, 500)
+
+
+@pytest.mark.parametrize("address", ["postgres"], indirect=True)
+def test_who_asks_in_the_middle_of_a_take_over_finds_it_lost(store, postgres):
+    """PostgreSQL gives a row as it was to who locks it for its key only, if the change beside it leaves the key alone."""
+    old = store.take_lease("worker", "mail", "first", 0.0)
+    met = []
+
+    def work():
+        try:
+            write(store, old, 1)
+            met.append("accepted")
+        except LeaseLost:
+            met.append("lost")
+
+    thread = threading.Thread(target=work)
+    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    with store._database.writing() as tx:
+        assert leases_of_store.take(store._database, tx, store.app, "worker", "mail", "second", 600) is not None
+        thread.start()
+        while postgres.execute(waiting) == "0":
+            assert not met
+    thread.join()
+    assert (met, written(store)) == (["lost"], [])
 
 
 def test_a_lease_is_renewed_while_something_is_written_under_it(store):

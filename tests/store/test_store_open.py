@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from outlast import ConfigurationError, classify
 from outlast.store import StoreError, StoreRefused, StoreUnavailable, database, open_store
 from outlast.store.records import Changes
@@ -34,6 +35,28 @@ def fresh(request, tmp_path):
 def _named(dsn, name):
     head, _, options = dsn.partition("?")
     return f"{head.rpartition('/')[0]}/{name}?{options}"
+
+
+@pytest.mark.parametrize("where", ["database", "address"])
+def test_a_server_that_would_damage_bytes_is_refused(postgres, where):
+    """With standard_conforming_strings off the driver writes lists of bytes wrongly. The sentence says how to set it."""
+    postgres.execute("create database backslashes")
+    address = _named(postgres.dsn, "backslashes")
+    try:
+        if where == "database":
+            postgres.execute("alter database backslashes set standard_conforming_strings = off")
+        else:
+            address += "&options=-c%20standard_conforming_strings%3Doff"
+        with pytest.raises(StoreRefused) as caught:
+            open_store(address)
+        said = str(caught.value)
+        assert "to have standard_conforming_strings on, got: off" in said
+        if where == "database":
+            postgres.execute(said.partition("Set it: ")[2].rstrip("."))
+            with open_store(address) as store:
+                assert store.workers() == []
+    finally:
+        postgres.execute("drop database backslashes with (force)")
 
 
 # -- addresses -------------------------------------------------------------------------------------------------------------
@@ -161,6 +184,48 @@ def test_a_folder_that_was_there_stays_as_it_was(tmp_path):
     assert not (tmp_path / "shared" / ".gitignore").exists()
 
 
+_LOOK = """
+import sqlite3, sys
+looking = sqlite3.connect(sys.argv[1])
+print(looking.execute("select count(*) from outlast_runs").fetchone()[0])
+looking.close()
+"""
+
+
+def test_a_file_that_is_opened_again_keeps_the_locks_of_its_process(tmp_path):
+    """
+    Two apps, or one that shares a limit: whoever looks at the file and closes it is not the last one, and takes no file of
+    theirs away. What is written after that is there, and stays there.
+    """
+    path = tmp_path / "o.db"
+
+    def seen():
+        done = subprocess.run([sys.executable, "-c", _LOOK, str(path)], capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    with open_store(str(path)) as first:
+        started(first, "one")
+        with open_store(str(path), app="another") as second:
+            started(second, "two")
+            assert seen() == 2
+        with open_store(str(path)) as third:
+            started(third, "three")
+        assert seen() == 3
+        started(first, "four")
+        assert seen() == 4
+        held = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        assert [one for one in held if str(path) in one and "(deleted)" in one] == []
+    assert seen() == 4
+
+
+def test_a_link_to_a_file_that_is_not_there_yet_makes_that_file(tmp_path):
+    link, meant = tmp_path / "link.db", tmp_path / "meant.db"
+    link.symlink_to(meant)
+    with open_store(str(link)) as store:
+        started(store)
+    assert stat.S_IMODE(meant.stat().st_mode) == 0o600
+
+
 def test_a_path_that_cannot_be_a_store_is_a_clear_error(tmp_path):
     """A folder, a file in a file, a file of another kind, an empty name."""
     (tmp_path / "text").write_text("this is a letter to my aunt, and no database at all" * 100)
@@ -204,7 +269,7 @@ def test_programs_that_start_together_migrate_once(fresh):
         "with open_store(sys.argv[1]) as store: print(store.open_run('reviews', 'today', ()).id)\n"
     )
     programs = [
-        subprocess.Popen(
+        forked.Forked(
             [sys.executable, "-c", code, fresh],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

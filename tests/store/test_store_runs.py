@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
@@ -12,6 +11,7 @@ from typing import get_args
 
 import pytest
 
+import forked
 from outlast.errors import LeaseLost
 from outlast.kernel.clock import here
 from outlast.store import StoreUnavailable, open_store
@@ -327,7 +327,7 @@ def test_a_lease_survives_an_owner_that_was_killed_until_it_runs_out(store, addr
         "store.take_run(run.number, 0, 'killed', 600)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, address], check=False, env=os.environ | {"OUTLAST_STORE": ""})
+    done = forked.run([sys.executable, "-c", code, address], env=os.environ | {"OUTLAST_STORE": ""})
     assert done.returncode < 0
     run = store.open_run("reviews", "today", ())
     assert store.take_run(run.number, 0, "second", 600) is None

@@ -11,10 +11,13 @@ from stores import STAGES, attempt, counts, item, letter
 
 
 def test_sixteen_threads_read_and_write_one_store(store):
-    """Eight write for a shard each, eight read all the time: nothing is lost, and no reader ever sees half a batch (C-28)."""
+    """Eight write for a shard each, eight read meanwhile: nothing is lost, and no reader ever sees half a batch (C-28)."""
     run = store.open_run("reviews", "today", STAGES)
     failed: list[BaseException] = []
-    writing = threading.Event()
+    written = threading.Event()
+    begun = threading.Semaphore(
+        0
+    )  # a reader for each write that begins: those who read without end would slow the writers down
 
     def write(shard):
         lease = store.take_run(run.number, shard, f"writer-{shard}", 600)
@@ -23,6 +26,7 @@ def test_sixteen_threads_read_and_write_one_store(store):
             rows = [item(seq, "failed" if seq % 5 == 0 else "succeeded") for seq in range(first, first + 10)]
             dead = letter(first + 1, run=run.id)
             event = EventRow(f"{first:032x}", "batch", 1, run.id)
+            begun.release()
             store.write(
                 lease,
                 Changes(
@@ -32,12 +36,13 @@ def test_sixteen_threads_read_and_write_one_store(store):
                     read=10 * number + 10,
                 ),
             )
+            begun.release()
             store.add_events([event], lease)
             lease, _ = store.beat(lease)
         store.drop_lease(lease)
 
     def read():
-        while not writing.is_set():
+        while begun.acquire() and not written.is_set():
             found = store.run(run.id).counts
             assert found.succeeded % 8 == found.failed % 2 == found.total % 10 == 0
             rows = store.items(run.number, limit=1000)
@@ -58,7 +63,8 @@ def test_sixteen_threads_read_and_write_one_store(store):
         thread.start()
     for thread in writers:
         thread.join()
-    writing.set()
+    written.set()
+    begun.release(len(readers))
     for thread in readers:
         thread.join()
     assert failed == []

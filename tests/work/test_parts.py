@@ -10,7 +10,7 @@ import pytest
 from outlast.kernel.clock import here
 from outlast.testing import virtual_time
 from outlast.work.slots import Slots
-from outlast.work.threads import Threads
+from outlast.work.threads import Threads, in_thread
 from outlast.work.timers import Timers
 
 # --- slots ---
@@ -277,3 +277,59 @@ def test_what_comes_back_to_no_loop_is_lost_once():
         return desk.lost, desk.came
 
     assert asyncio.run(run()) == ([2, 1], {})
+
+
+# --- one piece of work in a thread ---
+
+
+def test_a_thread_for_one_piece_of_work_has_ended_when_its_result_is_there():
+    """Whatever it has used is free then: nothing waits for a thread that is about to end."""
+
+    async def run():
+        thread = await in_thread(threading.current_thread)
+        assert not thread.is_alive()
+        with pytest.raises(KeyError, match="gone") as raised:
+            await in_thread(lambda: {}["gone"])
+        return thread, raised.value
+
+    thread, error = asyncio.run(run())
+    assert thread is not threading.main_thread()
+    assert isinstance(error, KeyError)
+
+
+def test_a_piece_of_work_gets_a_thread_although_the_executor_of_the_loop_has_none():
+    """The executor is the user's: code that does not end may have all of its threads."""
+    go = threading.Event()
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        taken = [loop.run_in_executor(None, go.wait, 200) for _ in range(100)]
+        try:
+            return await in_thread(go.is_set)
+        finally:
+            go.set()
+            await asyncio.gather(*taken)
+
+    assert asyncio.run(run()) is False
+
+
+def test_a_piece_of_work_is_not_left_in_its_thread_by_who_is_cancelled():
+    """The cancellation is heard when it is done."""
+    go, story = threading.Event(), []
+
+    def work():
+        go.wait(200)
+        story.append("done")
+
+    async def run():
+        task = asyncio.create_task(in_thread(work))
+        await asyncio.sleep(0)  # so that it begins
+        task.cancel()
+        await asyncio.sleep(0)
+        story.append("cancelled" if task.done() else "waits")
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert story == ["waits", "done"]

@@ -162,7 +162,7 @@ class CircuitBreaker(Named):
                 "min_calls",
                 f"at most window ({self.window})",
                 min_calls,
-                "Otherwise the rate would never be looked at.",
+                "Lower it, or raise window: the rate would never be looked at.",
             )
         self.shared = check.truth("shared", shared)
         check.raise_if_any()

@@ -133,6 +133,8 @@ def rest(call: Call, seconds: float) -> None:
             how = "stopped"
         if aside is not None:
             aside.back()
+            if how == "granted" and call.stopped_late():
+                how = "stopped"
     except BaseException as interruption:
         call.interrupted_wait(interruption)
         raise
@@ -150,7 +152,7 @@ def _in_thread(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs
     except TimeoutError:
         if limit is None or not thread.given_up:  # the function's own
             raise
-    call.timer = Deadline(call.number, *limit)
+    call.timer = Deadline(call.shown_number, *limit)
     call.timer.fired = True
     raise call.timer.error()
 
@@ -181,7 +183,7 @@ def _in_process(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwarg
         fn = fn.fn
     process = call.thread = ProcessAttempt(fn, args, kwargs, Elsewhere(call))
     # The time that a child needs to get ready is not the function's: only what is left in all bounds it.
-    left = call.left()
+    left = call.left_in_all()
     if process.start(left):
         limit = call.blocking_limit()
         try:
@@ -195,7 +197,7 @@ def _in_process(call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwarg
             return result
     else:
         limit = (left or 0.0, "total")
-    call.timer = Deadline(call.number, *limit)
+    call.timer = Deadline(call.shown_number, *limit)
     call.timer.fired = True
     raise call.timer.error()
 
@@ -288,7 +290,7 @@ async def arun(
                 if limit is None:
                     result = await first
                 else:
-                    call.timer = Deadline(call.number, *limit)
+                    call.timer = Deadline(call.shown_number, *limit)
                     with call.timer:
                         result = await first
             except Exception as error:
@@ -574,11 +576,12 @@ class Deadline:
 
     def error(self) -> AttemptTimeoutError | TotalTimeoutError:
         """The timeout as an exception."""
+        which = f"attempt {self._number}" if self._number else "the attempt"
         if self.scope == "total":
-            return TotalTimeoutError(f"the total timeout ran out during attempt {self._number}")
+            return TotalTimeoutError(f"the total timeout ran out during {which}")
         if self.scope == "idle":
             return AttemptTimeoutError(f"no item for {self.seconds:g} s")
-        return AttemptTimeoutError(f"attempt {self._number} took longer than {self.seconds:g} s")
+        return AttemptTimeoutError(f"{which} took longer than {self.seconds:g} s")
 
     def cut_short(self, error: BaseException) -> bool:
         """Whether the error is that the total timeout ended the attempt."""
@@ -608,7 +611,7 @@ class Attempt:
         self._token = running.set(call)
         limit = call.limit() if self._timed else None
         if limit is not None:
-            call.timer = self._timer = Deadline(call.number, *limit)
+            call.timer = self._timer = Deadline(call.shown_number, *limit)
             self._timer.__enter__()
         return self
 

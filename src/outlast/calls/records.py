@@ -4,19 +4,40 @@ What happened, as values: the attempts of a call, its outcome, and the context o
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from outlast.settings.checks import show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from datetime import datetime
 
     from outlast.kernel.aliases import StopReason
     from outlast.verdicts import Verdict
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Durable(Protocol):
+    """What the code of a job can have put on record while it runs."""
+
+    def step(self, name: str, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def keep(self, name: str, raw: str | bytes) -> None: ...
+    def finish_in(self, transaction: object, result: object) -> None: ...
+    async def afinish_in(self, transaction: object, result: object) -> None: ...
+
+
+class PlainCall(Durable, Protocol):
+    """The same for the function of a job that is called without a worker."""
+
+    def idempotency_key(self) -> str: ...
+
+
+# While the function of a job is called without a worker: nothing is on record then.
+here_and_now: ContextVar[PlainCall | None] = ContextVar("outlast_here_and_now", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +124,7 @@ class Context:
 
     __slots__ = (
         "_deadline",
+        "_durable",
         "_key",
         "_monotonic",
         "_notes",
@@ -140,11 +162,15 @@ class Context:
         self._monotonic = monotonic
         self._key = key
         self._notes = notes
+        self._durable: Callable[[], Durable] | None = None  # in a job
 
     @property
     def idempotency_key(self) -> str:
         """A key that is the same in every attempt of this call and in no other call."""
         if self._key is None:
+            plain_call = here_and_now.get()
+            if plain_call is not None:
+                return plain_call.idempotency_key()
             raise LookupError(
                 "this call has no idempotency key: a plain @retry prepares nothing for its first attempt. "
                 "Use a Guard with a total_timeout, or make a key yourself outside of the retried function."
@@ -180,6 +206,50 @@ class Context:
             from outlast.kernel.redact import sanitise
 
             self._notes().warnings.append(sanitise(str(message)))
+
+    @overload
+    def step(
+        self, name: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """
+        In a job: call a function once, and store what it returns under this name. In further attempts of the job the
+        function is not called again, and what is stored is returned. An async function gives an awaitable.
+
+        The same name with other arguments is an error. A function that raises stores nothing.
+        """
+        return self._in_job("step").step(name, fn, args, kwargs)
+
+    def finish_in(self, transaction: object, *, result: Any = None) -> None:
+        """
+        In a job: let it succeed in this transaction of yours, with this `result`. What you have done there and the end of
+        the job are committed together, or neither is. Call it last, then commit; what the function returns is not looked
+        at. `LeaseLost` if the job was taken over: roll back.
+        """
+        self._in_job("finish_in").finish_in(transaction, result)
+
+    async def afinish_in(self, transaction: object, *, result: Any = None) -> None:
+        """As `finish_in`; for a transaction of an async library it is the only way."""
+        await self._in_job("afinish_in").afinish_in(transaction, result)
+
+    def keep(self, name: str, raw: str | bytes, /) -> None:
+        """
+        In a job: keep this for people to look at, such as the raw answer of a model, also if the attempt fails. What
+        this attempt has kept under the same name is replaced.
+        """
+        self._in_job("keep").keep(name, raw)
+
+    def _in_job(self, method: str) -> Durable:
+        durable = here_and_now.get() if self._durable is None else self._durable()
+        if durable is None:
+            message = (
+                f"current().{method} needs a job: what it stores belongs to one. Call it from a function that is made a job with "
+                "@app.job, which a worker runs."
+            )
+            raise LookupError(message)
+        return durable
 
     def __repr__(self) -> str:
         left = self.remaining()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeAlias
 
-    from outlast.calls.records import Context, Notes
+    from outlast.calls.records import Context, Durable, Notes
     from outlast.calls.state import Call
 
     Said: TypeAlias = tuple[bool, dict[str, float], list[str]]  # asked for the key, spent, warnings
@@ -78,6 +78,8 @@ class Elsewhere:
         )
         for name, value in self._work.items():
             setattr(context, name, value)
+        if context.job_id is not None:
+            context._durable = _no_store  # noqa: SLF001 - known in every call that is made in a job
         return context
 
     def _ask_key(self) -> str:
@@ -90,6 +92,14 @@ class Elsewhere:
         if self._notes is None:
             self._notes = Notes()
         return self._notes
+
+
+def _no_store() -> Durable:
+    message = (
+        'the code of a job with isolation="process" has no store to put steps and artifacts into, and no part in its worker\'s '
+        'transactions. Use isolation="thread"; or make each step a job of its own, and return what is to be kept.'
+    )
+    raise LookupError(message)
 
 
 def hear(call: Call, said: Said) -> None:

@@ -78,8 +78,10 @@ if TYPE_CHECKING:
         def max_hedges(self) -> int: ...
 
     class CurrentWork(Protocol):
-        """The item or the job that the running code works on."""
+        """The item or the job that the running code works on; `told` is what events of calls in it say of it."""
 
+        @property
+        def told(self) -> Mapping[str, Any]: ...
         def fill(self, context: Context) -> None: ...
 
     class Aside(Protocol):
@@ -228,7 +230,8 @@ class Call:
     defers = False  # whether an empty retry budget holds the next attempt up, and does not end the call
     owing: float | None = None  # since when it does
     asked = False  # whether the code has asked for its idempotency key, to send it along
-    around: Begun | None = None  # the call that a plain one was made in, and that it speaks for
+    outer: Begun | None = None  # the call that it was made in
+    around: Begun | None = None  # the same one, if this call is a plain one, which speaks for it
     aside: Aside | None = None  # what it gives up while it waits
     has_own_key = False  # whether it has a key and a record of its own, whatever its guard
     _key: str | None = None
@@ -254,6 +257,8 @@ class Call:
             began, outer = world.clock.monotonic(), running.get()
         self.began = self.attempt_began = began
         around = made(outer)
+        if around is not None:
+            self.outer = around
         if around is not None and guard.plain and not self.has_own_key:
             self.around = around
         if guard.total_timeout is not None and world.retries:
@@ -447,7 +452,7 @@ class Call:
 
     def blocking_limit(self) -> tuple[float, str] | None:
         """As `limit`, for code that no enclosing call can cancel: what that has left counts too."""
-        limit, left = self.limit(), self.left()
+        limit, left = self.limit(), self.left_in_all()
         return limit if left is None or (limit is not None and limit[0] <= left) else (left, "total")
 
     def left(self) -> float | None:
@@ -455,6 +460,10 @@ class Call:
         if self.deadline is None or not self.world.retries:
             return None
         return max(0.0, self.deadline - self.world.clock.monotonic())
+
+    def left_in_all(self) -> float | None:
+        """As `left`, without what bounds a single attempt."""
+        return self.left()
 
     def limit(self) -> tuple[float, str] | None:
         """The time the next attempt may take, and whether it is the attempt's own or what is left in all."""
@@ -780,6 +789,13 @@ class Call:
         finally:
             del error
 
+    def stopped_late(self) -> bool:
+        """Whether it was asked to stop after its wait, before it has what it gave up for it: then it begins nothing."""
+        stopped = self._stopped()
+        if stopped and self.turn is not None:
+            self.turn.limit.withdraw(self.turn)
+        return stopped
+
     def interrupted_wait(self, interruption: BaseException) -> None:
         """Cancelled while waiting: the failure that was waited on stays visible."""
         turn, self.turn = self.turn, None
@@ -876,9 +892,20 @@ class Call:
 
     # -- telling
 
+    @property
+    def shown_number(self) -> int:
+        """The number of the attempt for people; 0 if it is the only one, and they count others."""
+        return self.number
+
     def who(self) -> dict[str, Any]:
         """The fields that every event of this call has."""
-        return {"step_id": self.name, "attempt": self.number, "max_attempts": self.guard.retry.max_attempts}
+        who: dict[str, Any] = {
+            "step_id": self.name,
+            "attempt": self.number,
+            "max_attempts": self.guard.retry.max_attempts,
+        }
+        work = current_work.get()
+        return who if work is None else {**who, **work.told}
 
     def _what(self, error: BaseException, verdict: Verdict) -> dict[str, Any]:
         from outlast.kernel.redact import error_text
@@ -937,7 +964,10 @@ class Call:
             return
         from outlast.observe.events import AttemptTimeout
 
-        emit(AttemptTimeout(**self.who(), timeout=timer.seconds, scope=timer.scope))
+        event = AttemptTimeout(**self.who(), timeout=timer.seconds, scope=timer.scope)
+        if not self.shown_number:  # the job tells it, as the end of its own attempt
+            event._told_at("debug")  # noqa: SLF001 - of this event alone
+        emit(event)
 
 
 def _amounts(cost: object, said: object, rates: Mapping[str, object]) -> dict[str, float]:

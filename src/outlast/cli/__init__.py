@@ -24,7 +24,9 @@ def _main() -> None:
     from outlast.kernel.redact import harmless
 
     try:
-        from outlast.cli.commands import app
+        from outlast.cli.commands import command_line
+
+        app = command_line(sys.argv[1:])
     except ModuleNotFoundError as missing:
         if missing.name not in {"typer", "rich", "click"}:
             raise
@@ -43,15 +45,30 @@ def _main() -> None:
         sys.stderr.write(f"{harmless(str(failed), lines=True)}\n")
         raise SystemExit(1) from None
     except OSError as failed:
-        if failed.filename is None:
+        where = failed.filename if failed.filename is not None else _unwritable(failed)
+        if where is None:
             raise
-        sys.stderr.write(harmless(f"{failed.filename}: {failed.strerror}") + "\n")
+        sys.stderr.write(harmless(f"{where}: {failed.strerror}") + "\n")
         raise SystemExit(1) from None
+
+
+def _unwritable(failed: OSError) -> str | None:
+    """What a command prints could not be written, to a full disk or a closed file: that error has no name in it."""
+    import errno
+
+    if failed.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF):
+        return None
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        # Or it would fail once more at the end, with a traceback.
+        sys.stdout = None
+    return "cannot write"
 
 
 def __getattr__(name: str) -> object:
     if name == "app":
-        from outlast.cli.commands import app
+        from outlast.cli.commands import command_line
 
-        return app
+        return command_line()
     raise AttributeError(f"module 'outlast.cli' has no attribute {name!r}")

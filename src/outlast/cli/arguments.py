@@ -72,7 +72,8 @@ def arguments_of(
         raise ConfigurationError([*problems, *wrong.problems]) from None
     if problems:
         raise ConfigurationError(problems)
-    return arguments
+    order = {name: place for place, name in enumerate(inspect.signature(job.fn).parameters)}
+    return dict(sorted(arguments.items(), key=lambda one: order.get(one[0], len(order))))
 
 
 def _hints(fn: Callable[..., Any]) -> dict[str, Any]:

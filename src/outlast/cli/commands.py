@@ -1,43 +1,97 @@
 """
 The commands. Each prints a table for people and, with ``--json``, one JSON document for programs.
 
+A command loads its own room only, and none but itself is made ready: to load all of them, and to make ready what each of
+fifty commands takes, is most of what a short one would do.
+
 Exit codes: 0 completed, 1 failed, 2 invalid input, 3 partial, 4 failure budget exceeded, 130 interrupted, 143 ended by
 SIGTERM.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+from copy import copy
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from outlast import __version__
-from outlast.cli.jobs import enqueue, jobs
-from outlast.cli.letters import dlq
-from outlast.cli.options import AsJson  # noqa: TC001 - typer reads the annotations
-from outlast.cli.output import print_json, refuse
-from outlast.cli.report import report_run
-from outlast.cli.running import resume, run
-from outlast.cli.runs import breaker, cancel, events, pause, runs
-from outlast.cli.schema import migrate
-from outlast.cli.worker import worker
-from outlast.display.terminal import Screen
-from outlast.errors import ConfigurationError
-from outlast.verdicts import ERROR_CLASSES, classify
 
 if TYPE_CHECKING:
-    from outlast.verdicts import Verdict
+    from collections.abc import Callable, Iterable, Sequence
 
-app = typer.Typer(
-    name="outlast",
-    help="Python pipelines that outlast failure.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+# Where each command and each group of them is: the room, and its name there. The help lists them in this order.
+PLACES = {
+    "run": ("running", "run"),
+    "resume": ("running", "resume"),
+    "enqueue": ("jobs", "enqueue"),
+    "worker": ("worker", "worker"),
+    "pause": ("runs", "pause"),
+    "cancel": ("runs", "cancel"),
+    "runs": ("report", "runs"),  # with its command `report`, which is written there
+    "jobs": ("jobs", "jobs"),
+    "dlq": ("letters", "dlq"),
+    "breaker": ("runs", "breaker"),
+    "events": ("runs", "events"),
+    "migrate": ("schema", "migrate"),
+    "validate": ("spec", "validate"),
+    "compile": ("spec", "compile_file"),
+    "diff": ("spec", "diff_files"),
+    "explain": ("spec", "explain"),
+    "schema": ("spec", "print_schema"),
+    "components": ("components", "components"),
+    "connections": ("connections", "connections"),
+    "classify": ("classify", "classify_errors"),
+}
+
+
+def command_line(words: Sequence[str] = ()) -> typer.Typer:
+    """All commands; for the words of a command line that asks for one, that one alone."""
+    app = typer.Typer(
+        name="outlast",
+        help="Python pipelines that outlast failure.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # help in plain lines: boxes leave a third of 80 columns for what an option does
+    )
+    app.callback()(main)
+    for name in _asked_for(words):
+        room, inside = PLACES[name]
+        found = getattr(import_module(f"outlast.cli.{room}"), inside)
+        if isinstance(found, typer.Typer):
+            for command in found.registered_commands:
+                command.short_help = _summary(command.callback)
+            found.info.short_help = found.info.help
+            app.add_typer(_asked_for_in(found, words[1:] if words and words[0] == name else ()))
+        else:
+            app.command(name, short_help=_summary(found))(found)
+    return app
+
+
+def _summary(command: Callable[..., object] | None) -> str:
+    """The first sentence about a command, whole: the help lists would cut it."""
+    text = " ".join((getattr(command, "__doc__", None) or "").split())
+    return text.partition(". ")[0].removesuffix(".") + "."
+
+
+def _asked_for(words: Sequence[str]) -> Iterable[str]:
+    first = words[0] if words else None
+    if first == "--version":
+        return ()
+    # Help is about all of them, and so is the message about a name that nobody has.
+    return (first,) if first in PLACES else PLACES
+
+
+def _asked_for_in(group: typer.Typer, words: Sequence[str]) -> typer.Typer:
+    """The group, with the one command that the words ask for, if they do."""
+    named = [command for command in group.registered_commands if command.name in words[:1]]
+    if not named:
+        return group
+    alone = copy(group)
+    alone.registered_commands = named
+    return alone
 
 
 def _version(wanted: bool) -> None:
@@ -46,7 +100,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def main(
     *,
     version: Annotated[
@@ -54,72 +107,3 @@ def main(
     ] = False,
 ) -> None:
     """Python pipelines that outlast failure."""
-
-
-app.command("run")(run)
-app.command("resume")(resume)
-app.command("enqueue")(enqueue)
-app.command("worker")(worker)
-app.command("pause")(pause)
-app.command("cancel")(cancel)
-runs.command("report")(report_run)
-app.add_typer(runs)
-app.add_typer(jobs)
-app.add_typer(dlq)
-app.add_typer(breaker)
-app.command("events")(events)
-app.command("migrate")(migrate)
-
-
-@app.command("classify")
-def classify_errors(
-    errors: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[ERROR]...",
-            help="HTTP statuses (503), exception names (requests.Timeout), error classes (timeout).",
-            show_default=False,
-        ),
-    ] = None,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """
-    Say what Outlast makes of an error: category, error class, tier, and why.
-
-    Without an argument: every error class there is.
-    """
-    verdicts: dict[str, Verdict] = {}
-    problems: list[str] = []
-    for error in errors or ERROR_CLASSES:
-        try:
-            _load(error)
-            verdicts[error] = classify(error)
-        except ConfigurationError as wrong:
-            problems += wrong.problems
-    if problems:
-        refuse(*problems)
-    if as_json:
-        print_json([{"error": error} | _fields(verdict) for error, verdict in verdicts.items()])
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("error", "category", "error class", "tier", "why"):
-        table.add_column(heading, overflow="fold")
-    colours = {"transient": "green", "unclear": "yellow", "permanent": "red"}
-    for error, verdict in verdicts.items():
-        category = f"[{colours[verdict.category]}]{verdict.category}[/]{' (fatal)' if verdict.fatal else ''}"
-        table.add_row(error, category, verdict.error_class, verdict.tier, verdict.why)
-    Screen().print(table)
-
-
-def _load(name: str) -> None:
-    """Import the module of a dotted name, if it is installed: who asks about it here means it."""
-    module = name.rpartition(".")[0]
-    if module and all(part.isidentifier() for part in module.split(".")):
-        with suppress(ImportError):
-            import_module(module)
-
-
-def _fields(verdict: Verdict) -> dict[str, object]:
-    names = ("category", "error_class", "tier", "retry_after", "fatal", "status", "why")
-    return {name: getattr(verdict, name) for name in names}

@@ -6,36 +6,45 @@ Arguments and results are shown masked; ``--reveal`` prints them as they are.
 from __future__ import annotations
 
 import shlex
+import socket
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from outlast.cli.options import AppName, AsJson, Limit, StoreUrl  # noqa: TC001 - typer reads the annotations
 from outlast.cli.output import (
-    NO_WORKER,
     Code,
     hint,
     moment,
+    no_worker,
     print_block,
     print_found,
+    print_full_rows,
     print_json,
-    print_table,
+    print_value,
+    print_whole_table,
     refuse,
     say,
 )
-from outlast.cli.stores import opened, stored_at
+from outlast.cli.stores import named_by, opened, or_way_out, stored_at, tell_masked
 from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
-from outlast.kernel.redact import masked, to_json
-from outlast.kernel.wording import counted, duration
+from outlast.kernel.frames import from_here, place_of
+from outlast.kernel.redact import masked
+from outlast.kernel.wording import counted, duration, process_of
+from outlast.kernel.wording import window as said_window
 from outlast.report.jobs import (
     STATUSES,
+    figures_document,
     job_document,
     job_view_document,
     next_run_at,
-    process_of,
     queue_document,
     result_of,
+    schedule_document,
+    shown_key,
+    unstored_of,
     worker_document,
 )
 from outlast.report.views import Shell, Views
@@ -45,8 +54,9 @@ from outlast.store.records import from_us
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from outlast.report.jobs import Answer, JobView
-    from outlast.store.records import JobAttempt, JobRow
+    from outlast.observe.figures import JobFigures
+    from outlast.report.jobs import Answer, JobView, ScheduleView
+    from outlast.store.records import JobAttempt, JobRow, QueueState, WorkerState
 
 jobs = typer.Typer(
     name="jobs", help="Durable jobs: what is queued, every attempt, and what operators do.", no_args_is_help=True
@@ -55,7 +65,9 @@ jobs = typer.Typer(
 Id = Annotated[str, typer.Argument(metavar="ID", help="The job, by its number.")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Jobs, by their numbers.")]
 Queues = Annotated[list[str], typer.Argument(metavar="QUEUE...", help="The queues.")]
+Why = Annotated[str, typer.Option("--reason", help="Why; it stays on record, with who and when.", show_default=False)]
 Reveal = Annotated[bool, typer.Option("--reveal", help="Print arguments and results as they are.")]
+_MOST_PLACES = 5  # where attempts have failed, and numbers of attempts for each
 
 
 # --- enqueue ------------------------------------------------------------------------------------------------------------
@@ -122,9 +134,10 @@ def enqueue(
         problems += wrong.problems
     if problems or new is None:
         refuse(*problems)
-    views = Views(job.home.store)
-    done = views.jobs.enqueue(new)
-    shown = views.jobs.show(str(done.id))
+    with or_way_out(target, job.home.store_url):
+        views = Views(job.home.store)
+        done = views.jobs.enqueue(new)
+        shown = views.jobs.show(str(done.id))
     if as_json:
         kept = ("id", "kind", "queue", "status", "next_run_at", "unique_key")
         document = job_view_document(shown, Shell())
@@ -135,18 +148,20 @@ def enqueue(
         say(f"Enqueued job {done.id} ({job.kind}) in {shown.job.queue}{due}.")
     else:
         say(f"Job {done.id} ({job.kind}) has this unique key already: it is {shown.job.status}. Nothing was enqueued.")
-    where = stored_at(views, store)
+    place = store or named_by(job.home.store_url)
+    where = stored_at(views, place)
     hint(f"Look at it: {shlex.join(['outlast', 'jobs', 'show', str(done.id), *where])}")
     for sentence in shown.waits_for:
-        hint(f"{sentence} {_way_out(sentence, shown.job, target, where)}".rstrip())
+        hint(f"{sentence} {_way_out(sentence, shown.job, target, where, store)}".rstrip())
+    tell_masked(place)
 
 
-def _way_out(sentence: str, job: JobRow, target: str, where: Sequence[str]) -> str:
+def _way_out(sentence: str, job: JobRow, target: str, where: Sequence[str], given: str | None) -> str:
     if "paused" in sentence:
         return f"Resume it: {shlex.join(['outlast', 'jobs', 'resume', job.queue, *where])}"
     if "No worker" in sentence:
         module = target.rpartition(":")[0] or target
-        store = where[:2] if "--store" in where else ()
+        store = where[:2] if given else ()  # an app that names its own store is loaded with it
         return f"Start one: {shlex.join(['outlast', 'worker', module, *store])}"
     return ""
 
@@ -188,7 +203,7 @@ def list_jobs(
         refuse(f"expected --status to be one of {', '.join(STATUSES)}, got: {status!r}.")
     with opened(store, app) as views:
         found = views.jobs.find(queue=queue, kind=kind, status=status, unique_key=unique_key, limit=limit)
-        where = stored_at(views, store)
+        where = stored_at(views, store, app)
     now = here.get().clock.now()
     listed = print_found(
         found,
@@ -208,7 +223,7 @@ def list_jobs(
         none="No jobs." if (queue, kind, status, unique_key) == (None, None, None, None) else "No such jobs.",
         headings=("job", "kind", "queue", "status", "attempts", "crashes", "next run", "ended", "error"),
         fold="error",
-        drop=("ended", "crashes", "queue", "attempts", "next run"),
+        below=("ended", "crashes", "queue", "attempts", "next run", "kind"),
     )
     if not listed:
         return
@@ -221,16 +236,28 @@ def list_jobs(
 
 @jobs.command("show")
 def show_job(
-    job: Id, *, reveal: Reveal = False, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
+    job: Id,
+    *,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Print where each failed attempt failed, frame by frame.")
+    ] = False,
+    reveal: Reveal = False,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show one job: its state, its arguments, every attempt and why there was no other, and what to do next."""
-    with opened(store, app) as views:
+    with opened(store, app, jobs=[job]) as views:
         view = views.jobs.show(job)
-        where = stored_at(views, store)
+        where = stored_at(views, store, app)
     if as_json:
         print_json(job_view_document(view, Shell(), reveal=reveal))
         return
     _print_job(view, reveal=reveal)
+    if traceback:
+        _print_tracebacks(view.attempts)
+    elif any(attempt.traceback for attempt in view.attempts):
+        hint(f"How it came to that place: {shlex.join(['outlast', 'jobs', 'show', job, '--traceback', *where])}")
     for step in _next_steps(view, where):
         hint(step)
 
@@ -242,11 +269,14 @@ def _print_job(view: JobView, *, reveal: bool) -> None:
     say(f"queue        {job.queue}{priority}")
     if job.unique_key is not None:
         until = "" if job.unique_until_us is None else f", held until {moment(from_us(job.unique_until_us))} UTC"
-        say(f"unique key   {job.unique_key}{until}")
+        say(f"unique key   {shown_key(job.unique_key)}{until}")
     say(f"enqueued     {moment(from_us(job.enqueued_us))} UTC")
     if (due := next_run_at(job)) is not None:
         left = (due - here.get().clock.now()).total_seconds()
-        say(f"next run     {moment(due)} UTC, {f'in {duration(left)}' if left > 0 else 'now'}")
+        when = f"in {duration(left)}" if left > 0 else "due" if view.waits_for else "now"
+        say(f"next run     {moment(due)} UTC, {when}")
+    if view.waits_for:
+        say(f"waits        {' '.join(view.waits_for)}")
     if job.status == "processing":
         since = "" if job.claimed_us is None else f", since {moment(from_us(job.claimed_us))} UTC"
         say(f"worker       {view.worker or 'one that is gone; its jobs are taken over within seconds'}{since}")
@@ -258,27 +288,52 @@ def _print_job(view: JobView, *, reveal: bool) -> None:
     if job.error is not None:
         kind = "" if job.error_class is None else f"{job.error_type} ({job.error_class}): "
         say(f"error        {kind}{job.error}")
+    for line in places(view.attempts):
+        say(line)
+    last = view.attempts[-1] if view.attempts else None
+    if last is not None and last.outcome == "released" and last.error_class is None and job.status == "queued":
+        say(f"released     {last.error or 'given back by its worker'}; nothing failed, and it counts as no attempt")
     if job.stop_reason is not None and job.status in {"failed", "cancelled"}:
         say(f"stopped      {job.stop_reason}")
-    hidden = "" if reveal else " (masked; --reveal prints them as they are)"
-    say(f"arguments{hidden}")
-    print_block(_indented(Shell().decode(job.payload), reveal=reveal))
-    if job.result is not None:
-        say("result" if reveal else "result (masked; --reveal prints it as it is)")
-        print_block(_indented(result_of(job, Shell()), reveal=reveal))
+    print_value("arguments", Shell().decode(job.payload), reveal=reveal)
+    if (why := unstored_of(job, Shell())) is not None:
+        say(f"result       not stored: {why}")
+    elif job.result is not None:
+        print_value("result", result_of(job, Shell()), reveal=reveal)
+    for change in view.changes:
+        why = f": {change.reason}" if change.reason else ""
+        say(f"{change.change:<12} {moment(from_us(change.at_us))} UTC{f' by {change.by}' if change.by else ''}{why}")
     if view.attempts:
         say()
         _print_attempts(view.attempts)
+    if view.steps:
+        say()
+        print_whole_table(
+            ("step", "done in attempt", "ended"),
+            ((step.name, step.attempt, from_us(step.ended_us)) for step in view.steps),
+            wrap=("step",),
+        )
+    if view.artifacts:
+        say()
+        print_whole_table(
+            ("artifact", "attempt", "bytes", "kept"),
+            (
+                (kept.name, kept.attempt, f"{kept.size:,}{', cut' if kept.cut else ''}", from_us(kept.kept_us))
+                for kept in view.artifacts
+            ),
+            wrap=("artifact",),
+        )
 
 
 def _attempts(job: JobRow) -> str:
-    crashes = f", {counted(job.crashes, 'of its workers died', 'of its workers died')}" if job.crashes else ""
+    lost = counted(job.crashes, "of its workers was lost", "of its workers were lost")
+    crashes = f", {lost}" if job.crashes else ""
     beside = "" if job.made == job.attempts else f" that count, {job.made:,} in all"
     return f"{job.attempts:,}{beside}{crashes}"
 
 
 def _print_attempts(attempts: Sequence[JobAttempt]) -> None:
-    print_table(
+    print_full_rows(
         ("attempt", "outcome", "started", "took", "then", "error"),
         (
             (
@@ -292,8 +347,29 @@ def _print_attempts(attempts: Sequence[JobAttempt]) -> None:
             for attempt in attempts
         ),
         fold="error",
-        drop=("took", "started"),
+        below=("took", "started", "then"),
     )
+
+
+def places(attempts: Sequence[JobAttempt]) -> Iterator[str]:
+    """Where failed attempts have failed: a line for each place, the newest last."""
+    found: dict[str, list[str]] = {}
+    for attempt in attempts:
+        if (place := place_of(attempt.traceback)) is not None:
+            found.setdefault(from_here(str(place)), []).append(str(attempt.number))
+    for where, numbers in [*found.items()][-_MOST_PLACES:]:
+        which = f"attempt {numbers[0]}" if len(numbers) == 1 else f"attempts {', '.join(numbers[-_MOST_PLACES:])}"
+        yield f"raised       {where} ({which})"
+
+
+def _print_tracebacks(attempts: Sequence[JobAttempt]) -> None:
+    kept = [attempt for attempt in attempts if attempt.traceback]
+    if not kept:
+        hint("No attempt has a traceback on record.")
+    for attempt in kept:
+        say()
+        say(f"attempt {attempt.number}")
+        print_block(from_here(attempt.traceback or "").rstrip())
 
 
 def _then(attempt: JobAttempt) -> str:
@@ -310,10 +386,17 @@ def _next_steps(view: JobView, where: Sequence[str]) -> Iterator[str]:
         return shlex.join(["outlast", *words, *where])
 
     for sentence in view.waits_for:
-        paused = sentence.endswith("is paused.")
-        yield f"{sentence} Resume it: {command('jobs', 'resume', job.queue)}" if paused else sentence
+        if sentence.endswith("is paused."):
+            yield f"Resume it: {command('jobs', 'resume', job.queue)}"
+        elif sentence == "No worker is running.":
+            yield no_worker(where).removeprefix(f"{sentence} ")
+    if view.artifacts:
+        newest = view.artifacts[-1]
+        yield f"What it has kept: {command('jobs', 'artifact', str(job.id), newest.name)}"
     if job.status == "failed":
         yield f"Once the cause is gone: {command('jobs', 'requeue', str(job.id))}"
+        if view.steps:
+            yield f"To do its steps again, too: {command('jobs', 'requeue', str(job.id), '--from-start')}"
         if job.letter is not None:
             yield f"To change its arguments first: {command('dlq', 'edit', job.letter[:12], '--payload', 'JSON', '--reason', '...')}"
     elif job.status == "cancelled":
@@ -322,88 +405,256 @@ def _next_steps(view: JobView, where: Sequence[str]) -> Iterator[str]:
         yield f"To end it: {command('jobs', 'cancel', str(job.id))}"
 
 
-def _indented(value: Any, *, reveal: bool) -> str:
+@jobs.command("artifact")
+def show_artifact(
+    job: Id,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What was kept, by its name: `jobs show` lists them.")],
+    *,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=1, help="Of this attempt. Default: the newest that has kept it.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Write it there, as it is, instead of printing it.")
+    ] = None,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Print it as it is.")] = False,
+    store: StoreUrl = None,
+    app: AppName = None,
+) -> None:
+    """Print what a job has kept, such as the raw answer of a model: masked, or as it is with --reveal or to a file."""
+    with opened(store, app, jobs=[job]) as views:
+        kept = views.jobs.artifact(job, name, attempt, Shell())
+    if output is not None:
+        try:
+            output.write_bytes(kept if isinstance(kept, bytes) else kept.encode(errors="surrogatepass"))
+        except OSError as error:
+            refuse(f"cannot write {output}: {error.strerror}.")
+        say(f"Wrote {counted(output.stat().st_size, 'byte')} to {output}.")
+        return
     try:
-        return to_json(value if reveal else masked(value), indent=2)
-    except (RecursionError, ValueError):
-        return "<nested too deeply to be shown>"
+        text = kept if isinstance(kept, str) else kept.decode()
+    except UnicodeDecodeError:
+        refuse(
+            f"expected {name} to be a text, got: {len(kept):,} bytes that are none. Write them to a file with --output."
+        )
+    print_block(text if reveal else str(masked(text)))
 
 
 @jobs.command("stats")
-def queue_stats(*, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
-    """Count the jobs of each queue: those that may start, are due later, are processed; and how long the oldest waits."""
+def queue_stats(
+    *,
+    window: Annotated[
+        str, typer.Option("--window", metavar="DURATION", help="Figures of the jobs that have ended within this time.")
+    ] = "24h",
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Count the jobs of each queue that may start, are due later and are processed, and how long the oldest waits; and say
+    how those did that have ended: how many were tried again or failed, and how long they took.
+    """
+    problems: list[str] = []
+    seconds = _seconds("--window", window, problems)
+    if not problems and not seconds:
+        problems.append(f"expected --window to be longer than nothing, got: {window!r}.")
+    if problems or seconds is None:
+        refuse(*problems)
     with opened(store, app) as views:
         found = views.jobs.queues()
+        figures = views.jobs.figures(seconds)
         idle = views.jobs.idle()
-        where = stored_at(views, store)
-    listed = print_found(
-        found,
-        queue_document,
-        lambda stats: (
-            stats.queue,
-            stats.queued,
-            stats.scheduled,
-            stats.processing,
-            "paused" if stats.paused else "",
-            None if stats.oldest_wait_us is None else duration(stats.oldest_wait_us / 1e6),
-        ),
-        as_json=as_json,
-        none="No queue has jobs that are not over, and none is paused.",
-        headings=("queue", "queued", "scheduled", "processing", "paused", "oldest waits for"),
-        fold="queue",
-    )
-    if not listed:
+        where = stored_at(views, store, app)
+    if as_json:
+        print_json(
+            {
+                "queues": [queue_document(stats) for stats in found],
+                "window": seconds,
+                "figures": [figures_document(one) for one in figures],
+            }
+        )
         return
+    _print_queues(found)
+    _print_figures(figures, seconds)
     paused = [stats.queue for stats in found if stats.paused]
     if paused:
         hint(f"To go on: {shlex.join(['outlast', 'jobs', 'resume', *paused, *where])}")
-    if idle:
-        hint(NO_WORKER)
+    if found and idle:
+        hint(no_worker(where))
+
+
+def _print_queues(found: Sequence[QueueState]) -> None:
+    if not found:
+        say("No queue has jobs that are not over, and none is paused.")
+        return
+    print_whole_table(
+        ("queue", "queued", "scheduled", "processing", "paused", "oldest wait"),
+        (
+            (
+                stats.queue,
+                stats.queued,
+                stats.scheduled,
+                stats.processing,
+                "paused" if stats.paused else "",
+                None if stats.oldest_wait_us is None else duration(stats.oldest_wait_us / 1e6),
+            )
+            for stats in found
+        ),
+        wrap=("queue",),
+    )
+
+
+# The fields of `JobFigures` with spaces for underscores, in two lines where they are long.
+_CANCELLED, _ARTIFACTS = "cancelled", "artifacts"
+_SCHEMA, _AMPLIFICATION = "schema\nfailure share", "retry\namplification"
+_FIGURES = (
+    *("kind", "queue", "succeeded", "failed", _CANCELLED, "retry\nrate", "failure\nrate", "mean time\nto success"),
+    *(_SCHEMA, _AMPLIFICATION, _ARTIFACTS),
+)
+
+
+def _print_figures(figures: Sequence[JobFigures], seconds: float) -> None:
+    say()
+    if not figures:
+        say(f"No job has ended in the last {said_window(seconds)}.")
+        return
+    say(f"Ended in the last {said_window(seconds)}:")
+    print_full_rows(
+        _FIGURES,
+        (
+            (
+                one.kind,
+                one.queue,
+                one.succeeded,
+                one.failed,
+                one.cancelled,
+                _percent(one.retry_rate),
+                _percent(one.failure_rate),
+                None if one.mean_time_to_success is None else duration(one.mean_time_to_success),
+                _percent(one.schema_failure_share),
+                None if one.retry_amplification is None else f"{one.retry_amplification:.2f}",
+                one.artifacts or None,
+            )
+            for one in figures
+        ),
+        below=(_ARTIFACTS, _SCHEMA, _CANCELLED, "queue", _AMPLIFICATION),
+    )
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.1f} %"
+
+
+@jobs.command("schedules")
+def list_schedules(*, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
+    """List the schedules of jobs: when each is due, its last and its next tick, and whether a worker declares it."""
+    with opened(store, app) as views:
+        found = views.jobs.schedules()
+    listed = print_found(
+        found,
+        schedule_document,
+        lambda view: (
+            view.row.kind,
+            view.row.expression,
+            view.row.timezone,
+            view.row.missed,
+            None if view.row.tick_us is None else from_us(view.row.tick_us),
+            None if view.row.job is None else str(view.row.job),
+            _next_tick(view),
+            view.state,
+        ),
+        as_json=as_json,
+        none="No schedule is on record: a worker puts those of its jobs there when it begins.",
+        headings=("kind", "cron", "timezone", "missed", "last tick", "its job", "next tick", "state"),
+        below=("missed", "its job", "timezone", "last tick", "cron"),
+    )
+    if listed and any(view.state != "active" for view in found):
+        hint("undeclared: no running worker has a job with this schedule, and nothing is enqueued for it.")
+
+
+def _next_tick(view: ScheduleView) -> str | None:
+    if view.row.next_us is None or view.state != "active":
+        return None
+    due = from_us(view.row.next_us)
+    return "now" if due <= here.get().clock.now() else moment(due)
 
 
 @jobs.command("workers")
-def list_workers(*, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
+def list_workers(
+    *,
+    on_this_host: Annotated[
+        bool,
+        typer.Option("--here", help="Only those of this host, or container; exit with 1 if none of them is alive."),
+    ] = False,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
     """List the workers: which process each is, how many jobs it has, and until when its lease lasts."""
     with opened(store, app) as views:
         found = views.jobs.workers()
+        where = stored_at(views, store, app)
+    if on_this_host:
+        found = [worker for worker in found if worker.owner.partition("/")[0] == socket.gethostname()]
     print_found(
         found,
         worker_document,
         lambda worker: (
-            worker.key[:12],
             process_of(worker.owner),
             worker.jobs,
             "yes" if worker.alive else "no; its jobs are taken over",
             worker.until if worker.owner else None,
+            _queues_of(worker),
+            "" if worker.serves is None else ", ".join(sorted(worker.serves.kinds)),
         ),
         as_json=as_json,
-        none=NO_WORKER,
-        headings=("worker", "process", "jobs", "alive", "lease until"),
-        fold="process",
-        drop=("lease until",),
+        none=no_worker(where),
+        headings=("worker", "jobs", "alive", "lease until", "queues", "kinds"),
+        fold="kinds",
+        below=("lease until", "queues"),
     )
+    if on_this_host and not any(worker.alive for worker in found):
+        raise typer.Exit(Code.FAILED)
+
+
+def _queues_of(worker: WorkerState) -> str:
+    if worker.serves is None:  # of a program from before this was recorded
+        return ""
+    return "all" if worker.serves.queues is None else ", ".join(worker.serves.queues)
 
 
 # --- what operators do --------------------------------------------------------------------------------------------------
 
 
 @jobs.command("requeue")
-def requeue_jobs(ids: Ids, *, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
+def requeue_jobs(
+    ids: Ids,
+    *,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Do all of their steps again; else those that are done are not.")
+    ] = False,
+    reason: Why = "",
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
     """Put failed or cancelled jobs back into the queue, with fresh attempts; each keeps its id and its history."""
-    with opened(store, app) as views:
-        answers = views.jobs.requeue(ids)
+    with opened(store, app, jobs=ids) as views:
+        answers = views.jobs.requeue(ids, reason=reason, from_start=from_start)
         idle = views.jobs.idle()
+        where = stored_at(views, store, app)
     _told(answers, as_json=as_json)
     if idle and any(answer.done for answer in answers) and not as_json:
-        hint(NO_WORKER)
+        hint(no_worker(where))
     _exit_unless_all(answers)
 
 
 @jobs.command("cancel")
-def cancel_jobs(ids: Ids, *, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
+def cancel_jobs(
+    ids: Ids, *, reason: Why = "", store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
+) -> None:
     """Take jobs out of the queue; workers that are at one of them are asked to stop."""
-    with opened(store, app) as views:
-        answers = views.jobs.cancel(ids)
+    with opened(store, app, jobs=ids) as views:
+        answers = views.jobs.cancel(ids, reason=reason)
     _told(answers, as_json=as_json)
     _exit_unless_all(answers)
 
@@ -422,28 +673,43 @@ def _exit_unless_all(answers: Sequence[Answer]) -> None:
 
 
 @jobs.command("pause")
-def pause_queues(queues: Queues, *, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
+def pause_queues(
+    queues: Queues,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Also those that no job was ever in.")] = False,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
+) -> None:
     """Start no further job of these queues, on any worker, until they are resumed. What has begun goes on."""
-    _paused(queues, store, app, paused=True, as_json=as_json)
+    _paused(queues, store, app, paused=True, force=force, as_json=as_json)
 
 
 @jobs.command("resume")
 def resume_queues(queues: Queues, *, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False) -> None:
     """Start jobs of these queues again."""
-    _paused(queues, store, app, paused=False, as_json=as_json)
+    _paused(queues, store, app, paused=False, force=False, as_json=as_json)
 
 
-def _paused(queues: list[str], store: str | None, app: str | None, *, paused: bool, as_json: bool) -> None:
+def _paused(queues: list[str], store: str | None, app: str | None, *, paused: bool, force: bool, as_json: bool) -> None:
     if not all(queue.strip() for queue in queues):
         refuse("expected the name of a queue, got: an empty one.")
     with opened(store, app) as views:
-        said = views.jobs.set_paused(queues, paused=paused)
-        where = stored_at(views, store)
+        unknown = views.jobs.never_used(queues)
+        if unknown and not force:
+            way_out = "Nothing was paused. To pause it before its first job, add --force."
+            refuse(*unknown, way_out if paused else "Nothing was resumed.")
+        changed = views.jobs.set_paused(queues, paused=paused)
+        where = stored_at(views, store, app)
     if as_json:
-        print_json([{"queue": queue, "paused": paused} for queue in queues])
+        print_json([{"queue": queue, "paused": paused, "changed": queue in changed} for queue in queues])
     else:
-        say(f"{'Paused' if paused else 'Resumed'} {', '.join(queues)}.")
-    for sentence in said:
+        if changed:
+            say(f"{'Paused' if paused else 'Resumed'} {', '.join(changed)}.")
+        for queue in queues:
+            if queue not in changed:
+                say(f"{queue} {'is paused already' if paused else 'was not paused'}: nothing was done.")
+    for sentence in unknown:
         hint(sentence)
     if paused and not as_json:
         hint(f"To go on: {shlex.join(['outlast', 'jobs', 'resume', *queues, *where])}")

@@ -8,6 +8,7 @@ import inspect
 import json
 import shlex
 import sys
+from datetime import datetime
 from functools import wraps
 from itertools import islice
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outlast.cli.jobs import places
 from outlast.cli.options import AppName, AsJson, Limit, Progress, Reason, StoreUrl, Target  # noqa: TC001 - typer reads the annotations
-from outlast.cli.output import NO_WORKER, Code, hint, moment, print_block, print_found, print_json, refuse, say
+from outlast.cli.output import Code, hint, moment, no_worker, print_found, print_json, print_value, refuse, say
 from outlast.cli.stores import opened, stored_at
-from outlast.kernel.redact import masked, to_json
+from outlast.kernel.wording import counted
 from outlast.report.views import Plain, letter_document, letter_view_document, slots_document
 from outlast.store.filters import FIELDS, STATUSES, LetterFilter, chooses  # noqa: TC001 - the annotations are read
 
@@ -58,6 +60,13 @@ RunKey = Annotated[
     ),
 ]
 FromStart = Annotated[bool, typer.Option("--from-start", help="From the first stage instead of the one that failed.")]
+AllFromStart = Annotated[
+    bool,
+    typer.Option(
+        "--from-start",
+        help="From the first stage instead of the one that failed; of jobs, do all of their steps again.",
+    ),
+]
 CodeAt = Annotated[
     str | None,
     typer.Option(
@@ -139,7 +148,7 @@ def list_letters(
                 letter.id[:12],
                 letter.pipeline,
                 "(job)" if letter.kind == "job" else letter.stage,
-                _short(letter.item_key, 20),
+                letter.item_key,
                 letter.status,
                 letter.attempts,
                 letter.last_attempt_at,
@@ -149,7 +158,7 @@ def list_letters(
             none=_none(status),
             headings=("id", "pipeline", "stage", "item", "status", "attempts", "last attempt", "error"),
             fold="error",
-            drop=("status", "attempts", "last attempt", "pipeline", "item"),
+            below=("item", "last attempt", "attempts", "pipeline", "stage"),
         )
         if not listed:
             return
@@ -157,7 +166,9 @@ def list_letters(
             if letter.unreadable is not None:
                 hint(f"The payload of {letter.id[:12]} cannot be read: {letter.unreadable}")
         if len(shown) == limit:
-            hint(f"The newest {limit:,}. More: --limit; as a few problems: outlast dlq groups")
+            hint(
+                f"The newest {limit:,}. More: --limit; as a few problems: {shlex.join(['outlast', 'dlq', 'groups', *stored_at(views, store, app)])}"
+            )
 
 
 @dlq.command("groups")
@@ -172,7 +183,7 @@ def list_groups(
     as_json: AsJson = False,
 ) -> None:
     """List dead letters as problems: one line for all that failed the same way."""
-    from outlast.cli.printing import GROUP_HEADINGS, group_row
+    from outlast.cli.printing import BELOW_GROUPS, GROUP_HEADINGS, group_row
 
     with opened(store, app) as views:
         groups = views.letters().groups(limit=limit, **_named(views, where, status))
@@ -184,7 +195,7 @@ def list_groups(
         none=_none(status),
         headings=GROUP_HEADINGS,
         fold="message",
-        drop=("last seen", "share", "error class"),
+        below=BELOW_GROUPS,
     )
 
 
@@ -196,7 +207,8 @@ def show_letter(
     with opened(store, app) as views:
         view = views.letter(letter_id)
         letter = view.letter
-        code = [*_code(views, letter), *stored_at(views, store)]
+        place = stored_at(views, store)
+        code = [*_code(views, letter), *place]
     if as_json:
         print_json(letter_view_document(view, reveal=reveal))
         return
@@ -225,12 +237,14 @@ def show_letter(
     for earlier in view.earlier:
         at = "" if job else f" at {earlier.get('stage')}"
         say(
-            f"before       {str(earlier.get('last_at', ''))[:19]}: failed{at} "
+            f"before       {_at(earlier.get('last_at'))}: failed{at} "
             f"with {earlier.get('error_type')} ({earlier.get('error_class')}): {earlier.get('error')}"
         )
-    for edit in letter.metadata.get("edits", ()):
-        say(f"edited       {edit.get('at', '')[:19]}: {edit.get('reason', '')}")
-    if letter.reason:
+    for edit in view.edits:
+        say(f"edited       {moment(edit.at)} UTC{f' by {edit.by}' if edit.by else ''}: {edit.reason}")
+    if job and letter.status == "resolved":  # the store keeps why it was moved before: it was requeued
+        say("resolved     its job has succeeded")
+    elif letter.reason:
         say(f"{letter.status:<12} {letter.reason}")
     for held_by, attempt in view.tried:
         what = "succeeded" if attempt.outcome == "success" else f"{attempt.error_type}: {attempt.error}"
@@ -240,6 +254,10 @@ def show_letter(
     for made in () if view.job is None else view.job.attempts:
         what = "" if made.error is None else f": {made.error_type}: {made.error}"
         say(f"  attempt {made.number} {made.outcome}{what}")
+    for line in () if view.job is None else places(view.job.attempts):
+        say(line)
+    for kept in () if view.job is None else view.job.artifacts:
+        say(f"kept         {kept.name}, {counted(kept.size, 'byte')}, by attempt {kept.attempt}")
     if letter.unstored is not None:
         begins = "cannot be replayed" if letter.begins_at is None else f"a replay begins at {letter.begins_at}"
         say(f"input        not stored: {letter.unstored}; {begins}")
@@ -248,14 +266,18 @@ def show_letter(
     elif letter.begins_at is not None:
         whose = "" if letter.begins_at == letter.stage else f", the input of {letter.begins_at}"
         whose = ", its arguments" if job else whose
-        say(f"payload{whose}" if reveal else f"payload{whose} (masked; --reveal prints it as it is)")
-        print_block(_indented(letter.payload, reveal=reveal))
+        print_value(f"payload{whose}", letter.payload, reveal=reveal)
     if letter.status == "open" and (letter.begins_at is None or letter.unreadable is not None):
-        hint(f"Give it an input: outlast dlq edit {letter.id[:12]} --payload JSON --reason ...")
+        command = ["outlast", "dlq", "edit", letter.id[:12], "--payload", "JSON", "--reason", "...", *place]
+        hint(f"Give it an input: {shlex.join(command)}")
     elif letter.status == "open":
         hint(f"Send it again: {shlex.join(['outlast', 'dlq', 'replay', letter.id[:12], *code])}")
+    if view.job is not None and view.job.artifacts:
+        newest = view.job.artifacts[-1].name
+        hint(f"What it has kept: {shlex.join(['outlast', 'jobs', 'artifact', letter.item_key, newest, *place])}")
     if view.job is not None:
-        hint(f"Its job: {shlex.join(['outlast', 'jobs', 'show', letter.item_key, *code])}")
+        traced = ["--traceback"] if any(made.traceback for made in view.job.attempts) else []
+        hint(f"Its job: {shlex.join(['outlast', 'jobs', 'show', letter.item_key, *traced, *code])}")
 
 
 @dlq.command("edit")
@@ -288,6 +310,8 @@ def edit_letter(
         print_json(letter_document(letter))
         return
     say(f"Edited {letter.id}.")
+    if letter.kind == "job":
+        hint(f"Whether these arguments fit {letter.pipeline} is checked when a worker runs it: only that has its code.")
     hint(f"Send it again: {shlex.join(['outlast', 'dlq', 'replay', letter.id[:12], *code])}")
 
 
@@ -298,7 +322,7 @@ def replay_letters(
     *,
     where: LetterFilter,
     canary: Canary = None,
-    from_start: FromStart = False,
+    from_start: AllFromStart = False,
     output: Output = None,
     run_key: RunKey = None,
     target: CodeAt = None,
@@ -321,8 +345,8 @@ def replay_letters(
         known = None if not ids else [views.letter_id(letter_id) for letter_id in ids]
         where = _named(views, where)
         if before is None and _first_kind(letters, known, where) == "job":
-            only = {"--from-start": from_start, "--output": output, "--run-key": run_key, "--target": target}
-            _replay_jobs(views, known, where, canary, only, as_json=as_json)
+            only = {"--output": output, "--run-key": run_key, "--target": target}
+            _replay_jobs(views, known, where, canary, only, from_start=from_start, store=store, as_json=as_json)
             return
         first = None if before is not None else _owner(letters, known, where)
         owner = where.pop("pipeline", None) or (first if before is None else before.pipeline)
@@ -465,6 +489,7 @@ def letter_stats(*, store: StoreUrl = None, app: AppName = None, as_json: AsJson
         as_json=as_json,
         none=_none(),
         headings=("pipeline", "stage", "status", "count", "oldest", "newest"),
+        below=("oldest", "newest", "stage"),
     )
 
 
@@ -500,12 +525,14 @@ def _replay_jobs(
     canary: int | None,
     only_for_runs: Mapping[str, object],
     *,
+    from_start: bool,
+    store: str | None,
     as_json: bool,
 ) -> None:
     given = [name for name, value in only_for_runs.items() if value]
     if given:
         refuse(f"expected no {' or '.join(given)} for dead letters of jobs: they are put back into the queue.")
-    done = views.letters().replay(ids=known, canary=canary, check=False, **where)
+    done = views.letters().replay(ids=known, canary=canary, from_start=from_start, check=False, **where)
     if as_json:
         print_json({"requeued": list(done.requeued), "left": dict(done.left), "why": done.why, "canary": done.canary})
     else:
@@ -513,7 +540,7 @@ def _replay_jobs(
         for letter_id, reason in islice(done.left.items(), 20):
             say(f"  {letter_id[:12]}  {reason}")
         if done.requeued and views.jobs.idle():
-            hint(NO_WORKER)
+            hint(no_worker(stored_at(views, store)))
     if done.canary == "failed":
         raise typer.Exit(Code.FAILED)
     if done.left:
@@ -527,12 +554,9 @@ def _owner(letters: DeadLetters, known: list[str] | None, where: LetterFilter) -
     return next((letter.pipeline for letter in letters.find(**where)), None)
 
 
-def _indented(payload: Any, *, reveal: bool) -> str:
+def _at(instant: Any) -> str:
+    """An instant that a letter's metadata tell; foreign ones may hold anything."""
     try:
-        return to_json(payload if reveal else masked(payload), indent=2)
-    except (RecursionError, ValueError):
-        return "<nested too deeply to be shown>"
-
-
-def _short(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+        return f"{moment(datetime.fromisoformat(instant))} UTC"
+    except (TypeError, ValueError):
+        return str(instant)

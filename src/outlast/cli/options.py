@@ -36,4 +36,31 @@ Progress = Annotated[
         show_default=False,
     ),
 ]
+ConnectionsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--connections",
+        metavar="PATH",
+        help="The connections file. Default: connections.yaml in the project's root.",
+        show_default=False,
+    ),
+]
+Root = Annotated[
+    str | None,
+    typer.Option(
+        "--root",
+        metavar="FOLDER",
+        help="The project's root, where connections.yaml is. Default: the folder of the pipeline file.",
+        show_default=False,
+    ),
+]
+RootHere = Annotated[
+    str | None,
+    typer.Option(
+        "--root",
+        metavar="FOLDER",
+        help="The project's root, where connections.yaml is. Default: the current folder.",
+        show_default=False,
+    ),
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most so many.")]

@@ -4,21 +4,24 @@ How commands speak: tables for people, one JSON document for programs, complaint
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
 import sys
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from outlast.display.terminal import Screen
-from outlast.kernel.redact import harmless, in_json, plain, to_json
+from outlast.kernel.redact import harmless, in_json, masked, plain, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 
 _T = TypeVar("_T")
@@ -36,7 +39,10 @@ class Code(IntEnum):
     TERMINATED = 143
 
 
-NO_WORKER = "No worker is running. Start one: outlast worker TARGET"
+def no_worker(where: Sequence[str] = ()) -> str:
+    """That nobody works on jobs, and the command for it; `where` are the options that name the store and the app."""
+    place = where[where.index("--store") : where.index("--store") + 2] if "--store" in where else ()
+    return f"No worker is running. Start one: {' '.join(['outlast worker TARGET', *map(shlex.quote, place)])}"
 
 
 def console() -> Screen:
@@ -62,14 +68,42 @@ def print_block(text: str) -> None:
     typer.echo(harmless(in_json(text), lines=True))
 
 
+def print_value(name: str, value: Any, *, reveal: bool) -> None:
+    """A value as JSON under its name, masked unless it is to be seen as it is; where that hides something, it says so."""
+    try:
+        whole = to_json(value, indent=2)
+        shown = whole if reveal else to_json(masked(value), indent=2)
+    except (RecursionError, ValueError):
+        whole = shown = "<nested too deeply to be shown>"
+    say(name if shown == whole else f"{name} (masked; --reveal shows it as it is)")
+    print_block(shown)
+
+
 def hint(text: str) -> None:
     """What to do next; on stderr, so that it is never part of what a program reads."""
     typer.echo(harmless(text), err=True)
 
 
+def shortened(text: str, width: int) -> str:
+    """
+    A text of at most so many characters.
+
+    >>> shortened("no answer", 5)
+    'no a…'
+    """
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
 def print_json(value: Any, *, indent: int | None = 2) -> None:
     """One document; with no `indent`, on one line."""
-    typer.echo(to_json(value, indent=indent, default=_plain))
+    print_document(to_json(value, indent=indent, default=_plain))
+
+
+def print_document(text: str) -> None:
+    """What a program reads. Without a place to write it to nothing has been done, and that is no success."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF), "standard output")
+    typer.echo(text)
 
 
 def _plain(value: Any) -> Any:
@@ -90,12 +124,18 @@ def print_found(
     headings: Sequence[str],
     fold: str = "",
     drop: Sequence[str] = (),
+    wrap: Sequence[str] = (),
+    below: Sequence[str] = (),
 ) -> bool:
     """What was found: as JSON, as a table, or in a sentence that it is nothing. Whether it was a table."""
     if as_json:
         print_json([document(one) for one in found])
     elif not found:
         say(none)
+    elif wrap:
+        print_whole_table(headings, map(row, found), wrap=wrap)
+    elif below:
+        print_full_rows(headings, map(row, found), fold=fold, below=below)
     else:
         print_table(headings, map(row, found), fold=fold, drop=drop)
     return bool(found) and not as_json
@@ -112,21 +152,20 @@ def print_table(
     rows = list(rows)
     cells = [[_cell(value) for value in row] for row in rows]
     shown = list(range(len(headings)))
-    natural = [max([len(name), *(row[place].cell_len for row in cells)]) for place, name in enumerate(headings)]
+    natural = _widths(headings, cells)
     folded = headings.index(fold) if fold else -1
     least = min(natural[folded], _LEAST) if fold else 0
     for name in drop:
         if _taken(natural, shown, folded) + least <= out.width:
             break
         shown.remove(headings.index(name))
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = _table()
     for place in shown:
-        numeric = bool(rows) and all(isinstance(row[place], int | float) or row[place] is None for row in rows)
         # Numbers and ids are never cut: what gives way is the column that can be read in part.
         room = max(_SHORTEST, out.width - _taken(natural, shown, folded)) if place == folded else natural[place]
         table.add_column(
             headings[place],
-            justify="right" if numeric else "left",
+            justify=_justify(rows, place),
             no_wrap=True,
             overflow="ellipsis",
             width=min(room, natural[place]),
@@ -136,8 +175,134 @@ def print_table(
     out.print(table)
 
 
+def print_whole_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], *, wrap: Sequence[str] = ()) -> None:
+    """
+    A table of which nothing is left out or cut. Where the terminal is narrow, the cells of `wrap` get several lines; where
+    it is too narrow for that, each row becomes a block with a line or more for each of its cells.
+    """
+    out = console()
+    rows = list(rows)
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = _widths(headings, cells)
+    if _whole(widths) > out.width:  # headings of several words may get several lines, too
+        widths = _widths([name.replace(" ", "\n") for name in headings], cells)
+        _shrink(widths, [headings.index(name) for name in wrap], _whole(widths) - out.width)
+    if _whole(widths) > out.width:
+        _print_blocks(out, headings, cells)
+        return
+    table = _table()
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify=_justify(rows, place), overflow="fold", width=widths[place])
+    for row in cells:
+        table.add_row(*row)
+    out.print(table)
+
+
+def print_full_rows(
+    headings: Sequence[str], rows: Iterable[Sequence[Any]], *, fold: str = "", below: Sequence[str] = ()
+) -> None:
+    """
+    A table of which nothing is cut; a column that is empty in all rows is left out. Where the terminal is narrow, columns
+    go beneath their row until the others fit: `fold`, which gets lines of its own, then those of `below`, the widest first.
+    Where that is not enough, each row becomes a block, as in `print_whole_table`.
+    """
+    out = console()
+    rows = list(rows)
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = _widths(headings, cells)
+    beside = [place for place in range(len(headings)) if any(row[place] for row in cells)]
+    long = [headings.index(fold)] if fold else []
+    beneath: list[int] = []
+    for place in (*long, *sorted(map(headings.index, below), key=lambda place: -widths[place])):
+        if place in beside and _whole([widths[other] for other in beside]) > out.width:
+            beside.remove(place)
+            beneath.append(place)
+    if _whole([widths[place] for place in beside]) > out.width:
+        _print_blocks(out, [name.replace("\n", " ") for name in headings], cells)
+        return
+    right = {place for place in beside if _justify(rows, place) == "right"}
+    for names in zip_longest(*(headings[place].split("\n") for place in beside), fillvalue=""):
+        heading = {place: Text(name) for place, name in zip(beside, names, strict=True)}
+        out.print(_line(heading, widths, right), style="bold", soft_wrap=True)
+    lines = [sorted(set(beneath).difference(long)), [place for place in long if place in beneath]]
+    for row in cells:
+        out.print(_line({place: row[place] for place in beside}, widths, right), soft_wrap=True)
+        for line in lines:
+            if said := [_named(headings[place], row[place]) for place in line if row[place]]:
+                _print_beneath(out, said)
+
+
+def _named(heading: str, cell: Text) -> Text:
+    return Text.assemble((heading.replace("\n", " "), "bold"), " ", cell)
+
+
+def _line(cells: Mapping[int, Text], widths: Sequence[int], right: Container[int]) -> Text:
+    line = Text()
+    for place, cell in cells.items():
+        room = " " * (widths[place] - cell.cell_len)
+        line.append_text(Text.assemble(room, cell) if place in right else Text.assemble(cell, room)).append("  ")
+    line.rstrip()
+    return line
+
+
+def _print_beneath(out: Screen, said: Sequence[Text]) -> None:
+    """In one line, if they fit; else each in a line or more of its own."""
+    room = max(_SHORTEST, out.width - len(_INDENT))
+    together = Text("   ").join(said)
+    for text in [together] if together.cell_len <= room else said:
+        for line in text.wrap(out, room, overflow="fold"):
+            line.rstrip()
+            out.print(Text.assemble(_INDENT, line), soft_wrap=True)
+
+
+def _shrink(widths: list[int], wrapped: Sequence[int], over: int) -> None:
+    """Take what is too much from the widest of the columns that may be wrapped, as long as they can be read."""
+    while over > 0 and wrapped:
+        widest = max(wrapped, key=lambda place: widths[place])
+        if widths[widest] <= _LEAST:
+            return
+        widths[widest] -= 1
+        over -= 1
+
+
+def _print_blocks(out: Screen, headings: Sequence[str], cells: list[list[Text]]) -> None:
+    for number, (first, *rest) in enumerate(cells):
+        if number:
+            out.print()
+        out.print(first)
+        block = Table.grid(padding=(0, 2, 0, 0))
+        block.add_column(width=2)
+        block.add_column(style="bold", no_wrap=True)
+        block.add_column(overflow="fold")
+        for heading, cell in zip(headings[1:], rest, strict=True):
+            if cell.plain:
+                block.add_row("", heading, cell)
+        out.print(block)
+
+
+def _whole(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+
+
+def _widths(headings: Sequence[str], cells: list[list[Text]]) -> list[int]:
+    return [
+        max([*map(len, name.split("\n")), *(row[place].cell_len for row in cells)])
+        for place, name in enumerate(headings)
+    ]
+
+
+def _justify(rows: list[Sequence[Any]], place: int) -> Literal["left", "right"]:
+    numeric = bool(rows) and all(isinstance(row[place], int | float) or row[place] is None for row in rows)
+    return "right" if numeric else "left"
+
+
 _LEAST = 24  # columns in which a message can be read
 _SHORTEST = 6  # if nothing else can go
+_INDENT = "    "  # before what stands beneath its row
 
 
 def _taken(natural: list[int], shown: list[int], folded: int) -> int:

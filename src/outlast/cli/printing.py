@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from outlast.cli.output import console, print_table
+from outlast.cli.output import console, print_full_rows
 from outlast.display.terminal import STATUS_COLOURS, WIDEST_BAR, bar
 from outlast.kernel.redact import plain
 from outlast.kernel.wording import counted, duration, percent
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 GROUP_HEADINGS = ("count", "share", "group", "stage", "error class", "last seen", "message")
+BELOW_GROUPS = ("last seen", "share", "error class", "stage")  # may go beneath their row in a narrow terminal
 
 
 def group_row(group: FailureGroup) -> tuple[Any, ...]:
@@ -78,7 +79,7 @@ def print_run(run: RunRecord, groups: Sequence[FailureGroup], *, why: str = "", 
         out.print(Text("spent " + ", ".join(f"{amount:,.6g} {plain(name)}" for name, amount in run.spent.items())))
     if groups:
         out.print()
-        print_table(GROUP_HEADINGS, map(group_row, groups), fold="message", drop=("last seen", "share", "error class"))
+        print_full_rows(GROUP_HEADINGS, map(group_row, groups), fold="message", below=BELOW_GROUPS)
 
 
 def next_steps(

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from outlast.cli.options import AppName, AsJson, OfPipeline, Run, StoreUrl  # noqa: TC001 - typer reads the annotations
 from outlast.cli.output import console, hint, print_json, print_table, refuse, say
+from outlast.cli.runs import runs
 from outlast.cli.stores import opened
 from outlast.kernel.redact import mask, plain
 from outlast.kernel.wording import amount, counted, duration, percent, precise
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _BAR = 20
 
 
+@runs.command("report")
 def report_run(
     run: Run,
     *,

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import shlex
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, cast
@@ -14,6 +16,7 @@ from outlast.cli.options import AppName, AsJson, Limit, OfPipeline, Reason, Run,
 from outlast.cli.output import hint, print_found, print_json, refuse, say
 from outlast.cli.stores import opened, stored_at
 from outlast.display.terminal import STATUS_COLOURS
+from outlast.errors import ConfigurationError
 from outlast.kernel.wording import counted, duration
 from outlast.observe.events import canonical
 from outlast.report.views import (
@@ -27,6 +30,8 @@ from outlast.report.views import (
 from outlast.store.records import from_us
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from outlast.store.records import ItemStatus, RunRecord, RunStatus
 
 runs = typer.Typer(name="runs", help="Runs on record: their state, their items, every attempt.", no_args_is_help=True)
@@ -269,8 +274,9 @@ def pause(
     run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
 ) -> None:
     """Ask a run to pause: it begins no new item, finishes what is under way, and can be resumed."""
-    with opened(store, app) as views:
+    with _run_or_job("pause", run) as found, opened(store, app) as views:
         record = views.run(run, pipeline)
+        found.append(record)
         worker = views.worker(record)
         if worker is None:
             refuse(f"{record.run_key} of {record.pipeline} is {record.status}, and nobody is running it now.")
@@ -282,10 +288,27 @@ def cancel(
     run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
 ) -> None:
     """Ask a run to end for good. One that nobody is running is cancelled at once."""
-    with opened(store, app) as views:
+    with _run_or_job("cancel", run) as found, opened(store, app) as views:
         record = views.run(run, pipeline)
+        found.append(record)
         asked, worker = views.cancel(record)
     _asked(record, asked, worker, "cancel", as_json=as_json)
+
+
+@contextmanager
+def _run_or_job(command: str, run: str) -> Iterator[list[RunRecord]]:
+    """Where the run is not found, which is put into the list: jobs and their queues have commands of their own."""
+    found: list[RunRecord] = []
+    what = "a queue of jobs" if command == "pause" else "jobs"
+    told = f"This command is about runs. About {what}: {shlex.join(['outlast', 'jobs', command, run])}"
+    try:
+        yield found
+    except ConfigurationError as wrong:
+        raise ConfigurationError(wrong.problems if found else [*wrong.problems, told]) from None
+    except typer.Exit:
+        if not found:
+            hint(told)
+        raise
 
 
 def _asked(run: RunRecord, asked: bool, owner: str | None, request: str, *, as_json: bool) -> None:

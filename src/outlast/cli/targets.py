@@ -10,10 +10,12 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from outlast.cli.output import hint
 from outlast.errors import ConfigurationError, nearest
 from outlast.kernel.redact import error_text
 from outlast.pipeline import Pipeline
 from outlast.settings.names import is_file, load_module, parted
+from outlast.store.address import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,7 +81,17 @@ def loaded(target: str, wanted: Wanted[T], store: str | None, problems: list[str
         problems.append(
             f"{target} says itself where its {wanted.kept} are kept, and --store says otherwise: leave one of them out."
         )
+    elif (
+        store is None and (others := os.environ.get("OUTLAST_STORE")) and _differ(wanted.home(found).store_url, others)
+    ):
+        hint(
+            f"{target} says itself where its {wanted.kept} are kept: OUTLAST_STORE, which says otherwise, is not used."
+        )
     return found
+
+
+def _differ(one: str, other: str) -> bool:
+    return Address(one).settled != Address(other).settled
 
 
 def find(target: str, wanted: Wanted[T]) -> T:

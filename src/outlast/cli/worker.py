@@ -5,10 +5,13 @@ anything was cut off.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import shlex
 import signal
 import sys
+import threading
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -16,13 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlast.cli.options import AsJson, Progress, StoreUrl  # noqa: TC001 - typer reads the annotations
+from outlast.cli.options import AsJson, StoreUrl  # noqa: TC001 - typer reads the annotations
 from outlast.cli.output import Code, hint, moment, print_json, refuse, say
-from outlast.cli.stores import stored_at
+from outlast.cli.stores import named_by, stored_at, tell_masked, way_out
 from outlast.display.watch import Lines, Terminal, Watching, in_terminal
 from outlast.display.worker import WorkerNow, lines, picture
 from outlast.errors import ConfigurationError
 from outlast.kernel.clock import REAL
+from outlast.kernel.frames import from_here
 from outlast.kernel.redact import harmless
 from outlast.kernel.wording import counted, whole
 from outlast.report.views import Views
@@ -30,13 +34,14 @@ from outlast.settings.keys import seconds_of
 from outlast.store.faults import StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from outlast.app import App
     from outlast.display.watch import Screen
     from outlast.jobs.worker import Worker, WorkerView, WorkResult
     from outlast.store.records import QueueState
 
+_STRAY = 1.0  # seconds that threads of jobs have to end after the worker
 _RARER = 20.0  # times what a look at the queues has taken, to the next one: a long queue takes long to count
 
 
@@ -59,13 +64,43 @@ def worker(
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="End when nothing is due or being processed. Default: at a signal.")
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 3 if a job has failed for good while this worker ran.")
+    ] = False,
     fast: Annotated[
         bool, typer.Option("--fast", help="Let others notice within 6 seconds if this process dies, instead of 30.")
     ] = False,
     drain: Annotated[
-        str, typer.Option("--drain", metavar="DURATION", help="How long running jobs may take to end after a signal.")
+        str,
+        typer.Option(
+            "--drain",
+            metavar="DURATION",
+            help="How long running jobs may take to end after a signal. Then they are cancelled, and have another 5 seconds to clean up.",
+        ),
     ] = "20s",
-    progress: Progress = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="N",
+            min=0,
+            max=65535,
+            help="Serve the metrics for Prometheus at this port, which is printed; 0: at one that is free. Needs the extra metrics.",
+            show_default=False,
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str,
+        typer.Option("--metrics-host", metavar="ADDRESS", help="Serve them at this address; 0.0.0.0: at every one."),
+    ] = "127.0.0.1",
+    progress: Annotated[
+        bool | None,
+        typer.Option(
+            "--progress/--no-progress",
+            help="Show what it does: live in a terminal, else a line now and then. Default: shown, unless --json is given.",
+            show_default=False,
+        ),
+    ] = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -94,21 +129,73 @@ def worker(
         working = made(app, queues, concurrency, until_idle=until_idle, drain=float(seconds))
     except ConfigurationError as wrong:
         refuse(*wrong.problems)
+    end_metrics = None if metrics_port is None else _metrics(metrics_host, metrics_port)
     screen = None if as_json else _screen(wanted=progress)
     if screen is not None:
         _hello(app, queues, concurrency)
-    with _heard(), _Watched(screen, working, app, queues):
-        result, number = told(working, fast=fast)
-    code = _code(result, number)
+    try:
+        views = Views(app.store)
+        for sentence in views.jobs.unknown_queues(queues, {job.queue for job in app.kinds.values()}) if queues else ():
+            hint(sentence)
+    except StoreUnavailable as away:  # which the worker waits for
+        if (way := way_out(away, target, app.store_url)) is not None:
+            hint(f"The store cannot be reached, and is waited for. {way}")
+    try:
+        with _heard(), _Watched(screen, working, app, queues):
+            result, number = told(working, fast=fast)
+    finally:
+        if end_metrics is not None:
+            end_metrics()
+    code = _code(result, number, strict=strict)
     if as_json:
         ended_by = None if number is None else signal.Signals(number).name
         print_json(asdict(result) | {"signal": ended_by, "exit_code": int(code)})
     else:
         _tell(result, number)
         with suppress(StoreUnavailable):  # as it may be when a signal ends the worker
-            for step in _next_steps(result, Views(app.store), store, queues, idle=until_idle and number is None):
+            place = store or named_by(app.store_url)
+            steps = list(_next_steps(result, Views(app.store), place, queues, idle=until_idle and number is None))
+            for step in steps:
                 hint(step)
+            if any("--store" in step for step in steps):
+                tell_masked(place)
+    if number is not None:
+        _leave(code)
     raise typer.Exit(code)
+
+
+def _metrics(host: str, port: int) -> Callable[[], None]:
+    """Serve the metrics, and say where; what ends that."""
+    try:
+        from outlast.observe.prometheus import serve
+    except ModuleNotFoundError as missing:
+        if missing.name != "prometheus_client":
+            raise
+        refuse("--metrics-port needs an extra: pip install 'outlast[metrics]'.")
+    try:
+        port, end = serve(host, port)
+    except OSError as error:
+        refuse(
+            f"expected --metrics-port {port} to be free at {host}, an address of this host, got: {error.strerror}. "
+            "0 takes a port that is free."
+        )
+    shown = f"[{host}]" if ":" in host else host
+    hint(f"Metrics: http://{shown}:{port}/metrics")
+    return end
+
+
+def _leave(code: Code) -> None:
+    """End now if threads go on that jobs have begun: the interpreter would wait for them, perhaps for ever."""
+    until = REAL.clock.monotonic() + _STRAY
+    here = threading.current_thread()
+    others = [one for one in threading.enumerate() if one is not here and not one.daemon]
+    for one in others:
+        one.join(max(0.0, until - REAL.clock.monotonic()))
+    if any(one.is_alive() for one in others):
+        atexit._run_exitfuncs()  # noqa: SLF001 - what is done at every end, except for the wait
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _queues(given: Sequence[str], concurrency: int, problems: list[str]) -> dict[str, int]:
@@ -134,9 +221,9 @@ def _queues(given: Sequence[str], concurrency: int, problems: list[str]) -> dict
     return found
 
 
-def _code(result: WorkResult, number: int | None) -> Code:
+def _code(result: WorkResult, number: int | None, *, strict: bool) -> Code:
     if not result.cut_off:
-        return Code.COMPLETED
+        return Code.PARTIAL if strict and result.failed else Code.COMPLETED
     return Code.TERMINATED if number == signal.SIGTERM else Code.INTERRUPTED
 
 
@@ -153,8 +240,13 @@ def _hello(app: App, queues: dict[str, int], concurrency: int) -> None:
     kinds = ", ".join(sorted(app.kinds))
     of = ", ".join(f"{queue} ({most})" if most != concurrency else queue for queue, most in queues.items())
     hint(
-        f"Worker of {app.name}: {kinds}; {f'queues {of}' if of else 'every queue'}; {concurrency} at a time. Ctrl-C ends it."
+        f"Worker of {app.name}: {kinds}; {f'queues {of}' if of else 'every queue'}; {concurrency} at a time. {_way_to_end()} ends it."
     )
+
+
+def _way_to_end() -> str:
+    """How a person ends this worker: a shell lets programs in the background ignore Ctrl-C."""
+    return f"kill {os.getpid()}" if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else "Ctrl-C"
 
 
 @contextmanager
@@ -164,7 +256,8 @@ def _heard() -> Iterator[None]:
     class ToStderr(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             at = moment(datetime.fromtimestamp(record.created, UTC))
-            sys.stderr.write(harmless(f"{at} {record.levelname} {record.getMessage()}") + "\n")
+            below = f"\n{harmless(from_here(record.exc_text), lines=True)}" if record.exc_text else ""
+            sys.stderr.write(harmless(f"{at} {record.levelname} {record.getMessage()}") + below + "\n")
 
     logger = logging.getLogger("outlast")
     if any(not isinstance(one, logging.NullHandler) for one in (*logger.handlers, *logging.root.handlers)):
@@ -193,19 +286,28 @@ class _Watched(Watching):
         self._seen: list[QueueState] | None = None
         self._next_run_at: datetime | None = None
         self._again = 0.0
+        self._seen_at = 0.0
+        self._taken = 0  # until then
+        self._away = False
 
     def act(self) -> None:
         """Look at the queues, less often the longer that takes."""
         began = REAL.clock.monotonic()
         if not self._shows or began < self._again:
             return
-        jobs = Views(self._app.store).jobs
-        found = jobs.queues()
-        self._next_run_at = jobs.next_due(
-            self._serves or None, {job.kind: job.version for job in self._app.kinds.values()}
-        )
+        try:
+            jobs = Views(self._app.store).jobs
+            found = jobs.queues()
+            self._next_run_at = jobs.next_due(
+                self._serves or None, {job.kind: job.version for job in self._app.kinds.values()}
+            )
+        except StoreUnavailable as failed:
+            self._away = not failed.locked
+            raise
+        self._away = False
         self._seen = [one for one in found if not self._serves or one.queue in self._serves]
-        now = REAL.clock.monotonic()
+        self._taken = _taken(self._worker.view())
+        now = self._seen_at = REAL.clock.monotonic()
         self._again = now + _RARER * (now - began)
 
     def look(self) -> WorkerNow:
@@ -224,12 +326,22 @@ class _Watched(Watching):
             queued=None if seen is None else sum(one.queued for one in seen),
             scheduled=sum(one.scheduled for one in seen or ()),
             next_in=None if due is None else max(0.0, (due - REAL.clock.now()).total_seconds()),
+            seen_ago=0.0 if seen is None else now - self._seen_at,
+            taken=_taken(view) - self._taken,
             paused=tuple(one.queue for one in seen or () if one.paused),
             ending=_ending(view, now),
-            trouble="the store does not answer: nothing is claimed, and what runs is given back"
+            trouble="the lease was not renewed (the store is away, or this process stood still): nothing is claimed, what runs is given back"
             if view.fenced
+            else "the store does not answer: it is waited for"
+            if self._away
             else None,
         )
+
+
+def _taken(view: WorkerView) -> int:
+    """How many jobs this worker has taken out of their queues and not put back."""
+    ended = sum(view.counts[name] for name in ("succeeded", "failed", "cancelled"))
+    return ended + view.processing + view.waiting + view.stuck
 
 
 def _ending(view: WorkerView, now: float) -> str | None:
@@ -239,7 +351,9 @@ def _ending(view: WorkerView, now: float) -> str | None:
     if view.cutting:
         return f"ending now: {counted(running, 'job')} cancelled and given back"
     left = max(0.0, view.drains_until - now)
-    return f"ending: waits for {counted(running, 'job')}, at most {whole(left)}; Ctrl-C again gives them back at once"
+    if not running:
+        return f"ending: waits for the store, at most {whole(left)}; {_way_to_end()} again ends it at once"
+    return f"ending: waits for {counted(running, 'job')}, at most {whole(left)}; {_way_to_end()} again gives them back at once"
 
 
 # --- when it has ended --------------------------------------------------------------------------------------------------
@@ -268,7 +382,8 @@ def _tell(result: WorkResult, number: int | None) -> None:
     elif number is not None:
         say(f"Ended by {signal.Signals(number).name}; all work is finished or given back.")
     else:
-        say("Idle: nothing is due.")
+        failed = f" {counted(result.failed, 'job has', 'jobs have')} failed for good." if result.failed else ""
+        say(f"Idle: nothing is due.{failed}")
     if result.later and result.next_run_at is not None:
         say(f"{counted(result.later, 'job is', 'jobs are')} due later, the first at {moment(result.next_run_at)} UTC.")
 

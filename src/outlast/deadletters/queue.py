@@ -20,12 +20,12 @@ from outlast.kernel.clock import here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text, sanitise
 from outlast.observe import emit, listening
-from outlast.observe.events import DeadLettersOverThreshold
 from outlast.settings.checks import Check, a_value_of
-from outlast.store.faults import StoreError
+from outlast.store.faults import StoreError, StoreRefused
 from outlast.store.filters import FIELDS, checked, chooses, spelled_out
 from outlast.store.letters import earlier_failures
 from outlast.store.records import from_us
+from outlast.work.leases import this_user
 from outlast.work.patience import keep_trying
 
 if TYPE_CHECKING:
@@ -77,10 +77,12 @@ class DeadLetters:
         retention_days: Mapping[str, int | None] | None = None,
         gone: Callable[[str], bool] = lambda _: False,
         make_good: Callable[[object], None] = lambda _: None,
+        fits: Callable[[str, Mapping[str, Any], object], None] = lambda *_: None,
     ) -> None:
         """
         `gone` may know that the owner of a lease is dead before the lease has ended. `make_good` brings sinks up to
-        date that a dead replay has left; it is told which sink is given now.
+        date that a dead replay has left; it is told which sink is given now. `fits` raises if a job of a kind does not
+        take these arguments, of the version that is on record.
         """
         self._store = store
         self._codec = codec
@@ -88,6 +90,7 @@ class DeadLetters:
         self._retention_days = dict(retention_days or {})
         self._gone = gone
         self._make_good = make_good
+        self._fits = fits
 
     def _repr_html_(self) -> str:
         from outlast.display.page import groups_page
@@ -151,15 +154,22 @@ class DeadLetters:
         """
         self.release()
         letter = self._row(id)
-        if letter.of_job and not isinstance(payload, dict):
-            message = f"expected the payload of a job to be its arguments by name, got: {a_value_of(payload)}."
-            raise ConfigurationError(message)
+        if letter.of_job:
+            if not isinstance(payload, dict):
+                message = f"expected the payload of a job to be its arguments by name, got: {a_value_of(payload)}."
+                raise ConfigurationError(message)
+            self._fits(letter.pipeline, payload, letter.metadata.get("version"))
         try:
             data = _like(letter.payload, self._codec.encode(payload))
         except RecursionError:
             message = "expected the payload to be nested less deeply: no JSON reader would take it."
             raise ConfigurationError(message) from None
-        changed = self._store().edit_letter(letter.id, data, _reason(reason), expect="open")
+        if letter.of_job:
+            try:
+                self._store().refuse_oversized("the payload of a job", data)
+            except StoreRefused as refused:
+                raise ConfigurationError(str(refused)) from None
+        changed = self._store().edit_letter(letter.id, data, _reason(reason), expect="open", by=this_user())
         if changed is None:
             now = self._row(letter.id)
             message = f"expected the dead letter {letter.id} to be open, got: {now.status}. {_AFTER[now.status]}"
@@ -207,6 +217,8 @@ class DeadLetters:
             return False
         if listening():
             oldest = min(stat.oldest_at for stat in open_now)
+            from outlast.observe.events import DeadLettersOverThreshold
+
             emit(DeadLettersOverThreshold(count=count, threshold=most, oldest_at=oldest))
         return True
 
@@ -237,7 +249,8 @@ class DeadLetters:
 
         Letters of jobs put those back into the queue, with fresh attempts and the payload that an edit has given them:
         they keep their ids, and workers do them. What that came to is a `ReplayedJobs`. With a `canary` it waits until
-        those have succeeded, as long as there is a worker; `from_start`, `sink`, `run_key` and `watch` are for items.
+        those have succeeded, as long as there is a worker. With `from_start` all of their steps are done again; `sink`,
+        `run_key` and `watch` are for items.
         """
         store = self._store()
         if canary is not None and (isinstance(canary, bool) or not isinstance(canary, int) or canary < 1):
@@ -247,10 +260,10 @@ class DeadLetters:
         wrong.raise_if_any()
 
         if run_key is None and (jobs := keep_trying(lambda: self._jobs(store, ids, where), "the store", unclear=False)):
-            _only_for_runs(from_start=from_start, sink=sink, run_key=run_key, watch=watch)
+            _only_for_runs(sink=sink, run_key=run_key, watch=watch)
             chosen_jobs = dict(jobs)
             first_jobs = [[*chosen_jobs][place] for place in _spread(len(chosen_jobs), canary or 0)]
-            requeued = requeue(store, chosen_jobs, first_jobs)
+            requeued = requeue(store, chosen_jobs, first_jobs, from_start=from_start)
             return requeued.raise_for_status() if check else requeued
 
         def choose() -> tuple[list[tuple[str, str | None]], str]:

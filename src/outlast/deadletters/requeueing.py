@@ -5,12 +5,13 @@ all of those have succeeded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.deadletters.letters import ReplayedJobs
 from outlast.kernel.clock import ahead_us, here
 from outlast.kernel.wording import counted
 from outlast.store.faults import StoreRefused
+from outlast.work.leases import this_user
 from outlast.work.patience import keep_trying
 
 if TYPE_CHECKING:
@@ -22,29 +23,37 @@ _FIRST_LOOK, _LAST_LOOK, _GROWTH = 0.05, 1.0, 1.5  # seconds between two looks a
 _UNTAKEN = 60.0  # seconds in which a worker must have taken a canary
 
 
-def requeue(store: Store, jobs: Mapping[str, str], canary: Sequence[str]) -> ReplayedJobs:
-    """Requeue the jobs of these letters, by id; the letters of the `canary` first."""
+def requeue(store: Store, jobs: Mapping[str, str], canary: Sequence[str], *, from_start: bool = False) -> ReplayedJobs:
+    """
+    Requeue the jobs of these letters, by id; the letters of the `canary` first. With `from_start` all of their steps are
+    done again.
+    """
     left: dict[str, str] = {}
-    requeued = _requeued(store, {letter: jobs[letter] for letter in canary}, left)
+    requeued = _requeued(store, {letter: jobs[letter] for letter in canary}, left, from_start=from_start)
     others = {letter: job for letter, job in jobs.items() if letter not in set(canary)}
     end, said = _end(store, requeued) if canary and others else (None, "")
     if end in {"failed", "unknown"}:
         left |= dict.fromkeys(others, said)
         why = f"{counted(len(requeued), 'job')} of the canary requeued; {said}; {counted(len(others), 'other')} left open."
         return ReplayedJobs(requeued=tuple(requeued), left=left, why=why, canary=end)
-    requeued += _requeued(store, others, left)
-    why = f"{counted(len(requeued), 'job')} requeued" + (f", {len(left):,} left as they are." if left else ".")
+    requeued += _requeued(store, others, left, from_start=from_start)
+    anew = " from the start" if from_start and requeued else ""
+    why = f"{counted(len(requeued), 'job')} requeued{anew}" + (f", {len(left):,} left as they are." if left else ".")
     return ReplayedJobs(requeued=tuple(requeued), left=left, why=why, canary=end)
 
 
-def _requeued(store: Store, jobs: Mapping[str, str], left: dict[str, str]) -> list[str]:
+def _requeued(store: Store, jobs: Mapping[str, str], left: dict[str, str], *, from_start: bool) -> list[str]:
     """The jobs that were; the others are `left`, with the reason."""
     done: list[str] = []
+    how: dict[str, Any] = {"by": this_user(), "reason": "its dead letter was replayed", "from_start": from_start}
     for letter, job in jobs.items():
         try:
-            number = int(job) if job.isdecimal() else 0
-            moved = number and keep_trying(
-                lambda number=number: store.requeue_job(number, ahead_us=ahead_us()),  # type: ignore[misc]
+            number = int(job) if job.isdecimal() and len(job) < 19 else 0
+            found = store.job(number)
+            if found is not None and found.letter != letter:
+                found = None  # the letter was imported: the job of this number is another one
+            moved = found is not None and keep_trying(
+                lambda number=number: store.requeue_job(number, **how, ahead_us=ahead_us()),  # type: ignore[misc]
                 "the store",
                 unclear=False,
             )
@@ -54,8 +63,12 @@ def _requeued(store: Store, jobs: Mapping[str, str], left: dict[str, str]) -> li
         if moved:
             done.append(job)
         else:
-            found = store.job(number)
-            left[letter] = "its job is not kept any more" if found is None else f"its job is {found.status}"
+            now = None if found is None else store.job(number)
+            left[letter] = (
+                "its job is not in this store, or not kept any more; enqueue it anew"
+                if now is None
+                else f"its job is {now.status}"
+            )
     return done
 
 

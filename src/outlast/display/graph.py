@@ -46,10 +46,13 @@ def ranks(edges: Iterable[tuple[str, str]]) -> list[list[str]]:
     return columns
 
 
-def gutter(edges: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def gutter(
+    edges: Iterable[tuple[str, str]], order: Sequence[str] = (), most: int | None = None
+) -> list[tuple[str, str]]:
     """
     A line for each node, from the first to the last: what stands before its name, and the name. Lanes are edges on
-    their way down.
+    their way down. `order` has all nodes, each behind those that lead to it; without it they are sorted here. A graph
+    that needs more than `most` lanes side by side is not drawn: there is nothing.
 
     >>> for lines, name in gutter([("in", "a"), ("in", "b"), ("a", "out"), ("b", "out")]): print(lines, name)
     ┌─╮ in
@@ -60,9 +63,12 @@ def gutter(edges: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     pairs = [*dict.fromkeys(edges)]
     lanes: list[str | None] = []
     rows: list[tuple[str, str]] = []
-    for name in ordered(pairs):
+    ends: dict[str, list[str]] = {}
+    for start, end in pairs:
+        ends.setdefault(start, []).append(end)
+    for name in order or ordered(pairs):
         coming = [place for place, end in enumerate(lanes) if end == name]
-        outward = [end for start, end in pairs if start == name]
+        outward = ends.get(name, [])
         at = coming[0] if coming else _free(lanes, 0)
         for place in coming[1:]:
             lanes[place] = None
@@ -72,6 +78,10 @@ def gutter(edges: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
             place = _free(lanes, at + 1)
             lanes[place] = end
             opened.append(place)
+            if most is not None and len(lanes) > most:
+                return []
+        if most is not None and len(lanes) > most:
+            return []
         rows.append((_row(lanes, at, coming, opened, last=not outward), name))
         while lanes and lanes[-1] is None:
             lanes.pop()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+_OLD = 1.5  # seconds after which what was seen of the queues is said with its age
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerNow:
@@ -22,8 +24,9 @@ class WorkerNow:
     What a worker is doing. `processing` of `concurrency` slots run code; `waiting` jobs wait without one, for a limit, a
     circuit or a pause between attempts; `stuck` slots are taken by code that was given up and does not end.
 
-    `queued` and `scheduled` are of the queues it serves, as they were last seen; None before that. `ending` says what
-    it waits for once it was asked to end, `trouble` what else is wrong.
+    `queued` and `scheduled` are of the queues it serves, as they were last seen, `seen_ago` seconds before; None before
+    that. `taken` are the jobs that it has taken out of them since. `ending` says what it waits for once it was asked to
+    end, `trouble` what else is wrong.
     """
 
     app: str
@@ -40,6 +43,8 @@ class WorkerNow:
     lost: int = 0
     queued: int | None = None
     scheduled: int = 0
+    seen_ago: float = 0.0
+    taken: int = 0
     next_in: float | None = None
     paused: tuple[str, ...] = ()
     ending: str | None = None
@@ -84,7 +89,10 @@ def _queues(now: WorkerNow) -> list[tuple[str, str]]:
     if now.queued is None:
         return []
     following = "" if now.next_in is None or not now.scheduled else f", the next in {whole(now.next_in)}"
-    parts = [(f"{now.queued:,} queued", ""), (f"{now.scheduled:,} due later{following}", "")]
+    # It is to add up with what has ended: what is old is said with its age, what is not lacks what was taken since.
+    old = now.seen_ago >= _OLD
+    queued = f"{now.queued:,} queued {whole(now.seen_ago)} ago" if old else f"{max(0, now.queued - now.taken):,} queued"
+    parts = [(queued, ""), (f"{now.scheduled:,} due later{following}", "")]
     if now.paused:
         parts.append((f"paused: {plain(', '.join(now.paused))}", "yellow"))
     return parts

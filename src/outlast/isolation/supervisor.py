@@ -22,12 +22,12 @@ import signal
 import socket
 import struct
 import sys
-import traceback
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from outlast.errors import ConfigurationError, PermanentFailure
 from outlast.kernel import raised
+from outlast.kernel.frames import ELSEWHERE, frames_of
 from outlast.settings.names import attribute
 
 if TYPE_CHECKING:
@@ -348,6 +348,8 @@ def has_children() -> bool:
 # -- finding functions ---------------------------------------------------------------------------------------------------------------
 
 main_file: tuple[str, str] | None = None  # in a child: the main module of its program
+# In a child: that module, as soon as it is being loaded. Not `sys.modules`: whoever imports multiprocessing writes there.
+_main: Any = None
 loading_main = False
 
 
@@ -399,11 +401,11 @@ def module_of(name: str) -> Any:
     """
     if name not in {"__main__", "__mp_main__"}:
         return importlib.import_module(name)
-    return sys.modules.get("__mp_main__") or _load_main()
+    return _load_main() if _main is None else _main
 
 
 def _load_main() -> Any:
-    global loading_main  # noqa: PLW0603 - there is one main module
+    global _main, loading_main  # noqa: PLW0603 - there is one main module
     if main_file is None:
         message = "expected a main module that is a file: this program has none that a child process could load."
         raise ConfigurationError(message)
@@ -416,16 +418,23 @@ def _load_main() -> Any:
         importlib.import_module(package)
     with open(path, "rb") as source:  # noqa: PTH123 - bytes, as the interpreter reads it
         code = compile(source.read(), path, "exec", dont_inherit=True)
-    sys.modules["__mp_main__"] = main
+    before = {name: sys.modules.get(name) for name in ("__main__", "__mp_main__")}
+    # Both names, and before it begins: what the program has pickled says __main__, and `import multiprocessing` gives the
+    # second name to what has the first one.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = _main = main
     loading_main = True
     try:
         exec(code, main.__dict__)  # noqa: S102 - the program itself
     except BaseException:
-        del sys.modules["__mp_main__"]
+        _main = None
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
         raise
     finally:
         loading_main = False
-    sys.modules["__main__"] = main  # what the program has pickled says so
     return main
 
 
@@ -476,7 +485,7 @@ def pack_error(error: BaseException) -> bytes:
             _Link(
                 *_pickled(link),
                 f"{type(link).__module__}.{type(link).__qualname__}".removeprefix("builtins."),
-                _frames(link) if link is error else "",
+                frames_of(link),
                 places.get(id(raised.cause(link))),
                 places.get(id(raised.context(link))),
                 raised.suppressed(link),
@@ -510,19 +519,6 @@ def _restored(pickled: bytes) -> BaseException:
     return error
 
 
-def _frames(error: BaseException) -> str:
-    """Where it was raised, without the frames that are ours, and without its text, which it carries itself."""
-    frames = raised.frames(error)
-    here = os.path.dirname(__file__)  # noqa: PTH120 - one call
-    ours = (here, os.path.join(os.path.dirname(here), "calls"))  # noqa: PTH118, PTH120 - as above
-    while frames is not None and os.path.dirname(frames.tb_frame.f_code.co_filename) in ours:  # noqa: PTH120 - as above
-        frames = frames.tb_next
-    try:
-        return "".join(traceback.format_tb(frames, 50)) if frames is not None else ""
-    except Exception:  # noqa: BLE001 - a source that cannot be read
-        return ""
-
-
 def unpack_error(pickled: memoryview) -> BaseException:
     """
     The exception that a child packed; a PermanentFailure in its place, if it could not be packed or cannot be restored.
@@ -545,6 +541,8 @@ def unpack_error(pickled: memoryview) -> BaseException:
         head = errors[0] = PermanentFailure(message, error_class="code_error")
     for link, error in zip(links, errors, strict=True):
         if error is not None:
+            if link.frames:
+                raised.fields(error)[ELSEWHERE] = link.frames
             raised.set_cause(error, None if link.cause is None else errors[link.cause])
             raised.set_context(error, None if link.context is None else errors[link.context])
             raised.set_suppressed(error, link.suppressed)

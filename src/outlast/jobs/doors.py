@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.home import Home
 
 FAST = 4.0  # seconds of a lease
+_STRAY = 1.0  # seconds that tasks which outlive the worker have to end, once they are cancelled
 _OPTIONS = ("queues", "concurrency", "until_idle")
 
 
@@ -84,7 +85,7 @@ def blocking(worker: Worker) -> WorkResult:
     problem: BaseException | None = None
     with Signals(worker.ask_soon, lambda: False) as signals:
         try:
-            result = elsewhere(lambda: _here(worker), worker.ask_soon) if in_loop() else _here(worker)
+            result = elsewhere(lambda: _here(worker), worker.ask_soon) if in_loop() else _surely(worker)
         except BaseException as error:  # noqa: BLE001 - raised below, unless a signal is what ends it
             problem = error
     try:
@@ -108,7 +109,7 @@ def told(worker: Worker, *, fast: bool = False) -> tuple[WorkResult, int | None]
     try:
         with Signals(worker.ask_soon, lambda: False) as signals:
             try:
-                result = _here(worker)
+                result = _surely(worker)
             except InterruptedError:  # it waited for the store, and had nothing in hand
                 if not signals.caught:
                     raise
@@ -118,6 +119,32 @@ def told(worker: Worker, *, fast: bool = False) -> tuple[WorkResult, int | None]
     return result, signals.caught[0] if signals.caught else None
 
 
+def _surely(worker: Worker) -> WorkResult:
+    """As `_here`; signals end the process if the loop hangs."""
+    with worker.unheard():
+        return _here(worker)
+
+
 def _here(worker: Worker) -> WorkResult:
-    with asyncio.Runner() as runner:
-        return to_its_end(runner.get_loop(), worker.run(), worker.ask_soon)
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return to_its_end(loop, worker.run(), worker.ask_soon)
+    finally:
+        _close(loop)
+        asyncio.set_event_loop(None)
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """
+    Cancel the tasks that are left, those that jobs have made and forgotten too, and let them end. What goes on although
+    it was cancelled is not waited for, nor is a thread of the loop's: the worker would never end.
+    """
+    if tasks := asyncio.all_tasks(loop):
+        for task in tasks:
+            task.cancel()
+        _, deaf = loop.run_until_complete(asyncio.wait(tasks, timeout=_STRAY))
+        for task in deaf:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - told about already
+    loop.run_until_complete(asyncio.wait([loop.create_task(loop.shutdown_asyncgens())], timeout=_STRAY))
+    loop.close()

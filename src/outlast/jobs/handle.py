@@ -5,19 +5,24 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from outlast.errors import ConfigurationError, OutlastError
 from outlast.kernel.clock import ahead_us as ahead_us  # noqa: PLC0414 - the worker finds it here
 from outlast.kernel.clock import here, in_trio
-from outlast.kernel.wording import counted
+from outlast.kernel.frames import place_of
+from outlast.kernel.wording import counted, duration
 from outlast.settings.checks import Check
 from outlast.store.codec import Lost
 from outlast.store.records import from_us
+from outlast.store.upkeep import plain_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from typing import Literal
 
@@ -45,11 +50,24 @@ if TYPE_CHECKING:
             """Its jobs, each by its kind."""
             ...
 
+        @property
+        def retention_days(self) -> Mapping[str, int | None]: ...
+        @property
+        def present(self) -> JobHome:
+            """Itself, or the one that a test has put in its place."""
+            ...
+
         def has_pipeline(self, name: str) -> bool: ...
 
 
 T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
+_THREADS = 32  # of each event loop, for `beside`
+# Not those of the loop's own executor: code of the user's may keep all of these busy, perhaps until a job goes on here.
+_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor] = WeakKeyDictionary()
+
+#: Event loops that workers run in, once for each of them.
+workers_in: list[asyncio.AbstractEventLoop] = []
 
 _FIRST_LOOK, _LAST_LOOK, _GROWTH = 0.005, 0.5, 1.5  # seconds between two looks at a job that is waited for
 _SHOWN = 20  # attempts in a note
@@ -95,7 +113,8 @@ class AttemptRow:
     """
     One attempt of a job or a step, as it is on record. `outcome` is how it ended: ``crashed`` if its worker died,
     ``released`` if that gave it back, ``snoozed`` if the job itself did. `next_run_at` is when the next one was due;
-    `stop_reason` why there was none.
+    `stop_reason` why there was none. `traceback` is where a failed attempt failed, without secrets and without the
+    frames of Outlast, and `place` the last of the user's own code in it.
     """
 
     number: int
@@ -108,24 +127,59 @@ class AttemptRow:
     stop_reason: StopReason | None = None
     worker: str | None = None
     next_run_at: datetime | None = None
+    traceback: str | None = None
+
+    @property
+    def place(self) -> str | None:
+        """Where it failed: ``/srv/shop/jobs.py:12 in send``."""
+        found = place_of(self.traceback)
+        return None if found is None else str(found)
 
     def __str__(self) -> str:
         error = "" if self.error is None else f": {self.error}"
         then = "" if self.next_run_at is None else f"; next run at {self.next_run_at:%Y-%m-%d %H:%M:%S} UTC"
         why = "" if self.stop_reason is None else f"; no further attempt: {self.stop_reason}"
-        return f"attempt {self.number} {self.outcome} after {self.duration:.3g} s{error}{then}{why}"
+        return f"attempt {self.number} {self.outcome} after {duration(self.duration)}{error}{then}{why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChange:
+    """
+    What an operator did to a job: requeued it, cancelled it or asked its worker to, or edited its arguments in its dead
+    letter. ``forgot steps`` goes before a requeue from the start. `by` is who, as far as known.
+    """
+
+    at: datetime
+    change: Literal["requeued", "cancelled", "edited", "forgot steps"]
+    by: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """
+    What an attempt of a job has kept for people, without what it says: `JobHandle.artifact` has that. `size` are its
+    bytes; if it was `cut`, the first part of them is on record.
+    """
+
+    name: str
+    attempt: int
+    size: int
+    cut: bool
+    kept_at: datetime
 
 
 class JobHandle(Generic[T_co]):
     """One job. Each attribute is what is on record now, read from the store when it is asked for."""
 
-    __slots__ = ("_at", "_home", "_number")
+    __slots__ = ("_at", "_home", "_new", "_number")
 
-    def __init__(self, home: JobHome, number: int, at_us: int | None = None) -> None:
+    def __init__(self, home: JobHome, number: int, at_us: int | None = None, *, new: bool | None = None) -> None:
         """`at_us` is when it was enqueued, if another job may get its number."""
         self._home = home
         self._number = number
         self._at = at_us
+        self._new = new
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id} of {self._home.name!r}>"
@@ -149,6 +203,14 @@ class JobHandle(Generic[T_co]):
         return str(self._number)
 
     @property
+    def new(self) -> bool | None:
+        """
+        Whether the enqueue that gave this handle has made the job; False if there was one with its unique key. None of a
+        handle that comes from elsewhere.
+        """
+        return self._new
+
+    @property
     def kind(self) -> str:
         """The name of its function, or the one that was given."""
         return self._row().kind
@@ -159,9 +221,31 @@ class JobHandle(Generic[T_co]):
         return self._row().queue
 
     @property
+    def priority(self) -> int:
+        """A larger one goes first."""
+        return self._row().priority
+
+    @property
+    def enqueued_at(self) -> datetime:
+        """When it was enqueued, on the clock of the database."""
+        return from_us(self._row().enqueued_us)
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Its arguments by name, as its function gets them. The app must know its kind."""
+        row = self._row()
+        given: dict[str, Any] = self._kind(row).bind_payload(row.payload, row.version)[1]
+        return given
+
+    @property
     def status(self) -> Literal["queued", "processing", "succeeded", "failed", "cancelled"]:
-        """Where it is in its life."""
-        return self._row().status
+        """Where it is in its life. One that is not kept any more, and still holds its unique key, has succeeded."""
+        try:
+            return self._row().status
+        except JobNotFound:
+            if self._at is None and self._home.store.held_key(self._number) is not None:
+                return "succeeded"
+            raise
 
     @property
     def next_run_at(self) -> datetime | None:
@@ -176,7 +260,7 @@ class JobHandle(Generic[T_co]):
 
     @property
     def crashes(self) -> int:
-        """How many of its workers died."""
+        """How many of its workers were lost: they ended, or stood still for longer than their lease."""
         return self._row().crashes
 
     @property
@@ -186,23 +270,55 @@ class JobHandle(Generic[T_co]):
 
     @property
     def unique_key(self) -> str | None:
-        """The key that no other job of its kind has."""
-        return self._row().unique_key
+        """The key that no other job of its kind has; of one longer than 1,000 bytes only ``sha256:`` and its hash."""
+        key = self._row().unique_key
+        return key if key is None else plain_key(key)
 
     def history(self) -> Sequence[AttemptRow]:
         """All attempts that have ended, the first one first."""
         self._row()
         return [_attempt(row) for row in self._home.store.job_attempts(self._number)]
 
+    def changes(self) -> Sequence[JobChange]:
+        """What operators have done to it, the first change first."""
+        self._row()
+        return [
+            JobChange(at=from_us(row.at_us), change=row.change, by=row.by or None, reason=row.reason or None)
+            for row in self._home.store.job_changes(self._number)
+        ]
+
+    def artifacts(self) -> Sequence[Artifact]:
+        """What its attempts have kept for people, the first one first."""
+        self._row()
+        return [
+            Artifact(name=name, attempt=attempt, size=size, cut=cut, kept_at=from_us(kept_us))
+            for name, attempt, size, cut, kept_us in self._home.store.artifacts(self._number)
+        ]
+
+    def artifact(self, name: str, *, attempt: int | None = None) -> str | bytes:
+        """What is kept under this name, of the newest attempt that has kept it or of this one; `LookupError` if nothing is."""
+        self._row()
+        data = self._home.store.artifact(self._number, name, attempt)
+        if data is None:
+            where = "" if attempt is None else f" of attempt {attempt}"
+            known = ", ".join(dict.fromkeys(one.name for one in self.artifacts())) or "nothing"
+            message = f"the job {self.id} has kept no {name!r}{where}. It has kept: {known}."
+            raise LookupError(message)
+        kept: str | bytes = self._home.codec.decode(data)
+        return kept
+
     def result(self, timeout: Seconds | None = None) -> T_co:
         """
         What the job returned; waits for its end, at most `timeout` seconds. `JobFailed` if it failed or was cancelled,
-        `ResultTimeoutError` if it has not ended in time.
+        `ResultTimeoutError` if it has not ended in time. `ConfigurationError` in the event loop of a worker, which it would
+        block.
         """
         clock = here.get().clock
         waits = _Waits(timeout, clock.monotonic())
         while (row := self._row()).status in {"queued", "processing"}:
-            clock.sleep(waits.next(self, row, clock.monotonic()))
+            pause = waits.next(self, row, clock.monotonic())
+            _refuse_in_loop()
+            clock.sleep(pause)
         return self._result(row)
 
     async def aresult(self, timeout: Seconds | None = None) -> T_co:  # noqa: ASYNC109 - as `result` has it
@@ -215,6 +331,12 @@ class JobHandle(Generic[T_co]):
 
     def _row(self) -> JobRow:
         row = self._home.store.job(self._number)
+        if row is None and self._at is None and (held := self._home.store.held_key(self._number)) is not None:
+            message = (
+                f"the job {self._number} ({held.kind}) has succeeded, at {from_us(held.ended_us):%Y-%m-%d %H:%M:%S} UTC, and is not kept any "
+                f"more; its unique key is held until {from_us(held.until_us):%Y-%m-%d %H:%M:%S} UTC."
+            )
+            raise JobNotFound(message)
         if row is None or self._at not in {None, row.enqueued_us}:
             message = (
                 f"there is no job {self._number} in the store of {self._home.name!r}: the transaction that it was enqueued in "
@@ -228,15 +350,18 @@ class JobHandle(Generic[T_co]):
             raise self._failure(row)
         if row.result is None:
             return None  # type: ignore[return-value]  # what a function returns that returns nothing
+        try:
+            return self._kind(row).decode_result(row.result)  # type: ignore[no-any-return]
+        except Lost as error:
+            message = f"the job {self.id} ({row.kind}) has succeeded, and its result cannot be had: {error}"
+            raise ConfigurationError(message) from None
+
+    def _kind(self, row: JobRow) -> Job[..., Any]:
         job = self._home.kinds.get(row.kind)
         if job is None:
             message = f"expected the job {row.kind!r} to be known to the app {self._home.name!r}. Import the module that makes it first."
             raise ConfigurationError(message)
-        try:
-            return job.decode_result(row.result)  # type: ignore[no-any-return]
-        except Lost as error:
-            message = f"the job {self.id} ({row.kind}) has succeeded, and its result cannot be had: {error}"
-            raise ConfigurationError(message) from None
+        return job
 
     def _failure(self, row: JobRow) -> JobFailed:
         said = "was cancelled" if row.status == "cancelled" else "failed"
@@ -257,6 +382,8 @@ class JobHandle(Generic[T_co]):
         failed.add_note(
             "\n".join([*kind, *why, what, *lines]) if history else "\n".join([*kind, *why, "no attempt on record"])
         )
+        if history and history[-1].traceback is not None:
+            failed.add_note(f"in its last attempt:\n{history[-1].traceback.rstrip()}")
         return failed
 
 
@@ -280,6 +407,20 @@ class _Elsewhere:
 def _elsewhere(name: str, number: int, at_us: int | None = None) -> JobHandle[Any]:
     home: Any = _Elsewhere(name)
     return JobHandle(home, number, at_us)
+
+
+def _refuse_in_loop() -> None:
+    """Refuse a wait that blocks the loop of a worker: no job would go on there, perhaps not the one that is waited for."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if loop in workers_in:
+        message = (
+            "expected no wait for the result of a job in the event loop of a worker, which it would block, got: result(). "
+            "Use `await handle.aresult()`."
+        )
+        raise ConfigurationError(message)
 
 
 class _Waits:
@@ -317,6 +458,7 @@ def _attempt(row: JobAttempt) -> AttemptRow:
         stop_reason=row.stop_reason,
         worker=row.worker,
         next_run_at=None if row.next_run_us is None else from_us(row.next_run_us),
+        traceback=row.traceback,
     )
 
 
@@ -325,4 +467,8 @@ async def beside(work: Callable[[], R]) -> R:
     trio = in_trio()
     if trio is not None:
         return await trio.to_thread.run_sync(work)  # type: ignore[no-any-return]
-    return await asyncio.to_thread(work)
+    loop = asyncio.get_running_loop()
+    pool = _pools.get(loop)
+    if pool is None:
+        pool = _pools[loop] = ThreadPoolExecutor(_THREADS, thread_name_prefix="outlast-store")
+    return await loop.run_in_executor(pool, copy_context().run, work)

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 
 from outlast import presets
 from outlast.calls.guard import Guard
+from outlast.calls.records import here_and_now
 from outlast.errors import ConfigurationError, PermanentFailure, Problem, nearest
 from outlast.jobs.handle import JobHandle, beside
 from outlast.kernel.clock import ahead_us
 from outlast.kernel.log import warn
+from outlast.kernel.redact import LIMIT
 from outlast.pipeline.resources import Use
 from outlast.pipeline.stages import annotations_of
 from outlast.policy import RetryPolicy
@@ -29,13 +31,15 @@ from outlast.settings.checks import MOST_PROBLEMS, Check, Shown, a_value_of
 from outlast.store.codec import Lost, types_in
 from outlast.store.faults import StoreRefused
 from outlast.store.jobs import MOST_BYTES as LARGEST
-from outlast.store.records import NewJob
+from outlast.store.records import AlikeJobs, NewJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
     from typing import Literal, Never
 
+    from outlast.jobs.cron import Schedule
     from outlast.jobs.handle import JobHome
+    from outlast.jobs.onrecord import HereAndNow
     from outlast.kernel.aliases import Seconds
     from outlast.store.codec import Kept
 
@@ -47,11 +51,11 @@ _LONGEST_NAME = 100  # characters of a kind or a queue
 _LONGEST_KEY = 500  # characters of a unique key: an index holds it
 _FARTHEST = 100 * 366 * 86400.0  # seconds: a century
 _HIGHEST = 2**31 - 1  # a priority
-OPTIONS = ("name", "queue", "guard", "retry", "timeout", "isolation", "unique_for", "version", "upgrade")
+OPTIONS = tuple("name queue guard retry timeout isolation unique_for cron timezone missed version upgrade".split())
 _BOUND_OPTIONS = ("unique_key", "delay", "priority", "queue", "transaction")
 
 
-class Unbindable(PermanentFailure):
+class JobArgumentsError(PermanentFailure):
     """What is stored of a job's arguments cannot be given to its function; the message says why."""
 
     def __init__(self, message: str) -> None:
@@ -81,51 +85,53 @@ class BoundJob(Generic[P, T]):
         caller's, when that is committed. With a unique key that another job has: the handle of that one.
         """
         new = self._new(args, kwargs)
-        home = self._job.home
+        home = self._job.home.present
         if self._options.transaction is None:
-            return JobHandle(home, home.store.enqueue([new], ahead_us=ahead_us())[0].id)
+            (done,) = home.store.enqueue([new], ahead_us=ahead_us())
+            return JobHandle(home, done.id, new=done.new)
         from outlast.jobs import transactions
 
         (made,) = transactions.enqueue(home, self._options.transaction, [new])
-        return JobHandle(home, made.id, made.at_us)
+        return JobHandle(home, made.id, made.at_us, new=made.new)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[T]:
         """As `enqueue`; for a transaction of an async library it is the only way."""
         new = self._new(args, kwargs)
-        home = self._job.home
+        home = self._job.home.present
         if self._options.transaction is None:
-            return JobHandle(home, (await beside(lambda: home.store.enqueue([new], ahead_us=ahead_us())))[0].id)
+            (done,) = await beside(lambda: home.store.enqueue([new], ahead_us=ahead_us()))
+            return JobHandle(home, done.id, new=done.new)
         from outlast.jobs import transactions
 
         (made,) = await transactions.aenqueue(home, self._options.transaction, [new])
-        return JobHandle(home, made.id, made.at_us)
+        return JobHandle(home, made.id, made.at_us, new=made.new)
 
     def enqueue_many(self, arguments: Iterable[Mapping[str, Any]], /) -> int:
         """
         Enqueue one job for each mapping of keyword arguments: all of them or none; how many are new. Those whose unique
         key another job has are not.
         """
-        many = self._many(arguments)
+        many, home = self._many(arguments), self._job.home.present
         if self._options.transaction is None:
-            return self._job.home.store.enqueue_many(many, ahead_us=ahead_us())
+            return home.store.enqueue_many(many, ahead_us=ahead_us())
         from outlast.jobs import transactions
 
-        return sum(one.new for one in transactions.enqueue(self._job.home, self._options.transaction, many))
+        return sum(one.new for one in transactions.enqueue(home, self._options.transaction, many))
 
     async def aenqueue_many(self, arguments: Iterable[Mapping[str, Any]], /) -> int:
         """As `enqueue_many`."""
-        many = self._many(arguments)
+        many, home = self._many(arguments), self._job.home.present
         if self._options.transaction is None:
-            return await beside(lambda: self._job.home.store.enqueue_many(many, ahead_us=ahead_us()))
+            return await beside(lambda: home.store.enqueue_many(many, ahead_us=ahead_us()))
         from outlast.jobs import transactions
 
-        return sum(one.new for one in await transactions.aenqueue(self._job.home, self._options.transaction, many))
+        return sum(one.new for one in await transactions.aenqueue(home, self._options.transaction, many))
 
     def _new(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
         arguments = self._job.arguments(args, kwargs)
         return self._made(arguments)
 
-    def _many(self, arguments: Iterable[Mapping[str, Any]]) -> list[NewJob]:
+    def _many(self, arguments: Iterable[Mapping[str, Any]]) -> Sequence[NewJob]:
         """
         All of them, before the first is stored: whatever is wrong with one is told with its place, and no transaction
         waits for the caller's iterable.
@@ -141,28 +147,31 @@ class BoundJob(Generic[P, T]):
                 "expected an iterable with the keyword arguments of each job, got: one mapping. Write [...] around it."
             )
             raise ConfigurationError(message)
-        made: list[NewJob] = []
+        job, alike = self._job, self._options.unique_key is None
+        bind, make = job.arguments, job.encode_arguments if alike else self._made
+        made: list[Any] = []
         problems: list[Problem] = []
         for place, given in enumerate(arguments):
             try:
                 if type(given) is not dict and not isinstance(given, Mapping):
                     wrong = Problem((), "the keyword arguments of a job as a mapping", a_value_of(given))
                     raise ConfigurationError([wrong])
-                made.append(self._made(self._job.arguments((), given)))
+                made.append(make(bind((), given)))
             except ConfigurationError as error:
                 problems += [problem.within("arguments", place) for problem in error.details]
                 if len(problems) >= MOST_PROBLEMS:
                     break
         if problems:
             raise ConfigurationError(problems)
-        return made
+        return AlikeJobs(self._like(b"", None), made) if alike else made
 
     def _made(self, arguments: Mapping[str, Any]) -> NewJob:
-
-        job = self._job
-        key, delay_us, priority, queue, _ = self._options
+        job, key = self._job, self._options.unique_key
         unique = job.key_of(key, arguments) if callable(key) else key
-        payload = job.encode_arguments(arguments)
+        return self._like(job.encode_arguments(arguments), unique)
+
+    def _like(self, payload: bytes, unique: str | None) -> NewJob:
+        job, (_, delay_us, priority, queue, _) = self._job, self._options
         return NewJob(queue or job.queue, job.kind, job.version, priority, delay_us, payload, unique)
 
 
@@ -186,6 +195,7 @@ class Job(BoundJob[P, T]):
         timeout: float | None,
         isolation: Literal["thread", "process"] | None,
         unique_for: float | None,
+        schedule: Schedule | None,
         version: int,
         upgrade: Callable[[dict[str, Any], int], dict[str, Any]] | None,
     ) -> None:
@@ -199,6 +209,7 @@ class Job(BoundJob[P, T]):
         self.timeout = timeout
         self.isolation = isolation
         self.unique_for = unique_for
+        self.schedule = schedule
         self.version = version
         self.upgrade = upgrade
         self.is_async = kind_of(fn) == "async"
@@ -220,11 +231,24 @@ class Job(BoundJob[P, T]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function itself, here and now; what it would `use` must be given."""
-        missing = [name for name in self.resources if name not in kwargs]
-        if missing and not args:
-            message = f"{self.kind} is called outside of a worker, where nothing is opened: give it {missing[0]}=..."
-            raise TypeError(message)
-        return self.fn(*args, **kwargs)
+        if self.resources:
+            given = {*self._order[: len(args)], *kwargs}
+            if missing := [name for name in self.resources if name not in given]:
+                message = (
+                    f"{self.kind} is called outside of a worker, where nothing is opened: give it {missing[0]}=... "
+                    "In a test, outlast.testing.inline opens what it uses."
+                )
+                raise TypeError(message)
+        from outlast.jobs.onrecord import HereAndNow
+
+        around = HereAndNow(self.kind, is_async=self.is_async)
+        if self.is_async:
+            return _awaited(self.fn(*args, **kwargs), around)
+        before = here_and_now.set(around)
+        try:
+            return self.fn(*args, **kwargs)
+        finally:
+            here_and_now.reset(before)
 
     def __repr__(self) -> str:
         return f"<Job {self.kind!r} version {self.version}>"
@@ -291,14 +315,16 @@ class Job(BoundJob[P, T]):
         """The arguments of a call by name; `ConfigurationError` names each that is missing or unknown."""
         if not args and self._needed <= kwargs.keys() <= self.names:
             return kwargs
-        given = dict(kwargs)
+        # By place first: a payload keeps the order in which a person reads a call.
+        given = {**dict(zip(self._order, args, strict=False)), **kwargs}
         problems: list[str] = []
         if len(args) > len(self._order):
             problems.append(f"expected at most {len(self._order)} arguments of {self.kind} by place, got: {len(args)}.")
-        for name, value in zip(self._order, args, strict=False):
-            if name in given:
-                problems.append(f"expected the argument {name} of {self.kind} once, got: by place and by name.")
-            given[name] = value
+        problems += [
+            f"expected the argument {name} of {self.kind} once, got: by place and by name."
+            for name in self._order[: len(args)]
+            if name in kwargs
+        ]
         problems += [
             f"expected no argument {name} of {self.kind}: it is opened by the worker, with use()."
             for name in self.resources
@@ -324,7 +350,11 @@ class Job(BoundJob[P, T]):
     def encode_arguments(self, arguments: Mapping[str, Any]) -> bytes:
         """The payload; `ConfigurationError` names each argument that would not come back as it is."""
         try:
-            kept = self.home.codec.keep(arguments if type(arguments) is dict else dict(arguments))
+            given = arguments if type(arguments) is dict else dict(arguments)
+            plain = self.home.codec.plain(given)
+            if plain is not None and len(plain) <= LARGEST:
+                return plain
+            kept = self.home.codec.keep(given)
         except Exception:  # noqa: BLE001 - somebody else's class may fail in any way; each argument is asked by itself
             raise ConfigurationError(self._unstorable(arguments)) from None
         if kept.classes and kept.lacks(self.known):
@@ -388,33 +418,30 @@ class Job(BoundJob[P, T]):
     def bind_payload(self, payload: bytes, version: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """
         The arguments to call the function with, without its resources. Those of an older version go through `upgrade`,
-        which gets objects of classes that are no more as dicts of their fields. `Unbindable` if they do not fit.
+        which gets objects of classes that are no more as dicts of their fields. `JobArgumentsError` if they do not fit.
         """
         if version > self.version:
             message = f"expected arguments of version {self.version} or older, got: version {version}. A worker of newer code can do it."
-            raise Unbindable(message)
+            raise JobArgumentsError(message)
         upgraded = version < self.version and self.upgrade is not None
         codec = self.home.codec
         try:
             arguments = codec.decode(payload, self.known) if upgraded else codec.bring_back(payload, self.known)
         except (Lost, StoreRefused) as error:
             message = f"the arguments of {self.kind} cannot be made again: {error}"
-            raise Unbindable(message) from None
+            raise JobArgumentsError(message) from None
         except Exception as error:
             message = f"the arguments of {self.kind} cannot be read ({type(error).__name__})"
-            raise Unbindable(message) from error
+            raise JobArgumentsError(message) from error
         if upgraded:
             arguments = self._upgraded(arguments, version)
         if not isinstance(arguments, dict):
             message = f"expected the arguments of {self.kind} by name, got: {a_value_of(arguments)}."
-            raise Unbindable(message)
+            raise JobArgumentsError(message)
         try:
-            return (), dict(self.arguments((), arguments))
+            return (), cast("dict[str, Any]", self.arguments((), arguments))
         except ConfigurationError as wrong:
-            message = (
-                f"the arguments on record do not fit {self.kind}: {' '.join(wrong.problems)}{self._about(version)}"
-            )
-            raise Unbindable(message) from None
+            raise JobArgumentsError(self._unfit(wrong.problems, version)) from None
 
     def _upgraded(self, arguments: Any, version: int) -> Any:
         upgrade = cast("Callable[[dict[str, Any], int], Any]", self.upgrade)
@@ -422,11 +449,21 @@ class Job(BoundJob[P, T]):
             return upgrade(arguments, version)
         except Exception as error:
             message = f"{name_of(upgrade)} could not bring the arguments of {self.kind} from version {version} to {self.version} ({type(error).__name__})"
-            raise Unbindable(message) from error
+            raise JobArgumentsError(message) from error
+
+    def _unfit(self, problems: Sequence[str], version: int) -> str:
+        """What does not fit, and the way out, which is not cut from the record however much does not fit."""
+        begins, ends = f"the arguments on record do not fit {self.kind}: ", self._about(version)
+        said = " ".join(problem.replace(f" of {self.kind}", "") for problem in problems)
+        room = max(40, LIMIT - len(begins) - len(ends))
+        return begins + (said if len(said) <= room else f"{said[: room - 1]}…") + ends
 
     def _about(self, version: int) -> str:
         if version == self.version:
-            return " Give a changed function version= and upgrade=, which brings older arguments up to date."
+            return (
+                " If they were edited, edit them again with outlast dlq edit. If the function was changed, give it version= and "
+                "upgrade=."
+            )
         return "" if self.upgrade is not None else f" They are of version {version}, and the job has no upgrade=."
 
     def encode_result(self, value: object) -> bytes | None:
@@ -466,6 +503,14 @@ class Job(BoundJob[P, T]):
             message = f"it was not kept: {kept['unstored']}"
             raise Lost(message)
         return cast("T", kept["value"])
+
+
+async def _awaited(called: Coroutine[Any, Any, Any], around: HereAndNow) -> Any:
+    before = here_and_now.set(around)
+    try:
+        return await called
+    finally:
+        here_and_now.reset(before)
 
 
 def _way_out(name: str, kept: Kept) -> str:
@@ -521,6 +566,9 @@ def make(
     timeout: Any,
     isolation: Any,
     unique_for: Any,
+    cron: Any,
+    timezone: Any,
+    missed: Any,
     version: int,
     upgrade: Any,
     unknown: Mapping[str, Any],
@@ -538,13 +586,18 @@ def make(
     unique = None if unique_for is None else check.seconds("unique_for", unique_for, 1.0, positive=True)
     if unique is not None and unique > _FARTHEST:
         check.add("unique_for", "at most a century", Shown(f"{unique:g} s"))
+    schedule = None
+    if (cron, timezone, missed) != (None, "UTC", "once"):
+        from outlast.jobs.cron import checked
+
+        schedule = checked(check, cron, timezone, missed)
     policy = presets.jobs
     if retry is None:
         policy = RetryPolicy(max_attempts=1)
     elif isinstance(retry, RetryPolicy):
         policy = retry
     elif retry is not UNSET:
-        check.add("retry", "a RetryPolicy or None", retry, "RetryPolicy.from_config reads a mapping.")
+        check.add("retry", "a RetryPolicy or None", retry, _way_to_retry(retry))
     if guard is not None and not isinstance(guard, Guard):
         check.add("guard", "a Guard", guard)
         guard = None
@@ -565,6 +618,8 @@ def make(
                 "What the worker opens lives in its own process: open it in the function instead, once for a child with functools.cache.",
             )
         _refuse_twin(check, home, fn, kind)
+        if cron is not None:
+            _refuse_arguments(check, fn)
     check.raise_if_any()
     job: Job[..., Any] = Job(
         home,
@@ -576,11 +631,18 @@ def make(
         timeout=bound,
         isolation=isolation,
         unique_for=unique,
+        schedule=schedule,
         version=version,
         upgrade=upgrade,
     )
     home.kinds[kind] = job
     return job
+
+
+def _way_to_retry(given: object) -> str:
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return f"Write RetryPolicy(max_attempts={given})."
+    return "RetryPolicy.from_config reads a mapping."
 
 
 def _kind(check: Check, fn: Any, name: str | None) -> str:
@@ -633,6 +695,22 @@ def _has_names(check: Check, fn: Any) -> bool:
             "Make a function of it: a worker has no object to call it on.",
         )
     return len(check.problems) == before
+
+
+def _refuse_arguments(check: Check, fn: Any) -> None:
+    """Nobody gives a job arguments that its schedule enqueues."""
+    needed = [
+        name
+        for name, found in inspect.signature(fn).parameters.items()
+        if found.default is found.empty and found.kind is not found.VAR_KEYWORD
+    ]
+    if needed:
+        check.add(
+            "cron",
+            f"a function that can be called without arguments, since {name_of(fn)} is enqueued by its schedule",
+            Shown(f"one that needs {', '.join(needed)}"),
+            "Give them defaults.",
+        )
 
 
 def _protection(fn: Any, guard: Guard | None, timeout: float | None, isolation: Any) -> tuple[Guard | None, Any]:

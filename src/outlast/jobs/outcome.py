@@ -7,6 +7,7 @@ What follows an attempt of a job. Pure: facts that are values go in, a `JobEnd` 
     its worker gave it back              ready, uncharged
     an operator has cancelled it         cancelled
     it failed, and the policy goes on    waiting; held, if its code still runs
+    its guard wants a long wait          as above, after that wait
     it failed, and nothing follows       failed, with a dead letter
 
 And what follows the crash of a worker: the first one leaves the job ready, the second one leaves it alone with its next
@@ -25,7 +26,7 @@ from outlast.deadletters.fingerprints import fingerprint
 from outlast.deciding import REASONS, after_failure
 from outlast.errors import AttemptTimeoutError, PermanentFailure, TemporaryFailure, TotalTimeoutError
 from outlast.kernel.redact import error_text
-from outlast.pipeline.stages import Skip, Snooze
+from outlast.pipeline.stages import LONGEST_SNOOZE, Skip, Snooze
 from outlast.policy import plain
 from outlast.store.records import DeadLetterRow, JobEnd, Rescue
 from outlast.verdicts import classify
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 POISON = 3  # crashes after which a job is not tried again
 ALONE = 2  # crashes after which it runs with nothing beside it
-LONGEST_SNOOZE = 7 * 86400.0  # seconds from the first one
+INLINE_MAX_DELAY = 30.0  # seconds that a guard may wait for its next attempt while the job stays with its worker
 _UNKNOWN = 60.0  # seconds to wait for a circuit or a limit that does not say how long
 _FARTHEST = 100 * 366 * 86400.0  # seconds: longer waits are cut, so that every database can hold the instant
 
@@ -58,7 +59,8 @@ class Ending(NamedTuple):
 
     `called` is False if the job's own guard let nothing through. `running` says that its code goes on although it is
     given up. `gave_up` is why a retry inside of the job gave up on the error, and `owned` whether it had tried again.
-    `left` are the seconds until the total timeout of the job is up. `letter` is an id for a dead letter.
+    `left` are the seconds until the total timeout of the job is up. `letter` is an id for a dead letter. `again` are the
+    seconds after which its guard wants another attempt, if that is for the queue to wait (`for_the_queue`).
     """
 
     roll: float
@@ -68,6 +70,15 @@ class Ending(NamedTuple):
     gave_up: StopReason | None = None
     owned: bool = False
     left: float | None = None
+    again: float | None = None
+
+
+def for_the_queue(job: ClaimedJob, policy: RetryPolicy, delay: float) -> bool:
+    """
+    Whether a guard's wait for its next attempt becomes one of the job, in the queue: if it is a long one, and the job
+    has an attempt left for it. The last attempt waits where it is, or the guard's own attempts would be lost.
+    """
+    return delay > INLINE_MAX_DELAY and job.attempts < policy.max_attempts
 
 
 def succeeded(job: ClaimedJob, when: When, result: bytes | None, unique_for_us: int | None = None) -> JobEnd:
@@ -115,9 +126,8 @@ def failed(job: ClaimedJob, error: Exception, policy: RetryPolicy, when: When, e
     said = _said(error, verdict)
     if not ending.called and (wait := _kept_out(error, ending.gave_up)) is not None:
         return _end(job, when, "waiting", "released", delay=wait, charged=False, **said)
-    if ending.gave_up == "shutdown":
-        return released(job, when, said["error"])
-    answer = _follows(job, error, verdict, policy, ending)
+    # The guard has decided that it is worth another attempt; it is charged, or there would be no end of it.
+    answer = _follows(job, error, verdict, policy, ending) if ending.again is None else ending.again
     outcome = _outcome(error, verdict)
     if isinstance(answer, str):
         reason = plain(answer)
@@ -183,17 +193,17 @@ def undecided(job: ClaimedJob, error_type: str, broken: Exception, when: When, l
     return _end(job, when, "failed", "failed", stop_reason="permanent", letter=row, **said)
 
 
-def after_crash(orphan: Orphan, policy: RetryPolicy | None, *, roll: float, letter: str, now_us: int) -> Rescue:
+def after_crash(orphan: Orphan, policy: RetryPolicy | None, *, roll: float, letter: str) -> Rescue:
     """
     What becomes of a job whose worker is gone. Whoever asks need not know the kind of the job: `policy` is None then,
     the wait is that of `presets.jobs`, and whoever claims it sees whether an attempt is left.
     """
     known = policy or presets.jobs
-    text = "its worker ended while it ran this job"
+    text = "its worker ended or stood still while it ran this job"
     error = TemporaryFailure(text, error_class="worker_lost")
     said: dict[str, Any] = {"error": text, "error_type": "WorkerLost", "error_class": "worker_lost"}
     if orphan.crashes >= POISON:
-        text = f"{orphan.crashes} workers ended while they ran this job: it is not tried again"
+        text = f"{orphan.crashes} workers ended or stood still while they ran this job: it is not tried again"
         said = {"error": text, "error_type": "WorkerLost", "error_class": "poison"}
         reason: StopReason = "poison"
     elif policy is not None and orphan.attempts >= policy.max_attempts:
@@ -206,7 +216,7 @@ def after_crash(orphan: Orphan, policy: RetryPolicy | None, *, roll: float, lett
         # time has come it is `alone`.
         attempt = min(orphan.attempts, max(1, known.max_attempts - 1))
         return Rescue("waiting", delay_us=_us(known.delay(attempt, roll, None, previous)), **said)
-    when = When(orphan.claimed_us, max(0, now_us - orphan.claimed_us))
+    when = When(orphan.claimed_us, max(0, orphan.swept_us - orphan.claimed_us))
     row = _letter(orphan, said, classify(error), when, letter, reason)
     return Rescue("failed", stop_reason=reason, letter=row, **said)
 

@@ -10,21 +10,29 @@ from typing import TYPE_CHECKING, Any
 from outlast.errors import ConfigurationError
 from outlast.jobs.handle import JobHandle
 from outlast.kernel.clock import ahead_us
-from outlast.settings.checks import Check, show
+from outlast.kernel.redact import sanitise
+from outlast.observe.figures import figures_of
+from outlast.settings.checks import Check, Shown, a_value_of, show
+from outlast.work.leases import this_user
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
+    from typing import Literal
 
     from outlast.jobs.handle import JobHome
+    from outlast.kernel.aliases import Seconds
+    from outlast.observe.figures import JobFigures
     from outlast.store.records import WorkerState
 
 STATUSES = ("queued", "processing", "succeeded", "failed", "cancelled")
+DAY = 86400.0  # seconds
+_BY_KIND: tuple[Literal["kind"], ...] = ("kind",)
 _PAGE = 200
 _LARGEST_ID = 2**63 - 1
 _STAYS = {
     "queued": "It is in the queue already.",
     "processing": "A worker is at it; cancel it first.",
-    "succeeded": "What has succeeded is not done again: enqueue it anew.",
+    "succeeded": "What has succeeded is not done again: enqueue it anew, with another unique key if it has one.",
 }
 
 
@@ -50,7 +58,7 @@ class Jobs:
     def __init__(self, home: JobHome) -> None:
         self._home = home
 
-    def get(self, id: str, /) -> JobHandle[Any]:  # noqa: A002 - what it is called everywhere
+    def get(self, id: str | int, /) -> JobHandle[Any]:  # noqa: A002 - what it is called everywhere
         """The job of this id; `JobNotFound` if there is none."""
         handle: JobHandle[Any] = JobHandle(self._home, _number(id))
         _ = handle.status
@@ -85,23 +93,26 @@ class Jobs:
                 yield JobHandle(self._home, row.id)
             after = rows[-1].id
 
-    def requeue(self, id: str, /) -> JobHandle[Any]:  # noqa: A002 - as above
+    def requeue(self, id: str, /, *, reason: str = "", from_start: bool = False) -> JobHandle[Any]:  # noqa: A002 - as above
         """
         Put a failed or cancelled job back into the queue, with fresh attempts; it keeps its id, and its history goes
-        on.
+        on. With `from_start` all of its steps are done again. Who did it and the `reason` are among its `changes`.
         """
         handle = self.get(id)
-        if not self._home.store.requeue_job(int(handle.id), ahead_us=ahead_us()):
+        how: dict[str, Any] = {"by": this_user(), "reason": _reason(reason), "from_start": from_start}
+        if not self._home.store.requeue_job(int(handle.id), **how, ahead_us=ahead_us()):
             now = handle.status
             message = f"expected the job {handle.id} to be failed or cancelled, got: {now}. {_STAYS.get(now, '')}"
             raise ConfigurationError(message.strip())
         return handle
 
-    def cancel(self, id: str, /) -> bool:  # noqa: A002 - as above
+    def cancel(self, id: str, /, *, reason: str = "") -> bool:  # noqa: A002 - as above
         """
-        Take a job out of the queue, or ask the worker that is at it to stop; False if it has ended already.
+        Take a job out of the queue, or ask the worker that is at it to stop; False if it has ended already. Who did it
+        and the `reason` are among its `changes`.
         """
-        return self._home.store.cancel_job(int(self.get(id).id), ahead_us=ahead_us())
+        number, said = int(self.get(id).id), _reason(reason)
+        return self._home.store.cancel_job(number, by=this_user(), reason=said, ahead_us=ahead_us())
 
     def pause(self, queue: str, /) -> None:
         """Start no further job of this queue, on any worker, until `resume`. What has begun goes on."""
@@ -125,16 +136,50 @@ class Jobs:
             for row in self._home.store.queue_stats(ahead_us=ahead_us())
         ]
 
+    def figures(
+        self, *, window: Seconds = DAY, by: Collection[Literal["kind", "queue"]] = _BY_KIND
+    ) -> Sequence[JobFigures]:
+        """
+        How the jobs did that have ended within the last `window` seconds: a `JobFigures` for each kind, or for each
+        kind, queue or both that `by` names; with nothing named, one of all of them, if there are any.
+        """
+        check = Check()
+        seconds = check.seconds("window", window, DAY, positive=True)
+        kept = self._home.retention_days["jobs"]
+        if kept is not None and seconds > kept * DAY:
+            check.add(
+                "window",
+                f"at most {kept} days",
+                Shown(f"{seconds / DAY:g} days"),
+                'Jobs that succeeded are not kept for longer, and every share would be too large. See retention_days["jobs"].',
+            )
+        for name in by:
+            check.choice("by", name, ("kind", "queue"))
+        if isinstance(by, str):
+            check.add("by", "a list of names", by, f"Use [{by!r}].")
+        check.raise_if_any()
+        tallies = self._home.store.job_tallies(round(seconds * 1e6), ahead_us=ahead_us())
+        return figures_of(tallies, kinds="kind" in by, queues="queue" in by)
+
     def workers(self) -> Sequence[WorkerState]:
         """The workers that hold a lease, with how many jobs each is at."""
         return self._home.store.workers()
 
 
 def _number(id_: object) -> int:
+    if isinstance(id_, int) and not isinstance(id_, bool) and 0 < id_ <= _LARGEST_ID:
+        return id_
     if isinstance(id_, str) and id_.isascii() and id_.isdecimal() and 0 < int(id_[:20]) <= _LARGEST_ID:
         return int(id_)
     message = f"expected the id of a job, a number such as '17', got: {show(id_)}."
     raise ConfigurationError(message)
+
+
+def _reason(reason: object) -> str:
+    if not isinstance(reason, str):
+        message = f"expected reason to be a text, got: {a_value_of(reason)}."
+        raise ConfigurationError(message)
+    return sanitise(reason)
 
 
 def _queue(queue: object) -> str:

@@ -1,9 +1,9 @@
 """
 One claimed job at a time: its attempt is made, in the event loop or in a thread, and becomes a `JobEnd`.
 
-A bare async job is awaited directly. One with a guard goes through a `JobCall`, which gives up its slot whenever it
-waits: for another attempt inside, for a circuit, or in the line of a limit. Blocking jobs run in `Threads`, and those
-with ``isolation="process"`` in a child that the thread waits for.
+A bare async job is awaited directly; those that never wait share a task. One with a guard goes through a `JobCall`,
+which gives up its slot whenever it waits: for another attempt inside, for a circuit, or in the line of a limit.
+Blocking jobs run in `Threads`, and those with ``isolation="process"`` in a child that the thread waits for.
 
 An attempt that is given up (its time is up, an operator or the worker ends it) is cancelled. Code that goes on all the
 same keeps its slot and is told about once; the job is `held` until that code has ended, so that it never runs twice at
@@ -13,32 +13,44 @@ a time.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
+import sys
+import threading
+from collections import deque
 from contextvars import copy_context
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import getweakrefcount
 
 from outlast.calls.drivers import afall_back, arun, fall_back, run
 from outlast.calls.records import Context, Notes
 from outlast.calls.state import Call, current_work, gave_up, latest, running
-from outlast.errors import AttemptTimeoutError, PermanentFailure, TotalTimeoutError
+from outlast.errors import AttemptTimeoutError, PermanentFailure, TemporaryFailure, TotalTimeoutError
 from outlast.isolation.threads import ThreadAttempt
 from outlast.jobs import outcome
 from outlast.jobs.outcome import Ending, When
-from outlast.kernel.clock import Stop, here, stopping
+from outlast.kernel.clock import REAL, Stop, here, stopping
+from outlast.kernel.frames import stack_of, traceback_of
 from outlast.kernel.log import warn
-from outlast.kernel.raised import set_frames
-from outlast.observe import for_an_item
-from outlast.pipeline.engine.attempts import failure_of, scripted
+from outlast.kernel.raised import NoFailure, set_frames
+from outlast.observe import for_an_item, listening
+from outlast.pipeline.engine.attempts import failure_of, rest, scripted
 from outlast.settings.callables import PLAIN, awaitable
-from outlast.work.threads import Threads
+from outlast.store.database import lock_patience
+from outlast.verdicts import classify
+from outlast.work.patience import terms, waiter
+from outlast.work.threads import Threads, begun_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
+    from types import FrameType
     from typing import TypeAlias
 
+    from outlast.deciding import Answer
     from outlast.jobs.job import Job
+    from outlast.jobs.onrecord import OnRecord, ResultWriter
     from outlast.kernel.clock import Clock, Timer
     from outlast.policy import RetryPolicy
     from outlast.store.records import ClaimedJob, JobEnd
@@ -49,12 +61,20 @@ if TYPE_CHECKING:
     Came: TypeAlias = "tuple[bytes | None, None] | tuple[None, BaseException]"
 
 GRACE = 5.0  # seconds that code has to end after it was cancelled
+_LOOK = 0.5  # seconds between two looks at the transaction of code that goes on after its time
+_LOCKED = 5.0  # seconds that the code of a job waits for a locked store
+_SHORTEST = 1.0  # but not less than this, however short the lease of its worker is
+_SLICE = 0.005  # seconds that short jobs run one after the other, before the loop may look at something else
+# Who counts no references cannot say whether code keeps its task.
+_references: Any = getattr(sys, "getrefcount", lambda _: object())
+_making = threading.Lock()
 _forks = 0  # between the process in which this was loaded and this one: a runner of another one is a copy
 
 
 def _after_fork() -> None:
-    global _forks  # noqa: PLW0603 - once a child, always a child
+    global _forks, _making  # noqa: PLW0603 - once a child, always a child
     _forks += 1
+    _making = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -69,6 +89,8 @@ class Kind:
         guard = declared.guard
         self.declared = declared
         self.fn: Callable[..., Any] = scripted(declared.fn, declared.kind)
+        if guard is not None and declared.is_async:
+            self.fn = _looking(self.fn)
         self.is_async = declared.is_async
         self.policy: RetryPolicy = declared.retry
         self.kwargs = kwargs
@@ -101,13 +123,17 @@ class ActiveJob:
     """A claimed job that this worker has. While its code runs, `current_work` holds it."""
 
     __slots__ = (
+        "again",
         "away",
         "call",
         "came",
+        "excused",
         "gone",
         "held",
         "job",
+        "kept",
         "kind",
+        "left_at",
         "notes",
         "over",
         "runner",
@@ -138,8 +164,12 @@ class ActiveJob:
         self.gone = False  # its code has ended
         self.held = False  # its end is on record, and that its code still runs
         self.away = False  # it waits without a slot
+        self.left_at = 0.0  # since when
+        self.excused = 0.0  # seconds that it has waited so: they are not of its attempt's time
+        self.again: float | None = None  # seconds after which its guard wants another attempt, in the queue
         self.seat: Callable[[], object] | None = None  # called when it has a slot again
         self.tenure: Any = None
+        self.kept: OnRecord | None = None  # of jobs whose code has asked for it
 
     # -- for the code of the job
 
@@ -147,7 +177,7 @@ class ActiveJob:
     def deadline(self) -> float | None:
         """When the time of this attempt is up, or that of the whole job, on the monotonic clock."""
         timeout, whole = self.kind.declared.timeout, self.whole
-        own = None if timeout is None else self.started + timeout
+        own = None if timeout is None else self.started + self.excused + timeout
         return min((at for at in (own, whole) if at is not None), default=None)
 
     @property
@@ -175,6 +205,27 @@ class ActiveJob:
     def fill(self, context: Context) -> None:
         """What `current` says in a job, and in any call that is made there."""
         context.job_id = str(self.job.id)
+        context._durable = self.durably  # noqa: SLF001 - known in every call that is made in a job
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What events of calls that are made in the job say of it."""
+        return {"job_id": str(self.job.id), "job_kind": self.job.kind}
+
+    def durably(self) -> OnRecord:
+        """What its code has put on record: made when it is first asked for."""
+        if self.kept is None:
+            from outlast.jobs.onrecord import OnRecord
+
+            with _making:  # threads of one job share it: with two of them, a step would be done twice
+                if self.kept is None:
+                    self.kept = OnRecord(self)
+        return self.kept
+
+    @property
+    def finishing(self) -> bool:
+        """Whether a transaction of its own code may decide how it ends."""
+        return self.kept is not None and self.kept.finishing
 
     def idempotency_key(self) -> str:
         """The same in all attempts of the job, whoever makes them."""
@@ -191,8 +242,8 @@ class ActiveJob:
 
     def leave(self) -> None:
         """It waits: others may have its slot. From any thread."""
-        self.away = True
-        if self.uncalled and self.call is not None:
+        self.away, self.left_at = True, self.runner.monotonic()
+        if self.call is not None:
             self.call.deadline = self.whole
         self.runner.left(self)
 
@@ -201,9 +252,14 @@ class ActiveJob:
         """Whether its guard has called nothing so far: the time of the attempt has not begun."""
         return self.call is not None and self.call.number == 0
 
+    def out_of_time(self, now: float) -> bool:
+        """Whether its code alone has taken more time than an attempt may."""
+        timeout = self.kind.timeout
+        return timeout is not None and now - self.started - self.excused >= timeout
+
     def _seated(self, go_on: Callable[[], object]) -> None:
-        if self.uncalled and self.call is not None:
-            self.runner.begin_anew(self)
+        if self.call is not None:
+            self.runner.go_on_timing(self)
             self.call.deadline = self.deadline
         go_on()
 
@@ -244,10 +300,77 @@ class JobCall(Call):
         return context
 
     def covers(self, error: Exception) -> bool:
-        return self.active.why is None and super().covers(error)  # what is given up has no answer
+        # What is given up has no answer, and what is tried again later, or has ended, needs none.
+        if self.active.why is not None or self.active.again is not None or self._has_ended():
+            return False
+        return super().covers(error)
+
+    def failed(self, error: Exception) -> float | None:
+        if self.active.kept is not None:
+            self.active.kept.raised = True
+        if not isinstance(error, NoFailure) and self._has_ended():
+            self._failed_late(error)
+            return None
+        delay = super().failed(error)
+        return None if delay is not None and self._queued(delay) else delay
+
+    def _failed_late(self, error: Exception) -> None:
+        """The job has ended before, and tells of this error itself: it is no failed attempt that anything could follow."""
+        verdict = classify(error)
+        self._settle(error, verdict)
+        self._leave(error, verdict)
+        if listening():
+            self._tell_timeout(error)
+
+    def succeeded(self, result: object) -> float | None:
+        delay = super().succeeded(result)
+        if delay is not None and self._queued(delay):
+            raise TemporaryFailure("retry_if wants another result")
+        return delay
+
+    def _is_unwanted(self, result: object) -> bool:
+        # What the job came to is what it has given to finish_in.
+        return not self._has_ended() and super()._is_unwanted(result)
+
+    def _has_ended(self) -> bool:
+        """Whether its code has let the job end with a transaction: then it is not called again."""
+        kept = self.active.kept
+        if kept is None or not kept.finishing:
+            return False
+        return kept.ended if self.active.kind.is_async else kept.is_ended()
+
+    def _queued(self, delay: float) -> bool:
+        """Whether this wait is for the queue: then the attempt of the job is over."""
+        active = self.active
+        if not outcome.for_the_queue(active.job, active.kind.policy, delay):
+            return False
+        active.again = delay
+        return True
+
+    # A wait between attempts, for a circuit or in a line takes nothing of the attempt's own time.
+
+    def _follows(self, policy: Answer, now: float, **facts: bool) -> Answer:
+        kept, self.deadline = self.deadline, self.active.whole
+        try:
+            return super()._follows(policy, now, **facts)
+        finally:
+            self.deadline = kept
+
+    def _too_late(self, delay: float) -> bool:
+        whole = self.active.whole
+        return whole is not None and self.world.clock.monotonic() + delay >= whole
+
+    def left_in_all(self) -> float | None:
+        whole = self.active.whole
+        return None if whole is None or not self.world.retries else max(0.0, whole - self.world.clock.monotonic())
 
     def who(self) -> dict[str, Any]:
-        return super().who() | {"job_id": str(self.active.job.id)}
+        return super().who() | self.active.told
+
+    @property
+    def shown_number(self) -> int:
+        # Without retries of its own it is the job's attempt, which has another number.
+        return self.number if self.guard.retry.max_attempts > 1 else 0
 
 
 class JobRunner:
@@ -286,6 +409,13 @@ class JobRunner:
         base.run(running.set, UNDERWAY)
         base.run(for_an_item.set, True)  # noqa: FBT003 - the variable's value; the end of a job is told by the job
         base.run(stopping.set, stop)
+        base.run(waiter.set, self)
+        # A job that has locked the store keeps its worker from saying that it lives: what it then writes elsewhere, and
+        # waits for itself, fails before that is too late.
+        self.lock_patience = min(_LOCKED, max(_SHORTEST, terms.get().ttl / 4))
+        base.run(lock_patience.set, self.lock_patience)
+        self._due: deque[ActiveJob] = deque()  # bare async jobs that have not begun
+        self._short: asyncio.Task[None] | None = None  # begins them
         self.threads: Threads[ActiveJob, Came] = Threads(
             self._in_thread,
             back=self._came_back,
@@ -297,36 +427,107 @@ class JobRunner:
             name="outlast-job",
         )
 
-    def start(self, job: ClaimedJob, came: float) -> ActiveJob:
-        """Begin with a job that was claimed."""
-        kind = self.kinds[job.kind]
-        active = ActiveJob(self, job, kind, came)
-        if job.attempts > kind.policy.max_attempts:
+    @functools.cached_property
+    def results(self) -> ResultWriter:
+        """Writes what async jobs have done."""
+        from outlast.jobs.onrecord import ResultWriter
+
+        return ResultWriter(self.loop, self._base.copy())
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self.threads.close()
+        if "results" in vars(self):
+            self.results.close()
+
+    def join(self) -> None:
+        """After `close`: wait until the threads that run no code of a job have ended. Blocks for a moment."""
+        self.threads.join()
+        if "results" in vars(self):
+            self.results.join()
+
+    def take(self, job: ClaimedJob, came: float) -> ActiveJob:
+        """A job that was claimed: it begins with `start`."""
+        return ActiveJob(self, job, self.kinds[job.kind], came)
+
+    def start(self, active: ActiveJob) -> None:
+        """Begin with a job."""
+        kind = active.kind
+        if active.job.attempts > kind.policy.max_attempts:
             self.loop.call_soon(self._spent, active)
-            return active
-        if kind.is_async:
-            work = self._bare(active) if kind.bare else self._guarded(active)
-            active.task = self.loop.create_task(work, context=self._base.copy())
-        else:
+            return
+        if not kind.is_async:
             active.stop = Stop()
             self.threads.put(active)
-        self._time(active)
-        return active
+        elif kind.bare:
+            self._due.append(active)
+            if self._short is None:
+                self._begin_short()
+        else:
+            active.task = self.loop.create_task(self._guarded(active), context=self._base.copy())
+        if kind.timeout is not None:
+            self._time(active)
 
     def _time(self, active: ActiveJob) -> None:
         if active.kind.timeout is not None:
-            active.timer = self._clock.call_later(active.kind.timeout, partial(self._late, active))
+            spent = max(0.0, self.monotonic() - active.started - active.excused) if active.excused else 0.0
+            left = max(0.0, active.kind.timeout - spent)
+            active.timer = self._clock.call_later(left, partial(self._late, active))
 
-    def begin_anew(self, active: ActiveJob) -> None:
-        """It has waited for a limit or a circuit, and called nothing: its time begins now."""
+    def go_on_timing(self, active: ActiveJob) -> None:
+        """
+        It has a slot again. What it has waited is not of its attempt's time, which begins now if it has called nothing
+        so far.
+        """
         if active.over or active.why is not None:
             return
-        active.started = self.monotonic()
+        now = self.monotonic()
+        if active.uncalled:
+            active.started, active.excused = now, 0.0
+        else:
+            active.excused += now - active.left_at
         if active.timer is not None:
             active.timer.cancel()
-        self._time(active)
+        if active.out_of_time(now):
+            self._time_out(active, at_once=False)
+        else:
+            self._time(active)
 
     # -- attempts ----------------------------------------------------------------------------------------------------
+
+    def _begin_short(self) -> None:
+        self._short = self.loop.create_task(self._run_short(), context=self._base.copy()) if self._due else None
+
+    async def _run_short(self) -> None:
+        """
+        Bare jobs, one after the other: a task for each would cost as much as all the rest of a short one. Each has
+        variables of its own. One that waits keeps this task to its end, and so does one that leaves anything at the task
+        or keeps it: the others go on in a new one, and no job meets the task of another.
+        """
+        due, base, clock = self._due, self._base, REAL.clock.monotonic
+        task: Any = asyncio.current_task()
+        try:
+            until, fresh = clock() + _SLICE, _traces(task)
+            while due:
+                active = due.popleft()
+                variables, work = base.copy(), self._bare(active)
+                active.task = task
+                try:
+                    waits = variables.run(work.send, None)
+                except StopIteration:
+                    if _traces(task) != fresh:
+                        return
+                else:
+                    self._begin_short()
+                    task = None
+                    await rest(variables, work, waits)
+                    return
+                if clock() > until:
+                    await asyncio.sleep(0)
+                    until, fresh = clock() + _SLICE, _traces(task)
+        finally:
+            if task is not None:
+                self._begin_short()
 
     async def _bare(self, active: ActiveJob) -> None:
         current_work.set(active)
@@ -338,10 +539,18 @@ class JobRunner:
             kwargs = kind.declared.bind_payload(job.payload, job.version)[1]
             result = await kind.fn(**kwargs, **kind.kwargs)
             stored = None if result is None else kind.declared.encode_result(result)
+            if kind.timeout is not None:
+                self._judge_time(active)
         except BaseException as error:  # noqa: BLE001 - the attempt's end, whatever it is
-            self._fail(active, error)
+            if active.kept is None:
+                self._fail(active, error)
+            else:
+                await self._settle(active, error, None)
             return
-        self._succeed(active, stored)
+        if active.kept is None:
+            self._succeed(active, stored)
+        else:
+            await self._settle(active, None, stored)
 
     async def _guarded(self, active: ActiveJob) -> None:
         current_work.set(active)
@@ -355,10 +564,43 @@ class JobRunner:
             drive = arun if call.guard.fallback is None else afall_back
             result = await drive(call, kind.fn, (), kwargs, copy_context())
             stored = None if result is None else kind.declared.encode_result(result)
+            if kind.timeout is not None:
+                self._judge_time(active)
         except BaseException as error:  # noqa: BLE001 - as above
-            self._fail(active, error)
+            if active.kept is None:
+                self._fail(active, error)
+            else:
+                await self._settle(active, error, None)
             return
-        self._succeed(active, stored)
+        if active.kept is None:
+            self._succeed(active, stored)
+        else:
+            await self._settle(active, None, stored)
+
+    async def _settle(self, active: ActiveJob, error: BaseException | None, stored: bytes | None) -> None:
+        """The end of an attempt that has put something on record."""
+        try:
+            stored, error = await active.durably().aend(stored, error)
+        except BaseException as broken:  # noqa: BLE001 - it must have an end
+            error = error or broken
+        if error is None:
+            self._succeed(active, stored)
+        else:
+            self._fail(active, error)
+        del error
+
+    def _judge_time(self, active: ActiveJob) -> None:
+        """An async job has returned. Its timer is heard by the loop only: if that was blocked, the time is judged now."""
+        now = active.left_at if active.away else self.monotonic()
+        if active.over or active.why is not None or not active.out_of_time(now):
+            return
+        active.why = "timeout"
+        if not active.finishing:  # else its own transaction decides
+            warn(
+                "the job %s (%s) returned after %.3g s, past its timeout of %g s, since the event loop was blocked: it is "
+                "recorded as timeout, and what it returned is discarded. What blocks must not be async",
+                *(active.job.id, active.job.kind, now - active.started - active.excused, active.kind.timeout),
+            )
 
     def _call(self, active: ActiveJob) -> JobCall:
         guard: Any = active.kind.declared.guard
@@ -390,10 +632,11 @@ class JobRunner:
                 result = (run if call.guard.fallback is None else fall_back)(call, kind.fn, (), kwargs)
             if result.__class__ not in PLAIN and awaitable(result):
                 _refuse_awaitable(result, job.kind)
-            return None if result is None else kind.declared.encode_result(result), None
+            stored = None if result is None else kind.declared.encode_result(result)
         except BaseException as error:  # noqa: BLE001 - the loop decides
             self._wait_for_thread(active, error)
-            return None, error
+            return (None, error) if active.kept is None else active.kept.end(None, error)
+        return (stored, None) if active.kept is None else active.kept.end(stored, None)
 
     def _wait_for_thread(self, active: ActiveJob, error: BaseException) -> None:
         """A thread of the job's own guard may go on after its time: it is the job that still runs."""
@@ -445,7 +688,8 @@ class JobRunner:
             return self._failure(active, error, still=still)
         except Exception as broken:  # noqa: BLE001 - an error, or a policy, with code of its own
             when = active.when(self.monotonic())
-            return outcome.undecided(active.job, type(error).__name__, broken, when, self._world.ids.new())
+            end = outcome.undecided(active.job, type(error).__name__, broken, when, self._world.ids.new())
+            return end._replace(traceback=traceback_of(error))
 
     def _failure(self, active: ActiveJob, error: BaseException, *, still: bool = False) -> JobEnd:
         job, when = active.job, active.when(self.monotonic())
@@ -453,6 +697,7 @@ class JobRunner:
             return outcome.cancelled(job, when)
         if active.why == "release":
             return outcome.released(job, when, "given back by its worker, which is ending")
+        raised = error
         if active.why == "timeout" and not isinstance(error, AttemptTimeoutError):
             seconds = active.kind.declared.timeout or 0.0
             error = AttemptTimeoutError(f"the attempt took longer than {seconds:g} s")
@@ -470,8 +715,16 @@ class JobRunner:
             gave_up=reason,
             owned=owned,
             left=left,
+            again=active.again,
         )
-        return outcome.failed(job, failure, active.kind.policy, when, ending)
+        end = outcome.failed(job, failure, active.kind.policy, when, ending)
+        # One that was given back or has snoozed has not failed.
+        if not end.charged:
+            return end
+        found = traceback_of(raised, failure)
+        if found is None and still and not active.kind.is_async:
+            found = stack_of(_present_frame(active), failure)
+        return end._replace(traceback=found)
 
     def _end(self, active: ActiveJob, end: JobEnd) -> None:
         active.over = True
@@ -494,8 +747,24 @@ class JobRunner:
             self._end(active, outcome.lost(active.job, active.when(active.came), self._world.ids.new()))
         self._leave(active)
 
-    def cut_off(self, active: ActiveJob) -> None:
-        """The worker ends, and its code still runs: it is given back, and what that code brings changes nothing."""
+    async def cut_off(self, jobs: Collection[ActiveJob], patience: float) -> None:
+        """
+        The worker ends, and their code still runs: they are given back, and what that code brings changes nothing. Not
+        those that have ended with a transaction, or may do so.
+        """
+        looks = {
+            active: begun_in_thread(active.kept.status)
+            for active in jobs
+            if not active.over and active.kept is not None and active.kept.finishing
+        }
+        if looks:
+            await asyncio.wait(looks.values(), timeout=patience)
+        for active in jobs:
+            look = looks.get(active)
+            if look is None or (look.done() and look.result() == "rolled back"):
+                self._give_back(active)
+
+    def _give_back(self, active: ActiveJob) -> None:
         if not active.over:
             active.why = "release"
             self._end(active, self._surely_failed(active, InterruptedError()))
@@ -527,11 +796,14 @@ class JobRunner:
             )
 
     def _late(self, active: ActiveJob) -> None:
-        """Its time is up; unless it only waits, and has called nothing."""
-        if active.over or active.gone or (active.away and active.uncalled):
+        """Its time is up; unless it only waits, and has time left: that goes on when it has a slot again."""
+        if active.over or active.gone or (active.away and not active.out_of_time(active.left_at)):
             return
+        self._time_out(active, at_once=not (active.kind.is_async or active.kind.process or active.away))
+
+    def _time_out(self, active: ActiveJob, *, at_once: bool) -> None:
         self.give_up(active, "timeout")
-        if active.kind.is_async or active.kind.process:
+        if not at_once:
             active.timer = self._clock.call_later(GRACE, partial(self._overdue, active, None))
         else:
             self._overdue(active, None)
@@ -540,12 +812,79 @@ class JobRunner:
         """It goes on although it was given up: its end is recorded, and nobody begins it before it has ended."""
         if active.over or active.gone:
             return
+        if active.kept is not None and active.kept.finishing:
+            self._look_at(active, active.kept, error)
+            return
+        self._end_running(active, error)
+
+    def _look_at(self, active: ActiveJob, kept: OnRecord, error: Exception | None, *, told: bool = False) -> None:
+        """
+        Its row may be locked by its own transaction: how that ends is asked when its code has ended. If it was rolled
+        back, and the code goes on, it is like all others.
+        """
+
+        def seen(look: asyncio.Future[Any]) -> None:
+            if active.over or active.gone or look.cancelled():
+                return
+            found = look.result()
+            if found == "rolled back":
+                self._end_running(active, error)
+                return
+            if found == "open" and not told:
+                warn(
+                    "the job %s (%s) still runs although its time is up, with its transaction open",
+                    active.job.id,
+                    active.job.kind,
+                )
+            if found in {"open", None}:
+                self.loop.call_later(_LOOK, again, told or found == "open")
+
+        def again(told: bool) -> None:  # noqa: FBT001 - as `call_later` passes it
+            if not active.over and not active.gone:
+                self._look_at(active, kept, error, told=told)
+
+        begun_in_thread(kept.status).add_done_callback(seen)
+
+    def _end_running(self, active: ActiveJob, error: Exception | None) -> None:
         self._end(active, _still_running(self._surely_failed(active, error or TimeoutError(), still=True)))
         warn(
             "the job %s (%s) still runs although its time is up; its slot stays taken, and it is not begun again before it has ended",
             active.job.id,
             active.job.kind,
         )
+
+
+def _looking(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """An async job that looks, when it ends, whether it has ended with a transaction: its guard cannot await that."""
+
+    @functools.wraps(fn)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await fn(*args, **kwargs)
+        finally:
+            active: Any = current_work.get()
+            if active is not None and active.finishing:
+                await active.kept.look()
+
+    return call
+
+
+def _present_frame(active: ActiveJob) -> FrameType | None:
+    """Where the thread of a job is that goes on after its time. Looked for, so that no job pays for noting its thread."""
+    own = JobRunner._blocking.__code__  # noqa: SLF001 - of this module
+    for newest in sys._current_frames().values():  # noqa: SLF001 - the only way to them
+        frame: FrameType | None = newest
+        while frame is not None:
+            if frame.f_code is own and frame.f_locals.get("active") is active:
+                return newest
+            frame = frame.f_back
+    return None
+
+
+def _traces(task: Any) -> tuple[object, ...]:
+    """Whatever code could have left at its task, or kept of it."""
+    kept = _references(task), getweakrefcount(task)
+    return *kept, task.cancelling(), task._must_cancel, task._callbacks, task.get_name()  # noqa: SLF001 - asyncio does not say it otherwise
 
 
 def _still_running(end: JobEnd) -> JobEnd:

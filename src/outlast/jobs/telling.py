@@ -7,14 +7,13 @@ log wants it. A job that failed for good is one line at ERROR.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast import observe
-from outlast.kernel.clock import here
 from outlast.kernel.log import heard as logged
 from outlast.kernel.log import logger
 from outlast.observe import emit
+from outlast.store.records import from_us
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +48,13 @@ def claimed(job: ClaimedJob, max_attempts: int, worker: str) -> None:
     emit(JobClaimed(**_who(job, max_attempts), worker=worker))
 
 
+def kept(active: ActiveJob, artifact: str, size: int) -> None:
+    """The code of a job has kept something for people."""
+    from outlast.observe.events import ArtifactKept
+
+    emit(ArtifactKept(**_who(active.job, active.kind.policy.max_attempts), artifact=artifact, size=size))
+
+
 def ended(active: ActiveJob, end: JobEnd, state: str) -> None:
     """How an attempt ended is on record."""
     from outlast.observe import events
@@ -68,13 +74,14 @@ def ended(active: ActiveJob, end: JobEnd, state: str) -> None:
     if state in {"failed", "cancelled"}:
         # An attempt that would have been followed by another one has no reason of its own.
         reason = "cancelled" if state == "cancelled" else end.stop_reason
-        emit(events.JobFailed(**who, **error, duration=took, reason=reason))
+        emit(events.JobFailed(**who, **error, duration=took, reason=reason, traceback=end.traceback))
         if end.letter is not None and state == "failed":
             _letter(job, end.letter, error)
         return
+    due = from_us(end.started_us + end.took_us + end.delay_us)  # the database's clock, as all that is on record
     delay = end.delay_us / 1e6
-    due = here.get().clock.now() + timedelta(seconds=delay)
-    emit(events.JobRequeued(**who, **error, duration=took, outcome=end.outcome, delay=delay, next_run_at=due))
+    how: dict[str, Any] = {"outcome": end.outcome, "traceback": end.traceback}
+    emit(events.JobRequeued(**who, **error, **how, duration=took, delay=delay, next_run_at=due))
 
 
 def rescued(app: str, jobs: Sequence[Rescued], failures: Mapping[int, SweptFailure]) -> None:

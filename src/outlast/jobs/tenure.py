@@ -8,13 +8,16 @@ under another key. So a late result never meets the attempt that somebody else h
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextvars import copy_context
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import LeaseLost
-from outlast.kernel.clock import Stop, here
+from outlast.kernel.clock import REAL, Stop, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
+from outlast.kernel.wording import process_of
 from outlast.work import leases
 from outlast.work.leases import Heartbeat
 from outlast.work.memory import Memory
@@ -22,7 +25,7 @@ from outlast.work.patience import Terms, keep_trying, terms
 from outlast.work.writer import BatchLimits, BatchWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Self
 
     from outlast.jobs.running import ActiveJob
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 # A turn goes as soon as none is under way; what ends meanwhile goes with the next one.
 _LIMITS = BatchLimits(entries=1_000_000, latency=0.0, under_way=1)
 FOREVER = float("inf")
+_END = 5.0  # seconds that the thread of the turns has to end
+_queue = attrgetter("queue")
 
 
 class TurnBatch:
@@ -39,17 +44,23 @@ class TurnBatch:
 
     __slots__ = (
         "active",
+        "after",
         "ahead_us",
         "alone",
         "asks_idle",
+        "asks_queues",
         "cancelled",
         "claimed",
         "ends",
+        "found",
         "idle",
+        "last",
         "lost",
         "most",
         "queues",
         "released",
+        "sought",
+        "took",
         "wants",
     )
 
@@ -58,19 +69,25 @@ class TurnBatch:
         self.active: list[ActiveJob] = []  # whose ends these are
         self.released: list[ActiveJob] = []  # held ones whose code has ended
         self.wants: Mapping[str, int] = {}
+        self.after: Mapping[str, tuple[int, int]] = {}
         self.most = 0
         self.alone = False
         self.asks_idle = False
+        self.asks_queues = False  # also if jobs were claimed
         self.ahead_us = 0
         self.claimed: list[ClaimedJob] = []
+        self.found: Mapping[str, int] = {}  # by queue, how many were claimed, and the last of them
+        self.last: Mapping[str, ClaimedJob] = {}
+        self.took = 0.0  # seconds
         self.lost: tuple[int, ...] = ()
         self.cancelled: tuple[int, ...] = ()
         self.idle: Idle | None = None
         self.queues: list[str] = []  # that have jobs to claim, if all are served
+        self.sought: float | None = None  # seconds that it took to learn them, if they were asked for
 
     @property
     def empty(self) -> bool:
-        return not (self.ends or self.released or self.wants or self.asks_idle)
+        return not (self.ends or self.released or self.wants or self.asks_idle or self.asks_queues)
 
     def following(self) -> Self:
         return type(self)()
@@ -90,10 +107,12 @@ class Tenure:
         written: Callable[[Tenure, TurnBatch], None],
         failed: Callable[[Tenure, BaseException], None],
         wanted: Callable[[Tenure, tuple[tuple[int, int], ...]], None],
+        hung: Callable[[bool], None],
     ) -> None:
         """
         `queues` are those that it serves; None: all. `prepare` and `written` are called in the loop around each turn; `failed` when the lease is lost (`LeaseLost`)
-        or nothing can be written; `wanted` with the ids and tokens of jobs that an operator has cancelled.
+        or nothing can be written; `wanted` with the ids and tokens of jobs that an operator has cancelled; `hung` in a
+        thread, with True when the loop hangs and the lease is renewed no more, with False when it moves again.
         """
         loop = asyncio.get_running_loop()
         self.store = store
@@ -102,7 +121,7 @@ class Tenure:
         self.over = False
         self._kinds = kinds
         self._queues = queues
-        self._give_up = Stop()
+        self.give_up = Stop()  # set: wait no longer for a store that cannot be used
 
         def tell(callback: Callable[..., None], *arguments: Any) -> None:
             try:
@@ -118,7 +137,7 @@ class Tenure:
             loop=loop,
             memory=Memory(),
             limits=_LIMITS,
-            give_up=self._give_up,
+            give_up=self.give_up,
             prepare=lambda turn: prepare(self, turn),
         )
         # What has ended is never given up while the worker lives, however long the store is away.
@@ -132,6 +151,7 @@ class Tenure:
             drop=store.drop_lease,
             lost=lambda error: tell(failed, error),
             requested=lambda cancelled: tell(wanted, cancelled),
+            hung=hung,
         )
 
     # -- in threads --------------------------------------------------------------------------------------------------
@@ -148,30 +168,40 @@ class Tenure:
             known = None
             if not first:
                 # The answer to a commit may be lost, and with it jobs that were claimed: these come again.
-                known = self.turns.in_loop(lambda: [*self.jobs])
+                known = self.turns.in_loop(
+                    lambda: [(job.id, job.token) for job in (one.job for one in self.jobs.values())]
+                )
             first = False
             if turn.ends or turn.wants:
+                began = REAL.clock.monotonic()
                 done = self.store.turn(
                     self.lease,
                     turn.ends,
                     turn.wants,
                     self._kinds,
                     alone=turn.alone,
+                    after=turn.after,
                     known=known,
                     most=turn.most,
                     ahead_us=turn.ahead_us,
                 )
                 turn.lost, turn.claimed, turn.cancelled = done
+                turn.found = Counter(map(_queue, turn.claimed))
+                turn.last = {job.queue: job for job in turn.claimed}
+                turn.took = REAL.clock.monotonic() - began
             if turn.released:  # after the ends: the same turn may bring that it is held
                 self.store.release_held(
                     self.lease, [(one.job.id, one.job.token) for one in turn.released], ahead_us=turn.ahead_us
                 )
-            if turn.asks_idle and not turn.claimed:
-                if self._queues is None:
-                    turn.queues = self.store.ready_queues()
+            nothing = turn.asks_idle and not turn.claimed
+            if self._queues is None and (turn.asks_queues or nothing):
+                began = REAL.clock.monotonic()
+                turn.queues = self.store.ready_queues()
+                turn.sought = REAL.clock.monotonic() - began
+            if nothing:
                 turn.idle = self.store.idle(self._queues, self._kinds, ahead_us=turn.ahead_us)
 
-        keep_trying(do, "the store", self._give_up)
+        keep_trying(do, "the store", self.give_up)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -184,6 +214,7 @@ class Tenure:
         self.over = True
         self.turns.close()
         self.heartbeat.close()
+        self.turns.join(_END)
 
     def give_back(self) -> None:
         """End the registration: what it had is given back or lost. Blocks."""
@@ -196,13 +227,18 @@ class Tenure:
         leases.ended(self.lease)
 
 
-def register(store: Store) -> Lease:
-    """A lease for a worker, under a key that was never used. Blocks."""
+def register(store: Store, queues: Sequence[str] | None, kinds: Mapping[str, int]) -> Lease:
+    """A lease for a worker that serves this, under a key that was never used. Blocks."""
     key = here.get().ids.new()
-    return leases.take(
+    lease = leases.take(
         lambda owner, ttl: store.take_lease("worker", key, owner, ttl),
         lambda: store.lease_of("worker", key),
         store.drop_lease,
         what=f"the worker {key}",
-        taken=lambda lease: LeaseLost(f"the key {key} of a worker is held by {lease.owner}"),
+        taken=lambda lease: LeaseLost(f"the key {key} of a worker is held by {process_of(lease.owner)}"),
     )
+    try:
+        store.tell_worker(key, queues, kinds)
+    except Exception as error:  # noqa: BLE001 - it is only for people's eyes
+        warn("what this worker serves could not be put on record: %s", error_text(error))
+    return lease

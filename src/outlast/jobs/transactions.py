@@ -1,5 +1,5 @@
 """
-Enqueueing in the caller's own transaction: the job exists if and only if that is committed.
+Enqueueing, and ending a job, in the caller's own transaction: it is so if and only if that is committed.
 
 Only on the store's own database, or the commit would decide about nothing; and never where every statement is committed
 by itself, or the job would be there whatever becomes of the caller's work. Both are asked through the caller's own
@@ -24,16 +24,21 @@ from outlast.store.address import Address
 from outlast.store.faults import StoreRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from typing import TypeAlias
 
     from outlast.jobs.handle import JobHome
-    from outlast.store.records import Enqueued, NewJob
+    from outlast.store import Store
+    from outlast.store.records import Enqueued, JobEnd, Lease, NewJob
 
     # Yields statements with their parameters, and is sent their rows.
     Asking: TypeAlias = Generator[tuple[str, tuple[Any, ...]], Sequence[Any], None]
-    Steps: TypeAlias = Generator[tuple[str, tuple[Any, ...]], Sequence[Any], list[Enqueued]]
+    Steps: TypeAlias = Generator[tuple[str, tuple[Any, ...]], Sequence[Any], Any]
+    # What is done in the transaction, once it is known to be one on the store's database.
+    Inside: TypeAlias = Callable[[Store], Steps]
 
+_ENQUEUE = ("enqueue", "job.options(...).aenqueue(...)")
+_FINISH = ("finish_in", "current().afinish_in(...)")
 _TAKEN = "a connection of sqlite3, psycopg or asyncpg, or a Connection or Session of SQLAlchemy, async ones too"
 
 
@@ -46,12 +51,42 @@ def refusal(transaction: object) -> str | None:
 
 def enqueue(home: JobHome, transaction: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Enqueue in the caller's transaction; `ConfigurationError` if it is none, or not on the store's database."""
+    done: list[Enqueued] = _drive(home, transaction, _enqueueing(jobs), _ENQUEUE, bounded=len(jobs) > 1)
+    return done
+
+
+async def aenqueue(home: JobHome, transaction: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    """As `enqueue`. A sync connection is used here and now, as the caller's own statements are."""
+    done: list[Enqueued] = await _adrive(home, transaction, _enqueueing(jobs), _ENQUEUE, bounded=len(jobs) > 1)
+    return done
+
+
+def _enqueueing(jobs: Sequence[NewJob]) -> Inside:
+    return lambda store: store.enqueue_steps(jobs, paramstyle="qmark", ahead_us=ahead_us())
+
+
+def finish(home: JobHome, transaction: object, end: JobEnd, lease: Lease | None) -> None:
+    """Let a job succeed in a transaction of its code's; raises as `enqueue` does, and as `Finishing.finish_steps`."""
+    _drive(home, transaction, _finishing(end, lease), _FINISH, bounded=True)
+
+
+async def afinish(home: JobHome, transaction: object, end: JobEnd, lease: Lease | None) -> None:
+    """As `finish`."""
+    await _adrive(home, transaction, _finishing(end, lease), _FINISH, bounded=True)
+
+
+def _finishing(end: JobEnd, lease: Lease | None) -> Inside:
+    return lambda store: store.finish_steps(end, lease, ahead_us=ahead_us())
+
+
+def _drive(home: JobHome, transaction: object, inside: Inside, words: tuple[str, str], *, bounded: bool) -> Any:
+    """Do the statements of the store in the caller's transaction; what they come to."""
     caller = _caller(transaction)
     if isinstance(caller, AsyncCaller):
-        message = f"expected a sync connection for enqueue, got: {a_value_of(transaction)}. Use `await job.options(...).aenqueue(...)`."
+        message = f"expected a sync connection for {words[0]}, got: {a_value_of(transaction)}. Use `await {words[1]}`."
         raise ConfigurationError(message)
     caller.prepare()
-    steps = _steps(home, caller, jobs)
+    steps = _steps(home, caller, inside, bounded=bounded)
     try:
         statement = next(steps)
         while True:
@@ -62,19 +97,18 @@ def enqueue(home: JobHome, transaction: object, jobs: Sequence[NewJob]) -> list[
             else:
                 statement = steps.send(rows)
     except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+        return done.value
 
 
-async def aenqueue(home: JobHome, transaction: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """As `enqueue`. A sync connection is used here and now, as the caller's own statements are."""
+async def _adrive(home: JobHome, transaction: object, inside: Inside, words: tuple[str, str], *, bounded: bool) -> Any:
     caller = _caller(transaction)
     if not isinstance(caller, AsyncCaller):
-        return enqueue(home, transaction, jobs)
+        return _drive(home, transaction, inside, words, bounded=bounded)
     await caller.prepare()
     # The store may have to be opened. Not while the caller has the only writer of a SQLite file: that is asked first.
     if caller.dialect == "postgres":
         await beside(lambda: home.store)
-    steps = _steps(home, caller, jobs)
+    steps = _steps(home, caller, inside, bounded=bounded)
     try:
         statement = next(steps)
         while True:
@@ -85,17 +119,17 @@ async def aenqueue(home: JobHome, transaction: object, jobs: Sequence[NewJob]) -
             else:
                 statement = steps.send(rows)
     except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+        return done.value
 
 
 # -- what is asked before anything is written ----------------------------------------------------------------------------
 
 
-def _steps(home: JobHome, caller: Caller, jobs: Sequence[NewJob]) -> Steps:
+def _steps(home: JobHome, caller: Caller, inside: Inside, *, bounded: bool) -> Steps:
     yield from (_ask_sqlite if caller.dialect == "sqlite" else _ask_postgres)(home, caller)
-    steps = home.store.enqueue_steps(jobs, paramstyle="qmark", ahead_us=ahead_us())
-    # An error takes a whole transaction of PostgreSQL with it. One of SQLite would go on with half of the jobs.
-    bounded = caller.dialect == "sqlite" and len(jobs) > 1
+    steps = inside(home.store)
+    # An error takes a whole transaction of PostgreSQL with it. One of SQLite would go on with half of it.
+    bounded = caller.dialect == "sqlite" and bounded
     if bounded:
         yield "savepoint outlast_enqueue", ()
     try:
@@ -225,6 +259,9 @@ class _Psycopg(Caller):
         library = sys.modules["psycopg"]
         with library.Cursor(self.connection, row_factory=sys.modules["psycopg.rows"].tuple_row) as cursor:
             cursor.execute(_percent(sql), parameters, prepare=False)
+            if self.connection.pgconn.pipeline_status:  # the next statement depends on what comes back
+                with self.connection.pipeline() as pipeline:
+                    pipeline.sync()
             return cursor.fetchall() if cursor.description else ()
 
 
@@ -233,6 +270,9 @@ class _AsyncPsycopg(AsyncCaller):
         library = sys.modules["psycopg"]
         async with library.AsyncCursor(self.connection, row_factory=sys.modules["psycopg.rows"].tuple_row) as cursor:
             await cursor.execute(_percent(sql), parameters, prepare=False)
+            if self.connection.pgconn.pipeline_status:
+                async with self.connection.pipeline() as pipeline:
+                    await pipeline.sync()
             return await cursor.fetchall() if cursor.description else ()
 
 

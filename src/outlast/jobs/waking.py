@@ -1,12 +1,15 @@
 """
 How a worker that waits hears of new jobs at once. Whatever is missed here is found a second later by polling.
 
-    PostgreSQL   a thread listens for notifications, on a connection of its own; a probe shows whether they arrive
-    SQLite       enqueues of this process tell it; of others it sees that the file has changed, 50 times in a second
+    PostgreSQL   a thread listens for notifications, on a connection of its own; a probe shows whether they arrive.
+                 Behind a pooler that lends its connections nobody can listen: there jobs are found by polling only
+    SQLite       enqueues of this process tell it; of others it sees that the file has changed: as soon as the system tells
+                 that somebody has written (Linux), or 50 times in a second
 """
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import threading
@@ -16,7 +19,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from outlast.kernel.clock import REAL
-from outlast.kernel.log import logger
+from outlast.kernel.log import logger, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +30,20 @@ CHANNEL = "outlast_jobs"
 PROBE = 10.0  # seconds between two probes of a connection that listens
 _ANSWER = 5.0  # seconds in which a probe must come back
 _LOOK = 0.02  # seconds between two looks at a file
+_MOMENT = 0.0005  # seconds between two looks at one that was written to just now,
+_LOOKS = 40  # so often
+_WRITTEN = 2  # IN_MODIFY of Linux
 _SLICE = 1.0  # seconds that a thread listens at a time
 _AGAIN = 1.0  # seconds until another connection is tried, doubled up to
 _LONGEST = 60.0
+
+
+class _Unheard(Exception):
+    """Nothing can be listened for here, or nothing comes."""
+
+    def __init__(self, why: str, *, again: bool) -> None:
+        super().__init__(why)
+        self.again = again  # whether another connection may do better
 
 
 class Waking(ABC):
@@ -42,6 +56,8 @@ class Waking(ABC):
         self._end = threading.Event()
         self._bell, self._ear = socket.socketpair()  # wakes a thread that listens to a connection
         self._thread: threading.Thread | None = None
+        self._said = False
+        self._heard = False  # something of the connection that is used now
 
     def start(self) -> None:
         """Listen."""
@@ -65,16 +81,26 @@ class Waking(ABC):
             try:
                 connection = self._database.connect(batches=False)
                 self._listen(connection)
-                wait = _AGAIN
+            except _Unheard as unheard:
+                self._say(str(unheard))
+                if not unheard.again:
+                    return
             except Exception as error:  # noqa: BLE001 - polling finds jobs meanwhile
                 logger().debug("new jobs are found by polling meanwhile: %s", type(error).__name__)
             finally:
                 if connection is not None:
                     with suppress(Exception):  # it may be broken: the next one is made anew
                         connection.close()
+            if self._heard:  # so the next one probably tells something, too
+                self._heard, wait = False, _AGAIN
             if self._end.wait(wait):
                 return
             wait = min(_LONGEST, 2 * wait)
+
+    def _say(self, why: str) -> None:
+        if not self._said:
+            self._said = True
+            warn("new jobs are found by polling, up to a second late: %s", why)
 
     @abstractmethod
     def _listen(self, connection: Any) -> None:
@@ -82,27 +108,38 @@ class Waking(ABC):
 
 
 class Notified(Waking):
-    """Listens to PostgreSQL. Behind a pooler that lends connections for single transactions no probe comes back."""
+    """
+    Listens to PostgreSQL. What a pooler lends for a transaction is never asked to listen: it would go on doing so for
+    whoever gets it next, and each of them would gather notifications.
+    """
 
     def _listen(self, connection: Any) -> None:
+        if self._database.pooled(connection):
+            raise _Unheard(
+                "the store is behind a connection pooler. With the address of the server itself a worker hears of them at once.",
+                again=False,
+            )
         clock, mine = REAL.clock.monotonic, f"probe {REAL.ids.new()}"
         connection.execute(f"listen {CHANNEL}")
-        connection.execute("select pg_notify(%s, %s)", (CHANNEL, mine))
+        self._probe(mine)
         probed, back = clock(), False
         while not self._end.is_set():
             select.select([connection.fileno(), self._ear], [], [], _SLICE)
             for note in connection.notifies(timeout=0):
                 if note.payload == mine:
-                    back = True
+                    back = self._heard = True
                 elif note.payload == self._store.app:
                     self._wake()
             now = clock()
             if not back and now - probed > _ANSWER:
-                message = "a notification did not come back"
-                raise ConnectionError(message)
+                raise _Unheard("notifications of PostgreSQL do not arrive.", again=True)
             if back and now - probed > PROBE:
-                connection.execute("select pg_notify(%s, %s)", (CHANNEL, mine))
+                self._probe(mine)
                 probed, back = now, False
+
+    def _probe(self, mine: str) -> None:
+        # On another connection: a session is told of its own notifications whatever becomes of those of others.
+        self._database.row("select pg_notify(?, ?)", CHANNEL, mine)
 
 
 class Watched(Waking):
@@ -121,16 +158,52 @@ class Watched(Waking):
             self._forget = None
 
     def _listen(self, connection: Any) -> None:
-        look = connection.execute
-        version = look("pragma data_version").fetchone()
-        while not self._end.wait(_LOOK):
-            now = look("pragma data_version").fetchone()
-            if now != version:
-                version = now
-                self._wake()
+        look, database = connection.execute, self._database
+        version, own = look("pragma data_version").fetchone(), database.writes
+        told = _written_to(f"{database.path}-wal")
+        try:
+            while True:
+                heard: list[Any] = [self._ear] if told is None else [self._ear, told]
+                written = told in select.select(heard, [], [], _LOOK)[0]
+                if self._end.is_set():
+                    return
+                if told is not None and written:
+                    os.read(told, 4096)  # only that there is something counts
+                # What is written can be read a moment later, when it is on the disk.
+                for _ in range(_LOOKS if written else 1):
+                    now = look("pragma data_version").fetchone()
+                    if now != version:
+                        # Perhaps only this process has written, which happens after every job or step: once in a while
+                        # is enough then.
+                        if database.writes != own and self._end.wait(_LOOK):
+                            return
+                        version, own = look("pragma data_version").fetchone(), database.writes
+                        self._wake()
+                        break
+                    if written and self._end.wait(_MOMENT):
+                        return
+        finally:
+            if told is not None:
+                os.close(told)
+
+
+def _written_to(path: str) -> int | None:
+    """A descriptor that can be read as soon as somebody writes to this file; None where the system has none (inotify)."""
+    import ctypes
+
+    try:
+        system: Any = ctypes.CDLL(None)
+        told: int = system.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, AttributeError):  # not Linux
+        return None
+    if told < 0:  # no more of them for this user
+        return None
+    if system.inotify_add_watch(told, os.fsencode(path), _WRITTEN) < 0:
+        os.close(told)
+        return None
+    return told
 
 
 def waking_for(store: Store, wake: Callable[[], None]) -> Waking:
     """What fits this store."""
-    kind = Notified if store._database.name == "postgres" else Watched  # noqa: SLF001 - as above
-    return kind(store, wake)
+    return (Notified if store.by_server else Watched)(store, wake)

@@ -9,12 +9,14 @@ The worker: it claims jobs, runs them, records how they ended, and gives back wh
 
 While the store cannot be reached, ends wait for it. If the lease was not renewed for 0.7 of its time, somebody else may
 soon take the worker for dead: it claims nothing, cancels what runs, and gives it back as soon as it can. If the lease
-is lost, everything in hand is lost with it, and the worker registers again (`tenure`).
+is lost, everything in hand is lost with it, and the worker registers again (`tenure`). If the event loop hangs, the
+lease is renewed no more, and signals end the process (`hanging`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,13 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 from outlast.errors import LeaseLost
 from outlast.jobs import telling
+from outlast.jobs.handle import workers_in
+from outlast.jobs.hanging import Unheard, blocked_by, left_words
 from outlast.jobs.running import JobRunner, Kind
+from outlast.jobs.schedules import Scheduler
 from outlast.jobs.tenure import Tenure, register
 from outlast.jobs.upkeep import Upkeep
 from outlast.jobs.waking import waking_for
 from outlast.kernel.clock import REAL, Stop, ahead_us, here
-from outlast.kernel.log import warn
+from outlast.kernel.log import logger, warn
 from outlast.kernel.redact import error_text
+from outlast.kernel.wording import counted
 from outlast.pipeline.resources import Resources
 from outlast.sharing.named import bind
 from outlast.store.faults import StoreUnavailable
@@ -36,11 +42,11 @@ from outlast.store.records import from_us
 from outlast.work import leases
 from outlast.work.patience import keep_trying
 from outlast.work.slots import Slots
-from outlast.work.threads import in_thread
+from outlast.work.threads import in_thread, to_its_end
 from outlast.work.timers import Timers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
     from outlast.jobs.running import ActiveJob
@@ -56,9 +62,21 @@ FENCE = 0.7  # of a lease's time without a beat, after which nothing is claimed
 # Seconds at the end of a worker: for what was cancelled to clean up; then for a store that is away to come back; then
 # for the last try to write to it.
 _FAREWELL = 5.0
-_PATIENCE = 5.0  # seconds that a busy worker claims nothing for a job that must run alone
-_PAUSE = 10.0  # seconds after such a wait in vain, in which it claims as usual; doubled each time,
-_LONGEST_PAUSE = 300.0  # up to this
+# Jobs in hand for each place, those that wait for a limit included: of one queue, so that it holds up no other, and in all.
+_IN_QUEUE, _IN_ALL = 2, 8
+# Seconds that a busy worker claims nothing for a job that must run alone, and seconds after such a wait in vain in which
+# it claims as usual. Both are doubled each time: sooner or later the wait is longer than the longest job that runs, and
+# until then two thirds of the time are the others'.
+_PATIENCE = 5.0
+_PAUSE = 10.0
+_TOGETHER = 100  # jobs that one turn claims if there is room; of more, half of the room,
+_LARGEST = 1000  # up to this
+# Seconds in which the thread of the turns gets the interpreter's lock and sends what it has to a server. Without them it
+# would get it when many jobs have run, and the server would wait for that.
+_HANDOVER = 0.0001
+_AGAIN = 0.1  # seconds after which jobs are looked for from the start of a queue,
+# Or this many times what such a look takes, up to `POLL`. Queues are asked for as rarely, without that bound.
+_SHARE = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,17 +157,26 @@ class Worker:
         self._error: BaseException | None = None
         self._tenure: Tenure | None = None
         self._asked = False  # claim, as soon as there is a turn
+        self._known = False  # and if there is nothing, ask for nothing else
+        self._next_due_at = float("inf")  # on the loop's clock, as it was when last asked
         self._watching: asyncio.TimerHandle | None = None
         self._polling: asyncio.TimerHandle | None = None
         self._running: set[ActiveJob] = set()  # whose code runs
         self._by_queue: dict[str, int] = {}
         self._reserved = 0  # slots for what a turn that is under way claims
         self._owed = 0  # slots that are taken beyond their number
-        self._first = 0  # the queue that is claimed from first
+        self._first = 0  # the place of the queue that is claimed from first
+        self._ask_queues_at = 0.0  # on the loop's clock: then for queues that nobody here knew of
         self._quiet: set[str] = set()  # queues that had less than was wanted
+        self._cancelled: frozenset[tuple[int, int]] = frozenset()  # what operators want to end, as last told: id, token
+        self._again = False  # the last look came right after one that saw jobs which it did not get
+        # Of many, half at a time: while these run, the store works on the other half.
+        self._most = max(_TOGETHER, min(_LARGEST, (concurrency + 1) // 2))
+        self._places: dict[str, tuple[int, int]] = {}  # by queue, where the next claim begins: see `Store.turn`
+        self._look_again_at = 0.0  # on the loop's clock: then from the start
         self._alone: ActiveJob | None = None  # runs with nothing beside it
         self._wants_alone = False
-        self._pause = _PAUSE
+        self._patience, self._pause = _PATIENCE, _PAUSE
         self._next_wait_at = 0.0  # on the loop's clock: before, nothing is left out for a job that must run alone
         self._waiting_alone: asyncio.TimerHandle | None = None
 
@@ -163,6 +190,10 @@ class Worker:
         self._wishes.append(None)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._hear)
+
+    def unheard(self) -> Unheard:
+        """What ends this process, in a `with`, if the worker was asked to end by signals and its loop hangs."""
+        return Unheard(lambda: self._loop, self._drain, self._left_behind)
 
     def view(self) -> WorkerView:
         """What it is doing now; from any thread."""
@@ -195,6 +226,7 @@ class Worker:
     async def run(self) -> WorkResult:
         """Work until it is idle or was asked to end; raises what keeps it from recording what has ended."""
         self._loop = loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._done: asyncio.Future[None] = loop.create_future()
         self._clock = here.get().clock
         self._stop = Stop()  # ends the worker's own waits for its store, until it has one
@@ -202,8 +234,15 @@ class Worker:
         self._slots: Slots[ActiveJob] = Slots(self._concurrency)
         self._timers: Timers[None] = Timers(self._clock)
         self._hear()
-        with self._stop:
-            return await self._run()
+        workers_in.append(loop)
+        try:
+            with self._stop:
+                # Cancelled once: a second time, or each `await` in a scope of anyio that was cancelled, would leave a
+                # worker behind that nobody ends. Somebody may have cancelled all tasks that there are.
+                work = loop.create_task(self._run())
+                return await to_its_end(work, lambda: work.cancelling() or work.cancel())
+        finally:
+            workers_in.remove(loop)
 
     async def _run(self) -> WorkResult:
         store: Store = await in_thread(lambda: keep_trying(lambda: self._home.store, "the store"), self._stop)
@@ -228,7 +267,7 @@ class Worker:
             kinds,
             app=self._home.name,
             clock=self._clock,
-            most_threads=2 * self._concurrency,
+            most_threads=_IN_ALL * self._concurrency,
             ended=self._ended,
             freed=self._freed,
             left=self._left,
@@ -247,18 +286,21 @@ class Worker:
         )
         waking = waking_for(store, lambda: _unless_closed(loop, self._woken))
         ringing = loop.create_task(self._ring())
+        # Where time jumps to whatever is due later, ticks would go on for ever.
+        scheduler = Scheduler(store, {} if self._due_later else dict(self._home.kinds))
         try:
             self._hear()
+            await in_thread(scheduler.start, self._stop)
             await self._register(store)
             upkeep.start()
             waking.start()
             await self._done
-            await self._farewell()
+            await self._part()
             if self._draining:
                 await in_thread(lambda: self._look_again(store))
         except asyncio.CancelledError:
             self._cut()
-            await self._farewell()
+            await self._part()
             if self._error is not None:
                 warn("%s", error_text(self._error))
             raise
@@ -268,15 +310,17 @@ class Worker:
                 self._watching.cancel()
             if self._polling is not None:
                 self._polling.cancel()
-            await in_thread(upkeep.close)
-            await in_thread(waking.close)
+            for close in (scheduler.close, upkeep.close, waking.close):
+                await _surely(close)
+            # Also those of which nobody knows how they have ended.
+            left = len(self._running.union(() if self._tenure is None else self._tenure.jobs.values()))
             await self._leave()
         if self._error is not None:
             raise self._error
         later = self._later
         return WorkResult(
             **self._counts,
-            cut_off=len(self._running),
+            cut_off=left,
             later=0 if later is None else later.later,
             next_run_at=None if later is None or later.next_due_us is None else from_us(later.next_due_us),
         )
@@ -289,7 +333,8 @@ class Worker:
             self._later = store.idle(queues, self._versions, ahead_us=ahead_us())
 
     async def _register(self, store: Store) -> None:
-        lease = await in_thread(lambda: register(store), self._stop)
+        queues = None if self._bounds is None else self._queues
+        lease = await in_thread(lambda: register(store, queues, self._versions), self._stop)
         self._fenced = False
         self._tenure = Tenure(
             store,
@@ -300,9 +345,20 @@ class Worker:
             written=self._written,
             failed=self._failed,
             wanted=self._wanted,
+            hung=self._hung,
         )
         self._watch()
         self._ask()
+
+    async def _part(self) -> None:
+        """The farewell, however often it is cancelled: without it nothing of this worker would be given back."""
+        while True:
+            try:
+                await self._farewell()
+            except asyncio.CancelledError:
+                self._cut()
+            else:
+                return
 
     async def _farewell(self) -> None:
         """Let what was cancelled end, and have all that has ended on record."""
@@ -314,8 +370,7 @@ class Worker:
                     await asyncio.wait(tasks, timeout=left)
                 else:
                     await asyncio.sleep(min(left, _SOON))
-            for active in [*self._running]:
-                self._runner.cut_off(active)
+            await self._runner.cut_off([*self._running], _FAREWELL)
         tenure, since = self._tenure, None
         while tenure is not None and not tenure.over and not tenure.turns.settled and self._error is None:
             now = REAL.clock.monotonic()
@@ -352,19 +407,24 @@ class Worker:
 
     async def _leave(self) -> None:
         tenure, self._tenure = self._tenure, None
-        self._runner.threads.close()
+        self._runner.close()
         if tenure is not None:
-            await in_thread(tenure.close)
+            await _surely(tenure.close)
             if self._leaves_lease:
                 leases.ended(tenure.lease)
             else:
-                await in_thread(tenure.give_back)
+                await _surely(tenure.give_back)
+        await _surely(self._runner.join)
         self._runner.threads.abandon()
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
         """Claim nothing more, and let what runs end."""
+        if not self._draining:
+            logger().info(
+                "the worker ends: no more jobs begin; what runs has %g s to end, then it is given back", self._drain
+            )
         self._draining = True
         self._drains_until = REAL.clock.monotonic() + self._drain
         self._stop.set()
@@ -410,9 +470,14 @@ class Worker:
             if not self._done.done():
                 self._done.set_result(None)
         elif self._draining:
-            warn("the lease of this worker was taken over: %d jobs are lost to it", len(unwritten))
+            warn(
+                "the lease of this worker was taken over: %s lost to it", counted(len(unwritten), "job is", "jobs are")
+            )
         else:
-            warn("the lease of this worker was taken over: %d jobs are lost to it; it registers again", len(unwritten))
+            warn(
+                "the lease of this worker was taken over: %s lost to it; it registers again",
+                counted(len(unwritten), "job is", "jobs are"),
+            )
         self._changing = loop.create_task(self._change(tenure))
 
     async def _change(self, tenure: Tenure) -> None:
@@ -436,7 +501,9 @@ class Worker:
         if tenure is None or self._loop is None:
             return
         ttl = tenure.lease.ttl
-        late = REAL.clock.monotonic() - tenure.heartbeat.renewed_at > FENCE * ttl
+        heartbeat = tenure.heartbeat
+        # After a hang the lease is renewed at once, or is lost: that is not to be judged before it has been tried.
+        late = REAL.clock.monotonic() - heartbeat.renewed_at > FENCE * ttl and not heartbeat.hangs
         if late and not self._fenced:
             self._fenced = True
             warn(
@@ -450,6 +517,32 @@ class Worker:
             self._ask()
         self._watching = self._loop.call_later(ttl / 20, self._watch)
 
+    def _hung(self, hangs: bool) -> None:  # noqa: FBT001 - as the heartbeat says it
+        """The loop does not move, so that the lease is renewed no more; or it moves again. In the heartbeat's thread."""
+        if not hangs:
+            warn("the event loop of this worker moves again")
+            return
+        tenure = self._tenure
+        warn(
+            "the event loop of this worker has not moved for %g s: %s. What blocks must not be async. The lease of this "
+            "worker is not renewed, so that other workers take its jobs over",
+            0.0 if tenure is None else tenure.lease.ttl,
+            self._blocked(),
+        )
+
+    def _blocked(self) -> str:
+        """What blocks the loop. From any thread."""
+        try:
+            return "it has not begun" if self._loop is None else blocked_by(self._loop, self._thread, self._running)
+        except Exception:  # noqa: BLE001 - what is seen of running code may change while one looks
+            return "nobody knows what blocks it"
+
+    def _left_behind(self) -> str:
+        """What is left, as the process ends while the loop hangs. From any thread."""
+        tenure = self._tenure
+        jobs = self._running.union(() if tenure is None else tenure.jobs.values())
+        return left_words(len(jobs), self._blocked())
+
     def _sure(self) -> bool:
         """Whether this worker surely lives for others, too. From any thread."""
         tenure = self._tenure
@@ -458,17 +551,20 @@ class Worker:
         return REAL.clock.monotonic() - tenure.heartbeat.renewed_at < FENCE * tenure.lease.ttl
 
     def _wanted(self, tenure: Tenure, cancelled: tuple[tuple[int, int], ...]) -> None:
-        """Operators have cancelled these."""
-        for number, token in cancelled:
-            active = tenure.jobs.get(number)
-            if active is not None and active.job.token == token:
+        """Operators have cancelled these; one may be of a claim whose answer has not come yet."""
+        self._cancelled = frozenset(cancelled)
+        self._cancel(tenure.jobs[number] for number, _ in cancelled if number in tenure.jobs)
+
+    def _cancel(self, jobs: Iterable[ActiveJob]) -> None:
+        for active in jobs:
+            if (active.job.id, active.job.token) in self._cancelled:
                 self._runner.give_up(active, "cancel")
 
     # -- claiming ----------------------------------------------------------------------------------------------------
 
-    def _ask(self) -> None:
+    def _ask(self, *, known: bool = False) -> None:
         """Claim what there is room for, as soon as there is a turn."""
-        self._asked = True
+        self._asked, self._known = True, known
         self._quiet.clear()
         if self._tenure is not None:
             self._tenure.turns.flush()
@@ -476,17 +572,25 @@ class Worker:
     def _woken(self) -> None:
         """Somebody has told of jobs; what was enqueued right after it is told by nobody."""
         self._ask()
-        self._poll(_ECHO)
+        self._poll(_ECHO, self._look)
 
-    def _poll(self, seconds: float) -> None:
+    def _look(self) -> None:
+        """Claim as `_ask` does; if there is nothing, what is due later is known from before."""
+        self._ask(known=self._known or not self._asked)
+
+    def _poll(self, seconds: float, look: Callable[[], None] | None = None) -> None:
         if self._loop is None or self._done.done():
             return
         due = self._loop.time() + seconds
         if self._polling is not None:
-            if not self._polling.cancelled() and self._loop.time() < self._polling.when() <= due:
+            if self._polling.when() <= due:
                 return
             self._polling.cancel()
-        self._polling = self._loop.call_at(due, self._ask)
+        self._polling = self._loop.call_at(due, self._polled, look or self._ask)
+
+    def _polled(self, look: Callable[[], None]) -> None:
+        self._polling = None
+        look()
 
     def _leave_room(self) -> None:
         """A job waits that must run alone: claim nothing else for a while."""
@@ -497,49 +601,75 @@ class Worker:
         self._wants_alone = True
         if self._waiting_alone is not None:
             self._waiting_alone.cancel()  # of a wait that has ended before
-        self._waiting_alone = self._loop.call_later(_PATIENCE, self._impatient)
+        self._waiting_alone = self._loop.call_later(self._patience, self._impatient)
         self._ask()
 
     def _impatient(self) -> None:
-        """Jobs that run here take too long for one that must run alone: go on with others for now."""
+        """Jobs that run here take too long for one that must run alone: go on with others for a while."""
         if self._wants_alone and self._alone is None and self._loop is not None:
             self._wants_alone = False
+            if self._pause == _PAUSE:
+                warn(
+                    "a job that was lost with two workers waits to be run with nothing beside it, and jobs here take longer "
+                    "than %g s: this worker begins no other job for ever longer times, until nothing else runs",
+                    self._patience,
+                )
             self._next_wait_at = self._loop.time() + self._pause
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._patience, self._pause = 2 * self._patience, 2 * self._pause
             self._ask()
 
     def _prepare(self, tenure: Tenure, turn: TurnBatch) -> None:
         turn.ahead_us = ahead_us()
-        turn.wants, turn.most, turn.alone, turn.asks_idle = {}, 0, False, False
+        turn.wants, turn.most, turn.after = {}, 0, {}
+        turn.alone = turn.asks_idle = turn.asks_queues = False
         if tenure is not self._tenure or not (self._asked or turn.ends):
             return
-        asked, self._asked = self._asked, False
+        asked, self._asked, self._known = self._asked and not self._known, False, False
         if self._draining or self._fenced or self._alone is not None or self._done.done():
             return
-        nothing = not self._running
+        nothing, room = not self._running, True
         if self._wants_alone:
             if not nothing:
                 return
             turn.alone, turn.wants, turn.most = True, dict.fromkeys(self._queues, 1), 1
         else:
             turn.wants = self._room()
-            turn.most = min(len(self._slots.free), 2 * self._concurrency - len(self._running))
+            in_all = _IN_ALL * self._concurrency - len(self._running)
+            turn.most = max(0, min(len(self._slots.free), in_all, self._most))
+            if asyncio.get_running_loop().time() >= self._look_again_at:
+                self._places.clear()
+            turn.after = {queue: self._places[queue] for queue in turn.wants if queue in self._places}
             if not turn.most:
                 turn.wants = {}
+            room = turn.most > 0
         self._reserved = turn.most if turn.wants else 0
         for _ in range(self._reserved):
             self._slots.take()
-        turn.asks_idle = asked and (nothing or not self._until_idle)
+        # Who has no room does not care what there is; queues that are full leave room for those that nobody knew of.
+        turn.asks_idle = asked and (nothing or (room and not self._until_idle))
+        if self._bounds is None and room:
+            self._seek_queues(turn)
+
+    def _seek_queues(self, turn: TurnBatch) -> None:
+        """Ask for queues that nobody here knew of now and then, also while those that are known have jobs without end."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._ask_queues_at:
+            turn.asks_queues, self._ask_queues_at = True, now + POLL
+        elif turn.empty:
+            self._poll(self._ask_queues_at - now)  # there is no turn after which somebody would look again
 
     def _room(self) -> dict[str, int]:
-        """How many jobs of each queue may be begun now; another queue is first each time."""
+        """How many jobs of each queue may be begun now; another queue is first after each one that gave some."""
         queues, bounds, counts = self._queues, self._bounds, self._by_queue
+        most = _IN_QUEUE * self._concurrency
         if bounds is None and len(queues) == 1:
-            return {queues[0]: self._concurrency}
-        self._first = (self._first + 1) % max(1, len(queues))
-        order = [*queues[self._first :], *queues[: self._first]]
+            room = min(self._concurrency, most - len(self._running))
+            return {queues[0]: room} if room > 0 else {}
+        first = self._first % max(1, len(queues))
+        order = [*queues[first:], *queues[:first]]
         if bounds is None:
-            return {queue: self._concurrency for queue in order if queue not in self._quiet}
+            rooms = ((queue, min(self._concurrency, most - counts.get(queue, 0))) for queue in order)
+            return {queue: room for queue, room in rooms if room > 0 and queue not in self._quiet}
         return {
             queue: room
             for queue in order
@@ -550,61 +680,101 @@ class Worker:
         if tenure is not self._tenure:  # lost meanwhile, and with it what was claimed
             return
         reserved, self._reserved = self._reserved, 0
+        told = self._asked  # after the claim: it may have missed what somebody has told of
         self._record(tenure, turn)
-        claimed = turn.claimed
-        if claimed:
-            self._begin(tenure, turn)
-        self._unreserve(max(0, reserved - len(claimed)))
+        taken = self._take(tenure, turn)
+        self._unreserve(max(0, reserved - len(taken)))
         if turn.alone:
-            if claimed:
-                self._pause, self._next_wait_at = _PAUSE, 0.0
+            if taken:
+                self._patience, self._pause, self._next_wait_at = _PATIENCE, _PAUSE, 0.0
             else:
                 self._wants_alone = False
-        elif turn.wants and len(claimed) < turn.most:
-            found: dict[str, int] = {}
-            for job in claimed:
-                found[job.queue] = found.get(job.queue, 0) + 1
-            self._quiet.update(
-                queue for queue, room in turn.wants.items() if found.get(queue, 0) < min(room, turn.most)
-            )
         elif turn.wants:
-            self._asked = True  # there may be more
+            self._note_places(turn, told=told)
+        if turn.found and len(self._queues) > 1:
+            self._next_first(turn)
+        if turn.sought is not None:
+            pause = max(POLL, _SHARE * turn.sought)
+            self._ask_queues_at = asyncio.get_running_loop().time() + pause
         if new := [queue for queue in turn.queues if queue not in self._queues]:
             self._queues = (*self._queues, *new)
             self._asked = True
         elif turn.idle is not None:
             self._judge(turn.idle, alone=turn.alone)
-        elif self._polling is None or self._polling.when() <= asyncio.get_running_loop().time():
-            self._poll(POLL)
+        elif self._polling is None:
+            self._poll(min(POLL, max(_SOON, self._next_due_at - asyncio.get_running_loop().time())))
         if turn.released or (self._until_idle and not self._running and turn.idle is None):
             self._asked = True
         if self._asked:
-            tenure.turns.flush()
+            tenure.turns.flush()  # before these begin: the store works while they run
+            if len(taken) >= _TOGETHER and tenure.store.by_server:
+                REAL.clock.sleep(_HANDOVER)
+        start = self._runner.start
+        for active in taken:
+            start(active)
+        if self._cancelled:
+            self._cancel(taken)
         if self._draining:
             self._check()
+
+    def _note_places(self, turn: TurnBatch, *, told: bool) -> None:
+        """
+        How far each queue was looked through: the next claim goes on from there, past what was claimed before and cannot
+        be removed yet. It looks from the start where fewer came than were wanted, and again and again: that is where jobs
+        of a higher priority are, and those that came back.
+        """
+        places = self._places
+        if not turn.after:
+            pause = min(POLL, max(_AGAIN, _SHARE * turn.took))  # a long look must not be all that is done
+            self._look_again_at = asyncio.get_running_loop().time() + pause
+        if len(turn.claimed) >= turn.most:
+            self._asked = True  # there may be more
+            places.update((queue, (job.priority, job.id)) for queue, job in turn.last.items())
+            return
+        for queue, room in turn.wants.items():
+            if turn.found.get(queue, 0) >= min(room, turn.most):
+                last = turn.last[queue]
+                places[queue] = last.priority, last.id
+            elif queue in turn.after:
+                places.pop(queue, None)
+                self._asked = True
+            elif not told:
+                self._quiet.add(queue)
+
+    def _next_first(self, turn: TurnBatch) -> None:
+        """After the queue that gave jobs first comes the next one: a turn without jobs is nobody's turn."""
+        gave = next((queue for queue in turn.wants if queue in turn.found), None)
+        if gave is not None:
+            self._first = self._queues.index(gave) + 1
 
     def _unreserve(self, count: int) -> None:
         for _ in range(count):
             self._slots.give()
         self._seat()
 
-    def _begin(self, tenure: Tenure, turn: TurnBatch) -> None:
-        """Start what was claimed."""
+    def _take(self, tenure: Tenure, turn: TurnBatch) -> list[ActiveJob]:
+        """What was claimed, with a slot for each."""
         came = self._clock.monotonic()
-        start, jobs, counts = self._runner.start, tenure.jobs, self._by_queue
+        take, jobs, running, counts = self._runner.take, tenure.jobs, self._running, self._by_queue
         heard = telling.loud()
-        for number, job in enumerate(turn.claimed):
-            if number >= turn.most:  # the answer to an earlier claim was lost, and its slots were given back
-                self._take_anyway()
+        taken: list[ActiveJob] = []
+        for job in turn.claimed:
             if heard:
                 telling.claimed(job, self._kinds[job.kind].policy.max_attempts, tenure.lease.owner)
-            active = start(job, came)
+            active = take(job, came)
             active.tenure = tenure
             jobs[job.id] = active
-            self._running.add(active)
-            counts[job.queue] = counts.get(job.queue, 0) + 1
-            if turn.alone:
-                self._alone, self._wants_alone = active, False
+            taken.append(active)
+        running.update(taken)
+        for queue, count in turn.found.items():
+            counts[queue] = counts.get(queue, 0) + count
+        for _ in range(
+            len(taken) - turn.most
+        ):  # the answer to an earlier claim was lost, and its slots were given back
+            self._take_anyway()
+        if turn.alone and taken:
+            self._alone, self._wants_alone = taken[-1], False
+        return taken
 
     def _take_anyway(self) -> None:
         try:
@@ -616,31 +786,45 @@ class Worker:
         """Ends are on record: count them and tell them."""
         if not turn.ends:
             return
-        counts, jobs, late = self._counts, tenure.jobs, turn.lost
+        counts, jobs = self._counts, tenure.jobs
         heard, failures = telling.loud(), telling.heard()
+        late, cancelled = frozenset(turn.lost), frozenset(turn.cancelled)
+        succeeded = 0
         for active, end in zip(turn.active, turn.ends, strict=True):
             jobs.pop(end.id, None)
-            if late and end.id in late:
+            if end.state == "succeeded" and not late and not heard:
+                succeeded += 1
+                continue
+            if end.id in late:
                 counts["lost"] += 1
                 continue
-            state = "cancelled" if end.id in turn.cancelled else end.state
+            state = "cancelled" if end.id in cancelled else end.state
             counts[_COUNTED.get(end.outcome, _COUNTED_STATES[state])] += 1
             if heard or (failures and state != "succeeded"):
                 telling.ended(active, end, state)
+        counts["succeeded"] += succeeded
 
     def _judge(self, idle: Idle, *, alone: bool) -> None:
         """Nothing could be claimed: how long to wait, and for what."""
         self._later = idle
+        due, again, self._again = idle.due and not self._running, self._again, False
+        self._next_due_at = asyncio.get_running_loop().time() + (0.0 if due else _until_due(idle))
         if not self._until_idle:
-            if idle.due and not self._running and not alone:
-                self._wants_alone = self._asked = True  # it may be one that must run alone
+            if due and idle.alone and not alone:
+                self._wants_alone = self._asked = True
+            elif due and not again:
+                self._again = True
+                self._ask()  # it came after the claim
             else:
-                self._poll(_SOON if idle.due and alone else min(POLL, _until_due(idle)))
+                self._poll(_SOON if due else min(POLL, _until_due(idle)))
             return
         if self._running or self._asked:
             return
-        if idle.due and not alone and not idle.processing:
-            self._wants_alone = self._asked = True  # it may be one that must run alone
+        if idle.alone and not alone and not idle.processing:
+            self._wants_alone = self._asked = True
+        elif idle.due and self._due_later and not idle.processing:
+            # It came due while one looked; where time only moves when nothing else happens, it has to move for that.
+            self._timers.add(self._clock.monotonic() + _SOON, None)
         elif idle.due or idle.processing:
             self._poll(_SOON)
         elif idle.later and self._due_later:
@@ -746,6 +930,12 @@ def _shared(job: Any) -> list[Any]:
     guard = job.guard
     parts = () if guard is None else (guard.breaker, guard.limit, guard.retry_budget)
     return [part for part in parts if part is not None and getattr(part, "shared", False)]
+
+
+async def _surely(do: Callable[[], None]) -> None:
+    """Do it in a thread, whoever cancels this meanwhile: it is the end of the worker anyway."""
+    with suppress(asyncio.CancelledError):
+        await in_thread(do)
 
 
 def _unless_closed(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

@@ -36,6 +36,9 @@ def _harmless(record: logging.LogRecord) -> bool:
     """
     from outlast.kernel.redact import harmless
 
+    where = record.__dict__.get("traceback")
+    if isinstance(where, str) and not record.exc_info:
+        record.exc_text = harmless(where.rstrip(), lines=True)  # every formatter puts it below the sentence
     if isinstance(record.args, tuple):
         record.args = tuple(harmless(value) if isinstance(value, str) else value for value in record.args)
     return True

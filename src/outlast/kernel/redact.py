@@ -65,7 +65,7 @@ def sanitise(text: str, limit: int = LIMIT) -> str:
     if not text.isprintable():
         # Before secrets are looked for: what cannot be seen must not hide them. After known ones: they may hold
         # anything.
-        text = harmless(_UNSEEN.sub("", _BREAKS.sub(" ", _SEQUENCES.sub("", _mask_known(text)))))
+        text = harmless(_UNSEEN.sub("", _BREAKS.sub(" ", _SEQUENCES.sub("", mask_known(text)))))
     line = " ".join(mask(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -168,8 +168,12 @@ def _units(character: str) -> tuple[int, ...]:
 
 def mask(text: str) -> str:
     """The text without secrets, otherwise unchanged."""
+    return mask_likely(mask_known(text))
+
+
+def mask_likely(text: str) -> str:
+    """Without what looks like a secret, whatever this process knows: the same for the same text, everywhere."""
     for step in (
-        _mask_known,
         _mask_private_keys,
         _mask_urls,
         _mask_parameters,
@@ -240,12 +244,13 @@ def _cut(text: str) -> str:
     if len(text) <= _READ:
         return text
     # What is cut may be the end of a secret: known ones are removed first, and the last word goes with the rest.
-    head = _mask_known(text[: _READ + _longest])[:_READ]
+    head = mask_known(text[: _READ + _longest])[:_READ]
     kept = head[:-512] + head[-512:].rpartition(" ")[0]
     return f"{kept} {MASK}"
 
 
-def _mask_known(text: str) -> str:
+def mask_known(text: str) -> str:
+    """The text without the secrets that this process knows."""
     for name, seen in tuple(_variables.items()):
         value = os.environ.get(name, "")
         if value != seen:
@@ -265,12 +270,15 @@ _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----")
 
 
 def _mask_private_keys(text: str) -> str:
-    begin = _KEY_BEGINS.search(text)
-    if begin is None:
-        return text
-    end = _KEY_ENDS.search(text, begin.end())
-    rest = "" if end is None else _mask_private_keys(text[end.end() :])
-    return text[: begin.start()] + MASK + rest
+    out: list[str] = []
+    done = 0
+    while (begin := _KEY_BEGINS.search(text, done)) is not None:
+        out += [text[done : begin.start()], MASK]
+        end = _KEY_ENDS.search(text, begin.end())
+        if end is None:
+            return "".join(out)
+        done = end.end()
+    return "".join(out) + text[done:]
 
 
 _URL = re.compile(r"://(\S{1,2048}+)")
@@ -324,6 +332,9 @@ _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET = frozenset(
     "password passwords passwd passphrase passphrases passcode pwd secret secrets token credential credentials jwt sid sessionid apikey "
     "cookie authorization bearer "
+    # one word that is two
+    "dbpass userpass adminpass rootpass mypass mysqlpass pgpass sqlpass smtppass mailpass ftppass sshpass ldappass httppass proxypass redispass "
+    "keypass storepass loginpass authpass "
     # as others say it
     "passwort passwoerter kennwort contrasena motdepasse senha wachtwoord losenord heslo salasana adgangskode passord jelszo sifre otp totp".split()
 )
@@ -348,7 +359,7 @@ _ENDINGS = (
 # (`primary_key`).
 _HARMLESS_LAST = frozenset(
     "error errors exception warning name names count limit length size type url uri path file expired expires expiry missing invalid "
-    "required policy field hint tokens budget class".split()
+    "required policy field hint tokens budget class endpoint endpoints issuer provider ttl lifetime".split()
 )
 _HARMLESS_KEYS = frozenset(
     "primary foreign partition sort item run unique public idempotency group cache routing row duplicate composite user object index".split()
@@ -375,6 +386,143 @@ def _telling(word: str) -> bool:
         harmless_key = last in {"key", "keys"} and not alone and parts[-2] in _HARMLESS_KEYS
         return not harmless_key and not (last == "pass" and alone)
     return last.endswith(_ENDINGS)
+
+
+def is_secret_name(word: str) -> bool:
+    """
+    Whether a setting of this name is a secret, whatever its value: ``api_key``, not ``primary_key``, nor ``key``, which
+    may be one.
+    """
+    return _telling(word) and word.lower() not in _DOUBTFUL
+
+
+def looks_like_secret(name: str, value: str) -> bool:
+    """
+    Whether a setting holds a secret itself: by its name, unless that is a doubtful one, or by the shape of its value.
+
+    >>> looks_like_secret("password", "hunter2"), looks_like_secret("key", "movie_id2"), looks_like_secret("key", "xT4-9dQ2pLm0")
+    (True, False, True)
+    >>> looks_like_secret("", "postgresql://ann:hunter2@db/shop")
+    True
+    """
+    last = name.lower() if name.lower() in _DOUBTFUL else _PARTS.findall(name)[-1:] == ["tokens"] and "tokens"
+    if last and (_is_odd(value) if last == "pass" else len(value) >= 12 and _random(value)):
+        return True
+    if name and _telling(name) and name.lower() not in _DOUBTFUL:
+        return bool(value)
+    return holds_secret(value)
+
+
+def _is_odd(value: str) -> bool:
+    return len(value) >= 6 and " " not in value and _looks_secret(value)
+
+
+def is_query_key(value: str) -> bool:
+    """
+    Whether the value of a parameter ``key`` of an address is a key for a service: there it is rarely anything else.
+
+    >>> is_query_key("a1b2c3d4e5f6"), is_query_key("movie_id"), is_query_key("2026-11-16")
+    (True, False, False)
+    """
+    return (len(value) >= 8 and _random(value)) or (len(value) >= 12 and _looks_secret(value))
+
+
+UNKNOWN = "\0"  # in a text, stands for what is filled in later
+_SHORTEST = 8  # characters of a text that has a secret in it
+_ASSIGNED = re.compile(
+    r"(?<![\w.\-])([\w.\-]{1,200}+)=[\"']?(?![\s&;,\"'<>(){}\[\]$:?*=\0]|%[(sd])([^\s&;,\"'\0]{1,2048}+)"
+)
+# A value in quotes, as JSON and programs have it; or a whole line that is a name and its value; or an option and its value.
+_QUOTED = re.compile(
+    r"(?<![\w.\-])([\w.\-]{1,200}+)[\"'\\]{0,3}+\s{0,4}+(?:=>|[=:])\s{0,4}+\\?+"
+    r"(?:\"(?![\s$%:{<*?])([^\"\0\n]{1,2048}+)[\"\0]|'(?![\s$%:{<*?])([^'\0\n]{1,2048}+)['\0])"
+)
+_LINE = re.compile(
+    r"^[ \t]{0,40}+(?:export[ ]{1,4}+)?+([\w.\-]{1,200}+)[ \t]{0,4}+[:=][ \t]{1,4}+"
+    r"(?:(?:bearer|basic|token|apikey)[ ]{1,4}+)?+(?![\s$%:{<*?\"'(\[|>&\0]|%[(sd])([^\s\0]{1,2048}+)[ \t]{0,40}+$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_GIVEN_OPTION = re.compile(r"(?<!\S)--([\w\-]{1,80}+)(?:=|[ ]{1,4}+)([^\s\-$%{<\0][^\s\0]{0,2048}+)")
+_SCHEME = re.compile(r"\s*+(?:bearer|basic|token|apikey)\s++([^\s\0]{4,2048}+)\s*+", re.IGNORECASE)
+_QUERY_KEY = re.compile(r"[?&]key=([^&#\s\"'\0]{1,2048}+)")
+_VALUES = frozenset("true false none null yes no string str text integer int number optional hidden redacted".split())
+
+
+def holds_secret(text: str) -> bool:
+    r"""
+    Whether a text surely has a secret in it, whatever it is called: a password in an address, a value that is given to
+    a telling name, the shape of a key. `UNKNOWN` in it is no secret. A sentence may have one that this does not see.
+
+    >>> holds_secret("host=db password=hunter2"), holds_secret("https://x.example/?access_token=hunter2")
+    (True, True)
+    >>> holds_secret('{"password": "hunter2"}'), holds_secret("password: hunter2"), holds_secret("psql --password hunter2")
+    (True, True, True)
+    >>> holds_secret("host=db password=\0"), holds_secret("postgresql://ann:\0@db/shop"), holds_secret("set token=EXCLUDED.token")
+    (False, False, False)
+    """
+    if len(text) < _SHORTEST:
+        return False
+    if "://" in text and any(map(_has_login, _URL.finditer(text))):
+        return True
+    if _SHAPES.search(text) is not None or _KEY_BEGINS.search(text) is not None:
+        return True
+    if "=" in text and any(_is_given(*found.groups()) for found in _ASSIGNED.finditer(text)):
+        return True
+    if ("=" in text or ":" in text) and (
+        _is_quoted(text) or any(_is_given(*one.groups()) for one in _LINE.finditer(text))
+    ):
+        return True
+    if "--" in text and any(
+        _is_given(one[1], one[2]) and _looks_secret(one[2]) for one in _GIVEN_OPTION.finditer(text)
+    ):
+        return True
+    if "key=" in text and any(is_query_key(found[1]) for found in _QUERY_KEY.finditer(text)):
+        return True
+    scheme = _SCHEME.fullmatch(text)
+    return scheme is not None and _looks_secret(scheme[1])
+
+
+def _is_quoted(text: str) -> bool:
+    if "'" not in text and '"' not in text:
+        return False
+    return any(_is_given(one[1], one[2] or one[3]) for one in _QUOTED.finditer(text))
+
+
+def _has_login(found: re.Match[str]) -> bool:
+    authority = re.split(r"[/?#]", found[1], maxsplit=1)[0]
+    if "@" not in authority:
+        return UNKNOWN not in found[1] and _masked_url(found) != found[0]
+    user, _, password = authority.rpartition("@")[0].partition(":")
+    return bool((password or user).strip(UNKNOWN))
+
+
+def _is_given(name: str, value: str) -> bool:
+    """Whether this value of this name is a secret: not if it is the name of one, or a word."""
+    if name.lower() in _DOUBTFUL:
+        return len(value) >= 12 and _random(value)
+    word = value.lower().strip(".,;!")
+    ordinary = (
+        not word.strip("*")
+        or word in _ORDINARY
+        or word in _VALUES
+        or word in _SCHEMES
+        or _CALL.match(value) is not None
+    )
+    return _telling(name) and not ordinary and not _telling(value)
+
+
+def has_literal(name: str, text: str) -> bool:
+    r"""
+    Whether a secret of this name is written out in part, beside what is filled in later (`UNKNOWN`).
+
+    >>> has_literal("password", "hunter\0"), has_literal("password", "\0"), has_literal("Authorization", "Bearer \0")
+    (True, False, False)
+    """
+    words = [word.strip(":,;") for word in text.replace(UNKNOWN, " ").split()]
+    words = [word for word in words if any(map(str.isalnum, word)) and word.lower() not in _SCHEMES]
+    if not _LINES.isdisjoint(part.lower() for part in _PARTS.findall(name)):  # they have words of their own
+        return any(_looks_secret(word) and "=" not in word for word in words)
+    return bool(words)
 
 
 def _mask_parameters(text: str) -> str:
@@ -514,6 +662,9 @@ _SHAPES = re.compile(
     r"(?<![A-Za-z0-9])(?:"
     r"(?:sk|pk|rk)[-_][\w\-]{14,}+|gh[pousr]_\w{16,}+|github_pat_\w{16,}+|glpat-[\w\-]{16,}+|xox[abeoprs]-[\w\-]{10,}+|hf_\w{16,}+|"
     r"npm_\w{16,}+|do[opr]_v1_\w{16,}+|shp(?:at|ca|pa|ss)_\w{16,}+|pypi-[\w\-]{16,}+|dckr_[a-z]{3}_[\w\-]{16,}+|SG\.[\w\-]{10,}+\.[\w\-]{10,}+|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}+|"
+    # An address whose path is the right to send
+    r"hooks\.slack\.com/(?:services|workflows|triggers)/[\w/\-]{8,}+|discord(?:app)?\.com/api/webhooks/\d{1,30}+/[\w\-]{8,}+|"
+    r"[\w\-]{1,60}+\.webhook\.office\.com/[\w/@.\-]{8,}+|api\.telegram\.org/bot\d{1,20}+:[\w\-]{8,}+|"
     r"AIza[\w\-]{20,}+|ya29\.[\w\-]{10,}+|eyJ[\w\-]{5,}+\.[\w\-]{5,}+(?:\.[\w\-]*+)?+)"
 )
 _LONG = re.compile(r"(?<![A-Za-z0-9+/=_\-])[A-Za-z0-9+/=_\-]{32,}+")

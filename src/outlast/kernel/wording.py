@@ -15,6 +15,43 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def ended(text: str) -> str:
+    """
+    A text as the end of a sentence.
+
+    >>> ended("no such module"), ended("It is gone."), ended("Did you mean 'x'?")
+    ('no such module.', 'It is gone.', "Did you mean 'x'?")
+    """
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def process_of(owner: str) -> str:
+    """
+    The owner of a lease: the name that a process has wherever a person reads of it. A lease that was given back has
+    none.
+
+    >>> process_of("vm/4026531836:17620:5201017:1"), process_of("")
+    ('vm, process 17620', 'one that has ended')
+    """
+    if not owner:
+        return "one that has ended"
+    host, _, rest = owner.partition(":")
+    pid = rest.partition(":")[0]
+    return f"{host.partition('/')[0]}, process {pid}" if pid else owner
+
+
+def window(seconds: float) -> str:
+    """
+    A stretch of time that somebody asked for, as people ask for it: in hours up to two days, and in days if they are whole.
+
+    >>> [window(s) for s in (86_400, 7_200, 604_800, 172_800, 90_000, 5_400)]
+    ['24 h', '2 h', '7 d', '48 h', '25 h', '1 h 30 min']
+    """
+    if not seconds % 86_400 and seconds > 2 * 86_400:
+        return f"{seconds / 86_400:,.0f} d"
+    return f"{seconds / 3600:,.0f} h" if seconds and not seconds % 3600 else duration(seconds)
+
+
 def duration(seconds: float) -> str:
     """
     Time for a person's eye.

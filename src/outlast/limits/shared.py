@@ -24,6 +24,7 @@ from outlast.limits import Limit, Rate, _Bucket, _of, _ring
 from outlast.limits.stretches import QUANTUM, Ask, Offset, Stretches, Wish, exchange
 from outlast.limits.throttle import GATE_ALWAYS, GATE_FROM, LONGEST_GATE
 from outlast.observe import emit, listening
+from outlast.sharing.named import apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,14 +96,14 @@ class SharedLimit(Limit):
         where = {
             "shared": f"shared by {many}",
             "alone": "alone, without its store",
-            "virtual": "alone, in virtual time",
+            "virtual": "alone, in a test",
         }
         return f"{super().__repr__()[:-1]}, {where[self._mode]}>"
 
     # -- under the lock: what callers do ------------------------------------------------------------------------------------------
 
     def _hold(self, cost: Mapping[str, float] | None, now: float) -> float:
-        virtual = here.get().clock.virtual
+        virtual = here.get().clock.virtual or apart.get()  # in a test, where nothing is shared
         if virtual is not (self._mode == "virtual"):
             self._enter("virtual" if virtual else "shared", now)
         hold = super()._hold(cost, now)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from outlast.kernel.clock import here
+from outlast.kernel.wording import counted, process_of
 from outlast.observe import for_an_item
 
 if TYPE_CHECKING:
@@ -67,12 +68,13 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class StepEvent(Event):
-    """Something that happened to a protected call, stage, step or job."""
+    """Something that happened to a protected call, stage, step or job. `job_id` and `job_kind` are of the job around it."""
 
     _derived: ClassVar[tuple[str, ...]] = ("retries_used",)
 
     step_id: str
     job_id: str | None = None
+    job_kind: str | None = None
     item_id: str | None = None
     attempt: int
     max_attempts: int
@@ -81,6 +83,11 @@ class StepEvent(Event):
     def retries_used(self) -> int:
         """Executions after the first."""
         return max(0, self.attempt - 1)
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        said = super().sentence()
+        return said if self.job_id is None else f"job {self.job_id} ({self.job_kind}): {said}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,13 +227,15 @@ class CallRejected(Event):
 
     step_id: str | None = None
     job_id: str | None = None
+    job_kind: str | None = None
     item_id: str | None = None
     by: str
     which: str
 
     def sentence(self) -> str:
         """The event for a person's eye."""
-        return f"{self.step_id or 'a call'}: turned away by the {self.by} {self.which}, nothing was called"
+        job = "" if self.job_id is None else f"job {self.job_id} ({self.job_kind}): "
+        return f"{job}{self.step_id or 'a call'}: turned away by the {self.by} {self.which}, nothing was called"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -523,10 +532,28 @@ class JobClaimed(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArtifactKept(JobEvent):
+    """
+    The code of a job has kept something for people, such as the raw answer of a model: `artifact` is its name, `size`
+    its bytes. What it says is the user's data, and no part of this.
+    """
+
+    level: ClassVar[str] = "debug"
+
+    artifact: str
+    size: int
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self._which()}: attempt {self.attempt} has kept {self.artifact!r}, {self.size:,} bytes"
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobRequeued(JobEvent):
     """
     An attempt of a job has ended, and another one is due after `delay` seconds. `outcome` is how it ended: ``failed``,
-    ``timeout``, ``crashed``, ``released`` (given back, nothing was charged) or ``snoozed``. `error` is sanitised.
+    ``timeout``, ``crashed``, ``released`` (given back, nothing was charged) or ``snoozed``. `error` and `traceback` are
+    sanitised; the traceback is also that of the log record.
     """
 
     level: ClassVar[str] = "warning"
@@ -538,6 +565,7 @@ class JobRequeued(JobEvent):
     duration: float
     delay: float
     next_run_at: datetime
+    traceback: str | None = None
 
     def __post_init__(self) -> None:
         if self.outcome in {"released", "snoozed"}:
@@ -571,6 +599,7 @@ class JobSucceeded(JobEvent):
 class JobFailed(JobEvent):
     """
     A job failed for good, or an operator has cancelled it while it ran; `reason` says why there is no further attempt.
+    `error` and `traceback` are sanitised; the traceback is also that of the log record.
     """
 
     level: ClassVar[str] = "error"
@@ -580,6 +609,7 @@ class JobFailed(JobEvent):
     error_class: str
     duration: float
     reason: str | None
+    traceback: str | None = None
 
     def __post_init__(self) -> None:
         if self.reason == "cancelled":
@@ -591,6 +621,70 @@ class JobFailed(JobEvent):
             return f"{self._which()} was cancelled"
         what = f"{self.error_type} ({self.error_class}): {self.error}"
         return f"{self._which()} failed after attempt {self.attempt} of {self.max_attempts} with {what}; {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleEvent(Event):
+    """Something that happened to the schedule of a `kind` of durable jobs."""
+
+    kind: str
+    queue: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobScheduled(ScheduleEvent):
+    """A job was enqueued because its schedule was due at `tick_at`."""
+
+    level: ClassVar[str] = "debug"
+
+    job_id: str
+    tick_at: datetime
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        return f"{self.kind}: job {self.job_id} enqueued for {self.tick_at.isoformat()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TicksMissed(ScheduleEvent):
+    """
+    Ticks of a schedule, from the first to the last, have no job of their own. The job `job_id` stands for all of them;
+    None: they were skipped. If `job_waits`, it was enqueued before and has not begun.
+    """
+
+    level: ClassVar[str] = "warning"
+
+    first_at: datetime
+    last_at: datetime
+    job_id: str | None
+    job_waits: bool
+
+    def __post_init__(self) -> None:
+        if self.job_waits:
+            self._told_at("info")
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        first, last = self.first_at.isoformat(), self.last_at.isoformat()
+        which = f"the tick of {last}" if first == last else f"the ticks from {first} to {last}"
+        if self.job_id is None:
+            return f"{self.kind}: skipped {which}: it came too late for them"
+        waits = ", which has not begun" if self.job_waits else ""
+        return f"{self.kind}: one job for {which}: {self.job_id}{waits}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleChanged(ScheduleEvent):
+    """A schedule was put on record, or another one in the place of the one `before`; it counts from now on."""
+
+    expression: str
+    timezone: str
+    before: str | None
+
+    def sentence(self) -> str:
+        """The event for a person's eye."""
+        was = "" if self.before is None else f", no longer {self.before}"
+        return f"{self.kind}: due at {self.expression} ({self.timezone}) from now on{was}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -610,8 +704,10 @@ class WorkerLost(Event):
 
     def sentence(self) -> str:
         """The event for a person's eye."""
-        failed = f", {self.failed:,} of them have failed for good" if self.failed else ""
-        return f"worker {self.worker} is gone: {self.jobs:,} of its jobs were taken from it{failed}"
+        verb = "has" if self.failed == 1 else "have"
+        failed = f"; {self.failed:,} of them {verb} failed for good" if self.failed else ""
+        taken = counted(self.jobs, "job was", "jobs were")
+        return f"the worker {process_of(self.worker)} is gone: {taken} taken from it{failed}"
 
 
 # Those above from which no other is made, in the order in which they stand there.

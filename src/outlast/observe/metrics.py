@@ -15,15 +15,18 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from outlast.observe import events as told
 from outlast.observe import subscribe, watch
+from outlast.observe.figures import QueueBacklog, figures_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
     from outlast.observe import Hook
     from outlast.observe.events import Event
+    from outlast.observe.figures import Backlog, JobTally
 
 MOST: Final = 1000  # values of one label of one metric
 OTHER: Final = "other"
+WINDOW: Final = 3600.0  # seconds before now: of the jobs that ended in them, figures are told
 STATES: Final = ("closed", "half_open", "open")
 
 
@@ -145,6 +148,95 @@ JOB_SECONDS = Metric(
     ("kind",),
     "Seconds from the enqueueing of jobs to their success, added up; divided by the jobs that succeeded it is the mean time to success.",
 )
+JOBS_ENDED = Metric(
+    "outlast_jobs_ended",
+    ("app", "kind", "queue", "status"),
+    "Jobs on record that have ended within the last hour, by how: succeeded, failed or cancelled. The store is asked when the metric is read, at most every five seconds; so for the next six.",
+    "gauge",
+    asked=True,
+)
+JOB_RETRY_RATE = Metric(
+    "outlast_job_retry_rate",
+    ("app", "kind", "queue"),
+    "Of the jobs that ended (succeeded or failed) within the last hour, the share that took more than one attempt.",
+    "gauge",
+    asked=True,
+)
+JOB_FAILURE_RATE = Metric(
+    "outlast_job_failure_rate",
+    ("app", "kind", "queue"),
+    "Of the jobs that ended within the last hour, the share that failed for good.",
+    "gauge",
+    asked=True,
+)
+JOB_MEAN_SUCCESS = Metric(
+    "outlast_job_success_seconds_mean",
+    ("app", "kind", "queue"),
+    "Seconds from enqueueing to success, on average of the jobs that succeeded within the last hour.",
+    "gauge",
+    asked=True,
+)
+JOB_SCHEMA_SHARE = Metric(
+    "outlast_job_schema_failure_share",
+    ("app", "kind", "queue"),
+    "Of the jobs that failed for good within the last hour, the share whose last error was one of their schema or their JSON.",
+    "gauge",
+    asked=True,
+)
+JOB_ARTIFACTS = Metric(
+    "outlast_job_artifacts",
+    ("app", "kind", "queue"),
+    "What the code of jobs has kept within the last hour, such as raw output, whatever became of them.",
+    "gauge",
+    asked=True,
+)
+JOB_AMPLIFICATION = Metric(
+    "outlast_job_retry_amplification",
+    ("app", "kind", "queue"),
+    "Attempts for each job that ended within the last hour.",
+    "gauge",
+    asked=True,
+)
+JOBS_QUEUED = Metric(
+    "outlast_jobs_queued",
+    ("app", "queue"),
+    "Jobs on record that may start now, as `outlast jobs stats` counts them. The store is asked when the metric is read, at most every five seconds; so for the next five.",
+    "gauge",
+    asked=True,
+)
+JOBS_SCHEDULED = Metric(
+    "outlast_jobs_scheduled", ("app", "queue"), "Jobs on record that are due later.", "gauge", asked=True
+)
+JOBS_PROCESSING = Metric(
+    "outlast_jobs_processing", ("app", "queue"), "Jobs on record that workers have now.", "gauge", asked=True
+)
+OLDEST_WAIT = Metric(
+    "outlast_jobs_oldest_wait_seconds",
+    ("app", "queue"),
+    "For how long the oldest of the jobs that may start has been due; 0 if there is none.",
+    "gauge",
+    asked=True,
+)
+QUEUE_PAUSED = Metric(
+    "outlast_queue_paused", ("app", "queue"), "1 for a queue that is paused, 0 for others.", "gauge", asked=True
+)
+WORKERS = Metric(
+    "outlast_workers_alive",
+    ("app",),
+    "Workers on record whose lease has not run out, of every process and host.",
+    "gauge",
+    asked=True,
+)
+ARTIFACTS = Metric(
+    "outlast_artifacts_total",
+    ("kind",),
+    "Artifacts that the code of jobs has kept, such as raw answers of models.",
+)
+SCHEDULES = Metric(
+    "outlast_schedules_total",
+    ("kind", "status"),
+    "What schedules of jobs have done: job_scheduled (a job for its tick), ticks_missed (ticks without a job of their own) and schedule_changed.",
+)
 WORKERS_LOST = Metric(
     "outlast_workers_lost_total",
     ("app",),
@@ -161,22 +253,24 @@ _REACHED: dict[type[Event], str] = {
 }
 
 
-class Letters(Protocol):
-    """Where dead letters are; equal to another one that has the same."""
+class Place(Protocol):
+    """Where dead letters and jobs are; equal to another one that has the same."""
 
     @property
     def app(self) -> str: ...
     def open_letters(self) -> Mapping[str, int] | None: ...
+    def job_tallies(self, window: float) -> Iterable[JobTally] | None: ...
+    def backlog(self) -> Backlog | None: ...
 
 
-_letters: WeakSet[Letters] = WeakSet()
+_places: WeakSet[Place] = WeakSet()
 _changing = Lock()
 
 
-def count_letters_of(place: Letters) -> None:
-    """Count open dead letters here, too, whenever somebody reads the metric, as long as the place is in use."""
+def count_at(place: Place) -> None:
+    """Count open dead letters, jobs and workers here, too, whenever somebody reads the metrics, as long as the place is in use."""
     with _changing:
-        _letters.add(place)
+        _places.add(place)
 
 
 class Sample(NamedTuple):
@@ -193,7 +287,8 @@ class Samples:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], dict[str, str]] = {}
         self._lock = Lock()
-        self._pipelines: WeakKeyDictionary[Letters, dict[str, None]] = WeakKeyDictionary()
+        self._pipelines: WeakKeyDictionary[Place, dict[str, None]] = WeakKeyDictionary()
+        self._queues: WeakKeyDictionary[Place, dict[str, None]] = WeakKeyDictionary()
 
     def of(self, event: Event) -> Iterator[Sample]:
         """What this event adds."""
@@ -243,6 +338,10 @@ class Samples:
             case told.JobRequeued():
                 put_off = event.outcome in {"released", "snoozed"}
                 yield self._one(JOBS, event.kind, event.outcome if put_off else "requeued")
+            case told.ArtifactKept():
+                yield self._one(ARTIFACTS, event.kind)
+            case told.ScheduleEvent():
+                yield self._one(SCHEDULES, event.kind, event.name)
             case told.WorkerLost():
                 yield self._one(WORKERS_LOST, event.app)
             case told.RunFinished():
@@ -263,12 +362,64 @@ class Samples:
         return states if states[0].labels["breaker"] != OTHER else []  # many breakers together are in no state
 
     def asked(self) -> Iterator[Sample]:
-        """
-        What is asked for now: open dead letters. One that had some keeps its 0; a store that cannot be asked says
-        nothing.
-        """
+        """What is asked for now; a store that cannot be asked says nothing."""
         with _changing:
-            places = list(_letters)
+            places = list(_places)
+        yield from self._open_letters(places)
+        yield from self._jobs(places)
+        yield from self._backlog(places)
+
+    def _jobs(self, places: Iterable[Place]) -> Iterator[Sample]:
+        """How the jobs did that have ended; kinds and queues beyond `MOST` together."""
+        found: dict[tuple[str, str, str], list[JobTally]] = {}
+        for place in places:
+            for tally in place.job_tallies(WINDOW) or ():
+                labels = self._one(JOB_RETRY_RATE, place.app, tally.kind, tally.queue).labels
+                found.setdefault((labels["app"], labels["kind"], labels["queue"]), []).append(tally)
+        for names, tallies in found.items():
+            (figures,) = figures_of(tallies, kinds=False, queues=False)
+            for status in ("succeeded", "failed", "cancelled"):
+                yield self._one(JOBS_ENDED, *names, status, value=getattr(figures, status))
+            for metric, value in (
+                (JOB_RETRY_RATE, figures.retry_rate),
+                (JOB_FAILURE_RATE, figures.failure_rate),
+                (JOB_MEAN_SUCCESS, figures.mean_time_to_success),
+                (JOB_SCHEMA_SHARE, figures.schema_failure_share),
+                (JOB_AMPLIFICATION, figures.retry_amplification),
+                (JOB_ARTIFACTS, figures.artifacts),
+            ):
+                if value is not None:  # a share of nothing is no number
+                    yield self._one(metric, *names, value=value)
+
+    def _backlog(self, places: Iterable[Place]) -> Iterator[Sample]:
+        """What waits and is processed, by queue, and who works. A queue that had jobs keeps its 0."""
+        found: dict[tuple[str, str], list[QueueBacklog]] = {}
+        workers: dict[str, int] = {}
+        for place in places:
+            backlog = place.backlog()
+            if backlog is None:
+                continue
+            app = self._one(WORKERS, place.app).labels["app"]
+            workers[app] = workers.get(app, 0) + backlog.workers
+            known = self._queues.setdefault(place, {})
+            now = {one.queue: one for one in backlog.queues}
+            for queue in dict.fromkeys((*known, *now)):
+                labels = self._one(JOBS_QUEUED, place.app, queue).labels
+                if labels["queue"] != OTHER:  # those that share a label are not remembered one by one
+                    known[queue] = None
+                found.setdefault((labels["app"], labels["queue"]), []).append(now.get(queue, QueueBacklog(queue)))
+        for app, alive in workers.items():
+            yield self._one(WORKERS, app, value=alive)
+        for names, some in found.items():
+            yield self._one(JOBS_QUEUED, *names, value=sum(one.queued for one in some))
+            yield self._one(JOBS_SCHEDULED, *names, value=sum(one.scheduled for one in some))
+            yield self._one(JOBS_PROCESSING, *names, value=sum(one.processing for one in some))
+            yield self._one(OLDEST_WAIT, *names, value=max(one.oldest_wait for one in some))
+            if names[1] != OTHER:  # many queues together are neither paused nor not
+                yield self._one(QUEUE_PAUSED, *names, value=int(any(one.paused for one in some)))
+
+    def _open_letters(self, places: Iterable[Place]) -> Iterator[Sample]:
+        """Open dead letters. A pipeline that had some keeps its 0."""
         found: dict[tuple[str, str], int] = {}
         for place in places:
             counts = place.open_letters()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from outlast.observe import Hook
     from outlast.observe.events import Event
-    from outlast.observe.metrics import Sample
+    from outlast.observe.metrics import Metric, Sample
 
 __all__ = ["install"]
 
@@ -106,12 +106,16 @@ def _counting(provider: MeterProvider | None) -> tuple[Hook, Callable[[], None]]
     }
     installed = [True]
 
-    def ask(_: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(sample.value, sample.labels) for sample in samples.asked()] if installed else []
+    def asking(metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def ask(_: CallbackOptions) -> Iterable[Observation]:
+            found = samples.asked() if installed else ()
+            return [Observation(sample.value, sample.labels) for sample in found if sample.metric is metric]
+
+        return ask
 
     for asked in METRICS:
         if asked.asked:
-            meter.create_observable_gauge(asked.name, callbacks=[ask], description=asked.about)
+            meter.create_observable_gauge(asked.name, callbacks=[asking(asked)], description=asked.about)
 
     def keep(found: Iterable[Sample]) -> None:
         for sample in found:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from outlast.observe.events import Event
     from outlast.observe.metrics import Metric, Sample
 
-__all__ = ["install"]
+__all__ = ["install", "serve"]
 
 
 def install(registry: CollectorRegistry | None = None) -> Callable[[], None]:
@@ -39,6 +39,23 @@ def install(registry: CollectorRegistry | None = None) -> Callable[[], None]:
     """
     target = prometheus_client.REGISTRY if registry is None else registry
     return install_once(("prometheus", target), lambda: _make(target))
+
+
+def serve(host: str, port: int) -> tuple[int, Callable[[], None]]:
+    """
+    Count in the client's own registry, and serve it at this address. The port, which is a free one for 0; and what ends
+    both. `OSError` if that cannot be had.
+    """
+    server, thread = prometheus_client.start_http_server(port, addr=host)
+    uninstall = install()
+
+    def end() -> None:
+        uninstall()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return server.server_port, end
 
 
 def _make(registry: CollectorRegistry) -> tuple[Hook, Callable[[], None]]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import queue
 import signal
+import socket
 import threading
 from collections import deque
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -32,6 +34,7 @@ T = TypeVar("T")
 
 _CROWDED = 1000  # results that a stream has ready and nobody has taken, before no more is read
 _HEARD = (signal.SIGINT, signal.SIGTERM)
+_LOOK = 0.5  # seconds between two looks whether a thread is over
 
 
 def blocking(run: Run) -> RunResult[Any]:
@@ -167,8 +170,43 @@ def in_loop() -> bool:
 
 
 def _here(run: Run) -> RunResult[Any]:
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as runner, _woken(runner.get_loop()):
         return to_its_end(runner.get_loop(), run.go(), lambda: run.wind_down_soon("interrupted"))
+
+
+@contextmanager
+def _woken(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """
+    Signals end a wait of this loop. Python calls a handler between two steps of its own code: for a signal that comes
+    right before the loop waits, that would be when something else happens, and perhaps never.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.set_wakeup_fd(-1)
+    if before != -1:  # somebody else listens, and its loop is woken
+        signal.set_wakeup_fd(before)
+        yield
+        return
+    read, write = socket.socketpair()
+    with read, write:
+        read.settimeout(0)
+        write.settimeout(0)
+        loop.add_reader(read, _drain, read)
+        signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            now = signal.set_wakeup_fd(-1)
+            if now not in {-1, write.fileno()}:  # somebody has begun to listen since
+                signal.set_wakeup_fd(now)
+            if not loop.is_closed():
+                loop.remove_reader(read)
+
+
+def _drain(read: socket.socket) -> None:
+    with suppress(OSError):
+        read.recv(4096)
 
 
 def to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], wind_down: Callable[[], None]) -> T:
@@ -219,7 +257,7 @@ def elsewhere(drive: Callable[[], T], wind_down: Callable[[], None]) -> T:
     interrupted: BaseException | None = None
     while not over.is_set():
         try:
-            over.wait()
+            over.wait(_LOOK)  # a signal that comes right before it does not end it
         except BaseException as interruption:  # noqa: BLE001 - not by a signal that we know of; the run winds down all the same
             interrupted = interrupted or interruption
             wind_down()
@@ -305,7 +343,7 @@ def _driven(stream: Stream[T]) -> Iterator[ItemResult[T]]:
     left = True
     signals = Signals(stream.wind_down, stream.waiting_here)
     try:
-        with asyncio.Runner() as runner, signals:
+        with asyncio.Runner() as runner, signals, _woken(runner.get_loop()):
             results: Any = stream.results()
             try:
                 while True:

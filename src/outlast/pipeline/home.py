@@ -9,15 +9,16 @@ import os
 import threading
 import weakref
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from outlast.deadletters import DeadLetters
 from outlast.errors import ConfigurationError, nearest
-from outlast.kernel.clock import here
+from outlast.kernel.clock import REAL, here
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
-from outlast.observe.metrics import count_letters_of
+from outlast.observe.metrics import count_at
 from outlast.sharing.contact import Unreachable
 from outlast.store import StoreError, open_store, retention
 from outlast.store.address import Address
@@ -26,12 +27,15 @@ from outlast.store.retention import DEFAULT_DAYS
 from outlast.work.leases import certainly_dead
 
 _PATIENCE = 2.0  # seconds that something shared waits for a busy or silent database
+_OFTEN = 5.0  # seconds between two looks at the jobs that have ended, and at those that wait,
+_RARER = 20.0  # or so many times what a look has taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import TypeVar
 
+    from outlast.observe.figures import Backlog, JobTally
     from outlast.sharing.contact import Change
     from outlast.store import Store
     from outlast.store.codec import Seal
@@ -68,29 +72,40 @@ class Home:
         self._store: tuple[str, Store] | None = None
         self._commons: HomeCommons | None = None
         self._opening = threading.Lock()
+        self._substitutes: list[Substitute] = []  # of tests that are under way, the newest last
+        self._tested = False  # whether there ever was one
         self.kinds: dict[str, Any] = {}  # jobs by their kind
         self._pipelines: weakref.WeakValueDictionary[str, Replayable] = weakref.WeakValueDictionary()
 
     @property
+    def present(self) -> Any:
+        """This home; in a test that has put a store in the place of its own, the home with that one, for good."""
+        return (self._substitute() or self) if self._tested else self
+
+    @property
     def store_url(self) -> str:
         """Where the store is."""
-        return self._url
+        other = self._substitute() if self._tested else None
+        return self._url if other is None else other.store_url
 
     @property
     def store_file(self) -> str | None:
         """The file of the store, if it is one of SQLite."""
-        return Address(self._address()).file
+        other = self._substitute() if self._tested else None
+        return Address(self._address() if other is None else other.store_url).file
 
     @property
     def store(self) -> Store:
         """The store, open."""
+        if self._tested and (other := self._substitute()) is not None:
+            return other.store
         with self._opening:
             address = self._address()
             if self._store is not None and self._store[0] == address:
                 return self._store[1]
             store = open_store(address, app=self.name)
             self._store = (address, store)
-        count_letters_of(self.commons)
+        count_at(self.commons)
         self._apply_retention(store, here.get().clock.now())
         return store
 
@@ -99,8 +114,28 @@ class Home:
         Where the store is, from whichever folder: a relative address is meant from the one where it is first used.
         """
         if self._settled is None:
-            self._settled = Address(self.store_url).settled
+            self._settled = Address(self._url).settled
         return self._settled
+
+    @contextmanager
+    def substituted(self, other: Substitute) -> Iterator[None]:
+        """
+        Use this store in the place of its own: in this context, and in whatever context knows of no other one, so that
+        a thread that was there before does not write to the real one.
+        """
+        self._tested = True
+        self._substitutes.append(other)
+        token = _substitutes.set((*_substitutes.get(), other))
+        try:
+            yield
+        finally:
+            self._substitutes.remove(other)
+            _substitutes.reset(token)
+
+    def _substitute(self) -> Substitute | None:
+        # One that is over stays that of the threads which were started in its test: they do not write to the real one.
+        mine = [other for other in _substitutes.get() if other.home is self]
+        return next(reversed(mine or self._substitutes), None)
 
     def tidy(self, store: Store, began: datetime) -> None:
         """
@@ -136,6 +171,7 @@ class Home:
             retention_days=self.retention_days,
             gone=certainly_dead,
             make_good=self._make_good,
+            fits=self._fits,
         )
 
     def add_pipeline(self, pipeline: Replayable) -> None:
@@ -145,6 +181,12 @@ class Home:
     def has_pipeline(self, name: str) -> bool:
         """Whether a pipeline of this name is known."""
         return name in self._pipelines
+
+    def _fits(self, kind: str, arguments: Mapping[str, Any], version: object) -> None:
+        """Raise if the job of this kind does not take these arguments. Those of an older version its `upgrade` knows."""
+        job = self.kinds.get(kind)
+        if job is not None and not (isinstance(version, int) and version < job.version and job.upgrade is not None):
+            job.arguments((), arguments)
 
     def _make_good(self, sink: object) -> None:
         from outlast.pipeline.replays import make_good
@@ -159,6 +201,41 @@ class Home:
                 "Import the module that makes it first."
             )
         return pipeline.replayed(ids, **how)
+
+
+class Substitute:
+    """
+    A home with another store in the place of its own, for a test. What was enqueued there keeps it, and knows its store
+    when the test is over.
+    """
+
+    def __init__(self, home: Home, store: Store, url: str) -> None:
+        self.home = home
+        self.store = store
+        self.store_url = url
+        self.name = home.name
+        self.codec = home.codec
+        self.kinds = home.kinds
+        self.has_pipeline = home.has_pipeline
+        self.retention_days: Mapping[str, int | None] = home.retention_days
+        self.commons = home.commons
+
+    @property
+    def present(self) -> Substitute:
+        """Itself."""
+        return self
+
+    @property
+    def store_file(self) -> str | None:
+        """The file of the store, if it is one of SQLite."""
+        return Address(self.store_url).file
+
+    def tidy(self, store: Store, began: datetime) -> None:
+        """As `Home.tidy`."""
+        self.home.tidy(store, began)
+
+
+_substitutes: ContextVar[tuple[Substitute, ...]] = ContextVar("outlast_substitutes", default=())
 
 
 @contextmanager
@@ -179,6 +256,8 @@ class HomeCommons:
         self._url = url  # the same from whichever folder
         self._store: Store | None = None
         self._known = False  # whether there was a store
+        self._tallies: tuple[float, float, Sequence[JobTally]] | None = None  # window, when to ask again, what was said
+        self._backlog: tuple[float, Backlog] | None = None  # when to ask again, what was said
         self._opening = threading.Lock()
         _places.add(self)
 
@@ -196,6 +275,33 @@ class HomeCommons:
             return self._ask(lambda store: store.open_letters())
         except Unreachable:
             return None
+
+    def job_tallies(self, window: float) -> Sequence[JobTally] | None:
+        """
+        The jobs that have ended within so many seconds; None if the store cannot be asked. It is asked at most every
+        `_OFTEN` seconds, however many metrics come from it: of a busy app those are many rows.
+        """
+        now = REAL.clock.monotonic()
+        if self._tallies is None or self._tallies[0] != window or now >= self._tallies[1]:
+            try:
+                found = self._ask(lambda store: store.job_tallies(round(window * 1e6)))
+            except Unreachable:
+                return None
+            after = REAL.clock.monotonic()
+            self._tallies = (window, after + max(_OFTEN, _RARER * (after - now)), found)
+        return self._tallies[2]
+
+    def backlog(self) -> Backlog | None:
+        """What is left to do; None if the store cannot be asked. It is asked as rarely as for `job_tallies`."""
+        now = REAL.clock.monotonic()
+        if self._backlog is None or now >= self._backlog[0]:
+            try:
+                found = self._ask(lambda store: store.backlog())
+            except Unreachable:
+                return None
+            after = REAL.clock.monotonic()
+            self._backlog = (after + max(_OFTEN, _RARER * (after - now)), found)
+        return self._backlog[1]
 
     @property
     def app(self) -> str:

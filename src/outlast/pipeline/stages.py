@@ -35,6 +35,8 @@ Out_co = TypeVar("Out_co", covariant=True)
 
 _UNSET: Any = object()
 _MOST_REPAIRS = 2
+SHORTEST_SNOOZE = 1.0  # seconds: with less, what waits for long would be a busy loop, and a job has a row of each
+LONGEST_SNOOZE = 7 * 86400.0  # seconds from the first one: of a job, or of an item at a stage
 
 
 class Skip(NoFailure):
@@ -47,14 +49,18 @@ class Skip(NoFailure):
 
 class Snooze(NoFailure):
     """
-    Raise it in a stage to say: not yet, come back after so many seconds. It costs no attempt, and ends 7 days after the
-    first one.
+    Raise it in a stage or a job to say: not yet, come back after so many seconds, of which there is at least one. It
+    costs no attempt, and ends 7 days after the first one.
+
+    >>> Snooze(0).delay
+    1.0
     """
 
     def __init__(self, delay: Seconds) -> None:
-        self.delay = as_seconds(delay)
-        if not 0 <= self.delay < float("inf"):
-            raise ValueError(f"expected delay to be a finite number of seconds of at least 0, got: {self.delay}")
+        asked = as_seconds(delay)
+        if not 0 <= asked < float("inf"):
+            raise ValueError(f"expected delay to be a finite number of seconds of at least 0, got: {asked}")
+        self.delay = max(SHORTEST_SNOOZE, asked)
         super().__init__(f"snoozed for {self.delay:g} s")
 
 

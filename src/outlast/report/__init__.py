@@ -9,7 +9,7 @@ it took.
     views      what is asked of a store, and its JSON: runs, items, dead letters, events, breakers; jobs: those
     model      a report as values: the JSON of ``outlast runs report --json``
     gather     from what the store counted to a report
-    story      one item's way in sentences
+    stories    one item's way in sentences
     page       the page; charts: its pictures; style: how it looks
 """
 
@@ -18,11 +18,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from outlast.errors import ConfigurationError
-from outlast.report.model import Report as Report  # noqa: TC001 - for users
-from outlast.report.story import Story as Story  # noqa: TC001 - for users
 
 if TYPE_CHECKING:
     from outlast.pipeline import RunResult
+    from outlast.report import model as model
+    from outlast.report.model import Report as Report
+    from outlast.report.stories import Story as Story
     from outlast.store import Store
     from outlast.store.records import RunRecord
 
@@ -31,6 +32,17 @@ if TYPE_CHECKING:
 
         @property
         def store(self) -> Store: ...
+
+
+def __getattr__(name: str) -> object:
+    """Reports of runs are loaded when they are asked for: commands about jobs and dead letters come here, too."""
+    from importlib import import_module
+
+    if name == "model":
+        return import_module("outlast.report.model")
+    if name in {"Report", "Story"}:
+        return getattr(import_module(f"outlast.report.{'model' if name == 'Report' else 'stories'}"), name)
+    raise AttributeError(f"module 'outlast.report' has no attribute {name!r}")
 
 
 def of(result: RunResult[Any]) -> Report:
@@ -53,7 +65,7 @@ def read(where: Keeper | Store, run: str, *, pipeline: str | None = None) -> Rep
 
 def story(where: Keeper | Store, run: str, item: str | int, *, pipeline: str | None = None) -> Story:
     """One item's way through a run, by its key or its position in the source."""
-    from outlast.report.story import told
+    from outlast.report.stories import told
 
     store = _store(where)
     return told(store, _found(store, run, pipeline), item)

@@ -3,41 +3,54 @@ What a store has on record of durable jobs, and what operators ask for, as comma
 
     JobViews       jobs, queues and workers; requeue, cancel, pause, resume
     JobView        one job with all that can be said of it
+    ScheduleView   a schedule, and whether a worker declares it
     Answer         what a wish came to, job by job
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast.errors import ConfigurationError, nearest
-from outlast.kernel.redact import masked
+from outlast.kernel.frames import place_of
+from outlast.kernel.redact import masked, sanitise
+from outlast.kernel.wording import process_of
+from outlast.observe.figures import figures_of
 from outlast.store.faults import StoreRefused
 from outlast.store.records import JOB_STATES, from_us
+from outlast.store.upkeep import is_hash, plain_key
+from outlast.work.leases import certainly_dead, this_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
+    from outlast.observe.figures import JobFigures
     from outlast.store import Store
     from outlast.store.codec import Codec
     from outlast.store.records import (
         DeadLetterRow,
         Enqueued,
         JobAttempt,
+        JobChangeRow,
         JobRow,
         JobStatus,
         NewJob,
         QueueState,
+        ScheduleRow,
+        WorkerKinds,
         WorkerState,
     )
+    from outlast.store.steps import ArtifactRecord, StepRecord
 
 STATUSES: tuple[JobStatus, ...] = tuple(JOB_STATES)
+DECLARED = 90.0  # seconds since a worker has looked at a schedule, after which none declares it
 _LARGEST = 2**63 - 1
 _STAYS = {
     "queued": "it is in the queue already.",
     "processing": "a worker is at it.",
-    "succeeded": "it has succeeded, and is not done again: enqueue it anew.",
+    "succeeded": "it has succeeded, and is not done again: enqueue it anew, with another unique key if it has one.",
 }
 _OVER = {
     "succeeded": "it has succeeded already.",
@@ -52,7 +65,7 @@ _WAITS = {
 
 class JobView(NamedTuple):
     """
-    A job with its attempts. `worker` has it now, for a person's eye; `waits_for` says what a queued job waits for
+    A job with its attempts, and what operators have done to it. `worker` has it now, for a person's eye; `waits_for` says what a queued job waits for
     beside its time.
     """
 
@@ -60,6 +73,16 @@ class JobView(NamedTuple):
     attempts: Sequence[JobAttempt]
     worker: str | None
     waits_for: Sequence[str]
+    steps: Sequence[StepRecord] = ()
+    artifacts: Sequence[ArtifactRecord] = ()
+    changes: Sequence[JobChangeRow] = ()
+
+
+class ScheduleView(NamedTuple):
+    """A schedule and its state: ``active``, or ``undeclared`` if no worker that runs now declares it."""
+
+    row: ScheduleRow
+    state: str
 
 
 class Answer(NamedTuple):
@@ -94,10 +117,32 @@ class JobViews:
         """The job of this id."""
         job = self._store.job(number_of(wanted))
         if job is None:
-            raise ConfigurationError(f"There is no job {wanted}. Those there are: outlast jobs list")
+            other = self._store.app_of_job(number_of(wanted))
+            where = "in this store" if other is None else f"of the app {self._store.app!r}: it is one of {other!r}"
+            raise ConfigurationError(f"There is no job {wanted} {where}.")
         workers = self.workers()
-        worker = next((process_of(one.owner) for one in workers if one.key == job.worker), None)
-        return JobView(job, self._store.job_attempts(job.id), worker, self._waits_for(job, workers))
+        worker = next((process_of(one.owner) for one in workers if one.key == job.worker and one.alive), None)
+        return JobView(
+            job,
+            self._store.job_attempts(job.id),
+            worker,
+            self._waits_for(job, workers),
+            self._store.steps(job.id),
+            self._store.artifacts(job.id),
+            self._store.job_changes(job.id),
+        )
+
+    def artifact(self, wanted: str, name: str, attempt: int | None, codec: Codec) -> str | bytes:
+        """What a job has kept under a name."""
+        view = self.show(wanted)
+        data = self._store.artifact(view.job.id, name, attempt)
+        if data is None:
+            where = "" if attempt is None else f" in attempt {attempt}"
+            known = list(dict.fromkeys(kept.name for kept in view.artifacts))
+            said = f" It has kept: {', '.join(known)}." if known else " It has kept nothing."
+            raise ConfigurationError(f"The job {wanted} has kept no {name!r}{where}.{nearest(name, known) or said}")
+        kept: str | bytes = codec.decode(data)
+        return kept
 
     def of_letter(self, letter: DeadLetterRow) -> JobView | None:
         """The job whose dead letter it is; None of a letter of a run, of another program, or of a job that is gone."""
@@ -116,17 +161,39 @@ class JobViews:
         said = [_WAITS[job.state]] if job.state in _WAITS else []
         if any(stats.paused for stats in self.queues() if stats.queue == job.queue):
             said.append(f"The queue {job.queue} is paused.")
-        if not any(worker.alive for worker in workers):
+        alive = [worker for worker in workers if worker.alive]
+        if not alive:
             said.append("No worker is running.")
-        return said
+        return said + _unserved(job, [worker.serves for worker in alive])
+
+    def unknown_queues(self, queues: Iterable[str], declared: Iterable[str]) -> list[str]:
+        """What is to be said about queues that no job declares, and that no job was ever in."""
+        known = {*declared, *(stats.queue for stats in self.queues())}
+        return [
+            f"No job of this app is for the queue {queue!r}, and none is in it.{nearest(queue, sorted(known))}"
+            for queue in queues
+            if queue not in known and not self.find(queue=queue, limit=1)
+        ]
 
     def queues(self) -> list[QueueState]:
         """Every queue that has jobs which are not over, or is paused."""
         return self._store.queue_stats()
 
+    def figures(self, window: float) -> list[JobFigures]:
+        """How the jobs did that have ended within so many seconds, by kind and queue."""
+        return figures_of(self._store.job_tallies(round(window * 1e6)))
+
     def workers(self) -> list[WorkerState]:
-        """The workers that have leases."""
-        return self._store.workers()
+        """The workers that have leases. One of this machine that is dead is not alive, however long its lease lasts."""
+        return [
+            worker._replace(alive=worker.alive and not certainly_dead(worker.owner)) for worker in self._store.workers()
+        ]
+
+    def schedules(self) -> list[ScheduleView]:
+        """Every schedule that is on record, with what is so of it now."""
+        rows, now_us = self._store.schedules()
+        alive = [worker.serves for worker in self.workers() if worker.alive]
+        return [ScheduleView(row, _state_of(row, now_us, alive)) for row in rows]
 
     def next_due(self, queues: Iterable[str] | None, kinds: Mapping[str, int]) -> datetime | None:
         """When the next job is due of these kinds (each with its version) that is not due yet; None: of every queue."""
@@ -138,24 +205,25 @@ class JobViews:
         """Put a job on record; what there is already under its unique key."""
         return self._store.enqueue([job])[0]
 
-    def requeue(self, ids: Sequence[str]) -> list[Answer]:
-        """Put failed and cancelled jobs back into the queue; what became of each."""
-        return [self._requeue(number) for number in _numbers(ids)]
+    def requeue(self, ids: Sequence[str], *, reason: str = "", from_start: bool = False) -> list[Answer]:
+        """Put failed and cancelled jobs back into the queue, without what their steps came to; what became of each."""
+        return [self._requeue(number, sanitise(reason), from_start=from_start) for number in _numbers(ids)]
 
-    def _requeue(self, number: int) -> Answer:
+    def _requeue(self, number: int, reason: str, *, from_start: bool) -> Answer:
         try:
-            if self._store.requeue_job(number):
-                return Answer(str(number), done=True, said="back in the queue")
+            if self._store.requeue_job(number, by=this_user(), reason=reason, from_start=from_start):
+                anew = "; all of its steps are done again" if from_start else ""
+                return Answer(str(number), done=True, said=f"back in the queue{anew}")
         except StoreRefused as refused:
             return Answer(str(number), done=False, said=str(refused))
         return self._refused(number, _STAYS)
 
-    def cancel(self, ids: Sequence[str]) -> list[Answer]:
+    def cancel(self, ids: Sequence[str], *, reason: str = "") -> list[Answer]:
         """Take jobs out of the queue, and ask the workers of others to stop; what became of each."""
-        return [self._cancel(number) for number in _numbers(ids)]
+        return [self._cancel(number, sanitise(reason)) for number in _numbers(ids)]
 
-    def _cancel(self, number: int) -> Answer:
-        if not self._store.cancel_job(number):
+    def _cancel(self, number: int, reason: str) -> Answer:
+        if not self._store.cancel_job(number, by=this_user(), reason=reason):
             return self._refused(number, _OVER)
         job = self._store.job(number)
         if job is None or job.status != "processing":
@@ -170,14 +238,39 @@ class JobViews:
         said = "there is no such job." if job is None else why.get(job.status, f"it is {job.status} by now.")
         return Answer(str(number), done=False, said=said)
 
+    def never_used(self, queues: Sequence[str]) -> list[str]:
+        """What is to be said about queues that no job was ever in, that are not paused, and that no worker names."""
+        named = [worker.serves.queues or () for worker in self.workers() if worker.serves is not None]
+        known = {stats.queue for stats in self.queues()}.union(*named)
+        return [
+            f"No job was ever in the queue {queue!r}.{nearest(queue, sorted(known))}"
+            for queue in queues
+            if queue not in known and not self.find(queue=queue, limit=1)
+        ]
+
     def set_paused(self, queues: Sequence[str], *, paused: bool) -> list[str]:
-        """Pause queues, or resume them; what is to be said about names that no job has."""
-        known = {stats.queue for stats in self.queues()}
+        """Pause queues, or resume them; those that were not so before."""
+        before = {stats.queue for stats in self.queues() if stats.paused}
         change = self._store.pause_queue if paused else self._store.resume_queue
-        unknown = [queue for queue in queues if queue not in known and not self.find(queue=queue, limit=1)]
         for queue in queues:
             change(queue)
-        return [f"No job was ever in the queue {queue!r}.{nearest(queue, sorted(known))}" for queue in unknown]
+        return [queue for queue in dict.fromkeys(queues) if (queue in before) != paused]
+
+
+def _unserved(job: JobRow, workers: Sequence[WorkerKinds | None]) -> list[str]:
+    """Why no running worker takes the job, if that is known of all of them."""
+    serving = [one for one in workers if one is not None]
+    if len(serving) < len(workers) or not workers:  # one of an older program does not say
+        return []
+    versions = [one.kinds[job.kind] for one in serving if job.kind in one.kinds]
+    if not versions:
+        return [f"No running worker knows the kind {job.kind}."]
+    if max(versions) < job.version:
+        return [f"Running workers know {job.kind} only up to version {max(versions)}, and this job has {job.version}."]
+    able = [one for one in serving if one.kinds.get(job.kind, 0) >= job.version]
+    if not any(one.queues is None or job.queue in one.queues for one in able):
+        return [f"No running worker that knows {job.kind} serves the queue {job.queue}."]
+    return []
 
 
 def number_of(wanted: str) -> int:
@@ -201,14 +294,6 @@ def _numbers(ids: Sequence[str]) -> list[int]:
     return list(numbers)
 
 
-def process_of(owner: str) -> str:
-    """The owner of a lease, for a person's eye; a lease that was given back has none."""
-    if not owner:
-        return "one that has ended"
-    host, _, rest = owner.partition(":")
-    return f"{host.partition('/')[0]}, process {rest.partition(':')[0]}"
-
-
 # -- documents -------------------------------------------------------------------------------------------------------------
 
 
@@ -228,7 +313,8 @@ def job_document(job: JobRow, codec: Codec, *, reveal: bool = False) -> dict[str
         "attempts_in_all": job.made,
         "crashes": job.crashes,
         "cancel_wanted": job.wanted == "cancel",
-        "unique_key": job.unique_key,
+        "unique_key": None if job.unique_key is None else plain_key(job.unique_key),
+        "unique_key_is_hash": job.unique_key is not None and is_hash(job.unique_key),
         "unique_until": _instant(job.unique_until_us),
         "error": job.error,
         "error_type": job.error_type,
@@ -246,7 +332,22 @@ def job_view_document(view: JobView, codec: Codec, *, reveal: bool = False) -> d
         "worker": view.worker,
         "waits_for": list(view.waits_for),
         "result": result if reveal else masked(result),
+        "result_not_stored": unstored_of(view.job, codec),
         "history": [job_attempt_document(attempt) for attempt in view.attempts],
+        "changes": [job_change_document(change) for change in view.changes],
+        "steps": [
+            {"name": step.name, "attempt": step.attempt, "ended_at": from_us(step.ended_us)} for step in view.steps
+        ],
+        "artifacts": [
+            {
+                "name": kept.name,
+                "attempt": kept.attempt,
+                "size": kept.size,
+                "cut": kept.cut,
+                "kept_at": from_us(kept.kept_us),
+            }
+            for kept in view.artifacts
+        ],
     }
 
 
@@ -262,6 +363,17 @@ def job_attempt_document(attempt: JobAttempt) -> dict[str, Any]:
         "error_type": attempt.error_type,
         "error_class": attempt.error_class,
         "worker": attempt.worker,
+        "place": None if (place := place_of(attempt.traceback)) is None else str(place),
+        "traceback": attempt.traceback,
+    }
+
+
+def job_change_document(change: JobChangeRow) -> dict[str, Any]:
+    return {
+        "at": from_us(change.at_us),
+        "change": change.change,
+        "by": change.by or None,
+        "reason": change.reason or None,
     }
 
 
@@ -271,12 +383,40 @@ def queue_document(stats: QueueState) -> dict[str, Any]:
     return kept | {"oldest_wait": None if waited is None else waited / 1e6}
 
 
+def figures_document(figures: JobFigures) -> dict[str, Any]:
+    return asdict(figures)
+
+
+def _state_of(row: ScheduleRow, now_us: int, alive: Iterable[WorkerKinds | None]) -> str:
+    """A running worker may know the kind without this schedule: it has not looked at it for a while, then."""
+    known = any(one is None or row.kind in one.kinds for one in alive)  # one of an older program does not say
+    return "active" if known and now_us - row.seen_us < DECLARED * 1e6 else "undeclared"
+
+
+def schedule_document(view: ScheduleView) -> dict[str, Any]:
+    row = view.row
+    return {
+        "kind": row.kind,
+        "cron": row.expression,
+        "timezone": row.timezone,
+        "missed": row.missed,
+        "state": view.state,
+        "since": from_us(row.since_us),
+        "last_tick_at": _instant(row.tick_us),
+        "last_job": None if row.job is None else str(row.job),
+        "next_tick_at": _instant(row.next_us) if view.state == "active" else None,
+        "seen_at": from_us(row.seen_us),
+    }
+
+
 def worker_document(worker: WorkerState) -> dict[str, Any]:
     return {
         "id": worker.key,
         "process": process_of(worker.owner),
         "jobs": worker.jobs,
         "alive": worker.alive,
+        "queues": None if worker.serves is None or worker.serves.queues is None else list(worker.serves.queues),
+        "kinds": None if worker.serves is None else dict(worker.serves.kinds),
         "lease_until": worker.until if worker.owner else None,
         "lease_ttl": worker.ttl,
     }
@@ -289,7 +429,18 @@ def result_of(job: JobRow, codec: Codec) -> Any:
     kept = codec.decode(job.result)
     if not isinstance(kept, dict):  # what a shell cannot read
         return kept
-    return f"<not kept: {kept['unstored']}>" if "unstored" in kept else kept.get("value")
+    return kept.get("value")
+
+
+def unstored_of(job: JobRow, codec: Codec) -> str | None:
+    """Why there is no result of a job that has returned one."""
+    kept = None if job.result is None else codec.decode(job.result)
+    return str(kept["unstored"]) if isinstance(kept, dict) and "unstored" in kept else None
+
+
+def shown_key(key: str) -> str:
+    """A unique key for a person's eye."""
+    return plain_key(key) + (" (the hash of a key of more than 1,000 bytes)" if is_hash(key) else "")
 
 
 def next_run_at(job: JobRow) -> datetime | None:

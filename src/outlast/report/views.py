@@ -15,11 +15,11 @@ from outlast.deadletters import DeadLetters, as_groups
 from outlast.errors import ConfigurationError, OutlastError
 from outlast.kernel.clock import here
 from outlast.kernel.redact import masked, sanitise
-from outlast.observe.events import canonical
-from outlast.report.jobs import JobViews, job_attempt_document, process_of
+from outlast.kernel.wording import process_of
+from outlast.report.jobs import JobViews, job_attempt_document
 from outlast.store.codec import Codec
 from outlast.store.faults import StoreError
-from outlast.store.letters import earlier_failures
+from outlast.store.letters import earlier_failures, edits_in
 from outlast.store.records import EventRow, Failure, from_us, to_us
 from outlast.work.leases import certainly_dead
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from outlast.report import Report, Story
     from outlast.report.jobs import JobView
     from outlast.store import Store
+    from outlast.store.letters import Edit
     from outlast.store.records import AttemptRow, ItemRow, ItemStatus, RunRecord, RunStatus, SharedState
 
 ABANDONED = "interrupted: the process that ran it is gone, or cannot reach the store."
@@ -71,12 +72,22 @@ class LetterView(NamedTuple):
     earlier: Sequence[Mapping[str, Any]]
     job: JobView | None = None  # whose letter it is, if it is one of a job that is still on record
 
+    @property
+    def edits(self) -> Sequence[Edit]:
+        """When its payload was edited, by whom and why."""
+        return edits_in(self.letter.metadata)
+
 
 class Views:
     """All that may be asked of a store from outside of the pipelines that fill it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    def apps_of_jobs(self, ids: Sequence[str]) -> list[str]:
+        """The apps that have these jobs, by name: numbers of jobs are not used twice in a store."""
+        numbers = [int(one) for one in ids if one.isascii() and one.isdecimal() and len(one) < 19]
+        return sorted({app for number in numbers if (app := self._store.app_of_job(number)) is not None})
 
     def app_option(self) -> list[str]:
         """What a command needs to find this app."""
@@ -178,7 +189,7 @@ class Views:
 
     def story(self, run: RunRecord, item: str | int) -> Story:
         """One item's way through it, by its key or its position in the source."""
-        from outlast.report.story import told
+        from outlast.report.stories import told
 
         return told(self._store, run, item)
 
@@ -281,6 +292,8 @@ class Views:
         A page of the events on record, the oldest first; those of a run as `run` finds it, or of one name, older names
         too.
         """
+        from outlast.observe.events import canonical
+
         run_id = None if run is None else self.run(run).id
         return self._store.events(run_id, None if name is None else canonical(name), after=after, limit=limit)
 

@@ -6,4 +6,5 @@ What users write as settings, read and checked.
     blocks      the retry block, in every spelling that is accepted
     callables   what kind of callable is this, and must its result be awaited?
     names       from "module:name" to the thing it names
+    secret      Secret: a secret by its name
 """

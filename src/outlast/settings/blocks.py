@@ -64,7 +64,7 @@ _BACKOFFS = {
     "jittered_exponential": "exponential",
     "schedule": "exponential",
 }
-_BACKOFFS_KNOWN = ("exponential", "linear", "fixed", *_BACKOFFS)
+BACKOFFS_KNOWN = ("exponential", "linear", "fixed", *_BACKOFFS)
 # Setting -> the keys it may be written as; the ending says the unit.
 _TIMES = {
     "initial_delay": "initial_delay initial_delay_s initial_delay_ms base_delay base_delay_ms retry_backoff_base",
@@ -203,7 +203,7 @@ class Reading:
 
     def _backoff(self) -> None:
         usual = self._usual.get("backoff", "exponential")
-        backoff = self.check.choice("backoff", self.config.get("backoff", usual), _BACKOFFS_KNOWN)
+        backoff = self.check.choice("backoff", self.config.get("backoff", usual), BACKOFFS_KNOWN)
         self.settings["backoff"] = _BACKOFFS.get(backoff, backoff)
         if "backoff" in self.config and backoff != "schedule" and self._usual.get("delays"):
             self.settings.setdefault("delays", ())  # the preset has a schedule, and the block wants none

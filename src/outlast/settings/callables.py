@@ -65,10 +65,11 @@ def _marked(fn: Any) -> bool:
 
 def kind_of(fn: Any) -> Literal["sync", "async", "generator", "async generator"]:
     """What calling fn gives: a result, a coroutine, a generator, an async generator."""
-    flags = flags_of(fn)
+    plain = type(fn) is FunctionType and not fn.__dict__  # a function that nobody has marked
+    flags = fn.__code__.co_flags if plain else flags_of(fn)
     if flags & _ASYNC_GENERATOR:
         return "async generator"
-    if flags & (_COROUTINE | _ITERABLE_COROUTINE) or _marked(fn):
+    if flags & (_COROUTINE | _ITERABLE_COROUTINE) or (not plain and _marked(fn)):
         return "async"
     return "generator" if flags & _GENERATOR else "sync"
 

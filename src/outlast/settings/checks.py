@@ -181,6 +181,8 @@ class Check:
             return value
         if isinstance(value, str) and value.strip().isdecimal():
             way_out = f"Write max_attempts={int(value[:9])}, without quotes."
+        elif isinstance(value, float) and 1 <= value <= 1e9:
+            way_out = f"Write a whole number, such as max_attempts={int(value)}."
         else:
             way_out = "Use max_attempts=1 to call once without retrying."
         self.add("max_attempts", "an integer of at least 1", value, way_out)
@@ -240,6 +242,8 @@ class Check:
             self.add(field, "an error name, an HTTP status, an exception class or a predicate", spec)
 
     def _name(self, field: Field, name: str) -> None:
+        if name in {"all", "transient", "unclear", "permanent"}:  # first: what most policies have needs no further room
+            return
         if _is_control(name):
             self.add(field, "a subclass of Exception", name, _CONTROL)
             return
@@ -249,7 +253,7 @@ class Check:
             known = nearest(name, [f"{module}.{other}" for other in there])
             self.add(field, f"an exception of {module}, which is loaded and has no such one", name, known)
             return
-        if dotted or name in {"all", "transient", "unclear", "permanent"}:
+        if dotted:
             return
         from outlast.verdicts import ERROR_CLASSES, TIERS, resolve
 
@@ -317,11 +321,18 @@ class Frozen(dict):  # type: ignore[type-arg]  # `Any` exists for the type check
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
 
 
+_CANCELLATIONS = frozenset(("asyncio.CancelledError", "asyncio.exceptions.CancelledError", "trio.Cancelled"))
+
+
 def _is_control(name: str) -> bool:
-    """Whether this is the name of an interrupt, an exit or a cancellation that is loaded."""
+    """Whether this is the name of an interrupt, an exit or a cancellation: a known one, or one that is loaded."""
     import sys
 
+    from outlast.verdicts import is_looked_at
+
     module, _, attribute = name.rpartition(".")
+    if name in _CANCELLATIONS or not is_looked_at(module):
+        return name in _CANCELLATIONS
     found = getattr(sys.modules.get(module or "builtins"), "__dict__", {}).get(attribute)
     return isinstance(found, type) and issubclass(found, BaseException) and not issubclass(found, Exception)
 
@@ -330,17 +341,24 @@ def _missing(name: str) -> list[str] | None:
     """What a module that is loaded has instead of this exception; None if it has it, or if nobody knows yet."""
     import sys
 
-    from outlast.verdicts import classify, resolve
+    from outlast.verdicts import classify, is_looked_at, resolve
 
     module, _, attribute = name.rpartition(".")
     loaded = sys.modules.get(module)
-    if loaded is None or resolve(name) is not None or hasattr(loaded, attribute) or hasattr(loaded, "__getattr__"):
+    if loaded is None or not is_looked_at(module) or resolve(name) is not None or hasattr(loaded, "__getattr__"):
+        return None
+    if hasattr(loaded, attribute) and not _is_other(vars(loaded).get(attribute)):
         return None
     if classify(name).error_class != "unknown":  # a name that the rules know, or somebody has registered
         return None
     return [
         other for other, found in vars(loaded).items() if isinstance(found, type) and issubclass(found, BaseException)
     ]
+
+
+def _is_other(found: object) -> bool:
+    """Whether this is something that can be no exception, such as a function or another class."""
+    return found is not None and not (isinstance(found, type) and issubclass(found, BaseException))
 
 
 # -- how an error is named ---------------------------------------------------------------------------------------------
@@ -371,8 +389,9 @@ def errno_type(symbol: str) -> type[OSError] | tuple[()]:
 
 
 def is_status(spec: object) -> bool:
-    if isinstance(spec, str):
-        return spec.isdecimal() or (len(spec) == 3 and spec[0].isdecimal() and spec[1:].lower() == "xx")
+    if isinstance(spec, str):  # of the digits that are written in files, and no others
+        decimal = spec.isascii() and spec.isdecimal()
+        return decimal or (len(spec) == 3 and spec.isascii() and spec[0].isdecimal() and spec[1:].lower() == "xx")
     return isinstance(spec, int) and not isinstance(spec, bool)
 
 
@@ -387,7 +406,7 @@ def canonical_spec(spec: ErrorSpec) -> object:
     if is_status(spec):
         return statuses(spec)
     if isinstance(spec, str):
-        from outlast.verdicts import ERROR_CLASSES, resolve
+        from outlast.verdicts import ERROR_CLASSES, canonical_name
 
-        return spec if spec in ERROR_CLASSES else resolve(spec) or spec
+        return spec if spec in ERROR_CLASSES else canonical_name(spec)
     return spec if callable(spec) else id(spec)  # what is no spec at all, and perhaps has no hash, is like nothing else

@@ -115,8 +115,8 @@ BLOCKS: dict[str, dict[str, Key]] = {
 TIMES = ("wait", "time")
 _NUMBER = re.compile(r"[+-]?(\d+|\d+\.\d*|\.\d+)(e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
 _DURATION = re.compile(r"(?P<amount>[+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*(?P<unit>ms|s|min|m|h|d)", re.ASCII)
-_UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_WORDS = {"sec": "s", "second": "s", "minute": "m", "hour": "h", "day": "d"}  # of a rate
+UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+UNIT_WORDS = {"sec": "s", "second": "s", "minute": "m", "hour": "h", "day": "d"}  # of a rate
 _TRUTHS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
@@ -153,7 +153,7 @@ def truth_of(value: Any) -> Any:
 def seconds_of(value: Any) -> Any:
     """The seconds that a text with a unit, or a timedelta, says; anything else as `number_of` has it."""
     if isinstance(value, str) and len(value) <= _LONGEST and (said := _DURATION.fullmatch(value.strip())):
-        return float(said["amount"]) * _UNITS[said["unit"]]
+        return float(said["amount"]) * UNITS[said["unit"]]
     total = None if isinstance(value, type) else getattr(value, "total_seconds", None)
     return number_of(value) if total is None else total()
 
@@ -169,13 +169,25 @@ def time_of(check: Check, where: tuple[str | int, ...], key: str, value: Any, *,
     if _endless(value):
         way_out = "It must be finite."
     elif isinstance(said, str) and bare:
-        way_out = 'A text has its unit with it: "30s", "500ms", "5m".'
+        way_out = 'A text has its unit with it: "500ms", "30s", "5m", "2h", "1d".'
     elif isinstance(said, str) and isinstance(seconds_of(value), float) and key != "base_delay_ms":  # another dialect
         way_out = f"A text has its unit with it: write it under {key.rpartition('_')[0]}."
     if way_out:
         check.add(where, f"{unit} {bound}", value, way_out)
         return 0.0
-    return check.number(where, said, low=0, default=0.0, open_low=positive, what=unit) / size
+    told = len(check.problems)
+    found = check.number(where, said, low=0, default=0.0, open_low=positive, what=unit) / size
+    if isinstance(value, str) and len(check.problems) > told:  # as it was written: '0s' is not 0.0
+        check.problems[told] = check.problems[told].replace(got=show(value))
+    return found
+
+
+def _as_rate(value: Any) -> str:
+    """A rate that may be meant by what is none: a number without a time, or with it in other words."""
+    number = re.match(r"\s*(\d{1,15})(?:\D|$)", str(value)) if isinstance(value, str | int) else None
+    unit = re.search(r"sec|min|hour|day", str(value))
+    shown = f"{number[1] if number else 500}/{unit[0] if unit else 'min'}"
+    return f'Say in which time: "{shown}".' if unit is None else f'Write "{shown}".'
 
 
 def _endless(value: Any) -> bool:
@@ -220,7 +232,11 @@ class Block:
         self._parts = parts or {}
         self._named = named
         if not isinstance(config, Mapping):
-            self.check.add((), "a mapping of settings", config)
+            is_rate = kind == "rate"
+            expected = (
+                'a rate, such as "500/min", or a mapping with amount and per' if is_rate else "a mapping of settings"
+            )
+            self.check.add((), expected, config, _as_rate(config) if is_rate else "")
             self.check.raise_if_any()
         self.config, self._keys = config, BLOCKS[kind]
         self.check.unknown_keys(config, (*keys_of(kind), *also))
@@ -341,8 +357,8 @@ def rate_of(config: Any) -> Any:
         config = {"amount": amount.strip(), "per": time.strip()}
     if not isinstance(config, Mapping) or not isinstance(per := config.get("per"), str):
         return config
-    unit = _WORDS.get(per.strip(), per.strip())
-    return {**config, "per": f"1{unit}"} if unit in _UNITS else config
+    unit = UNIT_WORDS.get(per.strip(), per.strip())
+    return {**config, "per": f"1{unit}"} if unit in UNITS else config
 
 
 # -- functions by name -----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import weakref
 from _thread import allocate_lock
+from contextvars import ContextVar
 
 from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar, Self
 
     from outlast.sharing.contact import Commons, Contact
+
+
+#: Whether a test has put a store in the place of an app's own.
+apart: ContextVar[bool] = ContextVar("outlast_apart", default=False)
 
 
 class Bond:
@@ -51,8 +56,10 @@ class Bond:
                 )
 
     def commons(self) -> Commons | None:
-        """Where it is shared. None in virtual time, where everything is this process's own: a test needs no store."""
-        if here.get().clock.virtual:
+        """
+        Where it is shared. None in virtual time and with a store for a test, where everything is this process's own.
+        """
+        if here.get().clock.virtual or apart.get():
             return None
         if self._commons is None:
             self.bind(_default())
@@ -67,7 +74,12 @@ class Bond:
 
 
 def bind(things: Iterable[Any], commons: Commons) -> None:
-    """Bind those of the things that are shared; the others, and None, are passed over."""
+    """
+    Bind those of the things that are shared; the others, and None, are passed over. With a store for a test nothing is
+    bound: that store will be gone, and a bond never changes.
+    """
+    if apart.get():
+        return
     for thing in things:
         bond = getattr(thing, "bond", None)
         if isinstance(bond, Bond):

@@ -21,10 +21,14 @@ from outlast.store.faults import StoreError as StoreError
 from outlast.store.faults import StoreRefused as StoreRefused
 from outlast.store.faults import StoreUnavailable as StoreUnavailable
 from outlast.store.figures import Figures
+from outlast.store.idempotency import Idempotency
 from outlast.store.items import Items
 from outlast.store.jobs import Jobs
 from outlast.store.letters import Letters
 from outlast.store.runs import Runs
+from outlast.store.schedules import Schedules
+from outlast.store.steps import Steps
+from outlast.store.tallies import Tallies
 from outlast.store.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     from outlast.store.database import Database, Schema
 
 
-class Store(Runs, Items, Letters, Jobs, Upkeep, Figures):
+class Store(Runs, Items, Letters, Jobs, Steps, Idempotency, Schedules, Tallies, Upkeep, Figures):
     """All that one app keeps, in one database. Two apps may share a database and see nothing of each other."""
 
     def __init__(self, database: Database, *, app: str = "default") -> None:
@@ -43,10 +47,20 @@ class Store(Runs, Items, Letters, Jobs, Upkeep, Figures):
         self.app = app
         database.migrate()
 
+    @classmethod
+    def at(cls, address: Address, *, app: str, patience: float | None = None) -> Self:
+        """The one at this address; as `open_store`."""
+        return cls(_database(address, patience), app=app)
+
+    @property
+    def by_server(self) -> bool:
+        """Whether a server does the work: who waits for it leaves the processor to others."""
+        return self._database.name != "sqlite"
+
     @cached_property
     def database_name(self) -> str | None:
         """What the database calls itself, whatever its address says; None for a file."""
-        if self._database.name == "sqlite":
+        if not self.by_server:
             return None
         with self._database.reading() as tx:
             return str(tx.row("select current_database()")[0])
@@ -76,7 +90,7 @@ def open_store(
     environment variable ``OUTLAST_STORE``, else SQLite under ``.outlast/``. `patience` is how many seconds a busy or
     silent database is waited for.
     """
-    return Store(_database(Address.wanted(url), patience), app=app)
+    return Store.at(Address.wanted(url), app=app, patience=patience)
 
 
 def schema_of(url: str) -> Schema:

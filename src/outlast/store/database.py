@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from outlast.store.connections import Connection, Cursor
     from outlast.store.faults import StoreError
 
-_LENT = 8  # connections at a time, beside the one for batches
+LENT = 8  # connections at a time, beside the one for batches
+#: Seconds for which whoever writes here waits for a file that is locked; None: as long as the store does always.
+lock_patience: ContextVar[float | None] = ContextVar("outlast lock patience", default=None)
 
 
 class Duplicate(StoreRefused):
@@ -57,20 +61,31 @@ class Transaction:
         if rows:
             self._database.bulk(self.connection, table, columns, rows)
 
+    def insert_alike(self, table: str, columns: str, row: tuple[Any, ...], place: int, values: Sequence[bytes]) -> None:
+        """Many rows like this one, each with another of the values at a `place` of it."""
+        self._database.bulk_alike(self.connection, table, columns, row, place, values)
+
 
 class Database(ABC):
     """One database. Safe in threads, and in a forked child."""
 
     name: ClassVar[str]  # of the folder with its migrations
     begin: str
+    patience: str = ""  # how long a statement waits for a lock, as the database says it
     for_update: ClassVar[str]  # how a row is read that will be changed
+    for_change: ClassVar[str]  # the same for a row that others may read `for_share` until it is changed
     for_share: ClassVar[str]  # how a row is read whose key stays until the transaction ends; other columns may change
     skip_locked: ClassVar[str]  # how rows are read that will be changed, without those that somebody else is changing
     arrays: ClassVar[bool]  # whether many rows travel as one array for each column, in a single statement
+    at_once: ClassVar[str] = ""  # a worker's turn in one statement, if there is one: see `turns.at_once`
     known_here: ClassVar[str]  # asks any connection whether it leads to a store
+    server: ClassVar[str]  # an expression: a number that no other server has; every role may ask for it
+    transaction: ClassVar[str] = ""  # asks for the number of the transaction, where servers can differ
     notifies: ClassVar[str] = ""  # tells whoever listens, once the transaction is committed, of jobs for an app
     one_by_one: ClassVar[str]  # an expression: the plans of this transaction look rows up by their keys
     labelled: ClassVar[str]  # an expression that gives the transaction the name that is passed
+    # A part of FROM that names a statement which is a transaction by itself, and bounds its wait for locks.
+    said: ClassVar[str] = ""
     among: ClassVar[str]  # after a column: whether it is in a list that is passed as one parameter
     lower: ClassVar[str]  # a column's text with its ASCII letters in lower case
     now: ClassVar[str]  # the database's own clock, in microseconds
@@ -80,9 +95,11 @@ class Database(ABC):
     driver_error: type[Exception]
 
     def __init__(self) -> None:
-        self._many = Connections(lambda: self.connect(batches=False), _LENT, broken=self._disconnect)
+        self._many = Connections(lambda: self.connect(batches=False), LENT, broken=self._disconnect)
         self._batches = Connections(lambda: self.connect(batches=True), 1, broken=self._disconnect)
+        self._writers = self._many  # for transactions that are no batches
         self._closed = False
+        self.writes = 0  # moves on whenever this process begins to write, and when it has written
 
     # -- what a dialect says -------------------------------------------------------------------------------------------
 
@@ -103,6 +120,18 @@ class Database(ABC):
         """Insert many rows."""
 
     @abstractmethod
+    def bulk_alike(
+        self,
+        connection: Connection,
+        table: str,
+        columns: str,
+        row: tuple[Any, ...],
+        place: int,
+        values: Sequence[bytes],
+    ) -> None:
+        """Insert many rows that differ in one column."""
+
+    @abstractmethod
     def fault(self, error: Exception) -> StoreError:
         """What an error of the driver means."""
 
@@ -110,12 +139,19 @@ class Database(ABC):
     def taken(self, error: Exception) -> bool:
         """Whether an error of the driver says that somebody else has a key that must be unique."""
 
+    def writable(self) -> bool:
+        """Whether nobody has locked all of the database to write: with locks of rows nobody does."""
+        return True
+
     def tell_here(self) -> None:  # noqa: B027 - a server tells everybody
         """Tell who listens in this process that there are jobs."""
 
     @abstractmethod
-    def evict(self, transaction: Transaction, labels: Sequence[str]) -> None:
-        """End the transactions of these names: their owner may be unable to end them itself."""
+    def evict(self, transaction: Transaction, labels: Sequence[str]) -> int:
+        """
+        End the transactions of these names, as far as we may: their owner may be unable to end them itself. How many are
+        being ended.
+        """
 
     @abstractmethod
     def lock_schema(self, transaction: Transaction) -> None:
@@ -146,6 +182,33 @@ class Database(ABC):
         with self.reading() as tx:
             return tx.row(sql, *parameters)
 
+    def once(self, sql: str, *parameters: Any) -> list[Any]:
+        """What a single statement finds that is a batch, and a transaction, by itself."""
+        with self.writing(batches=True) as tx:
+            return tx.rows(sql, *parameters)
+
+    def written(self, sql: str, *parameters: Any, batches: bool = False) -> int:
+        """How many rows a single statement has written that is a transaction by itself, and gives none."""
+        self.present()
+        goes_on: Callable[[Exception], bool] | None = None
+        with self._faults():
+            while True:
+                with (self._batches if batches else self._writers).lend() as connection:
+                    self.writes += 1
+                    try:
+                        done = connection.execute(self.spelled(sql), parameters).rowcount
+                    except self.driver_error as error:
+                        goes_on = goes_on or self.patient()
+                        if not goes_on(error):
+                            raise
+                    else:
+                        self.writes += 1
+                        return done
+
+    def written_at_once(self, sql: str, *parameters: Any) -> int | None:  # noqa: ARG002 - a server is always waited for
+        """As `written` for a batch, if nobody has to wait for it, neither a disk nor another writer; None if not."""
+        return None
+
     @contextmanager
     def snapshot(self) -> Iterator[Transaction]:
         """Statements that all see the same instant, and write nothing."""
@@ -162,13 +225,29 @@ class Database(ABC):
     def writing(self, *, batches: bool = False) -> Iterator[Transaction]:
         """One transaction: all of the block or nothing of it."""
         self.present()
-        with self._faults(), (self._batches if batches else self._many).lend() as connection:
-            connection.execute(self.begin)
-            transaction = Transaction(self, connection)
-            yield transaction
-            connection.execute("commit")
+        transaction: Transaction | None = None
+        goes_on: Callable[[Exception], bool] | None = None
+        with self._faults():
+            while transaction is None:
+                with (self._batches if batches else self._writers).lend() as connection:
+                    self.writes += 1
+                    try:
+                        connection.execute(self.begin)
+                    except self.driver_error as error:
+                        goes_on = goes_on or self.patient()
+                        if not goes_on(error):
+                            raise
+                        continue  # others may try with this connection
+                    transaction = Transaction(self, connection)
+                    yield transaction
+                    connection.execute("commit")
+                    self.writes += 1
         if transaction.then is not None:
             transaction.then()
+
+    def patient(self) -> Callable[[Exception], bool]:
+        """To be asked after each error at the beginning of a transaction: whether it is tried again."""
+        return lambda _: False  # a server waits by itself
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
@@ -187,6 +266,7 @@ class Database(ABC):
         # What broke one connection broke the others: they would fail one call each.
         self._many.close()
         self._batches.close()
+        self._writers.close()
 
     def close(self) -> None:
         self._closed = True
@@ -305,16 +385,18 @@ def _migrations(name: str) -> list[str]:
     return [text for _, text in _scripts(name)]
 
 
-def _scripts(name: str) -> list[tuple[str, str]]:
-    """The name and the text of each migration, in order; their numbers have no gap."""
+@cache
+def _scripts(name: str) -> tuple[tuple[str, str], ...]:
+    """The name and the text of each migration, in order; their numbers have no gap. They are read once."""
     folder = files("outlast.store").joinpath("sql", name)
     found = sorted((entry.name, entry.read_text(encoding="utf-8")) for entry in folder.iterdir())
     numbered = [(name, text) for name, text in found if re.match(r"\d{4}_\w+\.sql$", name)]
     if [int(name[:4]) for name, _ in numbered] != list(range(1, len(numbered) + 1)):
         raise RuntimeError(f"the migrations for {name} are not numbered one after the other")
-    return [(name.removesuffix(".sql"), text) for name, text in numbered]
+    return tuple((name.removesuffix(".sql"), text) for name, text in numbered)
 
 
 def _statements(migration: str) -> list[str]:
     text = re.sub(r"--[^\n]*", "", migration)
-    return [statement.strip() for statement in text.split(";") if statement.strip()]
+    whole = re.findall(r"(?:[^;$]|\$\$.*?\$\$)+", text, re.DOTALL)  # with the body of a function in it
+    return [statement.strip() for statement in whole if statement.strip()]

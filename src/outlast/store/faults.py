@@ -28,11 +28,12 @@ class StoreError(OutlastError):
 class StoreUnavailable(StoreError, TemporaryFailure):
     """
     The store is lost, locked, full or busy. It is a ``database_error`` or a ``database_connection``, hence worth
-    another attempt.
+    another attempt. `locked`: another transaction keeps it from being written to.
     """
 
-    def __init__(self, message: str, *, error_class: str = "database_error") -> None:
+    def __init__(self, message: str, *, error_class: str = "database_error", locked: bool = False) -> None:
         super().__init__(mask(message), error_class=error_class)
+        self.locked = locked
 
 
 class StoreRefused(StoreError, PermanentFailure):

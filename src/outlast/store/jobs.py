@@ -12,24 +12,30 @@ All instants are on the database's own clock, plus `ahead_us`: how far virtual t
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from outlast.store import turns
+from outlast.store import turns, unique
 from outlast.store.faults import StoreRefused
+from outlast.store.finishing import Finishing
 from outlast.store.leases import fenced
+from outlast.store.letters import edits_in
 from outlast.store.records import (
     JOB_ENDS,
     JOB_STATES,
+    AlikeJobs,
     Enqueued,
     Idle,
     JobAttempt,
+    JobChangeRow,
     JobRow,
     QueueState,
     Turn,
     WorkerState,
     from_us,
     storable,
+    to_us,
 )
 from outlast.store.sweeps import sweep
 from outlast.store.upkeep import key_of, name_of
@@ -38,20 +44,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from outlast.store.database import Database, Transaction
-    from outlast.store.records import ClaimedJob, JobEnd, JobState, JobStatus, Lease, NewJob, Orphan, Rescue, Rescued
+    from outlast.store.records import (
+        ClaimedJob,
+        JobEnd,
+        JobState,
+        JobStatus,
+        Lease,
+        NewJob,
+        Orphan,
+        Rescue,
+        Rescued,
+        WorkerKinds,
+    )
 
 #: How a driver marks the parameters of a statement: ``?``, ``%s`` or ``$1``.
 ParamStyle: TypeAlias = Literal["qmark", "format", "numeric_dollar"]
 MOST_BYTES = 2**20  # of a payload or a result
 QUIET = 0.02  # seconds after a notification in which this process sends no other
 _NEW = "app, queue, kind, version, state, priority, due, payload, unique_key, enqueued"
+_PAYLOAD = _NEW.split(", ").index("payload")
 _TYPES = "text text text integer text integer bigint bytea text bigint".split()
 _HELD = "unique_key is not null and state in ('ready', 'waiting', 'alone', 'held', 'processing', 'succeeded')"
 _ROW = (
     "id, queue, kind, version, state, priority, due, payload, unique_key, enqueued, token, worker, claimed, began, attempts, made, crashes, "
     "previous, snoozed, wanted, error, error_type, error_class, stop_reason, result, ended, unique_until, letter"
 )
-_ATTEMPT = "job, number, token, worker, started, took, outcome, error_class, error_type, error, stop_reason, next_run"
+_ATTEMPT = turns.ATTEMPT
 _CHUNK = 5000  # rows in one statement
 _TOGETHER = 50  # of the caller's: each has ten parameters, and not every SQLite takes more than 999
 _COUNTED = 1000  # jobs that are due, when somebody asks whether there are any
@@ -59,7 +77,7 @@ _COUNTED = 1000  # jobs that are due, when somebody asks whether there are any
 _ONE = "One of them is enough: leave this one as it is, or cancel the other one first."
 
 
-class Jobs:
+class Jobs(Finishing):
     """The part of the store that knows durable jobs."""
 
     _database: Database
@@ -68,6 +86,10 @@ class Jobs:
     most_job_bytes: int = MOST_BYTES
     _enqueued: int = 0  # when jobs were last enqueued in a transaction of the caller's
     _notified: float = -1.0  # when this process last told others that there are jobs
+
+    if TYPE_CHECKING:
+
+        def _served(self, tx: Transaction) -> dict[str, WorkerKinds]: ...
 
     # -- enqueue -------------------------------------------------------------------------------------------------------
 
@@ -82,6 +104,8 @@ class Jobs:
         given = [self._checked(job) for job in jobs]
         before = self._notified
         try:
+            if len(given) == 1 and given[0].unique_key is None and self._database.at_once:
+                return self._enqueue_at_once(given[0], ahead_us)
             with self._database.writing() as tx:
                 (now,) = tx.row(f"select {self._database.now}")
                 done = self._enqueue(tx, given, now + ahead_us)
@@ -91,28 +115,52 @@ class Jobs:
             raise
         return done
 
+    def _enqueue_at_once(self, job: NewJob, ahead_us: int) -> list[Enqueued]:
+        """One job in one statement, which is a transaction by itself: its worker hears of it that much sooner."""
+        database, now = self._database, time.monotonic()
+        tells = now - self._notified >= QUIET and job.delay_us <= 0
+        # The instant is put into the row by the statement itself: the others are as ever.
+        app, queue, kind, version, state, priority, delay_us, payload, _, _ = _values(self.app, job, 0)
+        self._notified = now if tells else self._notified
+        row = database.row(
+            f"with made as (insert into outlast_jobs ({_NEW}) select ?, ?, ?, ?, ?, ?, instant + ?, ?, null, instant "
+            f"from (select {database.now} + ? as instant) clock returning id) "
+            f"select id{', ' + database.notifies.removeprefix('select ') if tells else ''} from made",
+            *(app, queue, kind, version, state, priority, delay_us, payload, ahead_us),
+            *([self.app] if tells else []),
+        )
+        return [Enqueued(row[0], new=True)]
+
     def enqueue_many(self, jobs: Iterable[NewJob], *, ahead_us: int = 0) -> int:
         """As `enqueue`, for any number of them; how many were new."""
-        given = [self._checked(job) for job in jobs]
+        given = jobs if isinstance(jobs, AlikeJobs) else [self._checked(job) for job in jobs]
         if not given:
             return 0
+        if isinstance(given, AlikeJobs):
+            self._checked(given.like._replace(payload=max(given.payloads, key=len)))
         before = self._notified
         try:
             with self._database.writing() as tx:
                 (now,) = tx.row(f"select {self._database.now}")
-                now += ahead_us
-                plain = [_values(self.app, job, now) for job in given if job.unique_key is None]
-                tx.insert("outlast_jobs", _NEW, plain)
-                keyed = sorted((job for job in given if job.unique_key is not None), key=_by_key)
-                count = len(plain) + sum(
-                    self._insert_keyed(tx, [_values(self.app, job, now) for job in keyed[first : first + _CHUNK]])
-                    for first in range(0, len(keyed), _CHUNK)
-                )
+                count = self._enqueue_many(tx, given, now + ahead_us)
                 self._tell(tx, (job.delay_us for job in given))
         except BaseException:
             self._notified = before
             raise
         return count
+
+    def _enqueue_many(self, tx: Transaction, jobs: Sequence[NewJob], now: int) -> int:
+        if isinstance(jobs, AlikeJobs):
+            row = _values(self.app, jobs.like, now)
+            tx.insert_alike("outlast_jobs", _NEW, row, _PAYLOAD, jobs.payloads)
+            return len(jobs)
+        plain = [_values(self.app, job, now) for job in jobs if job.unique_key is None]
+        tx.insert("outlast_jobs", _NEW, plain)
+        keyed = sorted((job for job in jobs if job.unique_key is not None), key=_by_key)
+        return len(plain) + sum(
+            self._insert_keyed(tx, [_values(self.app, job, now) for job in keyed[first : first + _CHUNK]])
+            for first in range(0, len(keyed), _CHUNK)
+        )
 
     def enqueue_in(
         self,
@@ -143,19 +191,12 @@ class Jobs:
         are done in another database than the store's own: the first ones find out, and change nothing.
         """
         database, given = self._database, [self._checked(job) for job in jobs]
-        rows = yield _spelled(database.known_here, (), paramstyle)
-        found: list[Any] = []
-        if rows and rows[0][0]:
-            rows = yield _spelled(f"select id, {database.now} + {int(ahead_us)} from outlast_store", (), paramstyle)
-            found = list(rows[0])
-        if found[:1] != [self._store_id()]:
-            message = (
-                f"expected the transaction to be in the database of the store, {database!r}, got: one in another database. "
-                "Only there can the job be enqueued in the same transaction; enqueue it without one, after the commit."
-            )
-            raise StoreRefused(message, error_class="code_error")
+        present: int = yield from self.here(
+            "Only there can the job be enqueued in the same transaction; enqueue it without one, after the commit.",
+            ahead_us,
+        )
         # No two of this process are the same: by their instants handles are told apart.
-        self._enqueued = now = max(int(found[1]), self._enqueued + 1)
+        self._enqueued = now = max(present, self._enqueued + 1)
         marks = ", ".join("?" * len(_TYPES))
         made = f"insert into outlast_jobs ({_NEW}) values ({marks}) on conflict (app, kind, unique_key) where {_HELD} do nothing returning id"
         there = f"select id from outlast_jobs where app = ? and kind = ? and unique_key = ? and {_HELD}"
@@ -172,6 +213,9 @@ class Jobs:
             done |= {place: Enqueued(id_, True, now) for place, id_ in zip(chunk, ids, strict=True)}  # noqa: FBT003
         for place in sorted(set(range(len(given))) - done.keys(), key=lambda place: _by_key(given[place])):
             values = _values(self.app, given[place], now)
+            rows = yield _spelled(unique.HELD, (values[0], values[2], values[8], now), paramstyle)
+            if rows:
+                done[place] = Enqueued(rows[0][0], new=False)
             while place not in done:
                 rows = yield _spelled(made, values, paramstyle)
                 if rows:
@@ -183,10 +227,6 @@ class Jobs:
         if database.notifies and any(job.delay_us <= 0 for job in given):
             yield _spelled(database.notifies, (self.app,), paramstyle)
         return [done[place] for place in range(len(given))]
-
-    def _store_id(self) -> str:
-        with self._database.reading() as tx:
-            return str(tx.row("select id from outlast_store")[0])
 
     def _enqueue(self, tx: Transaction, jobs: Sequence[NewJob], now: int) -> list[Enqueued]:
         plain = [place for place, job in enumerate(jobs) if job.unique_key is None]
@@ -214,6 +254,9 @@ class Jobs:
 
     def _enqueue_keyed(self, tx: Transaction, row: tuple[Any, ...]) -> Enqueued:
         marks = ", ".join("?" * len(_TYPES))
+        held = tx.row(unique.HELD, row[0], row[2], row[8], row[9])
+        if held is not None:
+            return Enqueued(held[0], new=False)
         while True:
             made = tx.row(
                 f"insert into outlast_jobs ({_NEW}) values ({marks}) on conflict (app, kind, unique_key) where {_HELD} do nothing returning id",
@@ -230,6 +273,11 @@ class Jobs:
 
     def _insert_keyed(self, tx: Transaction, rows: Sequence[tuple[Any, ...]]) -> int:
         conflict = f"on conflict (app, kind, unique_key) where {_HELD} do nothing"
+        held = unique.held_among(self._database, tx, self.app, ((row[2], row[8]) for row in rows), rows[0][9])
+        if held:
+            rows = [row for row in rows if (row[2], row[8]) not in held]
+            if not rows:
+                return 0
         if not self._database.arrays:
             marks = ", ".join("?" * len(_TYPES))
             sql = f"insert into outlast_jobs ({_NEW}) values ({marks}) {conflict}"
@@ -275,7 +323,7 @@ class Jobs:
         most: int | None = None,
         alone: bool = False,
         after: Mapping[str, tuple[int, int]] | None = None,
-        known: Collection[int] | None = None,
+        known: Collection[tuple[int, int]] | None = None,
         ahead_us: int = 0,
     ) -> Turn:
         """
@@ -287,9 +335,36 @@ class Jobs:
         `alone`: at most one job that has crashed two workers, and nothing else; of the queues in `wants`.
         `after`: by queue, the priority and the id of the job claimed last. Only later ones of the same priority are
         looked at; whoever uses it looks from the start when fewer than wanted come, and about once a second.
-        `known`: after a turn that has failed, the ids of all jobs that the worker has in hand; ones that it has on
-        record beside them are given again, since the answer to their claim was lost.
+        `known`: after a turn that has failed, the ids and tokens of all jobs that the worker has in hand; ones that it
+        has on record beside them are given again, since the answer to their claim was lost.
         """
+        if not self._database.at_once or alone or known is not None:
+            return self._turn(lease, ends, wants, kinds, most, after or {}, known, ahead_us, alone=alone)
+        plain = [end for end in ends if end.state == "succeeded"]
+        lost: tuple[int, ...] = ()
+        cancelled: tuple[int, ...] = ()
+        if len(plain) < len(ends):
+            others = [end for end in ends if end.state != "succeeded"]
+            lost, _, cancelled = self._turn(lease, others, {}, kinds, most, {}, None, ahead_us)
+        late, claimed = turns.at_once(
+            self._database, self.app, lease, plain, wants, kinds, most=most, after=after or {}, ahead_us=ahead_us
+        )
+        return Turn((*lost, *late), claimed, cancelled)
+
+    def _turn(
+        self,
+        lease: Lease,
+        ends: Sequence[JobEnd],
+        wants: Mapping[str, int],
+        kinds: Mapping[str, int],
+        most: int | None,
+        after: Mapping[str, tuple[int, int]],
+        known: Collection[tuple[int, int]] | None,
+        ahead_us: int,
+        *,
+        alone: bool = False,
+    ) -> Turn:
+        """Step by step."""
         database, app = self._database, self.app
         now_sql = f"{database.now} + {int(ahead_us)}"
         with database.writing(batches=True) as tx:
@@ -306,7 +381,7 @@ class Jobs:
                 room = wanted if left is None else min(wanted, left)
                 if room <= 0 or (alone and claimed):
                     continue
-                place = None if after is None or alone else after.get(queue)
+                place = None if alone else after.get(queue)
                 state = "alone" if alone else "ready"
                 found = turns.claim(
                     database, tx, app, lease, queue, 1 if alone else room, kinds, now, after=place, state=state
@@ -327,7 +402,7 @@ class Jobs:
             for number, token in sorted(jobs):
                 done = tx.execute(
                     f"update outlast_jobs set state = case when state = 'held' then {turns.claimable()} else state end, worker = null "
-                    "where app = ? and id = ? and token = ? and (state = 'held' or state in ('failed', 'cancelled') and worker = ?)",
+                    "where app = ? and id = ? and token = ? and state in ('held', 'failed', 'cancelled') and worker = ?",
                     *(now, self.app, number, token, lease.key),
                 )
                 if done.rowcount != 1:
@@ -345,23 +420,32 @@ class Jobs:
         return [(number, token) for number, token in rows]
 
     def sweep(
-        self, dead: Callable[[str], bool], decide: Callable[[Orphan], Rescue], *, ahead_us: int = 0
+        self,
+        dead: Callable[[str], bool],
+        decide: Callable[[Orphan], Rescue],
+        *,
+        ahead_us: int = 0,
+        done: list[Rescued] | None = None,
     ) -> list[Rescued]:
         """
-        Bring back the jobs of workers that are gone; which. `dead` says of the owner of a lease whether it is certainly
+        Bring back the jobs of workers that are gone; which. They are in `done`, too, as soon as they are on record: what
+        cannot be brought back of one worker is raised when those of all others are. `dead` says of the owner of a lease whether it is certainly
         no more; `decide` what becomes of a job that crashed with its worker. It is asked inside of a transaction, and
         must be quick and change nothing.
 
         The attempt is on record as crashed. Held jobs only wait for their time again; a job that somebody has asked to
         cancel is cancelled.
         """
-        return sweep(self._database, self.app, dead, decide, ahead_us)
+        found = [] if done is None else done
+        sweep(self._database, self.app, dead, decide, ahead_us, found)
+        return found
 
     # -- what operators do ---------------------------------------------------------------------------------------------
 
-    def cancel_job(self, id: int, /, *, ahead_us: int = 0) -> bool:
+    def cancel_job(self, id: int, /, *, by: str = "", reason: str = "", ahead_us: int = 0) -> bool:
         """
         Cancel a job that is queued; ask the worker of one that is processed to do it. Whether it was either of them.
+        Who wanted it, and why, stays on record.
         """
         database = self._database
         with database.writing() as tx:
@@ -372,6 +456,7 @@ class Jobs:
             if found is None or found[0] in JOB_ENDS:
                 return False
             state, letter, now = found
+            self._note_change(tx, id, "cancelled", now, by, reason)
             if state == "processing":
                 tx.execute("update outlast_jobs set wanted = 'cancel' where id = ?", id)
                 return True
@@ -385,13 +470,40 @@ class Jobs:
                 turns.settle(tx, self.app, id, "cancelled", letter, None, now)
         return True
 
-    def requeue_job(self, id: int, /, *, ahead_us: int = 0) -> bool:
+    def _note_change(self, tx: Transaction, id: int, change: str, now: int, by: str, reason: str) -> None:
+        tx.execute(
+            "insert into outlast_job_changes (job, at, change, by_whom, reason) values (?, ?, ?, ?, ?)",
+            *(id, now, change, storable(by), storable(reason)),
+        )
+
+    def job_changes(self, id: int, /) -> list[JobChangeRow]:
+        """What operators have done to a job, or to its arguments by an edit of its dead letter; the first change first."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select at, change, by_whom, reason from outlast_job_changes where job = ? "
+                "and exists (select 1 from outlast_jobs where app = ? and id = ?) order by outlast_job_changes.id",
+                *(id, self.app, id),
+            )
+            letter = tx.row(
+                "select metadata from outlast_dead_letters where app = ? and id = "
+                "(select letter from outlast_jobs where app = ? and id = ?)",
+                *(self.app, self.app, id),
+            )
+        edits = [] if letter is None else edits_in(json.loads(letter[0]))
+        edited = [JobChangeRow(to_us(edit.at), "edited", edit.by, edit.reason) for edit in edits]
+        return sorted([*(JobChangeRow(*row) for row in rows), *edited], key=lambda change: change.at_us)
+
+    def requeue_job(
+        self, id: int, /, *, by: str = "", reason: str = "", from_start: bool = False, ahead_us: int = 0
+    ) -> bool:
         """
         Make a job ready again that has failed or was cancelled, with fresh attempts and the payload that its dead letter
         was given by an edit; whether it was one. Its history goes on, and its dead letter is being replayed. If the code
-        of its last attempt still runs, it is held until that has ended.
+        of its last attempt still runs, it is held until that has ended. Who wanted it, and why, stays on record. With
+        `from_start` the results of its steps are forgotten, and that this was done is on record too.
 
-        `StoreRefused` if another job has its unique key meanwhile.
+        `StoreRefused` if another job has its unique key meanwhile, and with `from_start` also if its code still runs:
+        what that does would be mixed with what is done again.
         """
         database = self._database
         with database.writing() as tx:
@@ -403,6 +515,12 @@ class Jobs:
                 return False
             worker, _, kind, key, letter, now = found
             to: JobState = "ready" if worker is None else "held"
+            if from_start and worker is not None:
+                message = (
+                    f"expected the code of job {id} to have ended before its steps are forgotten, got: it still runs although its time was up. "
+                    "Requeue it when that has ended, or end its worker."
+                )
+                raise StoreRefused(message, error_class="data_error")
             self._refuse_taken(tx, id, kind, key)
             try:
                 tx.execute(
@@ -415,6 +533,11 @@ class Jobs:
                 if not database.taken(error):
                     raise
                 raise self._has_key(id, "another job that was enqueued just now") from None
+            if from_start:
+                # Under the lock of the job, which has no worker: nobody writes a step in between.
+                tx.execute("delete from outlast_steps where kind = 'job' and owner = ?", id)
+                self._note_change(tx, id, "forgot steps", now, by, reason)
+            self._note_change(tx, id, "requeued", now, by, reason)
             if letter is not None:
                 tx.execute(
                     "update outlast_jobs set payload = (select payload from outlast_dead_letters where outlast_dead_letters.id = ?) "
@@ -435,6 +558,15 @@ class Jobs:
     def _refuse_taken(self, tx: Transaction, id: int, kind: str, key: str | None) -> None:
         if key is None:
             return
+        held = tx.row(
+            f"select job, until from outlast_unique_keys where app = ? and kind = ? and unique_key = ? and until > {self._database.now}",
+            self.app,
+            kind,
+            key,
+        )
+        if held is not None:
+            way_out = f"It holds the key until {from_us(held[1]):%Y-%m-%d %H:%M:%S} UTC. If the work is to be done again before that, enqueue it with another key."
+            raise self._has_key(id, f"job {held[0]}, which has succeeded", way_out)
         other = tx.row(
             f"select id, state, unique_until from outlast_jobs where app = ? and kind = ? and unique_key = ? and {_HELD}",
             self.app,
@@ -508,6 +640,11 @@ class Jobs:
             rows = tx.rows(f"select {_ROW} from outlast_jobs where {where} order by id desc limit ?", *values, limit)
         return [_job(row) for row in rows]
 
+    def app_of_job(self, id: int, /) -> str | None:
+        """The app that has the job of this number, whichever it is."""
+        found = self._database.row("select app from outlast_jobs where id = ?", id)
+        return None if found is None else str(found[0])
+
     def job_attempts(self, id: int, /) -> list[JobAttempt]:
         """The attempts of a job that have ended, the first one first."""
         with self._database.reading() as tx:
@@ -521,14 +658,18 @@ class Jobs:
     def ready_queues(self) -> list[str]:
         """The queues that have jobs which may be claimed, by name; also those that are paused."""
         # From one name to the next: all jobs of a long queue are not looked at.
-        names = (
-            "with recursive names(queue) as (select min(queue) from outlast_jobs where app = ? and state = '{0}' union all "
-            "select (select min(queue) from outlast_jobs where app = ? and state = '{0}' and queue > names.queue) "
-            "from names where queue is not null) select queue from names where queue is not null"
+        names = ", ".join(
+            f"{state}(queue) as (select min(queue) from outlast_jobs where app = ? and state = '{state}' union all "
+            f"select (select min(queue) from outlast_jobs where app = ? and state = '{state}' and queue > {state}.queue) "
+            f"from {state} where queue is not null)"
+            for state in ("ready", "alone")
         )
-        with self._database.reading() as tx:
-            rows = [row for state in ("ready", "alone") for row in tx.rows(names.format(state), self.app, self.app)]
-        return sorted({row[0] for row in rows})
+        rows = self._database.rows(
+            f"with recursive {names} select queue from ready where queue is not null union "
+            "select queue from alone where queue is not null",
+            *[self.app] * 4,
+        )
+        return sorted(row[0] for row in rows)
 
     def queue_stats(self, *, ahead_us: int = 0) -> list[QueueState]:
         """Every queue that has jobs which are not over, or is paused, by name."""
@@ -578,27 +719,21 @@ class Jobs:
             where += f" and queue {database.among}"
             given.append(database.passed(map(storable, queues)))
         free = f"{where} and not exists (select 1 from outlast_queues paused where paused.app = outlast_jobs.app and paused.queue = outlast_jobs.queue and paused.paused)"
-        with database.snapshot() as tx:
-            (now,) = tx.row(f"select {database.now} + {int(ahead_us)}")
-            due = 0
-            for state, more in (
-                ("state = 'ready'", ()),
-                ("state = 'alone'", ()),
-                ("state = 'waiting' and due <= ?", (now,)),
-            ):
-                due += tx.row(
-                    f"select count(*) from (select 1 as one from outlast_jobs where {free} and {state} limit {_COUNTED}) few",
-                    *(*given, *more),
-                )[0]
-            (processing,) = tx.row(
-                f"select count(*) from outlast_jobs where {where} and state in ('processing', 'held')", *given
-            )
-            later = f"{free} and state = 'waiting' and due > ?"
-            following = tx.row(f"select due from outlast_jobs where {later} order by due limit 1", *given, now)
-            left = 0
-            if following is not None and not due and not processing:
-                (left,) = tx.row(f"select count(*) from outlast_jobs where {later}", *given, now)
-        return Idle(min(due, _COUNTED), processing, left, None if following is None else following[0], now)
+
+        later = f"{free} and state = 'waiting' and due > instant"
+        few = f"(select count(*) from (select 1 as one from outlast_jobs where {free} and %s limit {_COUNTED}) few)"
+        # One statement: a worker asks this whenever it finds nothing, and can be told of no job before the answer.
+        ready, alone, over, processing, left, next_due, now = database.row(
+            f"select ready, alone, over, processing, case when ready + alone + over + processing > 0 then 0 else "
+            f"(select count(*) from outlast_jobs where {later}) end, "
+            f"(select due from outlast_jobs where {later} order by due limit 1), instant from (select instant, "
+            f"""{few % "state = 'ready'"} as ready, {few % "state = 'alone'"} as alone, """
+            f"""{few % "state = 'waiting' and due <= instant"} as over, """
+            f"(select count(*) from outlast_jobs where {where} and state in ('processing', 'held')) as processing "
+            f"from (select {database.now} + ? as instant) clock) seen",
+            *(*given * 6, int(ahead_us)),
+        )
+        return Idle(min(ready + alone + over, _COUNTED), processing, left, next_due, now, alone > 0)
 
     def waits_alone(self, queues: Collection[str] | None, kinds: Mapping[str, int]) -> bool:
         """Whether a job of these kinds, in these queues (None: in all), can be claimed that must run alone."""
@@ -629,11 +764,21 @@ class Jobs:
                 "from outlast_leases where app = ? and kind = 'worker' order by key",
                 self.app,
             )
+            serves = self._served(tx)
         return [
-            WorkerState(key, owner, from_us(until), ttl, bool(alive), count)
+            WorkerState(key, owner, from_us(until), ttl, bool(alive), count, serves.get(key))
             for key, owner, until, ttl, alive, count in rows
             if owner or count
         ]
+
+    def owners_of_workers(self, beginning: str) -> list[str]:
+        """The owners of all leases of workers that begin with this."""
+        with self._database.reading() as tx:
+            rows = tx.rows(
+                "select owner from outlast_leases where app = ? and kind = 'worker' and substr(owner, 1, ?) = ? order by owner",
+                *(self.app, len(beginning), beginning),
+            )
+        return [owner for (owner,) in rows]
 
 
 def _spelled(sql: str, parameters: tuple[Any, ...], paramstyle: ParamStyle) -> tuple[str, tuple[Any, ...]]:

@@ -15,6 +15,7 @@ with the token until that transaction ends. Only the newest token may write. A w
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,17 +102,17 @@ def take(
     marks = ", ".join("?" * len(values))
     for table in at.tables:
         tx.execute(f"insert into {table} ({at.columns}) values ({marks}) on conflict do nothing", *values)
-    before = tx.row(f"select owner from {at.table} where {at.where}", *values)
     found = tx.row(
-        f"update {at.table} set token = token + 1, owner = ?, ttl = ?, until = {database.now} + ? "
-        f"where {at.where} and until <= {database.now} returning token, until",
-        *(owner, ttl, round(ttl * 1e6), *values),
+        f"select owner from {at.table} where {at.where} and until <= {database.now} {database.for_change}", *values
     )
     if found is None:
         return None
     database.evict(tx, (label(app, kind, key), *others))
-    _close(database, tx, at, values, found[0])
-    return Lease(kind, key, found[0], owner, from_us(found[1]), ttl, (before and before[0]) or "")
+    token, until = _close(
+        *(database, tx, at, values),
+        *(f"owner = ?, ttl = ?, until = {database.now} + ?", owner, ttl, round(ttl * 1e6)),
+    )
+    return Lease(kind, key, token, owner, from_us(until), ttl, found[0] or "")
 
 
 def renew(database: Database, tx: Transaction, app: str, lease: Lease) -> Lease:
@@ -152,11 +153,22 @@ def fenced(database: Database, tx: Transaction, app: str, lease: Lease, columns:
     return row
 
 
+@lru_cache(maxsize=64)
 def label(app: str, kind: str, key: str) -> str:
     """What a transaction is called that writes under a lease; programs before schema 9 call those of runs the same."""
     if kind == "run":
         return "outlast run {} shard {}".format(*shard_of(key))
     return f"outlast {sha256(repr((app, kind, key)).encode()).hexdigest()[:32]}"
+
+
+def standing(database: Database, tx: Transaction, app: str, kind: str, key: str, token: int) -> str | None:
+    """The owner of a lease that has this token still and has not run out; None if there is none."""
+    at = _table(kind)
+    row = tx.row(
+        f"select owner from {at.table} where {at.where} and token = ? and until > {database.now}",
+        *(*at.values(app, kind, key), token),
+    )
+    return None if row is None else str(row[0])
 
 
 def lost(lease: Lease) -> LeaseLost:
@@ -183,20 +195,28 @@ def _end(
 ) -> bool:
     at = _table(kind)
     values = at.values(app, kind, key)
-    found = tx.row(
-        f"update {at.table} set token = token + 1, until = 0{also} where {at.where} and {condition} returning token",
-        *(*values, *given),
-    )
+    found = tx.row(f"select 1 from {at.table} where {at.where} and {condition} {database.for_change}", *values, *given)
     if found is not None:
         if evict:
             database.evict(tx, (label(app, kind, key),))
-        _close(database, tx, at, values, found[0])
+        _close(database, tx, at, values, f"until = 0{also}")
     return found is not None
 
 
-def _close(database: Database, tx: Transaction, at: LeaseTable, values: tuple[Any, ...], token: int) -> None:
-    """Wait for what is being written under the token before; from then on that is worth nothing."""
-    if at.fence is not None:
-        tx.execute(f"update {at.fence} set token = ? where {at.where}", token, *values)
-    elif database.for_update:
+def _close(
+    database: Database, tx: Transaction, at: LeaseTable, values: tuple[Any, ...], sets: str, *given: Any
+) -> tuple[int, int]:
+    """
+    Wait for what is being written under the token, and change the row; the next token, and until when it is. From then on
+    the one before is worth nothing.
+    """
+    if at.fence is None and database.for_update:
+        # Before the change, or who asks for the row with `for_share` at this moment would get it as it was: that lock does
+        # not conflict with a change alone, but with one by a transaction that has this lock.
         tx.row(f"select 1 from {at.table} where {at.where} {database.for_update}", *values)
+    changed = tx.row(
+        f"update {at.table} set token = token + 1, {sets} where {at.where} returning token, until", *given, *values
+    )
+    if at.fence is not None:
+        tx.execute(f"update {at.fence} set token = ? where {at.where}", changed[0], *values)
+    return changed[0], changed[1]

@@ -6,9 +6,11 @@ their ids.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from outlast.calls.internal import keep_trying
 from outlast.kernel.clock import here
@@ -32,8 +34,7 @@ from outlast.store.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from datetime import datetime
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Unpack
 
     from outlast.store.database import Database, Transaction
@@ -501,6 +502,25 @@ def earlier_failures(letter: DeadLetterRow) -> list[dict[str, Any]]:
     """How it failed before, the first time first; what somebody else has written there is none."""
     found = letter.metadata.get(EARLIER)
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+class Edit(NamedTuple):
+    """When a letter's payload was edited, by whom as far as it is known, and why."""
+
+    at: datetime
+    by: str
+    reason: str
+
+
+def edits_in(metadata: Mapping[str, Any]) -> list[Edit]:
+    """How a letter was edited, the first time first; what somebody else has written there is none."""
+    found = metadata.get("edits")
+    edits: list[Edit] = []
+    for each in found if isinstance(found, list) else ():
+        with suppress(AttributeError, KeyError, TypeError, ValueError):
+            at = datetime.fromisoformat(each["at"]).astimezone(UTC)
+            edits.append(Edit(at, str(each.get("by") or ""), str(each.get("reason") or "")))
+    return edits
 
 
 def letter_values(app: str, letter: DeadLetterRow, updated_us: int) -> tuple[Any, ...]:

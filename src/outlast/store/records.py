@@ -8,13 +8,14 @@ takes them as they are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from outlast.kernel.aliases import StopReason
 
@@ -598,6 +599,26 @@ class NewJob(NamedTuple):
     unique_key: str | None = None
 
 
+class AlikeJobs(Sequence[NewJob]):
+    """Jobs to be enqueued that differ in their payloads only: like one of them."""
+
+    def __init__(self, like: NewJob, payloads: list[bytes]) -> None:
+        self.like = like
+        self.payloads = payloads
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @overload
+    def __getitem__(self, place: int) -> NewJob: ...
+    @overload
+    def __getitem__(self, place: slice) -> AlikeJobs: ...
+    def __getitem__(self, place: int | slice) -> NewJob | AlikeJobs:
+        if isinstance(place, slice):
+            return AlikeJobs(self.like, self.payloads[place])
+        return self.like._replace(payload=self.payloads[place])
+
+
 class Enqueued(NamedTuple):
     """
     The id of a job; `new` is False for the job that had the unique key already. `at_us` is when it was enqueued, in a
@@ -643,6 +664,7 @@ class JobEnd(NamedTuple):
     An attempt that is not `charged` does not count: it was released, snoozed, or kept out by an open breaker. `letter`
     is the dead letter of a failed job; if the job has one already, that one is opened again with this failure. `running`
     says that its code goes on: the job keeps its worker until `release_held`, and nobody begins it before that.
+    `traceback` is where it failed, redacted and bounded.
     """
 
     id: int
@@ -662,6 +684,7 @@ class JobEnd(NamedTuple):
     unique_for_us: int | None = None
     letter: DeadLetterRow | None = None
     running: bool = False
+    traceback: str | None = None
 
 
 class Turn(NamedTuple):
@@ -676,7 +699,7 @@ class Turn(NamedTuple):
 
 
 class Orphan(NamedTuple):
-    """A job whose worker is gone; `crashes` counts this one too."""
+    """A job whose worker is gone; `crashes` counts this one too. `swept_us` is when that was seen."""
 
     id: int
     kind: str
@@ -692,6 +715,7 @@ class Orphan(NamedTuple):
     began_us: int
     claimed_us: int
     worker: str
+    swept_us: int
 
 
 class Rescue(NamedTuple):
@@ -758,7 +782,10 @@ class JobRow:
 
 
 class JobAttempt(NamedTuple):
-    """One attempt of a job, on record once it has ended. `worker` is the key of the worker's lease."""
+    """
+    One attempt of a job, on record once it has ended. `worker` is the key of the worker's lease; `traceback` where it
+    failed.
+    """
 
     job: int
     number: int
@@ -772,6 +799,16 @@ class JobAttempt(NamedTuple):
     error: str | None
     stop_reason: StopReason | None
     next_run_us: int | None
+    traceback: str | None = None
+
+
+class JobChangeRow(NamedTuple):
+    """What an operator did to a job or, in its dead letter, to its arguments, and when; who and why, as far as it was said."""
+
+    at_us: int
+    change: Literal["requeued", "cancelled", "edited", "forgot steps"]
+    by: str
+    reason: str
 
 
 class QueueState(NamedTuple):
@@ -792,7 +829,7 @@ class Idle(NamedTuple):
     """
     What is left to do: jobs that are due, that are processed (or held), that are due later, and when the first of
     those is. `due` counts no further than 1,000; `later` is counted only if nothing else is left. `now_us` is when this
-    was seen.
+    was seen. `alone`: some of those that are due must run with nothing beside them.
     """
 
     due: int
@@ -800,10 +837,21 @@ class Idle(NamedTuple):
     later: int
     next_due_us: int | None
     now_us: int = 0
+    alone: bool = False
+
+
+class WorkerKinds(NamedTuple):
+    """What a worker serves: its queues (None: all), and its kinds, each with the newest version of a payload it takes."""
+
+    queues: tuple[str, ...] | None
+    kinds: Mapping[str, int]
 
 
 class WorkerState(NamedTuple):
-    """A worker as its lease tells: until when it is alive if it does not renew it, and how many jobs it has."""
+    """
+    A worker as its lease tells: until when it is alive if it does not renew it, and how many jobs it has. What it
+    `serves` is not known of one from before this was recorded.
+    """
 
     key: str
     owner: str
@@ -811,3 +859,23 @@ class WorkerState(NamedTuple):
     ttl: float
     alive: bool
     jobs: int
+    serves: WorkerKinds | None = None
+
+
+class ScheduleRow(NamedTuple):
+    """
+    The schedule of a kind of jobs, as it was declared last, by a worker that began at `declared_us`. Ticks after
+    `since_us` count. `seen_us` is when a worker last looked that declares it so. `tick_us` is the newest tick on record,
+    `job` the newest job that was enqueued for one, and `next_us` when the next tick is due.
+    """
+
+    kind: str
+    expression: str
+    timezone: str
+    missed: Literal["once", "skip"]
+    declared_us: int
+    since_us: int
+    seen_us: int
+    tick_us: int | None
+    job: int | None
+    next_us: int | None

@@ -44,6 +44,7 @@ def apply(store: Store, days: Mapping[str, int | None], now: datetime) -> dict[s
             done[kind] = len(store.put_away(before, reason, limit=_AT_MOST))
         else:
             done[kind] = store.prune(_kind(kind), before, at_most=_AT_MOST)
+    store.prune_keys(at_most=_AT_MOST)  # each has its own time
     return done
 
 

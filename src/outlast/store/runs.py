@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _RUN = "number, id, pipeline, run_key, kind, status, reason, why, stages, wanted, sink, started, finished, identity, sink_at, replayed_by, elsewhere"
 _SHARD = "run, passes, read, exhausted, succeeded, skipped, dlq, failed, degraded, spent"
-_OF_APPS = ("outlast_runs", "outlast_dead_letters", "outlast_states", "outlast_queues")
+_OF_APPS = ("outlast_runs", "outlast_dead_letters", "outlast_states", "outlast_queues", "outlast_schedules")
 # Jobs, as their indexes have them: there may be millions, and an app is one step in each.
 _JOBS_OF_APPS = tuple(
     f"outlast_jobs where state {state}"
@@ -58,12 +58,13 @@ class Runs(Leases):
     def apps(self) -> list[str]:
         """The apps that have anything in this store: runs, jobs, dead letters, or things that their processes share."""
         every = " union ".join(f"select app from {table}" for table in _OF_APPS)
-        found = {row[0] for row in self._database.rows(every)}
-        for jobs in _JOBS_OF_APPS:
-            last: str | None = ""
-            while last is not None:
-                found.add(last)
-                (last,) = self._database.row(f"select min(app) from {jobs} and app > ?", last)
+        with self._database.snapshot() as tx:  # a job that goes from one state to another is in one of them
+            found = {row[0] for row in tx.rows(every)}
+            for jobs in _JOBS_OF_APPS:
+                last: str | None = ""
+                while last is not None:
+                    found.add(last)
+                    (last,) = tx.row(f"select min(app) from {jobs} and app > ?", last)
         return sorted(found - {""})
 
     def app_option(self) -> list[str]:
@@ -73,9 +74,8 @@ class Runs(Leases):
     def has_app(self, name: str) -> bool:
         """Whether this app has anything here: cheap, whatever others have."""
         places = [*(f"{table} where" for table in _OF_APPS), *(f"{jobs} and" for jobs in _JOBS_OF_APPS)]
-        return any(
-            self._database.row(f"select 1 from {place} app = ? limit 1", storable(name)) is not None for place in places
-        )
+        with self._database.snapshot() as tx:
+            return any(tx.row(f"select 1 from {place} app = ? limit 1", storable(name)) is not None for place in places)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 

@@ -5,14 +5,21 @@ A worker is gone if its lease has run out or was given back, if its owner is cer
 is left of it. For each: in one transaction its lease is ended, so that it can write nothing however late it comes, and
 its jobs are looked at again under their locks. What it has finished meanwhile stays as it is. A second sweep at the same
 time finds nothing left. The lease is deleted: its key is never used again.
+
+A job whose row is locked is left out: a transaction of its own code may hold it (`finishing`), and such a one cannot
+always be ended from here. It holds up none of the others. It keeps its worker and its token, and that worker has no
+lease any more: each later sweep finds it as one of those jobs that are all that is left of a worker. Until then nobody
+else has it, so whatever its own transaction does to it counts. If that is committed, the job has succeeded. If not, it
+comes back, and its crash is charged once, with the token that grows in the same transaction.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from outlast.kernel.clock import REAL
 from outlast.store import turns
-from outlast.store.leases import end
+from outlast.store.leases import end, label
 from outlast.store.records import JobEnd, Orphan, Rescued
 
 if TYPE_CHECKING:
@@ -26,6 +33,8 @@ _ORPHAN = (
 )
 _LINGERING = "worker is not null and state in ('failed', 'cancelled')"  # their code still ran when they ended
 _MINE = "app = ? and worker = ? and state in ('processing', 'held')"
+_MOMENT = 1.0  # seconds that transactions which were ended with a lease have to be gone,
+_SOON = 0.02  # and between two looks at what they had locked
 
 
 class _Gone(NamedTuple):
@@ -40,21 +49,28 @@ def sweep(
     dead: Callable[[str], bool],
     decide: Callable[[Orphan], Rescue],
     ahead_us: int,
-) -> list[Rescued]:
+    done: list[Rescued],
+) -> None:
     """
-    Bring the jobs of all workers back that are gone. What cannot be brought back for one of them is raised at the end,
-    and hides nothing of the others.
+    Bring the jobs of all workers back that are gone, and add them to `done`. What cannot be brought back for one of them
+    is raised at the end, and hides nothing of the others.
     """
-    done: list[Rescued] = []
-    problem: Exception | None = None
-    for gone in _all_gone(database, app, dead):
+    problems = list[Exception]()
+
+    def rescue(gone: _Gone) -> bool:
         try:
-            done += _rescue(database, app, gone, decide, ahead_us)
+            return _rescue(database, app, gone, decide, ahead_us, done)
         except Exception as error:  # noqa: BLE001 - raised below
-            problem = problem or error
-    if problem is not None:
-        raise problem
-    return done
+            problems.append(error)
+            return False
+
+    left = [gone for gone in _all_gone(database, app, dead) if rescue(gone)]
+    until = REAL.clock.monotonic() + _MOMENT
+    while left and REAL.clock.monotonic() < until:
+        REAL.clock.sleep(_SOON)
+        left = [gone for gone in left if rescue(gone)]
+    if problems:
+        raise problems[0]
 
 
 def _all_gone(database: Database, app: str, dead: Callable[[str], bool]) -> list[_Gone]:
@@ -75,23 +91,42 @@ def _all_gone(database: Database, app: str, dead: Callable[[str], bool]) -> list
 
 
 def _rescue(
-    database: Database, app: str, gone: _Gone, decide: Callable[[Orphan], Rescue], ahead_us: int
-) -> list[Rescued]:
+    database: Database,
+    app: str,
+    gone: _Gone,
+    decide: Callable[[Orphan], Rescue],
+    ahead_us: int,
+    done: list[Rescued],
+) -> bool:
+    """
+    Bring the jobs of one worker back. Whether some are left that will soon be free: transactions that were ended take a
+    moment to be gone.
+    """
     with database.writing() as tx:
         if not end(database, tx, app, "worker", gone.key, gone.token):
-            return []  # it has been heard of since
+            return False  # it has been heard of since
         (now,) = tx.row(f"select {database.now} + {int(ahead_us)}")
         rows = tx.rows(
-            f"select {_ORPHAN}, state, wanted from outlast_jobs where {_MINE} order by id {database.for_update}",
+            f"select {_ORPHAN}, state, wanted from outlast_jobs where {_MINE} order by id {database.skip_locked}",
             *(app, gone.key),
         )
-        done = [_released(tx, row, gone, now) for row in rows if row[-2] == "held"]
-        done += _crashed(database, tx, app, gone, [row for row in rows if row[-2] == "processing"], decide, now)
-        tx.execute(
-            f"update outlast_jobs set worker = null where app = ? and worker = ? and {_LINGERING}", app, gone.key
-        )
-        tx.execute("delete from outlast_leases where app = ? and kind = 'worker' and key = ?", app, gone.key)
-    return done
+        found = [_released(tx, row, gone, now) for row in rows if row[-2] == "held"]
+        found += _crashed(database, tx, app, gone, [row for row in rows if row[-2] == "processing"], decide, now)
+        lingering = f"select id from outlast_jobs where app = ? and worker = ? and {_LINGERING} order by id {database.skip_locked}"
+        tx.execute(f"update outlast_jobs set worker = null where id in ({lingering})", app, gone.key)
+        leased = tx.execute(
+            "delete from outlast_leases where app = ? and kind = 'worker' and key = ?", app, gone.key
+        ).rowcount
+        left = False
+        if database.skip_locked and tx.row(f"select 1 from outlast_jobs where {_MINE} limit 1", app, gone.key):
+            # Its code may have gone on, and begun such a transaction after the others were ended.
+            left = database.evict(tx, (label(app, "worker", gone.key),)) > 0 or leased > 0
+        if any(one.state == "ready" for one in found):  # whoever sweeps may have no room for them
+            tx.then = database.tell_here
+            if database.notifies:
+                tx.execute(database.notifies, app)
+    done += found
+    return left
 
 
 def _released(tx: Transaction, row: Any, gone: _Gone, now: int) -> Rescued:
@@ -116,7 +151,7 @@ def _crashed(
         return []
     ends, done = list[JobEnd](), list[Rescued]()
     for *fields, _, wanted in rows:
-        orphan = Orphan(*fields)
+        orphan = Orphan._make([*fields, now])
         orphan = orphan._replace(payload=bytes(orphan.payload))
         # What somebody has asked to cancel is cancelled, whatever it was to become.
         ends.append(_ending(orphan, decide(orphan) if wanted is None else None, now))

@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from outlast.kernel.clock import here
+from outlast.store import steps, unique
 from outlast.store.leases import fenced
 from outlast.store.records import EventRow, SharedState, from_us, storable, to_us
 
@@ -29,7 +30,7 @@ _SHARDS = ("outlast_shards", "outlast_progress")
 _CHILDREN = ("outlast_attempts", "outlast_items", "outlast_checkpoints", "outlast_replays")
 
 
-class Upkeep:
+class Upkeep(unique.UniqueKeys):
     """The part of the store that knows events, shared states and retention."""
 
     _database: Database
@@ -256,11 +257,14 @@ class Upkeep:
 
     def _prune_jobs(self, kind: Prunable, before: int, left: float) -> int:
         """
-        Jobs go with their attempts. One that succeeded stays as long as its unique key is to be held, and one with a dead
-        letter that is not resolved as long as that letter: without the job it could not be replayed.
+        Jobs go with their attempts, steps and artifacts. One whose unique key is to be held longer goes once the key has a
+        record of its own, and one with a dead letter that is not resolved with that letter: without the job it could not
+        be replayed.
         """
         states = ("failed",) if kind == "failed_jobs" else ("succeeded", "cancelled")
         deleted = 0
+        if "succeeded" in states:
+            self.keep_unique_keys(before, _CHUNK)
         for state in states:
             while deleted < left and (done := self._prune_ended(state, before)):
                 deleted += done
@@ -271,7 +275,7 @@ class Upkeep:
         # The states twice: the second time as they are in the index.
         over = (
             f"app = ? and state = '{state}' and ended < ? and state in ('succeeded', 'failed', 'cancelled') "
-            f"and (unique_until is null or unique_until <= {database.now}) and not exists (select 1 from outlast_dead_letters "
+            f"and {unique.outlived(database)} and not exists (select 1 from outlast_dead_letters "
             "where outlast_dead_letters.id = outlast_jobs.letter and outlast_dead_letters.status in ('open', 'replaying', 'archived'))"
         )
         with database.reading() as tx:  # a transaction that writes is not begun for nothing
@@ -284,9 +288,10 @@ class Upkeep:
                 f"delete from outlast_jobs where id in (select id from old) and state = '{state}' returning id",
                 *(self.app, before),
             )
-            tx.execute(
-                f"delete from outlast_job_attempts where job {database.among}", database.passed(row[0] for row in rows)
-            )
+            gone = [row[0] for row in rows]
+            for table in ("outlast_job_attempts", "outlast_job_changes"):
+                tx.execute(f"delete from {table} where job {database.among}", database.passed(gone))
+            steps.forget(database, tx, "job", gone)
         return len(rows)
 
     def _emptied(self, table: str, run: int) -> int:
@@ -334,6 +339,16 @@ def name_of(key: str) -> str:
     if not key.startswith(_CODED) or ":" in key:
         return key
     return bytes.fromhex(key[1:]).decode("utf-8", "surrogatepass")
+
+
+def is_hash(key: str) -> bool:
+    """Whether this is the hash of a key that was too long to be kept."""
+    return key.startswith(f"{_CODED}sha256:")
+
+
+def plain_key(key: str) -> str:
+    """A key without the mark that tells a hash from a key that looks like one."""
+    return key.removeprefix(_CODED) if is_hash(key) else key
 
 
 def _event(app: str, event: EventRow) -> tuple[Any, ...]:

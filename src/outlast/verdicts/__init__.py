@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno as errno_names
 import sys
+from contextvars import ContextVar
 
 from outlast.errors import CircuitBreakerOpenError, ConfigurationError, PermanentFailure, TemporaryFailure, nearest
 from outlast.kernel import raised
@@ -57,8 +58,12 @@ __all__ = [
     "CATEGORIES",
     "ERROR_CLASSES",
     "TIERS",
+    "Alike",
     "Verdict",
+    "canonical_name",
+    "class_by_name",
     "classify",
+    "is_looked_at",
     "lineage",
     "names_of",
     "plans",
@@ -417,7 +422,10 @@ def _by_status(error: BaseException, plan: _Plan) -> Verdict | None:
 
 
 def _by_code(error: BaseException, plan: _Plan) -> Verdict | None:
-    by_state = _of_sqlstate(_attribute(error, "sqlstate") or _attribute(error, "pgcode"))
+    state = _attribute(error, "sqlstate") or _attribute(error, "pgcode")
+    if state == "08P01" and _fatal(error):
+        return _verdict("database_connection", "SQLSTATE 08P01, which ended the connection")
+    by_state = _of_sqlstate(state)
     if by_state is not None:
         return by_state
     sqlite = _attribute(error, "sqlite_errorcode")
@@ -429,6 +437,12 @@ def _by_code(error: BaseException, plan: _Plan) -> Verdict | None:
         if symbol in ERRNOS:
             return _verdict(ERRNOS[symbol], f"errno {symbol}")
     return None
+
+
+def _fatal(error: BaseException) -> bool:
+    """Whether the other side of a PostgreSQL connection has ended it with this error; psycopg, psycopg2, asyncpg."""
+    severity = _attribute(_attribute(error, "diag"), "severity") or _attribute(error, "severity")
+    return isinstance(severity, str) and severity == "FATAL"
 
 
 def _of_sqlstate(sqlstate: object) -> Verdict | None:
@@ -579,15 +593,63 @@ def _canonical(name: str) -> str:
     return name
 
 
+def canonical_name(name: str) -> str | type[Exception]:
+    """What a name of an exception stands for: its class, or the name that the rules have for it."""
+    return resolve(name) or _canonical(name)
+
+
+def class_by_name(name: str) -> str | None:
+    """
+    The error class of an exception with this name, as the rules alone have it: the same in every process, whatever is
+    loaded or registered there. None if no rule knows it.
+
+    >>> class_by_name("TimeoutError"), class_by_name("requests.Timeout"), class_by_name("shop.Closed")
+    ('timeout', 'timeout', None)
+    """
+    canonical = _canonical(name)
+    if canonical in TYPES or name.upper() in ERRNOS:
+        return TYPES.get(canonical) or ERRNOS[name.upper()]
+    found = None if "." in (bare := name.removeprefix("builtins.")) else resolve(bare)
+    kinds = () if found is None else (_dotted(one) for one in found.__mro__)
+    return next((TYPES[one] for one in kinds if one in TYPES), None)
+
+
 def names_of(cls: type[BaseException]) -> frozenset[str]:
     """Every dotted name, canonical and public, that an exception of this type answers to."""
     return (plans.get(cls) or _plan(cls)).names
 
 
+class Alike:
+    """
+    Within, a name stands for the same in every process: only builtin exceptions and those of Outlast are looked at, not
+    what else is loaded. For what must not depend on that, such as a manifest.
+    """
+
+    def __enter__(self) -> None:
+        self._token = _alike.set(True)
+
+    def __exit__(self, *_: object) -> None:
+        _alike.reset(self._token)
+
+
+_alike: ContextVar[bool] = ContextVar("outlast_names_alike", default=False)
+_EVERYWHERE = frozenset(("", "builtins", "outlast", "outlast.errors"))
+
+
+def is_looked_at(module: str) -> bool:
+    """Whether a module that is loaded may tell what a name stands for; the builtins have no name here."""
+    return not _alike.get() or module in _EVERYWHERE
+
+
 def resolve(name: str) -> type[Exception] | None:
-    """The exception class behind a dotted or builtin name, if its module is already loaded. Imports nothing."""
+    """
+    The exception class behind a dotted or builtin name, if its module is already loaded; `Alike` says which ones count.
+    Imports nothing.
+    """
     name = SAME.get(name, name)
     module, _, attribute = name.rpartition(".")
+    if not is_looked_at(module):
+        return None
     loaded = sys.modules.get(module or "builtins")
     if loaded is None and not module:
         return None

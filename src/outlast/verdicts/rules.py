@@ -55,6 +55,7 @@ ERROR_CLASSES: dict[str, ErrorClass] = {
         ErrorClass("worker_lost", "transient", "worker"),
         ErrorClass("circuit_open", "transient", "circuit"),
         ErrorClass("limit_exceeded", "transient", "limit"),
+        ErrorClass("idempotency_conflict", "transient", "worker"),
         ErrorClass("resource_exhausted", "unclear", "resource"),
         ErrorClass("unknown", "unclear", "unknown"),
         ErrorClass("syntax_error", "permanent", "data"),
@@ -63,6 +64,7 @@ ERROR_CLASSES: dict[str, ErrorClass] = {
         ErrorClass("invalid_output", "permanent", "data"),
         ErrorClass("missing_input", "permanent", "data"),
         ErrorClass("permanent_failure", "permanent", "data"),
+        ErrorClass("idempotency_mismatch", "permanent", "data"),
         ErrorClass("code_error", "permanent", "code"),
         ErrorClass("missing_dependency", "permanent", "code", fatal=True),
         ErrorClass("cancelled", "permanent", "code"),
@@ -93,6 +95,7 @@ STATUSES: dict[int, str] = {
 SQLSTATES: dict[str, str] = {
     "03": "syntax_error",
     "08": "database_connection",
+    # With the severity FATAL it is a database_connection: whatever is wrong at PgBouncer or behind it has this state.
     "08P01": "code_error",  # protocol violation: the client itself is wrong
     "0A": "syntax_error",  # feature not supported
     "21": "data_error",

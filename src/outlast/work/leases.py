@@ -7,6 +7,7 @@ runs.
 
 from __future__ import annotations
 
+import getpass
 import itertools
 import os
 import socket
@@ -24,6 +25,7 @@ from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
 from outlast.verdicts import classify
 from outlast.work.patience import keep_trying, terms
+from outlast.work.pulse import Pulse
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,6 +44,15 @@ _alive: dict[str, asyncio.AbstractEventLoop | None] = {}
 def myself() -> str:
     """This process, so that others can tell whether it lives: host and name space, process, when it started."""
     return f"{_host()}:{os.getpid()}:{_started(os.getpid())}"
+
+
+def this_user() -> str:
+    """Who runs this process, for a person's eye."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's user may have no name
+        user = f"user {os.getuid()}" if hasattr(os, "getuid") else "somebody"
+    return f"{user} on {socket.gethostname()}"
 
 
 def _host() -> str:
@@ -63,14 +74,32 @@ def _started(pid: int) -> str | None:
 
 def certainly_dead(owner: str) -> bool:
     """Whether that was a process of this machine that is gone, or work of this process that has ended."""
+    mine = f"{myself()}:"
+    if owner.startswith(mine) and owner != mine:
+        return not _works(owner)
+    process = _process(owner)
+    return process is not None and _started(process[0]) != process[1]
+
+
+def process_here(owner: str) -> tuple[int, str] | None:
+    """The number and the start of another process of this machine; None if that is this one, or cannot be looked at."""
+    process = _process(owner)
+    return None if process is None or process[0] == os.getpid() else process
+
+
+def this_machine() -> str | None:
+    """How all owners begin whose processes can be looked at from here; None if none can be."""
+    host = _host()
+    return None if host.endswith("/") else f"{host}:"
+
+
+def _process(owner: str) -> tuple[int, str] | None:
     host, _, rest = owner.partition(":")
     pid, _, rest = rest.partition(":")
-    started, _, tenure = rest.partition(":")
-    if tenure and owner.startswith(f"{myself()}:"):
-        return not _works(owner)
-    if host != _host() or host.endswith("/") or not pid.isdigit() or started in {"", "None"}:
-        return False
-    return _started(int(pid)) != started
+    started, _, _ = rest.partition(":")
+    if f"{host}:" != this_machine() or not pid.isdigit() or started in {"", "None"}:
+        return None
+    return int(pid), started
 
 
 class Drop(Protocol):
@@ -147,6 +176,9 @@ class Heartbeat(Generic[W]):
     `beat` renews a lease and returns what its owner is asked to do (such as a pause), or None. `requested` is called
     with each new request for the first lease. `lost` is called when another owner has taken a lease. If the loop is
     closed before `close` is called, the thread drops the leases.
+
+    With `hung`, the loop must move: once it has not answered for the time of a lease, nothing is renewed, so that others
+    take over, until it answers again. `hung` is called in the thread with True, and later with False.
     """
 
     def __init__(
@@ -158,6 +190,7 @@ class Heartbeat(Generic[W]):
         drop: Drop,
         lost: Callable[[Exception], None],
         requested: Callable[[W], None],
+        hung: Callable[[bool], None] | None = None,
         beats: int = 4,
     ) -> None:
         """`beats` is how many there are while a lease lasts."""
@@ -168,7 +201,12 @@ class Heartbeat(Generic[W]):
         self._drop = drop
         self._lost = lost
         self._requested = requested
+        self._hung = hung
+        self._beats = beats
         self._pause = lease.ttl / beats
+        self._pulse = Pulse(loop, self._moves)
+        self.hangs = False  # the loop has not moved for so long that nothing is renewed
+        self._wake = threading.Event()
         self.renewed_at = REAL.clock.monotonic()  # when the newest renewal that succeeded was begun, in real time
         self._end = threading.Event()
         self.also(lease)
@@ -186,9 +224,27 @@ class Heartbeat(Generic[W]):
         """It is given back."""
         self._leases.pop((lease.kind, lease.key), None)
 
+    def _moves(self) -> None:
+        """The loop has answered: if that was waited for, the leases are renewed at once, or are lost."""
+        if self.hangs:
+            self._wake.set()
+
+    def _rest(self) -> bool:
+        """Wait for the next beat; whether it is the end."""
+        while True:
+            self._wake.wait(self._pause)
+            self._wake.clear()
+            if self._end.is_set() or self._loop.is_closed():
+                return True
+            if self._hung is None or self._pulse.look() < self._beats:
+                return False
+            if not self.hangs:
+                self.hangs = True
+                self._hung(True)  # noqa: FBT003 - as its owner says
+
     def _beat(self) -> None:
         told = None
-        while not self._end.wait(self._pause) and not self._loop.is_closed():
+        while not self._rest():
             for key, lease in tuple(self._leases.items()):
                 began = REAL.clock.monotonic()
                 try:
@@ -206,6 +262,9 @@ class Heartbeat(Generic[W]):
                 if key == self._first and request is not None and request != told:
                     told = request
                     self._requested(request)
+            if self.hangs and self._hung is not None:  # only now: the leases were not renewed before
+                self.hangs = False
+                self._hung(False)  # noqa: FBT003 - as above
 
         if not self._end.is_set():  # nothing is left that could give them back
             for lease in tuple(self._leases.values()):
@@ -216,4 +275,5 @@ class Heartbeat(Generic[W]):
     def close(self) -> None:
         """Beat no more, and give nothing back."""
         self._end.set()
+        self._wake.set()
         self._thread.join(5)

@@ -34,6 +34,8 @@ class Terms(NamedTuple):
 
 #: The terms of the work that is done here. Threads that are started for it have them too.
 terms: ContextVar[Terms] = ContextVar("outlast terms", default=Terms())  # noqa: B039 - it cannot be changed
+#: Who waits, if many wait for the same: the jobs of one worker. That is said once for all of them.
+waiter: ContextVar[object | None] = ContextVar("outlast waiter", default=None)
 _PATIENT = RetryPolicy(
     max_attempts=sys.maxsize,
     initial_delay=0.1,
@@ -59,7 +61,7 @@ def keep_trying(
     longest, stop = terms.get().patience, give_up or stopping.get()
 
     def waits(error: Exception) -> None:
-        if (before := rarely(("waits", id(stop), what))) is not None:
+        if (before := rarely(("waits", id(waiter.get() or stop), what))) is not None:
             more = f" ({before:,} more times before)" if before else ""
             warning = "%s cannot be used and is waited for: %s%s"
             warn(warning, what, error_text(error), more, extra={"outlast_waits": what})

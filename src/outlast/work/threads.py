@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+_END = 5.0  # seconds that a thread without work has to end
 _PATIENCE = 0.002  # seconds that work may wait for a thread before there are more of them
 
 
@@ -31,7 +32,14 @@ async def in_thread(do: Callable[[], Any], waits: Stop | None = None) -> Any:
     waits for by `waits` ends. What is written at the end of a run must not be half written, and its lease must be given
     back.
     """
-    work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, do)
+    return await to_its_end(begun_in_thread(do), lambda: None if waits is None else waits.set())
+
+
+async def to_its_end(work: asyncio.Future[R], interrupted: Callable[[], object]) -> R:
+    """
+    What a future comes to, which is left alone: who is cancelled meanwhile calls `interrupted`, and hears of it when the
+    work has ended.
+    """
     cancelled: asyncio.CancelledError | None = None
     try:
         while not work.done():
@@ -39,13 +47,50 @@ async def in_thread(do: Callable[[], Any], waits: Stop | None = None) -> Any:
                 await asyncio.wait([work])  # which leaves it alone
             except asyncio.CancelledError as interruption:
                 cancelled = interruption
-                if waits is not None:
-                    waits.set()
+                interrupted()
         if cancelled is not None:
-            raise cancelled from work.exception()
+            raise cancelled from (None if work.cancelled() else work.exception())
         return work.result()
     finally:
         del work, cancelled  # an exception and this frame must not keep each other
+
+
+def begun_in_thread(do: Callable[[], R]) -> asyncio.Future[R]:
+    """
+    Do it in a thread of its own, which has ended when the future is done.
+
+    The threads of the loop's executor are for the user's code: where it keeps all of them busy, nothing else would get
+    one, and nobody could tell at the end which of them to wait for.
+    """
+    loop, context = asyncio.get_running_loop(), copy_context()
+    done: asyncio.Future[R] = loop.create_future()
+
+    def work() -> None:
+        came: Any = None
+        wrong: BaseException | None = None
+        try:
+            came = context.run(do)
+        except BaseException as error:  # noqa: BLE001 - raised by whoever waits for it
+            wrong = error
+        try:
+            loop.call_soon_threadsafe(arrive, came, wrong)
+        except RuntimeError:  # the loop is closed: nobody waits
+            return
+        finally:
+            del came, wrong  # an exception and this frame must not keep each other
+
+    def arrive(came: Any, wrong: BaseException | None) -> None:
+        thread.join()  # there is nothing left for it to do; until it is gone, it keeps what it has used
+        if done.done():  # cancelled, by somebody who cancels all there is
+            return
+        if wrong is None:
+            done.set_result(came)
+        else:
+            done.set_exception(wrong)
+
+    thread = threading.Thread(target=work, daemon=False, name="outlast-work")
+    thread.start()
+    return done
 
 
 class Threads(Generic[T, R]):
@@ -79,6 +124,7 @@ class Threads(Generic[T, R]):
         self._most = most
         self._name = name
         self._threads = 0
+        self._started: list[threading.Thread] = []
         self._inbox: deque[T] = deque()
         self._ready = threading.Semaphore(0)
         self._done: deque[tuple[T, R | BaseException]] = deque()
@@ -116,6 +162,7 @@ class Threads(Generic[T, R]):
             target=copy_context().run, args=(self._run,), daemon=True, name=f"{self._name}-{self._threads}"
         )
         thread.start()
+        self._started.append(thread)
 
     def _grow(self) -> None:
         """Start more threads as long as work waits for one: work that waits needs many, work that computes few."""
@@ -167,6 +214,12 @@ class Threads(Generic[T, R]):
         self._ready.release(self._threads or 1)
         with self._released:
             self._released.notify_all()
+
+    def join(self) -> None:
+        """After `close`: wait until the threads have ended, unless code that they run does not. Blocks for a moment."""
+        if not self.outstanding:
+            for thread in self._started:
+                thread.join(_END)
 
     def abandon(self) -> None:
         """The loop takes nothing back from now on: what is in here is lost."""

@@ -96,10 +96,14 @@ class BatchWriter(Generic[B]):
         self._give_up = give_up
         self._prepare = prepare
         self._failed = False
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread, in the context of the caller."""
-        threading.Thread(target=copy_context().run, args=(self._run,), daemon=True, name="outlast-writer").start()
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), daemon=True, name="outlast-writer"
+        )
+        self._thread.start()
 
     @property
     def behind(self) -> bool:
@@ -179,6 +183,11 @@ class BatchWriter(Generic[B]):
         if self._timer is not None:
             self._timer.cancel()
         self._queue.put(None)
+
+    def join(self, seconds: float) -> None:
+        """After `close`: wait until the thread has ended, unless it was told to give up. Blocks."""
+        if self._thread is not None and not self._give_up.is_set():
+            self._thread.join(seconds)
 
     # -- in the thread
 

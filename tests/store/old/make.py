@@ -4,8 +4,8 @@ Make the stores that are kept here, with the Outlast that is to be remembered:
     git worktree add --detach ../old COMMIT
     PYTHONPATH=$(realpath ../old/src) .venv/bin/python tests/store/old/make.py NAME
 
-writes NAME.db (SQLite), NAME.sql (the same for PostgreSQL) and NAME.jsonl, the sink of their interrupted run. The one thing that names this
-machine is replaced: who had the leases, and where the sink was.
+writes NAME.db (SQLite), NAME.sql (the same for PostgreSQL) and NAME.jsonl, the sink of their interrupted run; from the version on that has jobs, these
+too. The one thing that names this machine is replaced: who had the leases, and where the sink was.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import psycopg
@@ -26,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 NEVER_COMMITTED = '{"id": 7, "label": "half a li'
 FOLDER = "/where/it/was"
+PAUSE = 0.01  # seconds between two looks at a store
 ELSEWHERE = "gone.example/4026531836:4711:123456:1"
 
 
@@ -59,16 +61,51 @@ def tell(url, what):
                 bad={2},
                 error=ValueError,
                 first=dying_at(7, lambda: app.store.find_run("nightly", "third").counts.succeeded == 6),
-            ).run(rows, run_key="third", item_key="id", sink="out.jsonl", check=False)
+            ).run(rows, run_key="third", item_key="id", sink="out.jsonl", ordered=True, check=False)
+        case "jobs":
+            tell_jobs(app)
+        case "crash":  # a worker dies with two jobs, one of which was given up before
+            kinds = durable(app)
+            ids = [int(kinds[kind].options(queue="last").enqueue(n).id) for kind, n in (("stay", 6), ("linger", 7))]
+            wanted = ["processing", "held"]
+            ready = lambda: [app.store.job(number).state for number in ids] == wanted  # noqa: E731
+            threading.Thread(target=die_when, args=(ready,), daemon=True).start()
+            app.work(queues=["last"])
+
+
+def durable(app):
+    import durable
+
+    return durable.declare(app, [], broken=True)
+
+
+def tell_jobs(app):
+    """One in every state that a living worker leaves, and a paused queue."""
+    kinds = durable(app)
+    kinds["send"].options(unique_key="done").enqueue(1)
+    kinds["refuse"].enqueue(2)
+    kinds["hesitate"].enqueue(3)
+    app.jobs.pause("mail")
+    kinds["write"].enqueue(4)
+    app.work(until_idle=True)
+    kinds["send"].options(unique_key="due").enqueue(5)
+
+
+def die_when(ready):
+    """Die as kill -9 does it."""
+    while not ready():
+        threading.Event().wait(PAUSE)
+    os._exit(9)
 
 
 def dying_at(number, ready=lambda: True):
     """Die at this item as kill -9 does it, once what came before is on record."""
 
     def first(reached):
-        while reached == number:
+        if reached == number:
             if ready():  # asks the store
                 os._exit(9)
+            raise outlast.Snooze(PAUSE)  # it may be ahead of others, and has the only place
 
     return first
 
@@ -82,14 +119,18 @@ def letter_of(app, number):
 
 
 def story(url, folder):
-    for what in ("completed", "letters", "pictures", "things", "replay", "interrupted"):
+    parts = ["completed", "letters", "pictures", "things", "replay", "interrupted"]
+    parts += ["jobs", "crash"] * hasattr(outlast.App, "job")
+    for what in parts:
         done = subprocess.run([sys.executable, __file__, "--tell", url, what], cwd=folder, check=False)
-        assert done.returncode == (9 if what in {"replay", "interrupted"} else 0), what
+        assert done.returncode == (9 if what in {"replay", "interrupted", "crash"} else 0), what
 
 
 def neutral(execute, folder):
     """Nothing of this machine; and the leases of the dead are over."""
     execute(f"update outlast_shards set owner = '{ELSEWHERE}', until = 1 where owner <> ''")
+    if hasattr(outlast.App, "job"):
+        execute(f"update outlast_leases set owner = '{ELSEWHERE}', until = 1 where owner <> ''")
     execute(f"update outlast_runs set sink_at = replace(sink_at, '{folder}', '{FOLDER}')")
 
 

@@ -165,6 +165,11 @@ class Group:
             max_attempts=self.stage.guard.retry.max_attempts, key=self.idempotency_key, notes=self._take_notes
         )
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """Of items, events of calls that are made in a stage say nothing."""
+        return {}
+
     def fill(self, context: Context) -> None:
         context.run_id, context.stage = self.stage.run.run_id, self.stage.name
         context.item_keys = tuple(item.key for item in self.items)

@@ -20,7 +20,7 @@ from outlast.kernel import raised
 from outlast.kernel.clock import stopping
 from outlast.kernel.redact import error_text, sanitise
 from outlast.pipeline.engine.itemcall import StageCall
-from outlast.pipeline.stages import Degraded, Skip, Snooze
+from outlast.pipeline.stages import LONGEST_SNOOZE, Degraded, Skip, Snooze
 from outlast.store.records import AttemptRow
 from outlast.verdicts import classify, refusal
 from outlast.work.slots import Slots
@@ -42,7 +42,6 @@ _OURS = tuple(
 )
 _UNTOLD = (None,) * 7
 _row = tuple.__new__  # a named tuple from its values, without the detour through its own __new__
-LONGEST_SNOOZE = 7 * 86400.0  # seconds from the first one at a stage
 NEUTRAL = GeneratorExit()  # for a breaker and a limit: the call came back, and that says nothing about the service
 _REPAIRABLE = frozenset(reason for reason, means in REASONS.items() if means.repairable)
 _BLAMELESS = frozenset(reason for reason, means in REASONS.items() if means.blameless)
@@ -213,6 +212,11 @@ class Item:
         return Context(
             max_attempts=self.stage.guard.retry.max_attempts, key=self.idempotency_key, notes=self._take_notes
         )
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Of items, events of calls that are made in a stage say nothing."""
+        return {}
 
     def fill(self, context: Context) -> None:
         """What `current` says in a stage, and in any call that is made there."""

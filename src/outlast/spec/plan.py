@@ -1,0 +1,316 @@
+"""
+A manifest for people, as values: the rows of its tables, and what happens to a step that fails, in sentences. Pure; what
+prints them is elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from outlast import presets
+from outlast.kernel.wording import counted
+from outlast.policy import RetryPolicy
+from outlast.settings.checks import is_status
+from outlast.spec.blocks import retry_block
+from outlast.spec.schedule import as_data, classes_of
+from outlast.verdicts import CATEGORIES, ERROR_CLASSES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from outlast.spec.manifest import Manifest, ManifestStep
+
+STEPS = ("step", "component", "attempts", "waits", "attempt limit", "total limit", "worst case", "retried")
+SCHEDULE = ("step", "attempt", "wait", "least", "most", "all waits", "begins at the latest")
+ERRORS = ("category", "retried", "fails at once")
+PRESETS = {name: policy for name, policy in vars(presets).items() if isinstance(policy, RetryPolicy)}
+_SHOWN = 6  # waits in one line
+_DECORRELATED = "decorrelated"
+_PROVEN = "what surely was not done"
+_MINUTE, _HOUR = 60_000, 3_600_000
+# What keeps a worst case from being one: in a cell of a table, and in a sentence.
+_NO_BOUND = {
+    "attempt": "no attempt limit",
+    "limit": "no max_wait at its limit",
+    "circuit_breaker": "waits for its circuit",
+}
+_UNBOUNDED = {
+    "attempt": "an attempt may take as long as it likes",
+    "limit": "it stands in line at its limit for as long as it takes",
+    "circuit_breaker": "it waits while the circuit is open",
+}
+
+
+def exact(ms: float) -> str:
+    """
+    Milliseconds for a person's eye, and nothing rounded off.
+
+    >>> [exact(ms) for ms in (0, 0.5, 250, 1_100, 90_500, 3_600_000, 5_460_000)]
+    ['0 s', '0.5 ms', '250 ms', '1.1 s', '1 min 30.5 s', '1 h', '1 h 31 min']
+    """
+    if 0 < ms < 1000:
+        return f"{ms:.10g} ms"
+    hours, rest = divmod(ms, _HOUR)
+    minutes, rest = divmod(rest, _MINUTE)
+    said = [f"{int(number):,} {unit}" for number, unit in ((hours, "h"), (minutes, "min")) if number]
+    return " ".join([*said, f"{rest / 1000:.10g} s"] if rest or not said else said)
+
+
+def edges(manifest: Manifest) -> list[tuple[str, str]]:
+    """From each step to those that need it."""
+    return [(before, step.id) for step in manifest.steps for before in step.needs]
+
+
+def done_by(step: ManifestStep) -> str:
+    """The component of a step, the connection that it uses, and how often it is done."""
+    connection, rows = step.config.get("connection"), step.policy.get("concurrency")
+    said = f"{step.component}  {connection}" if isinstance(connection, str) else step.component
+    return said if rows is None else f"{said}, for each row, {rows:,} at a time"
+
+
+def step_rows(manifest: Manifest) -> list[tuple[Any, ...]]:
+    """A row for each step, under the headings `STEPS`."""
+    rows: list[tuple[Any, ...]] = []
+    for step in manifest.steps:
+        limits = step.policy.get("timeout", {})
+        times = [exact(limits[key]) if key in limits else "none" for key in ("step_ms", "total_ms")]
+        worst = _worst(step.timing)
+        attempts = step.timing["attempts"]
+        waits = _waits(step.timing["delays"], step.policy["retry"]["jitter"]) if attempts > 1 else ""
+        retried = _retried(step.timing["errors"]) if attempts > 1 else ""
+        rows.append((step.id, step.component, attempts, waits, *times, worst, retried))
+    return rows
+
+
+def _worst(timing: Mapping[str, Any]) -> str:
+    """The worst case, or what keeps it from being one; of a row, where there are rows."""
+    if timing["worst_ms"] is None:
+        return f"no bound ({', '.join(_NO_BOUND[one] for one in timing['unbounded'])})"
+    return exact(timing["worst_ms"]) + (" a row" if "per" in timing else "")
+
+
+def schedule_rows(
+    id: str,  # noqa: A002 - of a step
+    policy: Mapping[str, Any],
+    timing: Mapping[str, Any],
+) -> Iterator[tuple[Any, ...]]:
+    """A row for each wait, under the headings `SCHEDULE`."""
+    for one in timing["delays"]:
+        wait = "at random" if policy["retry"]["jitter"] == _DECORRELATED else exact(one["nominal_ms"])
+        times = (exact(one[key]) for key in ("min_ms", "max_ms", "sum_max_ms"))
+        latest = exact(one["latest_start_ms"]) if "latest_start_ms" in one else "no bound"
+        yield (id, one["attempt"], wait, *times, latest)
+
+
+def error_rows(timing: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Where the errors of each category go, under the headings `ERRORS`."""
+    errors = timing["errors"]
+    never = set(errors.get("never", ()))
+    for category in CATEGORIES:
+        retried, failing = _both(errors[category], category)
+        # What is listed or skipped by itself stands before its class, and what is left of that is called the other.
+        # Errors of a name that no rule knows may be of any class.
+        may_come = failing - never
+        came = [one for one in errors.get("listed", ()) if may_come & _where(one, never, may_come)]
+        by_name = {name for one in came for name in classes_of(one) & may_come}
+        may_go = retried | (by_name or (may_come if came else set()))
+        went = [one for one in errors.get("skipped", ()) if may_go & (classes_of(one) or may_go)]
+        in_part = by_name.union(*(classes_of(one) & may_go for one in went))
+        proven = [_PROVEN] if failing.intersection(errors.get("if_undone", ())) else []
+        cells = (
+            ", ".join([*named, *_rest(some, in_part, every=not others, alone=not (came or went or proven))])
+            for named, some, others in (([*came, *proven], retried, failing), (went, failing, retried))
+        )
+        yield (category, *cells)
+
+
+def _where(entry: str, never: set[str], every: set[str]) -> AbstractSet[str]:
+    """The error classes under which an entry of a list is looked for: of a name also where it mostly is not."""
+    found = classes_of(entry)
+    return found if is_status(entry) else (found - never) or every
+
+
+def _both(goes: str | Mapping[str, Sequence[str]], category: str) -> tuple[set[str], set[str]]:
+    """The error classes of a category that are retried, and those that fail at once."""
+    if not isinstance(goes, str):
+        return set(goes["retry"]), set(goes["fail"])
+    every = {name for name, known in ERROR_CLASSES.items() if known.category == category and name != "circuit_open"}
+    return (every, set()) if goes == "retry" else (set(), every)
+
+
+def _rest(classes: set[str], in_part: Collection[str], *, every: bool, alone: bool) -> list[str]:
+    if every:
+        return ["all" if alone else "all others"]
+    return [f"other {name}" if name in in_part else name for name in sorted(classes)]
+
+
+def of_policy(policy: RetryPolicy) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A policy alone, as a step without time limits has it: its `policy` and its `timing`."""
+    return {"retry": retry_block(policy)}, as_data(policy, None, None)
+
+
+def sentences(policy: Mapping[str, Any], timing: Mapping[str, Any], work: Mapping[str, Any]) -> Iterator[str]:
+    """What happens when a step fails, one sentence or two for each thing that holds."""
+    if "for_each" in work:
+        yield from _for_each(work["for_each"], policy["concurrency"])
+    yield from _retrying(policy["retry"], timing)
+    yield from _timing(policy, timing)
+    listed, skipped = (timing["errors"].get(key) for key in ("listed", "skipped"))
+    if listed:
+        but = ", unless they are of a class that never is" if "never" in timing["errors"] else ", whatever their class"
+        yield f"Retried by status or by name{but}: {', '.join(listed)}."
+    if skipped:
+        yield f"Not retried, whatever else is said: {', '.join(skipped)}."
+    run, job = timing["calls"]["run"], timing["calls"]["job"]
+    if job > run > 1:
+        yield f"As a durable job, which tries again after that, it is executed up to {job:,} times."
+    yield from safeguards(policy, timing, work)
+    if policy.get("dead_letter"):
+        what, others = ("A row that", ", and the others go on") if "for_each" in work else ("What", "")
+        yield f"{what} fails for good is kept as a dead letter{others}."
+
+
+def safeguards(policy: Mapping[str, Any], timing: Mapping[str, Any], work: Mapping[str, Any]) -> Iterator[str]:
+    """What a step has beside attempts and time limits: idempotency, circuit, limit, retry budget, compensation."""
+    if policy.get("idempotent") is False:
+        yield "It must not be done twice: what may have been done is not tried again."
+    if "idempotency" in work:
+        ttl = exact(work["idempotency"]["cache_ttl_ms"])
+        key = work["idempotency"]["key"]
+        yield f"A success is remembered for {ttl} under the idempotency key {key}, and not repeated in that time."
+    yield from _protected(policy)
+    if "compensate" in work:
+        yield _undone(work["compensate"], timing["compensate"])
+
+
+def _for_each(rows: Mapping[str, Any], concurrency: int) -> Iterator[str]:
+    items = rows["items"]
+    which = counted(len(items), "row") if isinstance(items, list) else f"each row of {items}"
+    key = f"its field {rows['key']}" if "key" in rows else "its content"
+    yield f"Done for {which}, {concurrency:,} at a time; a row is known by {key}."
+    yield "What follows holds for each row: attempts, waits, time limits, the idempotency key."
+
+
+def _retrying(retry: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[str]:
+    if timing["attempts"] == 1:
+        yield "One attempt: nothing is retried."
+        return
+    top, jitter = retry.get("max_delay_ms"), retry["jitter"]
+    capped = f", never more than {exact(top)}" if top is not None and retry["cap"] == "after_jitter" else ""
+    if capped and isinstance(jitter, dict) and any(one["min_ms"] < one["nominal_ms"] for one in timing["delays"]):
+        capped += f": near that, one of the last {exact(jitter['add_ms'])} below it"
+    yield (
+        f"Up to {timing['attempts']:,} attempts. Before the next one it waits {_waits(timing['delays'], jitter)}"
+        f"{_jitter(jitter)}{capped}."
+    )
+    if retry["max_retry_after_ms"]:
+        yield f"A wait that the service asks for (Retry-After) is added, up to {exact(retry['max_retry_after_ms'])}."
+    else:
+        yield "What the service asks for (Retry-After) is not waited for."
+    if "retry_limits" in retry:
+        limits = ", ".join(f"{tier} {number}" for tier, number in retry["retry_limits"].items())
+        yield f"Retries for each tier at the most: {limits}."
+
+
+def _timing(policy: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[str]:
+    limits = policy.get("timeout", {})
+    if "step_ms" in limits:
+        yield f"An attempt is stopped after {exact(limits['step_ms'])}."
+    if "total_ms" in limits:
+        yield f"Everything, waits included, is stopped after {exact(limits['total_ms'])}."
+    if timing["worst_ms"] is None:
+        why = " and ".join(_UNBOUNDED[one] for one in timing["unbounded"])
+        yield f"Worst case: no bound, since {why}. A total time limit would be one."
+    else:
+        asked = timing["attempts"] > 1 and policy["retry"]["max_retry_after_ms"]
+        beside = ", with the longest waits that the service may ask for" if asked else ""
+        is_total = limits.get("total_ms") == timing["worst_ms"]
+        yield f"Worst case: {exact(timing['worst_ms'])}{', the total time limit' if is_total else beside}."
+    doubt = timing.get("in_doubt")
+    if doubt:
+        left = "" if doubt["left_ms"] is None else f": {exact(doubt['left_ms'])} may be all that is left for it"
+        yield f"Attempt {doubt['attempt']} may not begin, or not have its full time, before the total is up{left}."
+
+
+def _protected(policy: Mapping[str, Any]) -> Iterator[str]:
+    circuit = policy.get("circuit_breaker")
+    if circuit:
+        rate = circuit.get("failure_rate")
+        opens = (
+            f"{counted(circuit['failure_threshold'], 'failure')} in a row"
+            if rate is None
+            else f"{rate * 100:g} % of the last {circuit['window']} calls have failed"
+        )
+        then = "waits" if circuit["on_open"] == "wait" else "fails at once"
+        yield (
+            f"The circuit {circuit['scope']} opens after {opens}, for {exact(circuit['reset_timeout_ms'])}; "
+            f"while it is open, the step {then}. Then {counted(circuit['half_open_requests'], 'probe')} may run at a time."
+        )
+    limit = policy.get("limit")
+    if limit:
+        parts = [] if limit.get("concurrency") is None else [f"{counted(limit['concurrency'], 'attempt')} at a time"]
+        parts += [
+            f"{rate['amount']:,g} {name} in {exact(rate['per_ms'])}"
+            for name, rate in (limit.get("rates") or {}).items()
+        ]
+        through = (
+            f"lets through {' and '.join(parts)}"
+            if parts
+            else "lets through fewer, where a service says that it is too much"
+        )
+        most = limit["max_wait_ms"]
+        then = "as long as it takes" if most is None else f"up to {exact(most)}, and then the step fails"
+        yield f"The limit {limit['name']} {through}. An attempt waits for its place {then}."
+    budget = policy.get("retry_budget")
+    if budget:
+        ratio, reserve = budget["ratio"], budget["reserve"]
+        yield (
+            f"The retry budget {budget['name']} lets through {reserve:,} retries, and {ratio:g} more for each success "
+            "at the first attempt."
+        )
+
+
+def _undone(compensation: Mapping[str, Any], timing: Mapping[str, Any]) -> str:
+    when = " or has begun" if compensation["when"] == "started" else ""
+    what = {"row": "each row that was done", "step": "all rows at once"}.get(compensation.get("per", ""), "it")
+    worst = "" if timing["worst_ms"] is None else f", within {exact(timing['worst_ms'])}"
+    return (
+        f"If the run fails after the step has succeeded{when}, {compensation['component']} undoes {what}, "
+        f"in up to {counted(timing['attempts'], 'attempt')}{worst}."
+    )
+
+
+def _waits(delays: Sequence[Mapping[str, int]], jitter: Any) -> str:
+    is_random = jitter == _DECORRELATED  # there is nothing that it is around
+    found = [exact(one["max_ms" if is_random else "nominal_ms"]) for one in delays]
+    before = f"at random from {exact(delays[0]['min_ms'])} up to " if is_random else ""
+    if len(set(found)) == 1 and len(found) > 1:
+        return f"{before}{found[0]} each time"
+    if len(found) > _SHOWN:
+        found = [*found[: _SHOWN - 2], "...", found[-1]]
+    return before + ", ".join(found)
+
+
+def _jitter(jitter: Any) -> str:
+    if isinstance(jitter, str):
+        return {
+            "full": ", or anything down to 0",
+            "equal": ", or anything down to half of it",
+            _DECORRELATED: ", each up to three times the last one",
+        }.get(jitter, "")
+    if isinstance(jitter, (int, float)):
+        return f" (±{jitter * 100:g} %)" if jitter else ""
+    return f" and up to {exact(jitter['add_ms'])} more"
+
+
+def _retried(errors: Mapping[str, Any]) -> str:
+    """What is retried, in few words."""
+    found: list[str] = []
+    for category in CATEGORIES:
+        goes = errors[category]
+        found += [category] if goes == "retry" else sorted(_both(goes, category)[0])
+    found += errors.get("listed", ())
+    found += [_PROVEN] if "if_undone" in errors else []
+    skipped = ", ".join(errors.get("skipped", ()))
+    return ", ".join(found) + (f", but not {skipped}" if skipped else "") if found else "nothing"

@@ -1,0 +1,1 @@
+-- Nothing to change: a statement costs little here, and a worker's turn needs no function of the server's.

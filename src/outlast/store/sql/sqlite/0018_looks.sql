@@ -1,0 +1,1 @@
+-- Nothing to change: a look that finds nothing writes nothing here.

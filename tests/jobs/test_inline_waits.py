@@ -1,0 +1,367 @@
+"""C-11: waits of a job's own guard, inside of an attempt: short ones off its slot, long ones in the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+import outlast
+from labor import outcomes, wait_until
+from outlast.jobs.doors import made
+from outlast.kernel.clock import here
+from outlast.testing import capture_events, virtual_time, work
+
+SLOW = outlast.RetryPolicy(max_attempts=3, initial_delay=500, max_delay=None, jitter=0)
+TOLD = {"job_claimed", "step_retry_attempt", "step_retry_exhausted", "job_requeued", "job_failed", "job_succeeded"}
+
+
+def guarded(*delays, **options):
+    return outlast.Guard("fetch", retry=outlast.RetryPolicy(delays=delays, jitter=0), **options)
+
+
+def fails_in_a_child():
+    """Two attempts fail, wherever they are made."""
+    if outlast.current().attempt < 3:
+        raise ConnectionResetError("down")
+    return "there"
+
+
+def declared(app, kind, guard, **options):
+    """A job that fails until its third attempt, whichever way it is run."""
+    given = {"retry": SLOW, "guard": guard} | options
+    if kind == "process":
+        return app.job(isolation="process", **given)(fails_in_a_child)
+    if kind == "sync":
+
+        @app.job(name="sync", **given)
+        def sync_job() -> str:
+            return fails_in_a_child()
+
+        return sync_job
+
+    @app.job(name="async", **given)
+    async def async_job() -> str:
+        return fails_in_a_child()
+
+    return async_job
+
+
+def story(events):
+    """What happened, with the attempt of the job or of its guard, and the wait that follows."""
+    return [
+        (event.name, event.attempt, getattr(event, "next_delay", getattr(event, "delay", None)))
+        for event in events
+        if event.name in TOLD
+    ]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "process"])
+def test_a_long_wait_of_a_guard_becomes_a_requeue(app, kind):
+    """C-11: above 30 s the attempt is over, and the job is due after exactly that wait; each costs an attempt."""
+    handle = declared(app, kind, guarded(31, 60)).enqueue()
+    with capture_events() as events:
+        result = work(app)
+    assert (result.succeeded, result.requeued, handle.result(), handle.attempts) == (1, 2, "there", 3)
+    assert story(events) == [
+        ("job_claimed", 1, None),
+        ("step_retry_attempt", 1, 31.0),
+        ("job_requeued", 1, 31.0),
+        ("job_claimed", 2, None),
+        ("step_retry_attempt", 1, 31.0),
+        ("job_requeued", 2, 31.0),
+        ("job_claimed", 3, None),
+        ("job_succeeded", 3, None),
+    ]
+    rows = handle.history()
+    assert [(row.outcome, row.error_class, row.stop_reason) for row in rows] == [
+        ("failed", "connection_reset", None),
+        ("failed", "connection_reset", None),
+        ("succeeded", None, None),
+    ]
+    waits = [(row.next_run_at - row.started_at).total_seconds() - row.duration for row in rows[:2]]
+    assert waits == [pytest.approx(31, abs=20)] * 2
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_short_wait_stays_inside(app, kind):
+    """C-11: 30 s are waited off the slot, by the guard; its second attempt is the same attempt of the job."""
+    calls = []
+
+    def fetch() -> str:
+        calls.append(outlast.current().attempt)
+        if len(calls) == 1:
+            raise ConnectionResetError("down")
+        return "there"
+
+    @app.job(name="sync", retry=SLOW, guard=guarded(30))
+    def sync_job() -> str:
+        return fetch()
+
+    @app.job(name="async", retry=SLOW, guard=guarded(30))
+    async def async_job() -> str:
+        return fetch()
+
+    handle = app.kinds[kind].enqueue()
+    with capture_events() as events:
+        work(app)
+    assert (handle.result(), handle.attempts, calls) == ("there", 1, [1, 1])
+    assert story(events) == [
+        ("job_claimed", 1, None),
+        ("step_retry_attempt", 1, 30.0),
+        ("job_succeeded", 1, None),
+    ]
+
+
+def test_the_last_attempt_of_a_job_waits_where_it_is(app):
+    """Nothing of what its guard grants is lost: four calls in two attempts of the job, then it is over."""
+    calls = []
+
+    @app.job(retry=SLOW.replace(max_attempts=2), guard=guarded(40, 50))
+    async def fetch() -> None:
+        calls.append(outlast.current().attempt)
+        raise ConnectionResetError("down")
+
+    handle = fetch.enqueue()
+    with capture_events() as events:
+        assert work(app).failed == 1
+    assert calls == [1, 2, 2, 2]
+    assert story(events) == [
+        ("job_claimed", 1, None),
+        ("step_retry_attempt", 1, 40.0),
+        ("job_requeued", 1, 40.0),
+        ("job_claimed", 2, None),
+        ("step_retry_attempt", 1, 40.0),
+        ("step_retry_attempt", 2, 50.0),
+        ("step_retry_exhausted", 3, None),
+        ("job_failed", 2, None),
+    ]
+    assert (outcomes(handle), handle.history()[-1].stop_reason) == (["failed", "failed"], "exhausted")
+
+
+def test_a_long_retry_after_becomes_a_requeue(app):
+    """C-11, D-6: what the service asks for, and the guard's own wait on top."""
+
+    @app.job(retry=SLOW, guard=outlast.Guard(retry=outlast.RetryPolicy(initial_delay=2, jitter=0)))
+    async def fetch() -> str:
+        if outlast.current().attempt == 1:
+            raise outlast.TemporaryFailure("too many", retry_after=70)
+        return "there"
+
+    handle = fetch.enqueue()
+    with capture_events() as events:
+        work(app)
+    assert handle.result() == "there"
+    assert [event.delay for event in events if event.name == "job_requeued"] == [72.0]
+
+
+def test_a_result_that_is_not_wanted_waits_in_the_queue_too(app):
+    """And no fallback answers for what is tried again later."""
+    guard = outlast.Guard(
+        retry=outlast.RetryPolicy(delays=(45,), jitter=0),
+        retry_if=lambda found: found is None,
+        fallback=lambda: "instead",
+    )
+
+    @app.job(retry=SLOW, guard=guard)
+    async def fetch() -> str | None:
+        return None if outlast.current().attempt == 1 else "there"
+
+    @app.job(retry=SLOW, guard=guard)
+    def failing() -> str:
+        if outlast.current().attempt == 1:
+            raise ConnectionResetError("down")
+        return "there"
+
+    handles = [fetch.enqueue(), failing.enqueue()]
+    work(app)
+    assert [handle.result() for handle in handles] == ["there", "there"]
+    assert [outcomes(handle) for handle in handles] == [["failed", "succeeded"]] * 2
+    assert handles[0].history()[0].error == "retry_if wants another result"
+
+
+def test_a_long_wait_that_does_not_fit_into_the_total_timeout_is_not_begun(app):
+    """D-7: neither inside nor in the queue."""
+
+    @app.job(retry=SLOW, guard=guarded(60, total_timeout=50))
+    async def fetch() -> None:
+        raise ConnectionResetError("down")
+
+    handle = fetch.enqueue()
+    assert work(app).failed == 1
+    assert (outcomes(handle), handle.history()[0].stop_reason) == (["failed"], "total_timeout")
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_waits_between_attempts_are_not_of_the_attempts_time(app, kind):
+    """Twice 25 s are waited in an attempt of 40 s: what waits off its slot uses up nothing."""
+    left, calls = [], []
+
+    def fetch() -> str:
+        left.append(outlast.current().remaining())
+        calls.append(1)
+        if len(calls) < 3:
+            raise ConnectionResetError("down")
+        return "there"
+
+    given = {"retry": None, "timeout": 40, "guard": guarded(25, 25)}
+
+    @app.job(name="sync", **given)
+    def sync_job() -> str:
+        return fetch()
+
+    @app.job(name="async", **given)
+    async def async_job() -> str:
+        return fetch()
+
+    handle = app.kinds[kind].enqueue()
+    work(app)
+    assert (handle.status, handle.attempts) == ("succeeded", 1)
+    assert all(30 < seconds <= 40 for seconds in left)
+    assert len(left) == 3
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_what_code_takes_counts_through_all_waits(app, kind):
+    """Ten seconds of work, a wait of twenty, ten more: an attempt of 15 s is over in the second ten."""
+    given = {"retry": None, "timeout": 15, "guard": guarded(20, 20)}
+
+    @app.job(name="sync", **given)
+    def sync_job() -> None:
+        left.append(outlast.current().remaining())
+        here.get().clock.sleep(10, None)
+        raise ConnectionResetError("down")
+
+    @app.job(name="async", **given)
+    async def async_job() -> None:
+        left.append(outlast.current().remaining())
+        await here.get().clock.asleep(10, None)
+        raise ConnectionResetError("down")
+
+    left = []
+    handle = app.kinds[kind].enqueue()
+    with virtual_time():
+        asyncio.run(made(app, (), 4, until_idle=True, due_later=True).run())
+    assert (outcomes(handle), handle.status) == (["timeout"], "failed")
+    assert handle.history()[0].error == "the attempt took longer than 15 s"
+    assert left == [pytest.approx(15, abs=1), pytest.approx(5, abs=1)]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_code_that_took_too_long_is_not_called_again(app, kind):
+    """It fails after its time, before the worker has seen that this is up: its guard waits for no other attempt."""
+    given = {"retry": None, "timeout": 15, "guard": guarded(20, 20)}
+    calls = []
+
+    def overlong() -> None:
+        calls.append(outlast.current().remaining())
+        time.advance(20)  # at once: the event loop, which would end it, has no turn in between
+        raise ConnectionResetError("down")
+
+    @app.job(name="sync", **given)
+    def sync_job() -> None:
+        overlong()
+
+    @app.job(name="async", **given)
+    async def async_job() -> None:
+        overlong()
+
+    handle = app.kinds[kind].enqueue()
+    with virtual_time() as time:
+        asyncio.run(made(app, (), 4, until_idle=True, due_later=True).run())
+    assert calls == [pytest.approx(15, abs=1)]
+    assert (outcomes(handle), handle.status) == (["timeout"], "failed")
+    assert handle.history()[0].error == "the attempt took longer than 15 s"
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_line_before_the_second_attempt_is_not_of_the_attempts_time(app, kind):
+    """It stands in the line of a limit again, longer than its timeout, and has all that was left of it."""
+    limit = outlast.Limit(f"again, {kind}", concurrency=1)
+    guard = outlast.Guard(retry=outlast.RetryPolicy(initial_delay=0, jitter=0), limit=limit)
+    turns, left = [], []
+
+    def fetch() -> str:
+        left.append(outlast.current().remaining())
+        if not turns:
+            turns.append(limit.line_up(None))  # somebody who comes before the second attempt
+            raise ConnectionResetError("down")
+        return "there"
+
+    given = {"retry": None, "timeout": 1000, "guard": guard}
+
+    @app.job(name="sync", **given)
+    def sync_job() -> str:
+        return fetch()
+
+    @app.job(name="async", **given)
+    async def async_job() -> str:
+        return fetch()
+
+    handle = app.kinds[kind].enqueue()
+    worker = made(app, (), 4, until_idle=True)
+
+    def in_line():
+        return [one for one in [*worker._running] if one.away and not one.uncalled]
+
+    async def story():
+        task = asyncio.create_task(worker.run())
+        (active,) = await asyncio.to_thread(wait_until, in_line, "it is in line again")
+        active.left_at -= 5000  # it has waited for so long
+        active.started -= 5000
+        active.runner._late(active)  # and its timer has struck
+        limit.leave(turns[0].entry)
+        return await task
+
+    result = asyncio.run(story())
+    assert (result.succeeded, handle.attempts, handle.status) == (1, 1, "succeeded")
+    assert [900 < seconds <= 1000 for seconds in left] == [True, True]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_an_open_circuit_before_the_second_attempt_is_not_of_the_attempts_time(app, kind):
+    """on_open="wait": the circuit opens with the first attempt, for longer than the job may take."""
+    breaker = outlast.CircuitBreaker(f"again, {kind}", failure_threshold=1, reset_timeout=300)
+    policy = outlast.RetryPolicy(max_attempts=2, initial_delay=0, jitter=0)
+    given = {"retry": None, "timeout": 60, "guard": outlast.Guard(retry=policy, breaker=breaker, on_open="wait")}
+    left = []
+
+    def fetch() -> str:
+        left.append(outlast.current().remaining())
+        if len(left) == 1:
+            raise ConnectionResetError("down")
+        return "there"
+
+    @app.job(name="sync", **given)
+    def sync_job() -> str:
+        return fetch()
+
+    @app.job(name="async", **given)
+    async def async_job() -> str:
+        return fetch()
+
+    handle = app.kinds[kind].enqueue()
+    work(app)
+    assert (handle.result(), handle.attempts) == ("there", 1)
+    assert [50 < seconds <= 60 for seconds in left] == [True, True]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("total", [None, 100])
+def test_the_timeout_of_a_job_in_a_process_is_the_attempts(app, total):
+    """Not the total timeout, whoever has noticed it."""
+    guard = outlast.Guard(retry=None, total_timeout=total)
+    hangs = app.job(isolation="process", timeout=0.3, retry=None, guard=guard)(hang)
+    plain = app.job(name="plain", isolation="process", timeout=0.3, retry=None)(hang)
+    handles = [hangs.enqueue(), plain.enqueue()]
+    app.work(until_idle=True)
+    for handle in handles:
+        (row,) = handle.history()
+        assert (row.outcome, row.error_type) == ("timeout", "AttemptTimeoutError")
+        assert row.error.endswith("took longer than 0.3 s")
+
+
+def hang():
+    """For longer than anybody waits."""
+    threading.Event().wait(1000)

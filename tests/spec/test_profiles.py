@@ -1,0 +1,194 @@
+"""A file is checked with each of its profiles: what only one of them makes wrong is told at its value, or with its name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from outlast.cli.commands import command_line
+from outlast.components.registry import find_component
+from outlast.spec import reading, yaml
+from outlast.spec.compile import compile_text
+from outlast.spec.rules import check
+
+FLOW = """\
+oml_version: "0.1.0"
+name: p
+params:
+  path: {type: string, default: in/a.csv}
+  folder: {type: string, default: in}
+  tries: {type: integer, default: 3}
+  total: {type: integer, default: 60000}
+profiles:
+  dev: {params: {tries: 2}}
+  stage: {params: {tries: 9, folder: ../x}}
+  prod:
+    params:
+      tries: 9
+      path: ../b.csv
+  empty: {}
+steps:
+  - id: a
+    component: files.reader
+    config: {path: "${params.path}"}
+  - id: b
+    component: files.reader
+    config: {path: "${params.folder}/a.csv"}
+    retry: {max_attempts: "${params.tries}"}
+    timeout: {step_ms: 5000, total_ms: "${params.total}"}
+"""
+MENDED = FLOW.replace("../x", "x").replace("../b", "b")
+
+
+def told(text: str, **rest) -> list[str]:
+    return [str(one) for one in compile_text(text, "p.yaml", complete=False, rules=(check,), **rest).mistakes]
+
+
+@pytest.fixture
+def outlast(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(text: str, *arguments: str):
+        (tmp_path / "p.yaml").write_text(text)
+        given = ["validate", "p.yaml", *arguments]
+        return CliRunner().invoke(command_line(given), given)
+
+    return run
+
+
+def test_a_mistake_of_a_profile_is_told_at_its_value():
+    """S0-29, C-26: with the value, and where it is used; the file itself and other profiles are right."""
+    assert told(FLOW) == []
+    expected = [
+        (
+            "p.yaml:10:38: profiles.stage.params.folder: expected a path under the project's root, "
+            "got '${params.folder}/a.csv' with folder '../x', in steps.b.config.path; leave .. out"
+        ),
+        (
+            "p.yaml:14:13: profiles.prod.params.path: expected a path under the project's root, "
+            "got '../b.csv', in steps.a.config.path; leave .. out"
+        ),
+    ]
+    assert told(FLOW, every_profile=True) == expected
+    assert told(FLOW, profile="prod") == expected[1:]  # as compile tells it
+    assert told(FLOW, profile="prod", every_profile=True) == expected[1:]
+    assert told(FLOW, profile="dev") == []
+
+
+def test_what_only_profiles_make_wrong_names_them_and_is_told_once():
+    """S0-29: at its place in the file, where no value of the profile stands there itself."""
+    (warning,) = told(MENDED, every_profile=True)
+    assert warning.startswith("p.yaml:24:40: warning: steps.b.timeout.total_ms: expected time for every attempt, got ")
+    assert ", with the profiles stage, prod; raise it to " in warning
+    (alone,) = told(MENDED.replace("tries: 9, folder", "folder"), every_profile=True)
+    assert ", with the profile prod; " in alone
+
+
+def test_what_is_wrong_without_a_profile_is_told_once():
+    """S0-29: a key that is unknown, a reference to nothing and a default that does not fit are no matter of a profile."""
+    for old, new in (
+        ("id: b", "id: b\n    nope: 1"),
+        ('"${params.folder}/a.csv"', '"${params.foldr}/a.csv"'),
+        ("default: 60000", "default: 60"),
+        ('"${params.folder}/a.csv"', '"${params.folder}/a.csv", nope: "${params.path}"'),
+    ):
+        text = MENDED.replace(old, new)
+        assert len(told(text)) == 1
+        assert told(text, every_profile=True) == told(text)
+
+
+def test_what_is_misspelt_is_told_once_however_often_the_file_is_read():
+    """S0-29: a key that is read as what was meant is a mistake under every profile, and no matter of one."""
+    text = FLOW.replace("    retry: {max_attempts", "    retrry: {max_atempts").replace(
+        "params:\n  path", "parms:\n  path"
+    )
+    expected = ["p.yaml:3:1: parms: ", "p.yaml:23:5: steps.b.retrry: ", "p.yaml:23:14: steps.b.retry.max_atempts: "]
+    lines = told(text)
+    assert [one.partition("expected")[0] for one in lines] == expected
+    everywhere = told(text, every_profile=True)
+    assert [one for one in everywhere if one in lines] == lines
+    assert not [one for one in everywhere if "known key" in one and "profile" in one]
+    assert [one for one in told(text, profile="prod") if "known key" in one] == lines
+
+
+def test_a_mistake_that_does_not_come_from_the_value_stays_where_it_is():
+    """S0-29: a key that takes no parameter at all is not the profile's mistake."""
+    text = MENDED.replace("id: b\n    component: files.reader", 'id: b\n    component: "${params.path}"')
+    assert told(text, profile="prod") == told(text) == told(text, every_profile=True)
+    assert told(text)[0].startswith("p.yaml:21:16: steps.b.component: ")
+
+
+def test_a_value_that_wins_over_the_profile_is_not_the_profiles_mistake():
+    """C-26: what is given by hand or by the environment is what is checked."""
+    assert told(FLOW, every_profile=True, params={"path": "in/c.csv", "folder": "in", "tries": 2}) == []
+    (line,) = told(FLOW, profile="prod", environment={"OUTLAST_PARAM_PATH": "../c.csv"})
+    assert line.startswith("p.yaml:19:20: steps.a.config.path: ")
+    assert "../c.csv" not in line
+
+
+def test_a_silence_that_a_profile_needs_is_no_silence_of_nothing():
+    """R00 is told only if it is so with every profile."""
+    text = MENDED.replace("id: b\n", "id: b\n    silence: [R03]\n")
+    assert told(text, every_profile=True) == []
+    assert told(text.replace("tries: 9", "tries: 3"), every_profile=True)[0].endswith("[R00]")
+
+
+def test_validate_looks_at_every_profile_and_compile_at_one(outlast, tmp_path):
+    """S0-29: so that a check in CI does not pass a profile that is broken; --profile narrows it."""
+    done = outlast(FLOW)
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 2)
+    assert outlast(FLOW, "--profile", "dev").stdout == "p.yaml: valid, 2 steps.\n"
+    assert outlast(MENDED).stdout == "p.yaml: valid, 2 steps, 3 profiles, 1 warning.\n"
+    assert outlast(MENDED, "--strict").exit_code == 2
+    (warning,) = json.loads(outlast(MENDED, "--json").stdout)["files"][0]["mistakes"]
+    assert warning["profiles"] == ["stage", "prod"]
+    given = ["compile", "p.yaml"]
+    assert CliRunner().invoke(command_line(given), given).stderr == ""
+
+
+def test_a_secret_of_a_profile_is_not_shown():
+    """S0-42: neither at its own place nor where it is used."""
+    text = FLOW.replace("path: ../b.csv", "path: postgresql://bob:hunter2PLANT@h/x")
+    lines = told(text, every_profile=True)
+    assert any("profiles.prod.params.path" in one for one in lines)
+    assert not any("hunter2PLANT" in one for one in lines)
+
+
+def test_so_many_profiles_are_refused():
+    """S0-29: a file is compiled once for each."""
+    many = "".join(f"  p{n}: {{params: {{tries: {n % 5 + 1}}}}}\n" for n in range(101))
+    lines = told(MENDED.replace("profiles:\n", f"profiles:\n{many}"), every_profile=True)
+    assert [one for one in lines if "expected at most 100 profiles, got 105;" in one] == lines[:1]
+
+
+def test_profiles_with_the_same_values_are_checked_once():
+    """S0-29: a hundred profiles cost as much as the values that they give are different; each is told at its own place."""
+    looked: list[str | None] = []
+
+    def look(model):
+        looked.append(model.profile)
+        return ()
+
+    many = "".join(f"  p{number}: {{params: {{folder: {'../x' if number % 2 else 'x'}}}}}\n" for number in range(10))
+    text = MENDED.replace("  empty: {}\n", f"  empty: {{}}\n{many}")
+    found = compile_text(text, "p.yaml", complete=False, every_profile=True, rules=(look,)).mistakes
+    first = text.splitlines().index("  p0: {params: {folder: x}}") + 1
+    assert [one.line for one in found] == [first + number for number in (1, 3, 5, 7, 9)]
+    assert [one.path[1] for one in found] == ["p1", "p3", "p5", "p7", "p9"]
+    # Without one, the three before, two of the ten, and bare to see what a file has under all of them.
+    assert [one for one in looked if one is not None] == ["dev", "stage", "prod", "p0", "p1"]
+
+
+def test_a_tree_that_is_read_again_has_the_same_mistakes():
+    """S0-29: what is read as something else stays a mistake, also for whoever comes second."""
+    text = FLOW.replace("    retry: {max_attempts", "    retrry: {max_atempts").replace(
+        "config: {path", "confg: {paht", 1
+    )
+    root = yaml.read(text, "p.yaml").node
+    assert root is not None
+    how = {"given": {}, "environment": {}, "profile": None, "complete": False, "from_shell": False, "bare": False}
+    first, second = (list(map(str, reading.read(root, "p.yaml", **how, find=find_component)[1])) for _ in range(2))
+    assert len(first) == 4
+    assert first == second

@@ -1,0 +1,88 @@
+"""What `postgres.extractor` takes for one query that only reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.components.steps.queries import checked
+from tables import table
+
+ONE = "expected one statement"
+READS = "expected a query that only reads, got "
+
+
+@table(
+    ("query", "said"),
+    [
+        ("", "expected a query"),
+        (" -- nothing\n/* at /* all */ */", "expected a query"),
+        (";select 1", "expected a query"),
+        ("select 1\x00", "without NUL"),
+        ("delete from t", "expected a SELECT"),
+        ("(delete from t)", "expected a SELECT"),
+        ("call f()", "expected a SELECT"),
+        ("select 1; select 2", ONE),
+        ("select 1;;", ONE),
+        (r"select E'a\'' ; delete from orders; --'", ONE),
+        (r"select e'\\'; drop table t --'", ONE),
+        (r"select 'a\''; delete from t; --'", ONE),  # with standard_conforming_strings = off
+        ("select U&'a'''; drop table t", ONE),
+        ("select 1 /* /* */ ; */ ; delete from t", ONE),
+        ("select $a$ $b$ ; $a$; drop table t", ONE),
+        ("select x$a$ ; drop table t; $a$", ONE),  # $ is part of a name, and begins no text there
+        ("select \xd7$a$ ; drop table t; --$a$", ONE),  # so is every sign that is not ASCII
+        ("select 1 --\r; drop table t", ONE),
+        ("with gone as (delete from orders returning *) select * from gone", f"{READS}DELETE"),
+        ("WITH x AS MATERIALIZED (\nUPDATE t set a = 1 returning 1) select 1", f"{READS}UPDATE"),
+        ("with a as not materialized (/*c*/ merge into t using u) select 1", f"{READS}MERGE"),
+        ("with x as (select 1) insert into t select * from x", f"{READS}INSERT"),
+        ("select * into t2 from t", f"{READS}INTO"),
+        ("select * from t for update", f"{READS}FOR UPDATE"),
+        ("select * from t for no key update", f"{READS}FOR UPDATE"),
+        ("select * from t for share", f"{READS}FOR SHARE"),
+        ("select * from t for key share", f"{READS}FOR SHARE"),
+        ("explain analyze delete from t", f"{READS}DELETE"),
+        ("explain (analyze) create table x as select 1", f"{READS}CREATE"),
+        ("select 'a", "a text that ends"),
+        ("select E'a\\'", "a text that ends"),
+        ('select "a', "a name in quotes that ends"),
+        ("select $$ a", "add the $$ that closes it"),
+        ("select $a$ $b$", "add the $a$ that closes it"),
+        ("select /* /* */ 1", "a comment that ends"),
+    ],
+)
+def test_what_changes_something_is_refused(query, said):
+    """C-01, R42: a second statement, a change inside of WITH, a new table, a lock; and what the server could not read."""
+    with pytest.raises(ValueError, match="expected ") as refused:
+        checked(query)
+    assert said in str(refused.value)
+    assert "; " in str(refused.value)
+
+
+@table(
+    "query",
+    [
+        "select 1",
+        "SELECT 1; -- done",
+        "select ';', \"a;b\", $$ ; $$, $t$ delete ; $t$ -- ; delete",
+        r"select E'a\'b;' from t",
+        r"select 'C:\'",
+        r"select replace(x, '\', '/') from t",
+        'select t.update, x as delete, "insert" from t',
+        "with a as (select 1) select * from a",
+        "values (1)",
+        "table t",
+        "show work_mem",
+        "explain select 1",
+        "((select 1) union (select 2))",
+        "select 1 /* ; /* delete */ */",
+        "select foo$bar$ from t",
+        "select updated_at, deleted, inserts from t where op = 'delete'",
+        "select substring(x for 3) from t",
+        "select %(delete)s, %s, 5 %% 2, $1",
+        "select '', 'it''s', x'1F', 5e3, a::text from t where b @> '{}'",
+    ],
+)
+def test_what_only_reads_is_taken(query):
+    """Words in texts, comments and names mean nothing."""
+    assert checked(query) == query
