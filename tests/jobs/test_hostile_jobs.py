@@ -256,6 +256,9 @@ def test_a_job_that_goes_on_after_its_time(app, kind, monkeypatch, caplog):
     wait_until(lambda: outcomes(handle) == ["timeout"], "its time is up, and that is on record")
     assert app.store.job(int(handle.id)).state == "held"
     assert (len(worker._slots.free), handle.status, begun) == (0, "queued", [1])
+    assert [[one.id for one in app.jobs.find(status=each)] for each in ("queued", "processing")] == [[handle.id], []]
+    (stats,), (gauges,) = app.jobs.stats(), app.store.backlog().queues
+    assert [(one.queued + one.scheduled, one.processing) for one in (stats, gauges)] == [(1, 0)] * 2
     assert "still runs although its time is up" in caplog.text
     goes_on.set()
     wait_until(lambda: handle.status == "succeeded", "it was tried again")
