@@ -48,7 +48,7 @@ _TYPES = tuple(OUTPUT_TYPES.values())
 
 def never_right(model: Model, known: Sequence[Mistake], compile: Compile) -> list[Mistake]:  # noqa: A002 - what it does
     """The errors that a file has with every value of its open parameters that was tried, without those that are `known`."""
-    some = {name: values for name in model.open_params if (values := of_param(model.params[name]))}
+    some = {name: few for name in model.open_params if (few := of_param(model.params[name]))}
     if not some:
         return []
     told = {(one.file, one.line, one.column) for one in errors_in(known)}
