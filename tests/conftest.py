@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 
 import pytest
 from _pytest.logging import LogCaptureHandler
 from hypothesis import settings
 
+from bytecode import keep_bytecode
 from outlast import observe
 from outlast.work.patience import Terms, terms
 from servers.pgbouncer import PgBouncer
@@ -18,6 +20,14 @@ from servers.redis import Redis
 # The machine may be busy: a slow example is no finding, and the time limit of the test catches a hanging one.
 settings.register_profile("house", deadline=None, print_blob=True)
 settings.load_profile("house")
+
+
+def pytest_configure(config):
+    """Before several processes collect, whoever starts them compiles what they all load."""
+    if not config.getoption("numprocesses", None):
+        gc.disable()  # until the tests begin, nearly all that is made stays
+    elif not sys.dont_write_bytecode:
+        keep_bytecode(config)
 
 
 @pytest.hookimpl(trylast=True)
@@ -35,6 +45,7 @@ def pytest_collection_finish():
     """What is loaded now stays: no test that collects garbage looks through all of it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -576,7 +576,7 @@ def test_what_was_taken_since_the_queues_were_seen_is_not_queued():
 
 
 def test_the_line_of_a_worker_adds_up_between_two_looks_at_its_queues(tmp_path):
-    """What it has taken meanwhile counts as taken, whether it runs or has ended; what is put back is not."""
+    """What it has taken meanwhile counts as taken, whether it runs or has ended; what is put back, or stuck and so queued, does not."""
     app = outlast.App("shop", store=f"sqlite:///{tmp_path}/shop.db")
 
     @app.job
@@ -585,10 +585,10 @@ def test_the_line_of_a_worker_adds_up_between_two_looks_at_its_queues(tmp_path):
     for _ in range(10):
         send.enqueue()
     counts = {"failed": 1, "cancelled": 1, "requeued": 5, "lost": 0, "released": 1}
-    now = {"concurrency": 64, "waiting": 1, "stuck": 1, "drains_until": None, "cutting": False, "fenced": False}
+    now = {"concurrency": 64, "waiting": 1, "drains_until": None, "cutting": False, "fenced": False}
     views = [
-        WorkerView(processing=2, counts=counts | {"succeeded": 3}, **now),
-        WorkerView(processing=3, counts=counts | {"succeeded": 6, "requeued": 9}, **now),
+        WorkerView(processing=2, stuck=1, counts=counts | {"succeeded": 3}, **now),
+        WorkerView(processing=3, stuck=0, counts=counts | {"succeeded": 6, "requeued": 9}, **now),
     ]
     worker = SimpleNamespace(view=lambda: views[0])
     watched = _Watched(Lines(keep=False, tell=lines), worker, app, {})

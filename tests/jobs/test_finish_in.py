@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 import forked
 import outlast
 from labor import NOW, Beside, outcomes, wait_until
+from outlast.observe.events import JobSucceeded
 from outlast.store import Store
 from outlast.store.records import Rescue
 from outlast.testing import capture_events, work
@@ -241,6 +242,87 @@ def test_a_worker_that_has_lost_the_job_ends_nothing(app, effects, on_terms):
     handle = pay.enqueue()
     work(app)
     assert (handle.result(), outcomes(handle), effects.there(), seen) == (2, ["crashed", "succeeded"], [7], [1])
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_job_that_has_ended_itself_is_not_lost_with_its_lease(app, effects, is_async, on_terms, caplog):
+    """It is a success of this worker, counted and told as one; only the other job that it had is lost."""
+    on_terms(ttl=600.0)
+    committed, begun, go_on = (threading.Event() for _ in range(3))
+
+    def end_it():
+        with plain(app) as (transaction, execute, commit, _):
+            execute(effects.insert)
+            outlast.current().finish_in(transaction, result="paid")
+            commit()
+        committed.set()
+
+    @app.job(name="sync", retry=NOW)
+    def pay() -> None:
+        end_it()
+        assert go_on.wait(200)
+
+    @app.job(name="async", retry=NOW)
+    async def apay() -> None:
+        end_it()
+        while not go_on.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+    @app.job(retry=NOW)
+    def other() -> None:
+        begun.set()
+        assert go_on.wait(200)
+
+    paid, beside_it = app.kinds["async" if is_async else "sync"].enqueue(), other.enqueue()
+    with capture_events() as events, Beside(app) as beside:
+        try:
+            assert committed.wait(200)
+            assert begun.wait(200)
+            app.store.sweep(lambda _: True, lambda _: Rescue("ready", error="lost", error_class="worker_lost"))
+            wait_until(lambda: "was taken over" in caplog.text, "the worker knows that its lease is lost")
+        finally:
+            go_on.set()
+        wait_until(lambda: beside_it.status == "succeeded", "the other one was done again")
+    assert (paid.result(), outcomes(paid), effects.there()) == ("paid", ["succeeded"], [7])
+    assert outcomes(beside_it) == ["crashed", "succeeded"]
+    result = beside.result
+    assert (result.succeeded, result.lost, result.cut_off, result.requeued) == (2, 1, 0, 0)
+    assert sorted(one.job_id for one in events if isinstance(one, JobSucceeded)) == sorted([paid.id, beside_it.id])
+    assert "1 job is lost to it, 1 other one ends as its own transaction does; it registers again" in caplog.text
+
+
+@pytest.mark.timeout(240)
+def test_a_job_whose_transaction_is_rolled_back_is_lost_with_its_lease(postgres_app, on_terms, caplog):
+    """That is known when its code has ended, and counted then."""
+    on_terms(ttl=600.0)
+    app, inside, go_on = postgres_app, threading.Event(), threading.Event()
+
+    @app.job(retry=NOW)
+    def pay() -> int:
+        if outlast.current().attempt == 1:
+            with psycopg.connect(app.store_url) as transaction:
+                outlast.current().finish_in(transaction, result=1)
+                transaction.rollback()
+                inside.set()
+                assert go_on.wait(200)
+            raise RuntimeError("no effect")
+        return outlast.current().attempt
+
+    handle = pay.enqueue()
+    with Beside(app) as beside:
+        try:
+            assert inside.wait(200)
+            app.store.sweep(lambda _: True, lambda _: Rescue("ready", error="lost", error_class="worker_lost"))
+            wait_until(lambda: "was taken over" in caplog.text, "the worker knows that its lease is lost")
+            assert beside.worker.view().counts["lost"] == 0
+        finally:
+            go_on.set()
+        assert handle.result(timeout=200) == 2
+    assert (beside.result.succeeded, beside.result.lost, outcomes(handle)) == (1, 1, ["crashed", "succeeded"])
 
 
 def test_a_retry_inside_of_the_job_begins_another_transaction(app, effects):

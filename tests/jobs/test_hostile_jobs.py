@@ -17,6 +17,7 @@ from outlast.jobs.doors import made
 from outlast.jobs.tenure import TurnBatch
 from outlast.store import Store
 from outlast.store.faults import StoreUnavailable
+from outlast.store.records import Rescue
 from servers.proxy import Proxy
 
 NOW = outlast.RetryPolicy(max_attempts=2, initial_delay=0, jitter=0)
@@ -256,6 +257,9 @@ def test_a_job_that_goes_on_after_its_time(app, kind, monkeypatch, caplog):
     wait_until(lambda: outcomes(handle) == ["timeout"], "its time is up, and that is on record")
     assert app.store.job(int(handle.id)).state == "held"
     assert (len(worker._slots.free), handle.status, begun) == (0, "queued", [1])
+    assert [[one.id for one in app.jobs.find(status=each)] for each in ("queued", "processing")] == [[handle.id], []]
+    (stats,), (gauges,) = app.jobs.stats(), app.store.backlog().queues
+    assert [(one.queued + one.scheduled, one.processing) for one in (stats, gauges)] == [(1, 0)] * 2
     assert "still runs although its time is up" in caplog.text
     goes_on.set()
     wait_until(lambda: handle.status == "succeeded", "it was tried again")
@@ -489,3 +493,33 @@ def test_jobs_in_processes_that_are_cancelled_together_all_end(app, on_terms):
         wait_until(lambda: all(handle.status == "processing" for handle in handles), "all run")
         assert [app.jobs.cancel(handle.id) for handle in handles] == [True] * 3
         wait_until(lambda: all(handle.status == "cancelled" for handle in handles), "all are cancelled")
+
+
+@pytest.mark.timeout(120)
+def test_an_end_that_is_on_record_is_not_lost_with_the_lease(app, on_terms, monkeypatch):
+    """The answer to the turn that brought it comes after the worker has heard that its lease is lost."""
+    on_terms(ttl=600.0)
+    real, held = Store.turn, []
+
+    def turn(store, lease, ends, *args, **how):
+        done = real(store, lease, ends, *args, **how)
+        if ends and not held:
+            tenure = beside.worker._tenure
+            held.append(tenure)
+            store.sweep(lambda _: True, lambda _: Rescue("ready"))
+            beside.worker._loop.call_soon_threadsafe(beside.worker._failed, tenure, outlast.LeaseLost("as a beat says"))
+            wait_until(lambda: beside.worker._tenure is not tenure, "the worker knows that its lease is lost")
+        return done
+
+    @app.job(retry=NOW)
+    def send() -> str:
+        return "sent"
+
+    handle = send.enqueue()
+    beside = Beside(app)
+    monkeypatch.setattr(Store, "turn", turn)
+    with beside:
+        wait_until(lambda: held and beside.worker._tenure not in {None, *held}, "it has registered again")
+        wait_until(lambda: beside.worker.view().counts["succeeded"] == 1, "the answer has come")
+    assert (handle.result(), outcomes(handle)) == ("sent", ["succeeded"])
+    assert (beside.result.succeeded, beside.result.lost) == (1, 0)

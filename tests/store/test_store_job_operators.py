@@ -16,7 +16,7 @@ from forked import Forked
 from job_rows import KINDS, SECOND, by_crashes, claimed, end, enqueued, failed, finished, new, rescued, story, worker
 from outlast.kernel.clock import here
 from outlast.store import StoreRefused, open_store, retention
-from outlast.store.records import Enqueued, Idle, from_us
+from outlast.store.records import JOB_ENDS, JOB_MOVES, Enqueued, Idle, from_us
 from stores import address_of, contents, letter, sql
 
 pytestmark = pytest.mark.pooled
@@ -339,7 +339,7 @@ def test_jobs_are_listed_newest_first_and_in_pages(store):
 
 
 def test_figures_of_queues(store):
-    """What may be claimed, what is due later, what is processed or held, and how long the oldest has waited."""
+    """What is due, what is due later, what is processed, and how long the oldest has waited of those that may be claimed."""
     enqueued(store, *(new() for _ in range(4)), new(delay=60), new(queue="slow", delay=60))
     lease = worker(store)
     one, _ = claimed(store, lease, 2)
@@ -348,12 +348,35 @@ def test_figures_of_queues(store):
     store.pause_queue("slow")
     store.resume_queue("empty")
     mail, slow = store.queue_stats(ahead_us=10 * SECOND)
-    assert mail[:5] == ("mail", 2, 1, 2, False)
+    assert mail[:5] == ("mail", 3, 1, 1, False)
     assert 10 * SECOND <= mail.oldest_wait_us < 60 * SECOND
     assert slow == ("slow", 0, 1, 0, True, None)
     mail, slow = store.queue_stats(ahead_us=61 * SECOND)  # nobody has made them ready yet
-    assert (mail[:5], slow[:5]) == (("mail", 3, 0, 2, False), ("slow", 1, 0, 0, True))
+    assert (mail[:5], slow[:5]) == (("mail", 4, 0, 1, False), ("slow", 1, 0, 0, True))
     assert SECOND <= slow.oldest_wait_us < 60 * SECOND
+
+
+@pytest.mark.parametrize("delay", [0, 60])
+def test_a_held_job_is_counted_as_it_is_found(store, delay):
+    """Queued, or due later; it lets nobody think that a job which may start has waited."""
+    enqueued(store)
+    lease = worker(store)
+    (job,) = claimed(store, lease)
+    finished(store, lease, end(job, "held", delay_us=delay * SECOND))
+    (row,) = store.jobs(status="queued")
+    assert (row.state, row.status, store.jobs(status="processing")) == ("held", "queued", [])
+    assert store.queue_stats() == [("mail", int(delay == 0), int(delay > 0), 0, False, None)]
+
+
+def test_every_state_of_a_job_that_is_not_over_is_counted_as_its_status(store):
+    """None is left out, and none is counted twice."""
+    for state in JOB_MOVES.keys() - JOB_ENDS:
+        (number,) = enqueued(store, new(queue=state))
+        for due in (0, 2**60):
+            sql(store, "update outlast_jobs set state = ?, due = ? where id = ?", state, due, number)
+            (stats,) = [one for one in store.queue_stats() if one.queue == state]
+            counted = {"queued": stats.queued + stats.scheduled, "processing": stats.processing}
+            assert counted == {"queued": 0, "processing": 0} | {store.job(number).status: 1}
 
 
 def test_workers_are_seen_with_their_jobs(store):

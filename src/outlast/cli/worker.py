@@ -339,9 +339,9 @@ class _Watched(Watching):
 
 
 def _taken(view: WorkerView) -> int:
-    """How many jobs this worker has taken out of their queues and not put back."""
+    """How many jobs this worker has taken out of their queues and not put back. What is stuck is back, or has ended."""
     ended = sum(view.counts[name] for name in ("succeeded", "failed", "cancelled"))
-    return ended + view.processing + view.waiting + view.stuck
+    return ended + view.processing + view.waiting
 
 
 def _ending(view: WorkerView, now: float) -> str | None:

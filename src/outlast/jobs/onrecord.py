@@ -114,6 +114,8 @@ class OnRecord:
         self.finishing = False  # a transaction of the job's code may have ended it
         self.raised = False  # the call that gave its transaction to finish_in has raised
         self.ended = False  # as `is_ended` said after the last call of an async job
+        self.committed = False  # the job has succeeded with a transaction of its code, whatever its worker does
+        self.success: JobEnd | None = None  # of such a job, once its code has ended
         self._result: bytes | None = None
 
     @functools.cached_property
@@ -515,6 +517,7 @@ class OnRecord:
                 "the job %s (%s) has succeeded with its own transaction, and raised afterwards, which changes nothing: %s",
                 *(job.id, job.kind, error_text(error) if isinstance(error, Exception) else type(error).__name__),
             )
+        self.committed = True
         if active.why != "lost":
             active.why = None  # whatever it was to end for came too late
         return self._result, None

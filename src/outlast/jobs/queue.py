@@ -39,9 +39,9 @@ _STAYS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
     """
-    One queue: how many jobs may start now (`queued`), are due later (`scheduled`) and are being worked on
-    (`processing`). `oldest_wait` is how long the oldest of those that may start has waited since it was due, in
-    seconds.
+    One queue: how many jobs are due (`queued`), are due later (`scheduled`) and are being worked on (`processing`).
+    One that timed out while its code still runs is due, or due later, and starts when that code has ended.
+    `oldest_wait` is how long the oldest of those that may start now has waited since it was due, in seconds.
     """
 
     queue: str

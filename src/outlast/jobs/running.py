@@ -663,15 +663,19 @@ class JobRunner:
     def _succeed(self, active: ActiveJob, stored: bytes | None) -> None:
         if _forks != self._forks:
             os._exit(0)
-        if active.over or active.why == "lost":
+        # Success that its own transaction has put on record is none that could be lost, or come too late.
+        committed = active.kept is not None and active.kept.committed
+        if active.over or (active.why == "lost" and not committed):
             self._leave(active)
             return
-        call = active.call
-        if active.why == "timeout" or (active.why is not None and call is not None and call.reason == "shutdown"):
+        call, why = active.call, None if committed else active.why
+        if why == "timeout" or (why is not None and call is not None and call.reason == "shutdown"):
             self._fail(active, InterruptedError())  # what comes after its time, or because it was to stop, is no result
             return
-        when = active.when(self.monotonic())
-        self._end(active, outcome.succeeded(active.job, when, stored, active.kind.unique_for_us))
+        end = outcome.succeeded(active.job, active.when(self.monotonic()), stored, active.kind.unique_for_us)
+        if committed and active.kept is not None:
+            active.kept.success = end
+        self._end(active, end)
         self._leave(active)
 
     def _fail(self, active: ActiveJob, error: BaseException) -> None:

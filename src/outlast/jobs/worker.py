@@ -162,6 +162,7 @@ class Worker:
         self._watching: asyncio.TimerHandle | None = None
         self._polling: asyncio.TimerHandle | None = None
         self._running: set[ActiveJob] = set()  # whose code runs
+        self._undecided: set[ActiveJob] = set()  # of a lease that is lost, and their own transaction decides
         self._by_queue: dict[str, int] = {}
         self._reserved = 0  # slots for what a turn that is under way claims
         self._owed = 0  # slots that are taken beyond their number
@@ -396,7 +397,7 @@ class Worker:
         """The worker ends, and what has ended cannot be put on record."""
         tenure.over = True
         tenure.turns.abandon()
-        if count := len(tenure.jobs):
+        if count := sum(_success_of(active) is None for active in tenure.jobs.values()):
             ends = "the end of 1 job is" if count == 1 else f"the ends of {count:,} jobs are"
             again = "This job" if count == 1 else "These jobs"
             self._error = StoreUnavailable(
@@ -461,24 +462,43 @@ class Worker:
         tenure.turns.abandon()
         reserved, self._reserved = self._reserved, 0
         self._unreserve(reserved)
-        unwritten = set(tenure.jobs.values())
-        self._counts["lost"] += len(unwritten)
-        for active in unwritten:
+        lost, undecided = self._lose(tenure)
+        for active in [*tenure.jobs.values()]:
             self._runner.give_up(active, "lost")
+        said = f"{counted(lost, 'job is', 'jobs are')} lost to it"
+        if undecided:
+            said += f", {counted(undecided, 'other one ends as its', 'others end as their')} own transaction does"
         if not isinstance(error, LeaseLost):
             self._error = self._error or error
             if not self._done.done():
                 self._done.set_result(None)
         elif self._draining:
-            warn(
-                "the lease of this worker was taken over: %s lost to it", counted(len(unwritten), "job is", "jobs are")
-            )
+            warn("the lease of this worker was taken over: %s", said)
         else:
-            warn(
-                "the lease of this worker was taken over: %s lost to it; it registers again",
-                counted(len(unwritten), "job is", "jobs are"),
-            )
+            warn("the lease of this worker was taken over: %s; it registers again", said)
         self._changing = loop.create_task(self._change(tenure))
+
+    def _lose(self, tenure: Tenure) -> tuple[int, int]:
+        """
+        Count what a registration had that is no more: how many jobs are lost, and of how many that is not known yet,
+        since they may end with a transaction of their own. One that has so ended is a success.
+        """
+        unwritten = [*tenure.jobs.values()]
+        for active in unwritten:
+            if (end := _success_of(active)) is not None:
+                del tenure.jobs[active.job.id]
+                self._succeeded_itself(active, end)
+        undecided = {active for active in tenure.jobs.values() if active.finishing and not active.over}
+        self._undecided |= undecided
+        lost = len(tenure.jobs) - len(undecided)
+        self._counts["lost"] += lost
+        return lost, len(undecided)
+
+    def _succeeded_itself(self, active: ActiveJob, end: JobEnd) -> None:
+        """It is on record by its own transaction: no turn brings it there."""
+        self._counts["succeeded"] += 1
+        if telling.loud():
+            telling.ended(active, end, end.state)
 
     async def _change(self, tenure: Tenure) -> None:
         """Close a registration that is lost, and begin another one."""
@@ -677,7 +697,8 @@ class Worker:
         }
 
     def _written(self, tenure: Tenure, turn: TurnBatch) -> None:
-        if tenure is not self._tenure:  # lost meanwhile, and with it what was claimed
+        if tenure is not self._tenure:  # lost meanwhile, and with it what was claimed; not what is on record
+            self._record_late(tenure, turn)
             return
         reserved, self._reserved = self._reserved, 0
         told = self._asked  # after the claim: it may have missed what somebody has told of
@@ -804,6 +825,13 @@ class Worker:
                 telling.ended(active, end, state)
         counts["succeeded"] += succeeded
 
+    def _record_late(self, tenure: Tenure, turn: TurnBatch) -> None:
+        """The lease is lost, and then comes that ends are on record: they were counted as lost."""
+        known = [(active, end) for active, end in zip(turn.active, turn.ends, strict=True) if end.id in tenure.jobs]
+        turn.active, turn.ends = [active for active, _ in known], [end for _, end in known]
+        self._counts["lost"] -= len(turn.ends)
+        self._record(tenure, turn)
+
     def _judge(self, idle: Idle, *, alone: bool) -> None:
         """Nothing could be claimed: how long to wait, and for what."""
         self._later = idle
@@ -842,6 +870,9 @@ class Worker:
     def _ended(self, active: ActiveJob, end: JobEnd) -> None:
         tenure = self._tenure
         if tenure is None or active.tenure is not tenure:
+            if active in self._undecided and _success_of(active) is not None:
+                self._undecided.discard(active)
+                self._succeeded_itself(active, end)
             return
         batch = tenure.turns.batch
         batch.ends.append(end)
@@ -850,6 +881,9 @@ class Worker:
 
     def _freed(self, active: ActiveJob) -> None:
         self._running.discard(active)
+        if active in self._undecided:
+            self._undecided.discard(active)
+            self._counts["lost"] += 1
         queue = active.job.queue
         self._by_queue[queue] -= 1
         if active.away:
@@ -930,6 +964,11 @@ def _shared(job: Any) -> list[Any]:
     guard = job.guard
     parts = () if guard is None else (guard.breaker, guard.limit, guard.retry_budget)
     return [part for part in parts if part is not None and getattr(part, "shared", False)]
+
+
+def _success_of(active: ActiveJob) -> JobEnd | None:
+    """Its end, if a transaction of its own has put that on record."""
+    return None if active.kept is None else active.kept.success
 
 
 async def _surely(do: Callable[[], None]) -> None:

@@ -200,7 +200,7 @@ JOB_AMPLIFICATION = Metric(
 JOBS_QUEUED = Metric(
     "outlast_jobs_queued",
     ("app", "queue"),
-    "Jobs on record that may start now, as `outlast jobs stats` counts them. The store is asked when the metric is read, at most every five seconds; so for the next five.",
+    "Jobs on record that are due and that nobody works on, as `outlast jobs stats` counts them; also one that timed out while its code still runs, which starts when that has ended. The store is asked when the metric is read, at most every five seconds; so for the next five.",
     "gauge",
     asked=True,
 )
@@ -208,7 +208,7 @@ JOBS_SCHEDULED = Metric(
     "outlast_jobs_scheduled", ("app", "queue"), "Jobs on record that are due later.", "gauge", asked=True
 )
 JOBS_PROCESSING = Metric(
-    "outlast_jobs_processing", ("app", "queue"), "Jobs on record that workers have now.", "gauge", asked=True
+    "outlast_jobs_processing", ("app", "queue"), "Jobs on record that workers work on now.", "gauge", asked=True
 )
 OLDEST_WAIT = Metric(
     "outlast_jobs_oldest_wait_seconds",

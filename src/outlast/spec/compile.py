@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.components.registry import find_component
 from outlast.errors import FewSuggestions
 from outlast.kernel.redact import mask_likely
-from outlast.spec import profiles, reading, yaml
+from outlast.spec import profiles, reading, samples, yaml
 from outlast.spec.blocks import timeout_block
 from outlast.spec.calling import Project, outside
 from outlast.spec.declaring import MOST_PROFILES
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from outlast.components.describing import Component
     from outlast.spec.connections import Connections
     from outlast.spec.model import Compensation, ForEach, Model, Step
+    from outlast.spec.yaml import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class _Compiling:
     chosen: str | None
 
     def with_profile(self, profile: str | None) -> Compiled:
-        return self._placed(self._compiled(profile), profile)
+        return self._placed(self._with_samples(self._compiled(profile), profile), profile)
 
     def _placed(self, found: Compiled, profile: str | None) -> Compiled:
         if found.model is None or profile is None or not found.mistakes:
@@ -126,12 +127,27 @@ class _Compiling:
 
     def with_every_profile(self) -> Compiled:
         """Without a profile, and with each that the file has."""
-        base = self._compiled(None)
+        base = self._with_samples(self._compiled(None), None)
         names = [] if base.model is None else profiles.names_of(base.model.node)[:MOST_PROFILES]
         known: dict[Hashable, Compiled] = {}  # many profiles may give the same values
         told = profiles.merged(base.mistakes, [(name, self._alike(name, known).mistakes) for name in names])
         wrong = errors_in(told)
         return Compiled(None if wrong else base.manifest, all_in_order(told), base.model)
+
+    def _with_samples(self, found: Compiled, profile: str | None) -> Compiled:
+        """With what is wrong whatever the parameters come to that have no value yet."""
+        if self.complete or found.model is None or not found.model.open_params:
+            return found
+
+        def mistakes(root: Node, values: Mapping[str, Any]) -> Sequence[Mistake]:
+            read = self.read._replace(node=root)
+            tried = replace(self, read=read, params={**self.params, **values}, manifest=False)
+            return tried._compiled(profile).mistakes  # noqa: SLF001 - another one of these
+
+        never = samples.never_right(found.model, found.mistakes, mistakes)
+        if not never:
+            return found
+        return replace(found, manifest=None, mistakes=all_in_order([*errors_in(found.mistakes), *never]))
 
     def _alike(self, profile: str, known: dict[Hashable, Compiled]) -> Compiled:
         """With a profile; what it comes to is `known` if another one gives the same values."""

@@ -74,6 +74,20 @@ _CHUNK = 5000  # rows in one statement
 _TOGETHER = 50  # of the caller's: each has ten parameters, and not every SQLite takes more than 999
 _COUNTED = 1000  # jobs that are due, when somebody asks whether there are any
 
+# What the jobs of a queue are counted as, by state and by whether they are due. As in `JOB_STATES`: `queued` and
+# `scheduled` are together what people see as queued.
+_BACKLOG = (
+    ("queued", "ready", ""),
+    ("queued", "alone", ""),
+    ("queued", "waiting", " and due <= ?"),  # due, and no worker has made it ready yet
+    ("queued", "held", " and due <= ?"),  # due, and begun again when its code has ended
+    ("scheduled", "waiting", " and due > ?"),
+    ("scheduled", "held", " and due > ?"),
+    ("processing", "processing", ""),
+)
+# As the index of what workers have says it: otherwise SQLite does not use it.
+_OWNED = dict.fromkeys(("processing", "held"), "state in ('processing', 'held') and ")
+
 _ONE = "One of them is enough: leave this one as it is, or cancel the other one first."
 
 
@@ -674,25 +688,21 @@ class Jobs(Finishing):
     def queue_stats(self, *, ahead_us: int = 0) -> list[QueueState]:
         """Every queue that has jobs which are not over, or is paused, by name."""
         counts = " union all ".join(
-            f"select queue, '{state}' as state, count(*) as n, min(due) as due from outlast_jobs where app = ? and {condition} group by queue"
-            for state, condition in (
-                ("queued", "state = 'ready'"),
-                ("queued", "state = 'alone'"),
-                ("queued", "state = 'waiting' and due <= ?"),  # due, and no worker has made it ready yet
-                ("scheduled", "state = 'waiting' and due > ?"),
-                ("processing", "state in ('processing', 'held')"),
-            )
+            f"select queue, '{counted}' as counted, '{state}' as state, count(*) as n, min(due) as due from outlast_jobs "
+            f"where app = ? and {_OWNED.get(state, '')}state = '{state}'{due} group by queue"
+            for counted, state, due in _BACKLOG
         )
         with self._database.snapshot() as tx:
             (now,) = tx.row(f"select {self._database.now} + {int(ahead_us)}")
-            rows = tx.rows(counts, *(self.app, self.app, self.app, now, self.app, now, self.app))
+            given = ((self.app, now) if due else (self.app,) for _, _, due in _BACKLOG)
+            rows = tx.rows(counts, *(value for values in given for value in values))
             paused = dict(tx.rows("select queue, paused from outlast_queues where app = ?", self.app))
         found: dict[str, dict[str, int]] = {queue: {} for queue, stands in paused.items() if stands}
         oldest: dict[str, int] = {}
-        for queue, state, count, due in rows:
+        for queue, counted, state, count, due in rows:
             known = found.setdefault(queue, {})
-            known[state] = known.get(state, 0) + count
-            if state == "queued":
+            known[counted] = known.get(counted, 0) + count
+            if counted == "queued" and state != "held":  # which cannot be claimed, however long it has been due
                 oldest[queue] = min(due, oldest.get(queue, due))
         return [
             QueueState(

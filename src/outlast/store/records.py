@@ -813,8 +813,8 @@ class JobChangeRow(NamedTuple):
 
 class QueueState(NamedTuple):
     """
-    A queue: how many jobs may be claimed, are due later, are processed; whether it is paused; and for how long the
-    oldest of those that may be claimed has been due.
+    A queue: how many jobs are due, are due later, are processed; whether it is paused; and for how long the oldest of
+    those that may be claimed has been due. Held jobs are due or due later, and may not be claimed.
     """
 
     queue: str
