@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.components.registry import find_component
 from outlast.errors import FewSuggestions
 from outlast.kernel.redact import mask_likely
-from outlast.spec import profiles, reading, yaml
+from outlast.spec import profiles, reading, samples, yaml
 from outlast.spec.blocks import timeout_block
 from outlast.spec.calling import Project, outside
 from outlast.spec.declaring import MOST_PROFILES
@@ -21,7 +21,7 @@ from outlast.spec.manifest import Manifest, ManifestStep
 from outlast.spec.mistakes import Mistake, all_in_order, errors_in, first_of
 from outlast.spec.model import Template, names_row
 from outlast.spec.references import references_in
-from outlast.spec.schedule import as_data, attempts, exact_ms, lines_of, timing
+from outlast.spec.schedule import exact_ms, of_step
 from outlast.verdicts import Alike
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from outlast.components.describing import Component
     from outlast.spec.connections import Connections
     from outlast.spec.model import Compensation, ForEach, Model, Step
+    from outlast.spec.yaml import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class _Compiling:
     chosen: str | None
 
     def with_profile(self, profile: str | None) -> Compiled:
-        return self._placed(self._compiled(profile), profile)
+        return self._placed(self._with_samples(self._compiled(profile), profile), profile)
 
     def _placed(self, found: Compiled, profile: str | None) -> Compiled:
         if found.model is None or profile is None or not found.mistakes:
@@ -126,12 +127,27 @@ class _Compiling:
 
     def with_every_profile(self) -> Compiled:
         """Without a profile, and with each that the file has."""
-        base = self._compiled(None)
+        base = self._with_samples(self._compiled(None), None)
         names = [] if base.model is None else profiles.names_of(base.model.node)[:MOST_PROFILES]
         known: dict[Hashable, Compiled] = {}  # many profiles may give the same values
         told = profiles.merged(base.mistakes, [(name, self._alike(name, known).mistakes) for name in names])
         wrong = errors_in(told)
         return Compiled(None if wrong else base.manifest, all_in_order(told), base.model)
+
+    def _with_samples(self, found: Compiled, profile: str | None) -> Compiled:
+        """With what is wrong whatever the parameters come to that have no value yet."""
+        if self.complete or found.model is None or not found.model.open_params:
+            return found
+
+        def mistakes(root: Node, values: Mapping[str, Any]) -> Sequence[Mistake]:
+            read = self.read._replace(node=root)
+            tried = replace(self, read=read, params={**self.params, **values}, manifest=False)
+            return tried._compiled(profile).mistakes  # noqa: SLF001 - another one of these
+
+        never = samples.never_right(found.model, found.mistakes, mistakes)
+        if not never:
+            return found
+        return replace(found, manifest=None, mistakes=all_in_order([*errors_in(found.mistakes), *never]))
 
     def _alike(self, profile: str, known: dict[Hashable, Compiled]) -> Compiled:
         """With a profile; what it comes to is `known` if another one gives the same values."""
@@ -239,23 +255,7 @@ def manifest_step(step: Step) -> ManifestStep:
         policy["compensate_retry"] = step.compensate.retry_block
         policy |= {"compensate_timeout": limits} if (limits := timeout_block(step.compensate.timeout)) else {}
     notes = {"description": _masked(step.description), "metadata": step.metadata}
-    return ManifestStep(step.id, work, policy, _timing(step), _said(notes | dict(step.extensions)))
-
-
-def _timing(step: Step) -> dict[str, Any]:
-    lines = lines_of(step.retry, step.limit, step.circuit_breaker)
-    idempotent = step.idempotent is not False
-    said = as_data(step.retry, step.timeout.step, step.timeout.total, lines, idempotent=idempotent)
-    said |= {} if step.for_each is None else {"per": "row"}
-    if step.compensate is not None:
-        other = step.compensate
-        undone = timing(other.retry, other.timeout.step, other.timeout.total)
-        said["compensate"] = {
-            "attempts": attempts(other.retry),
-            "delays": list(undone.delays),
-            "worst_ms": undone.worst_ms,
-        }
-    return said
+    return ManifestStep(step.id, work, policy, of_step(work, policy), _said(notes | dict(step.extensions)))
 
 
 def _compensation(one: Compensation) -> dict[str, Any]:

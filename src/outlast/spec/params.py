@@ -101,6 +101,25 @@ def value_for(param: Param, given: Any, *, is_text: bool = False) -> Any:
     return value
 
 
+def range_of(param: Param) -> str:
+    """
+    What values a parameter may have, in words.
+
+    >>> range_of(Param("n", "integer", max=0)), range_of(Param("s", "string"))
+    ('an integer of at most 0', 'a text')
+    """
+    if param.enum is not None:
+        return f"one of {', '.join(_written(one) for one in param.enum[:20])}"
+    unit = {"string": " characters", "list": " entries"}.get(param.type, "")
+    bounds = [
+        f"at {'least' if name == 'min' else 'most'} {one:g}{unit}"
+        for name in ("min", "max")
+        if (one := getattr(param, name)) is not None
+    ]
+    joined = " and ".join(bounds)
+    return WHAT[param.type] + (f" {'with' if unit else 'of'} {joined}" if bounds else "")
+
+
 def _shown(value: Any) -> str:
     return "a list" if isinstance(value, list) else "a mapping" if isinstance(value, dict) else show(value)
 
