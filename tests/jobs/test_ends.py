@@ -21,9 +21,11 @@ import trio
 import forked
 import outlast
 from forked import Forked
-from labor import jobs, laborer, living, notes, outcomes, wait_until
+from labor import Beside, jobs, laborer, living, notes, outcomes, wait_until
 from outlast import observe
+from outlast.jobs.worker import WorkResult
 from outlast.observe.events import JobSucceeded
+from outlast.store import open_store
 from servers.proxy import Proxy
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -264,3 +266,28 @@ def test_awork_needs_an_event_loop_of_asyncio(sqlite_app):
     work = partial(app.work, until_idle=True)
     assert trio.run(trio.to_thread.run_sync, work).succeeded == 1
     assert handle.result() == "sent"
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_is_asked_to_end_does_not_wait_for_its_store(sqlite_app, monkeypatch, tmp_path):
+    """It has nothing in hand: it returns while the store is still being opened, and leaves no lease there."""
+    app, begun, go_on, ended = sqlite_app, threading.Event(), threading.Event(), threading.Event()
+    jobs(app, tmp_path)
+    real = open_store
+
+    def slowly(*args, **how):
+        begun.set()
+        assert go_on.wait(100)
+        try:
+            return real(*args, **how)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr("outlast.pipeline.home.open_store", slowly)
+    beside = Beside(app)
+    with beside:
+        assert begun.wait(100)
+    assert (beside.result, beside.worker.opened) == (WorkResult(), False)
+    go_on.set()
+    assert ended.wait(100)
+    assert app.store.workers() == []
