@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
+import trio
 
 import forked
 import outlast
@@ -238,3 +241,26 @@ def test_a_rescued_job_that_waits_does_not_hold_up_its_queue(app, tmp_path):
     result = app.work(queues={"default": 1}, until_idle=True)
     assert (result.succeeded, result.later, {other.status for other in others}) == (3, 1, {"succeeded"})
     assert (first.status, outcomes(first)) == ("queued", ["crashed", "crashed"])
+
+
+def test_awork_needs_an_event_loop_of_asyncio(sqlite_app):
+    """Said before anything is claimed or the store is opened; what is named as the way out works."""
+    app = sqlite_app
+
+    @app.job
+    def send() -> str:
+        return "sent"
+
+    handle = send.enqueue()
+    said = "expected awork to be awaited in an event loop of asyncio, got: {}. "
+    for run, found in [
+        (lambda: anyio.run(app.awork, backend="trio"), "one of trio"),
+        (lambda: trio.run(app.awork), "one of trio"),
+        (lambda: app.awork().send(None), "no event loop"),
+    ]:
+        with pytest.raises(outlast.ConfigurationError, match=re.escape(said.format(found))):
+            run()
+    assert (handle.status, app.store.workers()) == ("queued", [])
+    work = partial(app.work, until_idle=True)
+    assert trio.run(trio.to_thread.run_sync, work).succeeded == 1
+    assert handle.result() == "sent"

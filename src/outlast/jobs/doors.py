@@ -8,7 +8,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from outlast.errors import ConfigurationError
 from outlast.jobs.worker import Worker, WorkResult
+from outlast.kernel.clock import in_trio
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
 from outlast.pipeline.drivers import Signals, elsewhere, in_loop, to_its_end
@@ -98,6 +100,28 @@ def blocking(worker: Worker) -> WorkResult:
         return result
     finally:
         del problem
+
+
+async def awaited(worker: Worker) -> WorkResult:
+    """Work until it ends, in the event loop that is running, which must be one of asyncio: else nothing begins."""
+    if (found := _other_loop()) is not None:
+        message = (
+            f"expected awork to be awaited in an event loop of asyncio, got: {found}. Run it with asyncio.run or with the asyncio "
+            "backend of anyio, or call app.work() in a thread or a process of its own. No job was claimed."
+        )
+        raise ConfigurationError(message)
+    return await worker.run()
+
+
+def _other_loop() -> str | None:
+    """What runs this code, if that is no event loop of asyncio."""
+    if in_trio() is not None:  # also where trio is the guest of such a loop: its tasks can await nothing of that
+        return "one of trio"
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return "no event loop"
+    return None
 
 
 def told(worker: Worker, *, fast: bool = False) -> tuple[WorkResult, int | None]:
