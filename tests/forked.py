@@ -117,7 +117,7 @@ def leave(run):
     try:
         run()
     except SystemExit as asked:
-        if asked.code is not None and type(asked.code) is not int:
+        if not isinstance(asked.code, int | None):
             raise
         code = asked.code or 0
     threading._shutdown()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import fields, replace
 from datetime import date
 from decimal import Decimal
@@ -15,6 +16,7 @@ import pytest
 from rich.cells import cell_len
 
 from job_rows import end, finished, worker
+from outlast import App
 from outlast.cli.arguments import _Wrong, typed
 from outlast.cli.jobs import _FIGURES
 from outlast.cli.output import print_full_rows
@@ -468,6 +470,35 @@ def test_the_dead_letter_of_a_job_reads_as_one(everywhere):
         f"Its job: outlast jobs show {id_}",
     ]
     assert [row["attempt"] for row in shell.json(f"dlq show {letter}")["history"]] == [1, 2]
+
+
+def test_a_dead_letter_whose_job_is_not_there_offers_no_replay(shell):
+    """Imported from another store: why it cannot be sent again, and a command that does its work all the same."""
+    _, letter = one_failed(shell)
+    assert shell("dlq export letters").returncode == 0
+    assert shell("dlq import letters --store other.db --app shop").returncode == 0
+    expected = [
+        "It cannot be sent again: its job is not in this store. The letter was imported, or the job is not kept any more.",
+        "Enqueue it anew, with its arguments: outlast enqueue FILE:process_report --json-args JSON --store other.db",
+    ]
+    edit = f"""dlq edit {letter} --payload '{{"file_id": "f-2"}}' --reason typo"""
+    for line in (f"dlq show {letter}", edit):
+        assert shell(f"{line} --store other.db").stderr.splitlines() == expected
+    done = shell("""enqueue jobs.py:process_report --json-args '{"file_id": "f-2"}' --store other.db""")
+    assert done.returncode == 0, done.stderr
+    # Where its job is, it is offered, and works.
+    assert f"Send it again: outlast dlq replay {letter}" in shell(f"dlq show {letter}").stderr
+    assert shell(f"dlq replay {letter}").returncode == 0
+
+
+def test_groups_of_dead_letters_of_jobs_offer_a_replay_that_is_taken(shell):
+    """Without the place of code: a worker has that, and a replay of jobs refuses it."""
+    one_failed(shell)
+    app = App("shop", store=f"sqlite:///{shell.folder}/.outlast/outlast.db")
+    groups = app.dead_letters.groups()
+    app.store.close()
+    command = shlex.join(["dlq", "replay", "--group", groups[0].id, *groups.options])
+    assert shell(command).returncode == 0
 
 
 def test_the_dead_letter_of_a_job_is_edited_replayed_and_put_away(everywhere):

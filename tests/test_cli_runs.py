@@ -1120,6 +1120,30 @@ def test_every_json_is_json(shell):
     store.close()
 
 
+def test_a_letter_of_another_program_is_replayed_as_it_is_told(shell):
+    """S4-18: by the pipeline of its name, whose code the command asks for and takes."""
+    entry = {
+        "id": "00000000-0000-4000-8000-000000000001",
+        "workflow_id": "w",
+        "task": {"id": 1, "text": "fine"},
+        "repos": ["a"],
+        "adapter": "reviews",
+        "error": "no",
+        "error_type": "ValueError",
+        "timestamp": "2026-11-15T00:00:00+00:00",
+    }
+    (shell.folder / "in").mkdir()
+    (shell.folder / "in" / f"{entry['id']}.json").write_text(json.dumps(entry))
+    assert shell("dlq import in").returncode == 0
+    shown = shell("dlq show 0000")
+    assert "item         w of reviews, of another program\n" in shown.stdout
+    offered = "outlast dlq replay 000000000000 --target FILE:NAME"
+    assert shown.stderr.splitlines() == [f"Send it again: {offered}"]
+    done = shell(offered.removeprefix("outlast ").replace("FILE:NAME", "app.py:reviews"))
+    assert done.returncode == 0, done.stderr
+    assert shell.json("dlq show 0000")["status"] == "resolved"
+
+
 def test_a_payload_that_cannot_be_read_stops_no_export(shell):
     """S4-24, D-26: all are written, those that cannot be read as they are stored and marked; told on stderr, and exit code 3."""
     first, second = failed(shell, "bad 1", "bad 2")

@@ -7,10 +7,13 @@ import re
 import shlex
 import shutil
 import signal
+import socket
+import sqlite3
 import subprocess
 import sys
+import threading
 import urllib.request
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -590,7 +593,7 @@ def test_the_line_of_a_worker_adds_up_between_two_looks_at_its_queues(tmp_path):
         WorkerView(processing=2, stuck=1, counts=counts | {"succeeded": 3}, **now),
         WorkerView(processing=3, stuck=0, counts=counts | {"succeeded": 6, "requeued": 9}, **now),
     ]
-    worker = SimpleNamespace(view=lambda: views[0])
+    worker = SimpleNamespace(view=lambda: views[0], opened=True)
     watched = _Watched(Lines(keep=False, tell=lines), worker, app, {})
     watched.act()
     assert (watched.look().queued, watched.look().taken) == (10, 0)
@@ -607,6 +610,59 @@ def test_a_worker_whose_store_was_never_there_has_the_way_out(shell):
         assert hint in process.stderr
         process.kill()
         process.communicate(timeout=200)
+
+
+@pytest.fixture
+def silent():
+    """A server that takes connections and says nothing; those that have come are counted."""
+    came = threading.Semaphore(0)
+    kept = []
+
+    def accept():
+        while True:
+            try:
+                kept.append(server.accept()[0])
+            except OSError:
+                return
+            came.release()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield SimpleNamespace(port=server.getsockname()[1], came=came)
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    for connection in kept:
+        connection.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_worker_whose_server_does_not_answer(shell, silent, number):
+    """While its store is being opened: nothing is in hand, so it ends at once, with 0, and says what has ended it."""
+    line = f"worker jobs.py:app --progress --store postgresql://ann@127.0.0.1:{silent.port}/shop"
+    with shell.start(line) as process:
+        assert silent.came.acquire(timeout=200)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=200)
+    assert (process.returncode, out.splitlines()) == (
+        0,
+        ["0 succeeded   0 failed   0 requeued", f"Ended by {number.name}; all work is finished or given back."],
+    )
+    assert [line.partition(":")[0] for line in err.splitlines()] == ["Worker of shop"]
+
+
+def test_a_signal_ends_a_worker_whose_file_is_locked(shell):
+    """As soon as it has said how it is ended: also before it waits for the file."""
+    with closing(sqlite3.connect(shell.folder / "shop.db", isolation_level=None)) as other:
+        other.execute("begin exclusive")
+        with shell.start("worker jobs.py:app --progress --store shop.db") as process:
+            assert process.stderr.readline().startswith("Worker of shop: ")
+            process.send_signal(signal.SIGTERM)
+            out, _ = process.communicate(timeout=200)
+    assert (process.returncode, out.splitlines()[-1]) == (
+        0,
+        "Ended by SIGTERM; all work is finished or given back.",
+    )
 
 
 def test_a_worker_that_waits_for_its_store_says_so(proxied):

@@ -213,10 +213,13 @@ class App(Home):
         until_idle: bool = False,
         **unknown: Never,
     ) -> WorkResult:
-        """As `work`, in this event loop and without handlers for signals; cancelled, it gives back what runs."""
-        from outlast.jobs.doors import made
+        """
+        As `work`, in this event loop, which is one of asyncio, and without handlers for signals; cancelled, it gives back
+        what runs.
+        """
+        from outlast.jobs.doors import awaited, made
 
-        return await made(self.present, queues, concurrency, until_idle=until_idle, unknown=unknown).run()
+        return await awaited(made(self.present, queues, concurrency, until_idle=until_idle, unknown=unknown))
 
     def __repr__(self) -> str:
         # Not the store: its address may hold a password.

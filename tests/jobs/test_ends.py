@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
+import trio
 
 import forked
 import outlast
 from forked import Forked
-from labor import jobs, laborer, living, notes, outcomes, wait_until
+from labor import Beside, jobs, laborer, living, notes, outcomes, wait_until
 from outlast import observe
+from outlast.jobs.worker import WorkResult
 from outlast.observe.events import JobSucceeded
+from outlast.store import open_store
 from servers.proxy import Proxy
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -238,3 +243,51 @@ def test_a_rescued_job_that_waits_does_not_hold_up_its_queue(app, tmp_path):
     result = app.work(queues={"default": 1}, until_idle=True)
     assert (result.succeeded, result.later, {other.status for other in others}) == (3, 1, {"succeeded"})
     assert (first.status, outcomes(first)) == ("queued", ["crashed", "crashed"])
+
+
+def test_awork_needs_an_event_loop_of_asyncio(sqlite_app):
+    """Said before anything is claimed or the store is opened; what is named as the way out works."""
+    app = sqlite_app
+
+    @app.job
+    def send() -> str:
+        return "sent"
+
+    handle = send.enqueue()
+    said = "expected awork to be awaited in an event loop of asyncio, got: {}. "
+    for run, found in [
+        (lambda: anyio.run(app.awork, backend="trio"), "one of trio"),
+        (lambda: trio.run(app.awork), "one of trio"),
+        (lambda: app.awork().send(None), "no event loop"),
+    ]:
+        with pytest.raises(outlast.ConfigurationError, match=re.escape(said.format(found))):
+            run()
+    assert (handle.status, app.store.workers()) == ("queued", [])
+    work = partial(app.work, until_idle=True)
+    assert trio.run(trio.to_thread.run_sync, work).succeeded == 1
+    assert handle.result() == "sent"
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_is_asked_to_end_does_not_wait_for_its_store(sqlite_app, monkeypatch, tmp_path):
+    """It has nothing in hand: it returns while the store is still being opened, and leaves no lease there."""
+    app, begun, go_on, ended = sqlite_app, threading.Event(), threading.Event(), threading.Event()
+    jobs(app, tmp_path)
+    real = open_store
+
+    def slowly(*args, **how):
+        begun.set()
+        assert go_on.wait(100)
+        try:
+            return real(*args, **how)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr("outlast.pipeline.home.open_store", slowly)
+    beside = Beside(app)
+    with beside:
+        assert begun.wait(100)
+    assert (beside.result, beside.worker.opened) == (WorkResult(), False)
+    go_on.set()
+    assert ended.wait(100)
+    assert app.store.workers() == []

@@ -34,17 +34,26 @@ FAINT = """() => {
 
 
 @pytest.fixture(scope="module")
-def browser():
-    """Chromium, without which nobody knows what the page looks like. No longer than here: it has an event loop running in this thread."""
+def tab():
+    """
+    A tab of Chromium, without which nobody knows what the page looks like. No longer than here: it has an event loop running in this
+    thread. It is one for all pages, each of which is loaded anew: another one is another process.
+    """
     found = shutil.which("chromium")
     if found is None:
         pytest.fail("these tests need Chromium, and there is none on the PATH: make servers brings it.")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.heard, page.asked = [], "about:blank"
+        page.on("console", lambda message: page.heard.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: page.heard.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: page.heard.append("dialog"))
+        page.on("request", lambda request: page.heard.append(request.url) if request.url != page.asked else None)
+        yield page
+        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -60,23 +69,21 @@ def pages(tmp_path_factory):
     return folder
 
 
-def opened(browser, path, *, width=1280, scheme="light", **options):
+def opened(tab, path, *, width=1280, scheme="light"):
     """The page, and what it asked for and complained of."""
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
-    page.heard = []
-    page.on("console", lambda message: page.heard.append(f"console: {message.text}"))
-    page.on("pageerror", lambda error: page.heard.append(f"error: {error}"))
-    page.on("dialog", lambda dialog: page.heard.append("dialog"))
-    page.on("request", lambda request: page.heard.append(request.url) if request.url != path.as_uri() else None)
-    page.goto(path.as_uri())
-    return page
+    tab.goto("about:blank")
+    tab.heard, tab.asked = [], path.as_uri()
+    tab.set_viewport_size({"width": width, "height": 900})
+    tab.emulate_media(media="screen", color_scheme=scheme)
+    tab.goto(tab.asked)
+    return tab
 
 
 @pytest.mark.parametrize("name", ["real", "hostile", "empty"])
 @pytest.mark.parametrize("width", [400, 800, 1600])
-def test_a_page_fits_and_asks_for_nothing(browser, pages, name, width):
+def test_a_page_fits_and_asks_for_nothing(tab, pages, name, width):
     """No request, no message, no script, and nothing wider than the screen."""
-    page = opened(browser, pages / f"{name}.html", width=width)
+    page = opened(tab, pages / f"{name}.html", width=width)
     assert page.heard == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("document.scripts.length") == 0
@@ -84,24 +91,22 @@ def test_a_page_fits_and_asks_for_nothing(browser, pages, name, width):
         page.evaluate("document.querySelectorAll('img, link, iframe, object, [style], [onerror], [onclick]').length")
         == 0
     )
-    page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["real", "hostile"])
-def test_every_text_stands_out_from_its_background(browser, pages, name, scheme):
+def test_every_text_stands_out_from_its_background(tab, pages, name, scheme):
     """4.5 to 1 or better, by day and by night; and the night really is dark."""
-    page = opened(browser, pages / f"{name}.html", scheme=scheme)
+    page = opened(tab, pages / f"{name}.html", scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
     assert page.evaluate(FAINT) == []
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(int(part) for part in background[4:-1].split(",")) < 150) == (scheme == "dark")
-    page.close()
 
 
-def test_every_chart_has_a_text_for_those_who_cannot_see_it(browser, pages):
+def test_every_chart_has_a_text_for_those_who_cannot_see_it(tab, pages):
     """A title and a description, or it repeats the number beside it; and the numbers stand in tables with headings."""
-    page = opened(browser, pages / "real.html")
+    page = opened(tab, pages / "real.html")
     told = page.evaluate(
         """[...document.querySelectorAll('svg')].map((s) => s.getAttribute('aria-hidden') === 'true' || s.getAttribute('role') === 'img'
            && s.getAttribute('aria-labelledby').split(' ').every((id) => document.getElementById(id).textContent.trim().length > 5))"""
@@ -126,12 +131,11 @@ def test_every_chart_has_a_text_for_those_who_cannot_see_it(browser, pages):
     )
     assert page.evaluate("document.documentElement.lang") == "en"
     assert page.evaluate("document.querySelectorAll('h1').length") == 1
-    page.close()
 
 
-def test_hostile_texts_are_shown_as_they_are(browser, pages):
+def test_hostile_texts_are_shown_as_they_are(tab, pages):
     """Markup in names and messages is text; what turns the direction of reading is gone."""
-    page = opened(browser, pages / "hostile.html")
+    page = opened(tab, pages / "hostile.html")
     text = page.inner_text("body")
     assert "<script>alert(1)</script>" in text
     assert "hunter2" not in text
@@ -142,22 +146,20 @@ def test_hostile_texts_are_shown_as_they_are(browser, pages):
            && n.textContent.includes('\\u202e')) && !e.closest('bdi, title, desc')).length"""
     )
     assert stray == 0
-    page.close()
 
 
-def test_the_page_prints_with_all_its_numbers(browser, pages):
+def test_the_page_prints_with_all_its_numbers(tab, pages):
     """On paper nothing can be opened: what is folded away on a screen is there."""
-    page = opened(browser, pages / "real.html")
+    page = opened(tab, pages / "real.html")
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate(
         "[...document.querySelectorAll('details table')].every((t) => t.checkVisibility({contentVisibilityAuto: true}))"
     )
     assert len(page.pdf()) > 10_000
-    page.close()
 
 
-def test_the_summary_for_a_notebook_is_short_and_safe(browser, pages, tmp_path):
+def test_the_summary_for_a_notebook_is_short_and_safe(tab, pages, tmp_path):
     """A verdict, a bar and the largest problems; it stands in a page that is not ours."""
     app = outlast.App("n", store=str(tmp_path / "s.db"))
     summary = report.of(scripted(app))._repr_html_()
@@ -165,12 +167,11 @@ def test_the_summary_for_a_notebook_is_short_and_safe(browser, pages, tmp_path):
     app.store.close()
     file = tmp_path / "cell.html"
     file.write_text(f"<!doctype html><meta charset=utf-8><link rel=icon href=data:,>{summary}{evil}", encoding="utf-8")
-    page = opened(browser, file, width=400)
+    page = opened(tab, file, width=400)
     assert [heard for heard in page.heard if not heard.startswith("data:")] == []
     assert "1 \N{MULTIPLICATION SIGN} ConnectionResetError at label: reset by peer" in page.inner_text("body")
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     assert len(summary) < 4000
-    page.close()
 
 
 def test_a_page_is_written_whole_or_not_at_all(pages, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import logging
 import threading
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from unittest.mock import AsyncMock, MagicMock, Mock, create_autospec
 
@@ -491,3 +492,13 @@ def test_mistakes_in_a_stage_are_all_reported_at_once():
     stage = outlast.stage(work)
     with pytest.raises(outlast.ConfigurationError, match="names that differ"):
         outlast.Pipeline("p", stage, stage)
+
+
+@pytest.mark.parametrize("delay", ["a", None, -1, float("nan"), float("inf"), True])
+def test_a_snooze_says_what_its_delay_is_to_be(delay):
+    """In one sentence with what came, as for any other setting; also a ValueError, as before."""
+    with pytest.raises(outlast.ConfigurationError, match="expected the delay of Snooze to be seconds") as caught:
+        outlast.Snooze(delay)
+    (problem,) = caught.value.problems
+    assert f"got: {delay!r}." in problem
+    assert [outlast.Snooze(given).delay for given in (0, 60, timedelta(minutes=1))] == [1.0, 60.0, 60.0]

@@ -179,6 +179,15 @@ def changed(data: dict[str, Any], path: tuple[str | int, ...], value: Any) -> di
         (("steps", 1, "timing", "attempts"), 10**400, "steps[1].timing.attempts is no whole number of at least 1"),
         (("steps", 1, "timing", "delays", 1), GONE, "steps.label.timing.delays has not one wait before each attempt but the first"),
         (("steps", 1, "timing", "worst_ms"), None, "steps.label.timing has neither worst_ms nor unbounded"),
+        (("steps", 1, "timing", "worst_ms"), 1, "steps.label.timing is not what follows from its policy, by this version of Outlast"),
+        (("steps", 1, "timing", "delays", 0, "max_ms"), 1, "steps.label.timing is not what follows from its policy, by this version of Outlast"),
+        (("steps", 1, "timing", "calls", "job"), 1, "steps.label.timing is not what follows from its policy, by this version of Outlast"),
+        (("steps", 1, "timing", "refusals"), GONE, "steps.label.timing is not what follows from its policy, by this version of Outlast"),
+        (("steps", 1, "timing", "compensate", "worst_ms"), 1, "steps.label.timing is not what follows from its policy, by this version of Outlast"),
+        (("steps", 1, "timing", "errors", "permanent"), "retry", "steps.label.timing is not what follows from its policy, by this version of Outlast"),
+        (("steps", 1, "policy", "timeout", "total_ms"), 1, "steps.label.timing is not what follows from its policy, by this version of Outlast"),
+        (("steps", 1, "policy", "retry", "max_attempts"), 10**9, "steps.label.timing is not what follows from its policy, by this version of Outlast"),
+        (("steps", 1, "policy", "retry", "jitter"), "x", "steps.label.policy has settings that no policy can have"),
         (("steps", 1, "timing", "errors", "transient"), "perhaps", "steps[1].timing.errors.transient is none of retry, fail"),
     ],
 )  # fmt: skip
@@ -187,6 +196,20 @@ def test_a_manifest_with_right_fingerprints_and_other_parts_is_refused(path, val
     text = forged(changed(json.loads(compiled(WHOLE).to_json()), path, value))
     with pytest.raises(outlast.ConfigurationError, match=re.escape(f"writes it, but {told}. Compile the pipeline")):
         Manifest.from_json(text)
+
+
+def test_a_manifest_of_any_policy_is_read_again():
+    """U-20: what is worked out again is what was compiled, whichever errors a step may meet and however odd its numbers are."""
+    for rest in (
+        "idempotent: false\n    retry: {max_attempts: 3, on_errors: [timeout, network_error]}",
+        "retry: {max_attempts: 4, initial_delay: 0.3333333333333333, multiplier: 1.7, jitter: 0.123456789}",
+        "retry: {max_attempts: 3, initial_delay_ms: 0.0005, jitter: decorrelated, max_delay: null, mode: requeue}",
+        "retry: {delays_ms: [1.5, 2.0005], on_errors: [5xx, OSError, shop.Closed], skip_on_errors: [503], retry_limits: {network: 1}}",
+        "retry: {max_attempts: 1, delays_ms: [5], retry_exhausted: false}",
+        "timeout: {step: 0.3333333333333333, total: 2.00000001}",
+    ):
+        manifest = compiled(SMALL.partition("    retry:")[0] + f"    {rest}\n")
+        assert Manifest.from_json(manifest.to_json()) == manifest
 
 
 def test_a_manifest_that_is_taken_can_be_explained_and_compared():

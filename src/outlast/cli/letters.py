@@ -22,7 +22,9 @@ from outlast.cli.output import Code, hint, moment, no_worker, print_found, print
 from outlast.cli.stores import opened, stored_at
 from outlast.kernel.wording import counted
 from outlast.report.views import Plain, letter_document, letter_view_document, slots_document
+from outlast.store.address import Address
 from outlast.store.filters import FIELDS, STATUSES, LetterFilter, chooses  # noqa: TC001 - the annotations are read
+from outlast.store.records import is_of_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -212,13 +214,14 @@ def show_letter(
     if as_json:
         print_json(letter_view_document(view, reveal=reveal))
         return
-    job = letter.kind == "job"
+    job = is_of_job(letter)
     say(f"dead letter  {letter.id}  ({letter.status})")
     if job:
         state = "" if view.job is None else f", {view.job.job.status} in the queue {view.job.job.queue}"
         say(f"job          {letter.item_key} ({letter.pipeline}){state}")
     else:
-        say(f"item         {letter.item_key} of {letter.pipeline}, failed at {letter.stage}")
+        where = f"failed at {letter.stage}" if letter.stage else "of another program"
+        say(f"item         {letter.item_key} of {letter.pipeline}, {where}")
     say(f"error        {letter.error_type} ({letter.error_class}): {letter.error}")
     say(f"group        {letter.group}")
     if letter.stop_reason is not None:
@@ -267,7 +270,9 @@ def show_letter(
         whose = "" if letter.begins_at == letter.stage else f", the input of {letter.begins_at}"
         whose = ", its arguments" if job else whose
         print_value(f"payload{whose}", letter.payload, reveal=reveal)
-    if letter.status == "open" and (letter.begins_at is None or letter.unreadable is not None):
+    if letter.status == "open" and job and view.job is None:
+        _tell_no_job(letter, store)
+    elif letter.status == "open" and (letter.begins_at is None or letter.unreadable is not None):
         command = ["outlast", "dlq", "edit", letter.id[:12], "--payload", "JSON", "--reason", "...", *place]
         hint(f"Give it an input: {shlex.join(command)}")
     elif letter.status == "open":
@@ -306,11 +311,15 @@ def edit_letter(
     with opened(store, app) as views:
         letter = views.letters().edit(views.letter_id(letter_id), value, reason=reason)
         code = [*_code(views, letter), *stored_at(views, store)]
+        gone = is_of_job(letter) and views.letter(letter.id).job is None
     if as_json:
         print_json(letter_document(letter))
         return
     say(f"Edited {letter.id}.")
-    if letter.kind == "job":
+    if gone:
+        _tell_no_job(letter, store)
+        return
+    if is_of_job(letter):
         hint(f"Whether these arguments fit {letter.pipeline} is checked when a worker runs it: only that has its code.")
     hint(f"Send it again: {shlex.join(['outlast', 'dlq', 'replay', letter.id[:12], *code])}")
 
@@ -344,7 +353,7 @@ def replay_letters(
         letters = views.letters()
         known = None if not ids else [views.letter_id(letter_id) for letter_id in ids]
         where = _named(views, where)
-        if before is None and _first_kind(letters, known, where) == "job":
+        if before is None and _is_of_jobs(letters, known, where):
             only = {"--output": output, "--run-key": run_key, "--target": target}
             _replay_jobs(views, known, where, canary, only, from_start=from_start, store=store, as_json=as_json)
             return
@@ -508,14 +517,24 @@ def _none(status: str = "open") -> str:
 
 def _code(views: Views, letter: DeadLetter) -> list[str]:
     """What a command needs to send it again; a worker has the code of a job."""
-    return [] if letter.kind == "job" else views.code_option(letter.pipeline)
+    return [] if is_of_job(letter) else views.code_option(letter.pipeline)
 
 
-def _first_kind(letters: DeadLetters, known: list[str] | None, where: LetterFilter) -> str | None:
-    """What the first letter that is meant is of."""
-    if known:
-        return letters.show(known[0]).kind
-    return next((letter.kind for letter in letters.find(**where)), None)
+def _tell_no_job(letter: DeadLetter, store: str | None) -> None:
+    """Why a letter of a job cannot be sent again from here, and what does the work all the same."""
+    where = [] if store is None else ["--store", str(Address(store))]
+    # The code says of which app it is.
+    command = ["outlast", "enqueue", f"FILE:{letter.pipeline}", "--json-args", "JSON", *where]
+    hint(
+        "It cannot be sent again: its job is not in this store. The letter was imported, or the job is not kept any more."
+    )
+    hint(f"Enqueue it anew, with its arguments: {shlex.join(command)}")
+
+
+def _is_of_jobs(letters: DeadLetters, known: list[str] | None, where: LetterFilter) -> bool:
+    """Whether the first letter that is meant is one of a job."""
+    first = letters.show(known[0]) if known else next(iter(letters.find(**where)), None)
+    return first is not None and is_of_job(first)
 
 
 def _replay_jobs(

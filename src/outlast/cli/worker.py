@@ -131,18 +131,23 @@ def worker(
         refuse(*wrong.problems)
     end_metrics = None if metrics_port is None else _metrics(metrics_host, metrics_port)
     screen = None if as_json else _screen(wanted=progress)
-    if screen is not None:
-        _hello(app, queues, concurrency)
+
+    def first() -> None:
+        """In a thread, and when signals are heard: to open the store may take long, and so may a look at it."""
+        if screen is not None:
+            _hello(app, queues, concurrency)
+        try:
+            views = Views(app.store)
+            declared = {job.queue for job in app.kinds.values()}
+            for sentence in views.jobs.unknown_queues(queues, declared) if queues else ():
+                hint(sentence)
+        except StoreUnavailable as away:  # which the worker waits for
+            if (way := way_out(away, target, app.store_url)) is not None:
+                hint(f"The store cannot be reached, and is waited for. {way}")
+
     try:
-        views = Views(app.store)
-        for sentence in views.jobs.unknown_queues(queues, {job.queue for job in app.kinds.values()}) if queues else ():
-            hint(sentence)
-    except StoreUnavailable as away:  # which the worker waits for
-        if (way := way_out(away, target, app.store_url)) is not None:
-            hint(f"The store cannot be reached, and is waited for. {way}")
-    try:
-        with _heard(), _Watched(screen, working, app, queues):
-            result, number = told(working, fast=fast)
+        with _heard():
+            result, number = told(working, fast=fast, first=first, watched=_Watched(screen, working, app, queues))
     finally:
         if end_metrics is not None:
             end_metrics()
@@ -152,13 +157,8 @@ def worker(
         print_json(asdict(result) | {"signal": ended_by, "exit_code": int(code)})
     else:
         _tell(result, number)
-        with suppress(StoreUnavailable):  # as it may be when a signal ends the worker
-            place = store or named_by(app.store_url)
-            steps = list(_next_steps(result, Views(app.store), place, queues, idle=until_idle and number is None))
-            for step in steps:
-                hint(step)
-            if any("--store" in step for step in steps):
-                tell_masked(place)
+        if working.opened:  # one that was never open is not to be waited for now
+            _tell_steps(result, app, store, queues, idle=until_idle and number is None)
     if number is not None:
         _leave(code)
     raise typer.Exit(code)
@@ -293,7 +293,7 @@ class _Watched(Watching):
     def act(self) -> None:
         """Look at the queues, less often the longer that takes."""
         began = REAL.clock.monotonic()
-        if not self._shows or began < self._again:
+        if not self._shows or began < self._again or not self._worker.opened:
             return
         try:
             jobs = Views(self._app.store).jobs
@@ -386,6 +386,16 @@ def _tell(result: WorkResult, number: int | None) -> None:
         say(f"Idle: nothing is due.{failed}")
     if result.later and result.next_run_at is not None:
         say(f"{counted(result.later, 'job is', 'jobs are')} due later, the first at {moment(result.next_run_at)} UTC.")
+
+
+def _tell_steps(result: WorkResult, app: App, store: str | None, queues: dict[str, int], *, idle: bool) -> None:
+    with suppress(StoreUnavailable):  # as it may be when a signal ends the worker
+        place = store or named_by(app.store_url)
+        steps = list(_next_steps(result, Views(app.store), place, queues, idle=idle))
+        for step in steps:
+            hint(step)
+        if any("--store" in step for step in steps):
+            tell_masked(place)
 
 
 def _next_steps(

@@ -130,9 +130,11 @@ class DeadLetters:
             return as_groups(rows)
         run = wanted.get("run")
         only = [] if run is None else ["--run", run[:12]]
-        return as_groups(
-            rows, ["--pipeline", rows[0].pipeline, *only, *store.code_option(rows[0].pipeline), *store.app_option()]
-        )
+        of_first = wanted | {"pipeline": rows[0].pipeline, "stage": rows[0].stage, "group": rows[0].id}
+        one = store.letters(limit=1, abandoned=self._abandoned(), **of_first)
+        # The code of a job is a worker's: a command that names it is refused.
+        code = [] if one and one[0].of_job else store.code_option(rows[0].pipeline)
+        return as_groups(rows, ["--pipeline", rows[0].pipeline, *only, *code, *store.app_option()])
 
     def stats(self) -> Sequence[LetterStat]:
         """How many there are, by pipeline, stage and status, with the age of the oldest and the newest."""

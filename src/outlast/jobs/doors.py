@@ -5,10 +5,15 @@ How a worker is made from what the user says, and driven by sync code; what sign
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
+from contextlib import nullcontext
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
+from outlast.errors import ConfigurationError
 from outlast.jobs.worker import Worker, WorkResult
+from outlast.kernel.clock import in_trio
 from outlast.kernel.log import warn
 from outlast.kernel.redact import error_text
 from outlast.pipeline.drivers import Signals, elsewhere, in_loop, to_its_end
@@ -17,11 +22,13 @@ from outlast.store.faults import StoreUnavailable
 from outlast.work.patience import terms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from outlast.pipeline.home import Home
 
 FAST = 4.0  # seconds of a lease
+_LOOK = 0.05  # seconds between two looks whether a signal has come
 _STRAY = 1.0  # seconds that tasks which outlive the worker have to end, once they are cancelled
 _OPTIONS = ("queues", "concurrency", "until_idle")
 
@@ -100,16 +107,48 @@ def blocking(worker: Worker) -> WorkResult:
         del problem
 
 
-def told(worker: Worker, *, fast: bool = False) -> tuple[WorkResult, int | None]:
+async def awaited(worker: Worker) -> WorkResult:
+    """Work until it ends, in the event loop that is running, which must be one of asyncio: else nothing begins."""
+    if (found := _other_loop()) is not None:
+        message = (
+            f"expected awork to be awaited in an event loop of asyncio, got: {found}. Run it with asyncio.run or with the asyncio "
+            "backend of anyio, or call app.work() in a thread or a process of its own. No job was claimed."
+        )
+        raise ConfigurationError(message)
+    return await worker.run()
+
+
+def _other_loop() -> str | None:
+    """What runs this code, if that is no event loop of asyncio."""
+    if in_trio() is not None:  # also where trio is the guest of such a loop: its tasks can await nothing of that
+        return "one of trio"
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return "no event loop"
+    return None
+
+
+def told(
+    worker: Worker,
+    *,
+    fast: bool = False,
+    first: Callable[[], None] | None = None,
+    watched: AbstractContextManager[object] | None = None,
+) -> tuple[WorkResult, int | None]:
     """
     Work until it ends, for who tells it in its own way: what it came to, and the number of the signal that has ended
-    it. `fast`: others notice within six seconds if this process dies.
+    it. `fast`: others notice within six seconds if this process dies. `first` is done before it begins, and `watched`
+    entered around it, when signals are heard already: one that comes while `first` waits for the store ends it all.
     """
     before = terms.set(terms.get()._replace(ttl=FAST) if fast else terms.get())
     try:
         with Signals(worker.ask_soon, lambda: False) as signals:
             try:
-                result = _surely(worker)
+                if first is not None:
+                    _unless_caught(first, signals)
+                with watched or nullcontext():
+                    result = _surely(worker)
             except InterruptedError:  # it waited for the store, and had nothing in hand
                 if not signals.caught:
                     raise
@@ -117,6 +156,30 @@ def told(worker: Worker, *, fast: bool = False) -> tuple[WorkResult, int | None]
     finally:
         terms.reset(before)
     return result, signals.caught[0] if signals.caught else None
+
+
+def _unless_caught(do: Callable[[], None], signals: Signals) -> None:
+    """
+    Do it in a thread, which a signal leaves behind: `InterruptedError`. A store that does not answer would hold up the
+    main thread, and with it every handler.
+    """
+    over, wrong = threading.Event(), list[BaseException]()
+
+    def work() -> None:
+        try:
+            do()
+        except BaseException as error:  # noqa: BLE001 - raised by who waits
+            wrong.append(error)
+        over.set()
+
+    threading.Thread(target=copy_context().run, args=(work,), daemon=True, name="outlast-first").start()
+    while not over.wait(_LOOK):
+        if signals.caught:
+            break
+    if signals.caught:
+        raise InterruptedError("asked to stop before the worker has begun")
+    if wrong:
+        raise wrong.pop()
 
 
 def _surely(worker: Worker) -> WorkResult:

@@ -42,7 +42,7 @@ from outlast.store.records import from_us
 from outlast.work import leases
 from outlast.work.patience import keep_trying
 from outlast.work.slots import Slots
-from outlast.work.threads import in_thread, to_its_end
+from outlast.work.threads import begun_in_thread, in_thread, to_its_end
 from outlast.work.timers import Timers
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ FENCE = 0.7  # of a lease's time without a beat, after which nothing is claimed
 # Seconds at the end of a worker: for what was cancelled to clean up; then for a store that is away to come back; then
 # for the last try to write to it.
 _FAREWELL = 5.0
+_OPENS = 1.0  # seconds in which a store is open that answers, for a worker that is asked to end before
 # Jobs in hand for each place, those that wait for a limit included: of one queue, so that it holds up no other, and in all.
 _IN_QUEUE, _IN_ALL = 2, 8
 # Seconds that a busy worker claims nothing for a job that must run alone, and seconds after such a wait in vain in which
@@ -161,6 +162,7 @@ class Worker:
         self._next_due_at = float("inf")  # on the loop's clock, as it was when last asked
         self._watching: asyncio.TimerHandle | None = None
         self._polling: asyncio.TimerHandle | None = None
+        self.opened = False  # its store
         self._running: set[ActiveJob] = set()  # whose code runs
         self._undecided: set[ActiveJob] = set()  # of a lease that is lost, and their own transaction decides
         self._by_queue: dict[str, int] = {}
@@ -246,8 +248,10 @@ class Worker:
             workers_in.remove(loop)
 
     async def _run(self) -> WorkResult:
-        store: Store = await in_thread(lambda: keep_trying(lambda: self._home.store, "the store"), self._stop)
-        self._store = store
+        store = await self._open()
+        if store is None:
+            return WorkResult()
+        self._store, self.opened = store, True
         declared = dict(self._home.kinds)
         bind([thing for job in declared.values() for thing in _shared(job)], self._home.commons)
         resources = Resources(self._provided)
@@ -258,6 +262,30 @@ class Worker:
             )
         finally:
             await resources.close()
+
+    async def _open(self) -> Store | None:
+        """
+        The store. None: it was asked to end meanwhile, and does not wait for a server that does not answer, or a file
+        that is locked; nothing is in hand.
+        """
+        loop = asyncio.get_running_loop()
+        opening: asyncio.Future[Store] = begun_in_thread(
+            lambda: keep_trying(lambda: self._home.store, "the store"), left=True
+        )
+        stopped: asyncio.Future[None] = loop.create_future()
+        forget = self._stop.tell(lambda: _unless_closed(loop, stopped.cancel))
+        either: list[asyncio.Future[Any]] = [opening, stopped]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([opening], timeout=_OPENS)
+        except asyncio.CancelledError:
+            self._stop.set()
+            raise
+        finally:
+            forget()
+            stopped.cancel()
+            opening.add_done_callback(_heard_of)
+        return opening.result() if opening.done() else None
 
     async def _work(self, store: Store, kinds: Mapping[str, Kind]) -> WorkResult:
         loop = asyncio.get_running_loop()
@@ -977,7 +1005,13 @@ async def _surely(do: Callable[[], None]) -> None:
         await in_thread(do)
 
 
-def _unless_closed(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+def _heard_of(opening: asyncio.Future[Any]) -> None:
+    """Nobody waits for it any more: what went wrong there is not to be told as forgotten."""
+    if not opening.cancelled():
+        opening.exception()
+
+
+def _unless_closed(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
     try:
         loop.call_soon_threadsafe(callback)
     except RuntimeError:  # the worker is over

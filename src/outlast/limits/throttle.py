@@ -15,6 +15,12 @@ GATE_FROM = 1.0
 # a shorter one may be a fraction of a second, rounded up as headers often are: then it is no gate that is needed
 GATE_ALWAYS = 2.0
 LONGEST_GATE = 120.0
+# seconds from the first refusal of an item of a run for which its refusals are not charged; an empty retry budget holds an
+# item up for as long
+PATIENCE = 900.0
+LONGEST_WAIT = 60.0  # seconds between two attempts that are not charged, where the policy has no ceiling
+LONGEST_FLOOR = 5.0  # seconds, ±25 %: as far as the least wait between them grows, where the service gave no hint
+DEFERRED = 1.0  # seconds; how soon an empty retry budget is asked again, at least
 MANY = 10_000  # successes after which a service that refused calls is trusted as before
 _CUT = 0.85  # of the width, for the first refusal of a burst
 _GROWTH = 0.04  # of the width, for a round of successes; at least

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from outlast import presets
 from outlast.calls.guard import Guard
-from outlast.errors import ConfigurationError, as_seconds
+from outlast.errors import ConfigurationError
 from outlast.kernel.raised import NoFailure
 from outlast.pipeline.resources import Use
 from outlast.settings.callables import Shape, kind_of, name_of, shape_of
@@ -57,9 +57,9 @@ class Snooze(NoFailure):
     """
 
     def __init__(self, delay: Seconds) -> None:
-        asked = as_seconds(delay)
-        if not 0 <= asked < float("inf"):
-            raise ValueError(f"expected delay to be a finite number of seconds of at least 0, got: {asked}")
+        check = Check()
+        asked = check.seconds("the delay of Snooze", delay, SHORTEST_SNOOZE)
+        check.raise_if_any()
         self.delay = max(SHORTEST_SNOOZE, asked)
         super().__init__(f"snoozed for {self.delay:g} s")
 

@@ -21,7 +21,7 @@ from outlast.spec.manifest import Manifest, ManifestStep
 from outlast.spec.mistakes import Mistake, all_in_order, errors_in, first_of
 from outlast.spec.model import Template, names_row
 from outlast.spec.references import references_in
-from outlast.spec.schedule import as_data, attempts, exact_ms, lines_of, timing
+from outlast.spec.schedule import exact_ms, of_step
 from outlast.verdicts import Alike
 
 if TYPE_CHECKING:
@@ -255,23 +255,7 @@ def manifest_step(step: Step) -> ManifestStep:
         policy["compensate_retry"] = step.compensate.retry_block
         policy |= {"compensate_timeout": limits} if (limits := timeout_block(step.compensate.timeout)) else {}
     notes = {"description": _masked(step.description), "metadata": step.metadata}
-    return ManifestStep(step.id, work, policy, _timing(step), _said(notes | dict(step.extensions)))
-
-
-def _timing(step: Step) -> dict[str, Any]:
-    lines = lines_of(step.retry, step.limit, step.circuit_breaker)
-    idempotent = step.idempotent is not False
-    said = as_data(step.retry, step.timeout.step, step.timeout.total, lines, idempotent=idempotent)
-    said |= {} if step.for_each is None else {"per": "row"}
-    if step.compensate is not None:
-        other = step.compensate
-        undone = timing(other.retry, other.timeout.step, other.timeout.total)
-        said["compensate"] = {
-            "attempts": attempts(other.retry),
-            "delays": list(undone.delays),
-            "worst_ms": undone.worst_ms,
-        }
-    return said
+    return ManifestStep(step.id, work, policy, of_step(work, policy), _said(notes | dict(step.extensions)))
 
 
 def _compensation(one: Compensation) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from outlast.errors import ConfigurationError
 from outlast.kernel.redact import in_json
 from outlast.policy import Delay
 from outlast.spec import shapes
+from outlast.spec.schedule import attempts, of_step, policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -218,7 +219,7 @@ class Manifest:
     def from_json(cls, text: str | bytes, /) -> Manifest:
         """
         The manifest that `to_json` wrote. One that was changed since is refused, and so is one whose fingerprints fit and
-        whose parts are not those of a manifest.
+        whose parts are not those of a manifest, or whose `timing` is not what follows from the policy.
         """
         try:
             data = json.loads(text)
@@ -247,9 +248,28 @@ class Manifest:
             raise _no_manifest("a part of it is missing, or is something else") from None
         if not same:
             raise _no_manifest("it was changed after it was compiled: its fingerprints do not fit")
-        if wrong := shapes.wrong_with(data):
+        if wrong := shapes.wrong_with(data) or _untrue(steps):
             raise _no_manifest(wrong)
         return made
+
+
+def _untrue(steps: Sequence[ManifestStep]) -> str:
+    """What is wrong with the policies of steps and with what is said to follow from them, the first of it."""
+    for step in steps:
+        where = f"steps.{step.id}"
+        try:
+            # Asked first: by now there is a wait for each attempt, so that no number makes this take long.
+            told = [(step.policy["retry"], step.timing)]
+            told += [
+                (step.policy[one], step.timing["compensate"]) for one in ("compensate_retry",) if one in step.policy
+            ]
+            same = all(attempts(policy_of(retry)) == timing["attempts"] for retry, timing in told)
+            same = same and canonical(of_step(step.work, step.policy)) == canonical(step.timing)
+        except (ConfigurationError, ArithmeticError, TypeError, ValueError):
+            return f"{where}.policy has settings that no policy can have"
+        if not same:
+            return f"{where}.timing is not what follows from its policy, by this version of Outlast"
+    return ""
 
 
 def _no_manifest(why: str) -> ConfigurationError:

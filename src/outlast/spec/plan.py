@@ -78,8 +78,12 @@ def step_rows(manifest: Manifest) -> list[tuple[Any, ...]]:
         worst = _worst(step.timing)
         attempts = step.timing["attempts"]
         waits = _waits(step.timing["delays"], step.policy["retry"]["jitter"]) if attempts > 1 else ""
-        retried = _retried(step.timing["errors"]) if attempts > 1 else ""
-        rows.append((step.id, step.component, attempts, waits, *times, worst, retried))
+        retried = [_retried(step.timing["errors"])] if attempts > 1 else []
+        number: int | str = attempts
+        if refusals := step.timing.get("refusals"):
+            number = f"{attempts:,} and refusals"
+            retried.append(f"refusals for {exact(refusals['uncharged_ms'])}")
+        rows.append((step.id, step.component, number, waits, *times, worst, ", ".join(retried)))
     return rows
 
 
@@ -179,7 +183,7 @@ def safeguards(policy: Mapping[str, Any], timing: Mapping[str, Any], work: Mappi
         ttl = exact(work["idempotency"]["cache_ttl_ms"])
         key = work["idempotency"]["key"]
         yield f"A success is remembered for {ttl} under the idempotency key {key}, and not repeated in that time."
-    yield from _protected(policy)
+    yield from _protected(policy, rows="for_each" in work)
     if "compensate" in work:
         yield _undone(work["compensate"], timing["compensate"])
 
@@ -193,8 +197,10 @@ def _for_each(rows: Mapping[str, Any], concurrency: int) -> Iterator[str]:
 
 
 def _retrying(retry: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[str]:
+    refusals = timing.get("refusals")
     if timing["attempts"] == 1:
-        yield "One attempt: nothing is retried."
+        yield "One attempt: nothing is retried." if not refusals else "One attempt: nothing is retried but refusals."
+        yield from _refused(refusals)
         return
     top, jitter = retry.get("max_delay_ms"), retry["jitter"]
     capped = f", never more than {exact(top)}" if top is not None and retry["cap"] == "after_jitter" else ""
@@ -208,9 +214,24 @@ def _retrying(retry: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[s
         yield f"A wait that the service asks for (Retry-After) is added, up to {exact(retry['max_retry_after_ms'])}."
     else:
         yield "What the service asks for (Retry-After) is not waited for."
+    yield from _refused(refusals)
+    if "deferred_ms" in timing:
+        yield (
+            f"While its retry budget is empty, a row waits for the next attempt for up to {exact(timing['deferred_ms'])}, "
+            "and fails then."
+        )
     if "retry_limits" in retry:
         limits = ", ".join(f"{tier} {number}" for tier, number in retry["retry_limits"].items())
         yield f"Retries for each tier at the most: {limits}."
+
+
+def _refused(refusals: Mapping[str, Any] | None) -> Iterator[str]:
+    if refusals:
+        yield (
+            "What the service refuses (429, 529, 503 with Retry-After) is tried again and uses up no attempt, whatever is "
+            f"listed, for {exact(refusals['uncharged_ms'])} from the first refusal of a row; the waits between grow to "
+            f"{exact(refusals['longest_wait_ms'])} at the most, and nothing but time bounds the calls."
+        )
 
 
 def _timing(policy: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[str]:
@@ -224,16 +245,25 @@ def _timing(policy: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[st
         yield f"Worst case: no bound, since {why}. A total time limit would be one."
     else:
         asked = timing["attempts"] > 1 and policy["retry"]["max_retry_after_ms"]
-        beside = ", with the longest waits that the service may ask for" if asked else ""
+        beside = [
+            what
+            for what, is_so in (
+                ("the longest waits that the service may ask for", asked),
+                ("refusals that use up no attempt", "refusals" in timing),
+                ("waits for its retry budget", "deferred_ms" in timing),
+            )
+            if is_so
+        ]
+        said = f", with {', '.join(beside)}" if beside else ""
         is_total = limits.get("total_ms") == timing["worst_ms"]
-        yield f"Worst case: {exact(timing['worst_ms'])}{', the total time limit' if is_total else beside}."
+        yield f"Worst case: {exact(timing['worst_ms'])}{', the total time limit' if is_total else said}."
     doubt = timing.get("in_doubt")
     if doubt:
         left = "" if doubt["left_ms"] is None else f": {exact(doubt['left_ms'])} may be all that is left for it"
         yield f"Attempt {doubt['attempt']} may not begin, or not have its full time, before the total is up{left}."
 
 
-def _protected(policy: Mapping[str, Any]) -> Iterator[str]:
+def _protected(policy: Mapping[str, Any], *, rows: bool) -> Iterator[str]:
     circuit = policy.get("circuit_breaker")
     if circuit:
         rate = circuit.get("failure_rate")
@@ -242,10 +272,12 @@ def _protected(policy: Mapping[str, Any]) -> Iterator[str]:
             if rate is None
             else f"{rate * 100:g} % of the last {circuit['window']} calls have failed"
         )
-        then = "waits" if circuit["on_open"] == "wait" else "fails at once"
+        then = (
+            "the row waits" if rows else "the step waits" if circuit["on_open"] == "wait" else "the step fails at once"
+        )
         yield (
             f"The circuit {circuit['scope']} opens after {opens}, for {exact(circuit['reset_timeout_ms'])}; "
-            f"while it is open, the step {then}. Then {counted(circuit['half_open_requests'], 'probe')} may run at a time."
+            f"while it is open, {then}. Then {counted(circuit['half_open_requests'], 'probe')} may run at a time."
         )
     limit = policy.get("limit")
     if limit:
@@ -260,7 +292,8 @@ def _protected(policy: Mapping[str, Any]) -> Iterator[str]:
             else "lets through fewer, where a service says that it is too much"
         )
         most = limit["max_wait_ms"]
-        then = "as long as it takes" if most is None else f"up to {exact(most)}, and then the step fails"
+        who = "row" if rows else "step"
+        then = "as long as it takes" if most is None else f"up to {exact(most)}, and then the {who} fails"
         yield f"The limit {limit['name']} {through}. An attempt waits for its place {then}."
     budget = policy.get("retry_budget")
     if budget:

@@ -99,7 +99,10 @@ class Look:
 
     def timing(self, step: Step | Compensation) -> Timing:
         # What undoes a step has no limit and no circuit.
-        lines = NO_LINES if isinstance(step, Compensation) else lines_of(step.retry, step.limit, step.circuit_breaker)
+        lines = NO_LINES
+        if not isinstance(step, Compensation):
+            parts = (step.limit, step.circuit_breaker, step.retry_budget)
+            lines = lines_of(step.retry, *parts, rows=step.for_each is not None)
         key = (step.retry, step.timeout.step, step.timeout.total, lines)
         if key not in self._timings:
             if len(self._timings) >= _KEPT:  # each has a row for each attempt; rules go from step to step

@@ -9,6 +9,7 @@ those up.
 from __future__ import annotations
 
 import builtins
+import json
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, floor, inf
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlast import presets
 from outlast.errors import CircuitBreakerOpenError
+from outlast.limits.throttle import DEFERRED, LONGEST_FLOOR, LONGEST_WAIT, PATIENCE
 from outlast.settings.checks import errno_symbols, errno_type, is_status, statuses
 from outlast.verdicts import CATEGORIES, ERROR_CLASSES, TIERS, Alike, Verdict, class_by_name, classify, resolve
 from outlast.verdicts.rules import SAME, UNDONE
@@ -36,7 +38,7 @@ class Timing:
     all that comes before it.
 
     `worst_ms` is how long the step takes at the most: with the longest waits that a service may ask for (Retry-After),
-    and with what it stands in line at a limit. None if nothing bounds it; `unbounded` has then what does not:
+    with what it stands in line at a limit, and of a row with refusals that are not charged. None if nothing bounds it; `unbounded` has then what does not:
     ``attempt``, ``limit``, ``circuit_breaker``. `in_doubt` is the first attempt that may not begin, or not have its full
     time, before the total is up, also if nobody asks for a wait; `left_ms` is what is left for it.
     """
@@ -54,19 +56,36 @@ class Lines:
     """
     Where attempts of a step may wait beside its schedule: `at_limit` is how many seconds each may stand in line at a limit,
     without end if nothing bounds that; `at_circuit`: while the circuit is open, for as long as that lasts.
+
+    Rows are items of a run, which have time. `refusals`: what the service behind the limit refuses is tried again and not
+    charged, for `PATIENCE` seconds from a row's first refusal. `deferred`: an empty retry budget holds the next attempt of
+    a row up for as long, and does not end it at once.
     """
 
     at_limit: float = 0.0
     at_circuit: bool = False
+    refusals: bool = False
+    deferred: bool = False
 
 
 NO_LINES = Lines()
 
 
-def lines_of(policy: RetryPolicy, limit: Mapping[str, Any] | None, circuit: Mapping[str, Any] | None) -> Lines:
-    """What the blocks of a step, as the manifest has them, say about that; an open circuit that is retried is waited for too."""
+def lines_of(
+    policy: RetryPolicy,
+    limit: Mapping[str, Any] | None,
+    circuit: Mapping[str, Any] | None,
+    budget: Mapping[str, Any] | None = None,
+    *,
+    rows: bool = False,
+) -> Lines:
+    """
+    What the blocks of a step, as the manifest has them, say about that. An open circuit that is retried is waited for too,
+    and by rows always.
+    """
     most = 0.0 if limit is None else inf if limit["max_wait_ms"] is None else limit["max_wait_ms"] / 1000
-    return Lines(most, circuit is not None and (circuit["on_open"] == "wait" or _retries_open_circuits(policy)))
+    waits = circuit is not None and (rows or circuit["on_open"] == "wait" or _retries_open_circuits(policy))
+    return Lines(most, waits, rows and limit is not None, rows and budget is not None)
 
 
 @lru_cache(maxsize=256)
@@ -84,9 +103,12 @@ def timing(policy: RetryPolicy, step_s: float | None, total_s: float | None, lin
     left: float | None = None
     may_last = {"attempt": step_s is None, "limit": lines.at_limit == inf, "circuit_breaker": lines.at_circuit}
     unbounded = tuple(what for what, is_so in may_last.items() if is_so)
+    # What comes on top of the waits of the schedule before an attempt begins: what is asked for, places in line, rows.
+    asked = lines.at_limit + _uncharged(policy, step_s, lines)
     for failed in range(1, attempts(policy)):
         usual, low, high = policy.band(failed)
         nominal, least, most = nominal + usual, least + low, most + high
+        asked += lines.at_limit + _beside(policy, failed, high, lines)
         row = {
             "attempt": failed + 1,
             "nominal_ms": ms(usual),
@@ -97,7 +119,6 @@ def timing(policy: RetryPolicy, step_s: float | None, total_s: float | None, lin
             "sum_max_ms": most_ms(most),
         }
         spent = most + failed * (step_s or 0.0)
-        asked = failed * policy.max_retry_after + (failed + 1) * lines.at_limit
         latest = _bound(None if step_s is None or unbounded else spent + asked, total_s)
         if latest is not None:
             row["latest_start_ms"] = latest
@@ -106,7 +127,6 @@ def timing(policy: RetryPolicy, step_s: float | None, total_s: float | None, lin
         rows.append(row)
     most_attempts = attempts(policy)
     whole = None if step_s is None else most_attempts * step_s + most
-    asked = (most_attempts - 1) * policy.max_retry_after + most_attempts * lines.at_limit
     return Timing(
         tuple(rows),
         whole,
@@ -115,6 +135,43 @@ def timing(policy: RetryPolicy, step_s: float | None, total_s: float | None, lin
         in_doubt,
         None if left is None or step_s is None else least_ms(left),
     )
+
+
+def _uncharged(policy: RetryPolicy, step_s: float | None, lines: Lines) -> float:
+    """
+    The seconds that refusals which are not charged add at the most: the attempt that is the first of them, all that is
+    within the patience from there on, and the wait after the last.
+    """
+    if not lines.refusals:
+        return 0.0
+    return (step_s or 0.0) + lines.at_limit + PATIENCE + longest_uncharged(policy)
+
+
+def longest_uncharged(policy: RetryPolicy) -> float:
+    """The longest wait after a refusal that is not charged, in seconds: with what the service asks for, or without a hint."""
+    return max(_longest_own(policy) + policy.max_retry_after, LONGEST_FLOOR * 1.25)
+
+
+def _longest_own(policy: RetryPolicy) -> float:
+    """The longest wait of a policy that is asked again and again, however often."""
+    if policy.delays:
+        return max(policy.band(number)[2] for number in range(1, len(policy.delays) + 1))
+    if policy.max_delay is None:
+        return LONGEST_WAIT
+    return max(policy.band(1)[2], policy.band(10**12)[2])  # whichever way it grows
+
+
+def _beside(policy: RetryPolicy, failed: int, high: float, lines: Lines) -> float:
+    """The seconds that the wait behind this attempt may take beside the longest of its band."""
+    asked = policy.max_retry_after
+    if lines.refusals and policy.jitter == "decorrelated":
+        # Which goes on from the wait before it, and that may have been one after a refusal.
+        grown = max(_longest_own(policy), LONGEST_FLOOR * 1.25) * 3.0 ** min(failed, 64)
+        grown = min(grown, inf if policy.max_delay is None else policy.max_delay)
+        asked += max(0.0, grown - high)
+    if lines.deferred:
+        asked = max(asked, PATIENCE + max(DEFERRED - high, asked - policy.max_retry_after))
+    return asked
 
 
 def _may_lack(spent: float, step_s: float | None, total_s: float) -> bool:
@@ -160,6 +217,11 @@ def as_data(
         "calls": calls(policy),
         "errors": errors(policy, idempotent=idempotent),
     }
+    if lines.refusals:
+        longest = most_ms(longest_uncharged(policy))
+        said["refusals"] = {"uncharged_ms": most_ms(PATIENCE), "longest_wait_ms": longest}
+    if lines.deferred and attempts(policy) > 1:
+        said["deferred_ms"] = most_ms(PATIENCE)
     if found.unbounded:
         said["unbounded"] = list(found.unbounded)
     if found.in_doubt is not None:
@@ -231,6 +293,42 @@ def errors(policy: RetryPolicy, *, idempotent: bool = True) -> dict[str, Any]:
     on, skip = in_order(policy.on_errors), in_order(policy.skip_on_errors)
     with Alike():
         return dict(_errors(on, skip, limits, policy.max_attempts > 1, idempotent))
+
+
+def of_step(work: Mapping[str, Any], policy: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    The `timing` of a step, from its `work` and its `policy` as the manifest has them and from nothing else, so that who reads
+    a manifest can work it out again. A policy that there cannot be is a ConfigurationError.
+    """
+    rows = "for_each" in work
+    parts = (policy.get(key) for key in ("limit", "circuit_breaker", "retry_budget"))
+    retry, (step_s, total_s) = policy_of(policy["retry"]), _seconds(policy.get("timeout", {}))
+    idempotent = policy.get("idempotent") is not False
+    said = as_data(retry, step_s, total_s, lines_of(retry, *parts, rows=rows), idempotent=idempotent)
+    said |= {"per": "row"} if rows else {}
+    if "compensate_retry" in policy:
+        other = policy_of(policy["compensate_retry"])
+        undone = timing(other, *_seconds(policy.get("compensate_timeout", {})))
+        said["compensate"] = {"attempts": attempts(other), "delays": list(undone.delays), "worst_ms": undone.worst_ms}
+    return said
+
+
+def policy_of(block: Mapping[str, Any]) -> RetryPolicy:
+    """The policy of a retry block as the manifest has it; steps have few different ones."""
+    return _policy(json.dumps(block, sort_keys=True))
+
+
+@lru_cache(maxsize=256)
+def _policy(block: str) -> RetryPolicy:
+    from outlast.policy import RetryPolicy
+
+    with Alike():
+        return RetryPolicy.from_config(json.loads(block))
+
+
+def _seconds(limits: Mapping[str, float]) -> tuple[float | None, float | None]:
+    step, total = (None if key not in limits else limits[key] / 1000 for key in ("step_ms", "total_ms"))
+    return step, total
 
 
 @lru_cache(maxsize=1024)

@@ -2,8 +2,8 @@
 What the parts of a manifest look like, and what is wrong with one that looks otherwise. Its fingerprints say that it was
 not changed by chance; whoever can work them out can write anything, and those who read a manifest rely on its parts. Pure.
 
-Checked are the keys, the types and what belongs together. Not checked is whether `timing` is what follows from the
-policy: another version of Outlast may work it out otherwise, and `outlast diff` says so.
+Checked are the keys, the types and what belongs together. Whether `timing` is what follows from the policy is looked at by
+who reads a manifest, once all of this is right.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def _goes(value: Any, where: str) -> Iterator[str]:
 
 _ERRORS = _block(
     dict.fromkeys(CATEGORIES, _goes),
-    dict.fromkeys(("listed", "skipped", "never"), _list(_NAME)),
+    dict.fromkeys(("if_undone", "listed", "skipped", "never"), _list(_NAME)),
 )
 _SCHEDULE: dict[str, Shape] = {"attempts": _COUNT, "delays": _list(_DELAY), "worst_ms": _or_none(_WHOLE)}
 _TIMING = _block(
@@ -229,6 +229,8 @@ _TIMING = _block(
     {
         "unbounded": _list(_one_of("attempt", "limit", "circuit_breaker")),
         "in_doubt": _block({"attempt": _COUNT, "left_ms": _or_none(_WHOLE)}),
+        "refusals": _block({"uncharged_ms": _WHOLE, "longest_wait_ms": _WHOLE}),
+        "deferred_ms": _WHOLE,
         "per": _one_of("row"),
         "compensate": _block(_SCHEDULE),
     },

@@ -405,8 +405,16 @@ class DeadLetterRow:
 
     @property
     def of_job(self) -> bool:
-        """Whether it is the letter of a durable job; programs whose letters were imported call theirs jobs, too."""
-        return self.kind == "job" and "queue" in self.metadata
+        """As `is_of_job`."""
+        return is_of_job(self)
+
+
+def is_of_job(letter: Any) -> bool:
+    """
+    Whether a dead letter, as a row or as people see it, is of a durable job. Programs whose letters were imported call
+    theirs jobs, too: a pipeline that has the name of such a program replays them.
+    """
+    return letter.kind == "job" and "queue" in letter.metadata
 
 
 class Claimant(NamedTuple):

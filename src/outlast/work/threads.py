@@ -55,9 +55,10 @@ async def to_its_end(work: asyncio.Future[R], interrupted: Callable[[], object])
         del work, cancelled  # an exception and this frame must not keep each other
 
 
-def begun_in_thread(do: Callable[[], R]) -> asyncio.Future[R]:
+def begun_in_thread(do: Callable[[], R], *, left: bool = False) -> asyncio.Future[R]:
     """
-    Do it in a thread of its own, which has ended when the future is done.
+    Do it in a thread of its own, which has ended when the future is done. It may be `left` behind: then the end of the
+    program does not wait for it.
 
     The threads of the loop's executor are for the user's code: where it keeps all of them busy, nothing else would get
     one, and nobody could tell at the end which of them to wait for.
@@ -88,7 +89,7 @@ def begun_in_thread(do: Callable[[], R]) -> asyncio.Future[R]:
         else:
             done.set_exception(wrong)
 
-    thread = threading.Thread(target=work, daemon=False, name="outlast-work")
+    thread = threading.Thread(target=work, daemon=left, name="outlast-work")
     thread.start()
     return done
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from outlast.calls.state import Call, current_work
 from outlast.deciding import after_failure
 from outlast.kernel.clock import roll_for
+from outlast.limits.throttle import DEFERRED, LONGEST_FLOOR, LONGEST_WAIT, PATIENCE
 from outlast.verdicts import classify, refusal
 
 if TYPE_CHECKING:
@@ -21,10 +22,7 @@ if TYPE_CHECKING:
     from outlast.pipeline.engine.item import Item
     from outlast.verdicts import Verdict
 
-PATIENCE = 900.0  # seconds for which an item's refusals are not charged, and for which an empty retry budget defers
-_LONGEST = 60.0  # seconds between two uncharged attempts, where the policy has no ceiling
-_FIRST_STEP, _LAST_STEP = 0.01, 5.0  # seconds: how the least wait grows, where the service gave no hint
-_DEFERRED = 1.0  # seconds; how soon an empty budget is asked again, at least
+_FIRST_FLOOR = 0.01  # seconds: where the least wait begins to grow, if the service gave no hint
 
 
 def _floor(count: int, roll: float, asked: float) -> float:
@@ -32,7 +30,7 @@ def _floor(count: int, roll: float, asked: float) -> float:
     The least wait after so many uncharged refusals of an item, ±25 %, in seconds. A policy of milliseconds suits
     failures, which are counted; refusals are not, and a service that says no would be asked thousands of times.
     """
-    nominal = 0.0 if asked else min(_FIRST_STEP * 2.0 ** min(count - 1, 32), _LAST_STEP)
+    nominal = 0.0 if asked else min(_FIRST_FLOOR * 2.0 ** min(count - 1, 32), LONGEST_FLOOR)
     return nominal * (0.75 + 0.5 * roll)
 
 
@@ -109,7 +107,7 @@ class StageCall(Call):
             elif now - self.owing >= PATIENCE:
                 self._end_with_last("retry_budget")
             else:
-                return max(_DEFERRED, self.previous or 0.0)
+                return max(DEFERRED, self.previous or 0.0)
         return super().begin()
 
     def failed(self, error: Exception) -> float | None:
@@ -129,7 +127,7 @@ class StageCall(Call):
         roll, count, asked = self.roll(), 1 + self.uncharged, policy.asked(verdict)
         wait = policy.delay(count, roll, None, self.previous)
         if policy.max_delay is None and not policy.delays:
-            wait = min(wait, _LONGEST)
+            wait = min(wait, LONGEST_WAIT)
         wait = max(wait, _floor(count, roll, asked))
         self.previous, wait = wait, wait + asked
         answer = after_failure(wait, now=now, deadline=self.deadline, stopping=self._stopped())
