@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from struct import Struct, pack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from outlast.errors import ConfigurationError
 from outlast.kernel.redact import mask, remember_secret, sanitise
@@ -180,12 +180,12 @@ class Postgres(Database):
         with self._faults(), self._many.lend() as connection:
             return self._prepared(connection, sql, parameters)[0]
 
-    def _prepared(self, connection: Any, sql: str, parameters: tuple[Any, ...]) -> list[Any]:
+    def _prepared(self, lent: Any, sql: str, parameters: tuple[Any, ...]) -> list[Any]:
         """
         What a statement finds that is a transaction by itself. The server need not read and plan it each time: that is a
         third of what it does for a short one.
         """
-        spelled = self.spelled(sql)
+        spelled, connection = self.spelled(sql), cast("_Session", lent)
         if self._keeps(connection):
             try:
                 return connection.execute(spelled, parameters, binary=True, prepare=True).fetchall()
@@ -195,7 +195,7 @@ class Postgres(Database):
         # Binary: half the time to read many rows.
         return connection.execute(spelled, parameters, binary=True).fetchall()
 
-    def _keeps(self, connection: Any) -> bool:
+    def _keeps(self, connection: _Session) -> bool:
         if connection.own is None:
             connection.often += 1
             if connection.often > _OFTEN:
