@@ -292,6 +292,8 @@ def closest(name: str, known: Sequence[str]) -> str:
         left[0] -= effort * len(known)
     if name in _MEANT and _MEANT[name] in known:
         return _MEANT[name]
+    if (small := name.lower()) in known:
+        return small
     return next(iter(difflib.get_close_matches(name[:_LONGEST], known, n=1, cutoff=0.6)), "")
 
 

@@ -77,3 +77,40 @@ def test_a_retry_budget_without_retries_is_refused():
     (line,) = told("retry_budget: {ratio: 0.1}")
     assert "steps.a.retry_budget: expected it left out with one attempt, got a retry budget; without retries" in line
     assert len(told("retry_budget: {}", "retry: {max_attempts: 1}, retry_budget: {}")) == 2
+
+
+@table(
+    "retry",
+    [
+        "{jitter: 7}",
+        "{max_attempts: 0}",
+        "5",
+        "{max_atempts: x}",
+        '{max_attempts: "${params.none}"}',
+        "{on_errors: [nope]}",
+    ],
+)
+def test_nothing_follows_from_a_retry_block_that_is_wrong(retry):
+    """C-24: one mistake, one line: whether it retries is known once it is mended."""
+    lines = told(f"retry: {retry}, retry_budget: {{}}")
+    assert len(lines) == len(told(f"retry: {retry}")) > 0
+    assert not any("steps.a.retry_budget" in line for line in lines)
+    assert len(told(f"retry: {retry}, retry_budget: {{}}", "retry_budget: {}")) == len(lines)
+
+
+@table(
+    "wrong",
+    [
+        "limit: {concurrency: x, max_wait: 5s}",
+        "limit: {concurency: 4, max_wait: 5s}",
+        "circuit_breaker: {failure_threshold: x, reset_timeout: 5s}",
+        "circuit_breaker: {on_open: perhaps, reset_timeout: 5s}",
+    ],
+)
+def test_nothing_follows_from_a_part_that_is_wrong(wrong):
+    """C-24: a definition that could not be read is not compared with another one."""
+    key = wrong.partition(":")[0]
+    (line,) = told(wrong, f"{key}: {{}}")
+    assert "steps.a." in line
+    (line,) = told(f"{key}: {{}}", wrong)
+    assert "steps.b." in line

@@ -135,6 +135,46 @@ def test_a_silence_that_a_profile_needs_is_no_silence_of_nothing():
     assert told(text.replace("tries: 9", "tries: 3"), every_profile=True)[0].endswith("[R00]")
 
 
+CEILING = """\
+oml_version: "0.1.0"
+name: p
+params:
+  tries: {type: integer, default: 3}
+  top: {type: integer, default: 2000}
+profiles:
+  few: {params: {tries: 2}}
+  many: {params: {tries: 4}}
+steps:
+  - id: a
+    component: files.reader
+    config: {path: a.csv}
+    retry: {max_attempts: "${params.tries}", initial_delay_ms: 1000, jitter: 0, max_delay_ms: 25000}
+"""
+
+
+def test_a_ceiling_that_a_profile_reaches_is_needed():
+    """R11: it is told once, of all profiles, and not of one under which others reach it."""
+    (note,) = told(CEILING, every_profile=True)
+    assert note.startswith("p.yaml:13:95: note: steps.a.retry.max_delay_ms: expected a ceiling that a wait can reach, ")
+    assert note.endswith("got none that does, with any profile; lower it [R11]")
+    assert told(CEILING.replace("tries: 4", "tries: 9"), every_profile=True) == []
+    assert "got a longest wait of 2 s; leave it out [R11]" in told(CEILING)[0]
+    same = CEILING.replace("tries: 2", "tries: 3").replace("tries: 4", "tries: 3")
+    assert told(same, every_profile=True) == told(same)
+    assert told(CEILING.replace(", default: 3", "")) == []  # nobody knows yet
+    (alone,) = told(CEILING, profile="few")
+    assert "got a longest wait of 1 s; leave it out [R11]" in alone
+
+
+def test_a_ceiling_of_a_profile_is_told_at_its_value():
+    """R11: without the value the default would hold, so the way out is another one."""
+    text = CEILING.replace("max_delay_ms: 25000", 'max_delay_ms: "${params.top}"').replace("tries: 2", "top: 9000")
+    (note,) = told(text, every_profile=True)
+    assert note.startswith("p.yaml:7:23: note: profiles.few.params.top: expected a ceiling that a wait can reach, ")
+    assert note.endswith("got a longest wait of 2 s, in steps.a.retry.max_delay_ms; lower it [R11]")
+    assert told(text, profile="few") == [note]
+
+
 def test_validate_looks_at_every_profile_and_compile_at_one(outlast, tmp_path):
     """S0-29: so that a check in CI does not pass a profile that is broken; --profile narrows it."""
     done = outlast(FLOW)

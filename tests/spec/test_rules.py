@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from outlast.cli import app
 from outlast.errors import ConfigurationError
 from outlast.flow import Flow
+from outlast.policy import RetryPolicy
 from outlast.spec.compile import compile_text
 from outlast.spec.rules import RULES, check
 from spec.described import described, find
@@ -89,7 +90,9 @@ FIXTURES: dict[str, tuple[list[str], list[str]]] = {
          f"{STEP}, retry: {{max_attempts: 3, on_errors: [503, timeout], skip_on_errors: [5xx]}}",
          f"{STEP}, retry: {{max_attempts: 3, on_errors: [ConnectionResetError, timeout], skip_on_errors: [OSError]}}"],
         [f"{STEP}, retry: {{max_attempts: 3, on_errors: [network], skip_on_errors: [timeout]}}",
-         f"{STEP}, retry: {{max_attempts: 3, on_errors: [OSError], skip_on_errors: [ConnectionResetError]}}"],
+         f"{STEP}, retry: {{max_attempts: 3, on_errors: [OSError], skip_on_errors: [ConnectionResetError]}}",
+         f"{STEP}, retry: {{max_attempts: 3, on_errors: [OSError], skip_on_errors: [unclear]}}",
+         f"{STEP}, retry: {{max_attempts: 3, on_errors: [5xx], skip_on_errors: [transient]}}"],
     ),
     "R14": (
         [f"{STEP}, retry: {{max_attempts: 3, on_errors: all}}", f"{STEP}, retry: {{max_attempts: 3, on_errors: [timeout, Exception]}}",
@@ -238,6 +241,35 @@ def test_rule_can_be_silenced_by_its_code(code):
     lines = lines if code == "R42" else lines[:1]
     assert found(steps(*lines[:-1], f"{lines[-1]}, silence: [{code}]")) == []
     assert found(f"silence: [{code}]\n{steps(*lines)}") == []
+
+
+class Odd(ConnectionError):
+    """What its type says is not what its status says."""
+
+    status_code = 503
+
+
+class Busy(Exception):
+    status_code = 503
+
+
+@table(
+    ("on", "skip", "error", "covered"),
+    [
+        ("OSError", "unclear", ConnectionResetError("gone"), ""),  # listed by its name, and of another class
+        ("ConnectionError", "network_error", Odd("odd"), "most of which"),  # so is this one, unlike others of its name
+        ("503", "unavailable", Busy("busy"), "which"),
+        ("ConnectionError", "OSError", ConnectionResetError("gone"), "which"),
+        ("timeout", "transient", TimeoutError("late"), "which"),
+    ],
+)
+def test_what_is_said_never_to_be_retried_is_not(on, skip, error, covered):
+    """S0-29: R12 asks the policy, and not what errors of a name mostly are."""
+    policy = RetryPolicy(max_attempts=3, on_errors=[on], skip_on_errors=[skip])
+    assert policy.decide(error, attempt=1).retry is (covered != "which")
+    text = steps(f"{STEP}, retry: {{max_attempts: 3, on_errors: [{on}], skip_on_errors: [{skip}]}}")
+    told = [one.got for one in compile_text(text, find=known, rules=(check,)).mistakes if one.code == "R12"]
+    assert told == ([f"{on}, {covered} {skip} in skip_on_errors covers"] if covered else [])
 
 
 def test_a_warning_says_where_and_what_to_do():

@@ -38,6 +38,7 @@ NAME = re.compile(r"[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)?")  # family.role, or o
 FAMILY = re.compile(r"[a-z][a-z0-9_-]*")
 _MOST = 100  # mistakes of one config that are told
 _HIDDEN = "a value that is not shown"
+_NOTHING = "nothing"
 Override = Literal["allowed", "warning", "forbidden"]
 OutputType = Literal["rows", "text", "integer", "number", "boolean", "mapping"]
 # What an output of each type is, in words.
@@ -172,7 +173,7 @@ class Modelled:
             errors = wrong.errors(include_url=False, include_context=True, include_input=True)
             certain = _certain(errors, config, texts)
             errors = _one_of_union(_without_misspelt(errors, self.keys), config)
-            said = [self._said(error, config, unknown, certain) for error in errors[:_MOST]]
+            said = _as_one(errors, [self._said(error, config, unknown, certain) for error in errors[:_MOST]])
             if len(errors) > _MOST:
                 said.append(
                     Problem((), f"at most {_MOST} mistakes in a config", f"{len(errors):,}", "mend the others first")
@@ -586,11 +587,36 @@ def _one_of_union(errors: Sequence[Any], config: Mapping[str, Any]) -> list[Any]
     """Where a value is of the type of one member of a union, only what that member finds wrong."""
     paths = [_in_config(error["loc"], config, is_key=False) for error in errors]
     fits = {path for path, error in zip(paths, errors, strict=True) if not str(error["type"]).endswith("_type")}
+    # A member that found something wrong inside of a value has taken the value itself.
+    fits |= {path[:length] for path in paths for length in range(1, len(path))}
     return [
         error
         for path, error in zip(paths, errors, strict=True)
         if path not in fits or len(error["loc"]) == len(path) or not str(error["type"]).endswith("_type")
     ]
+
+
+def _as_one(errors: Sequence[Any], said: Sequence[Problem | None]) -> list[Problem | None]:
+    """One problem for a value that is of no type of a union, in place of one for each of its members."""
+    found: dict[tuple[str | int, ...], list[Problem]] = {}
+    for error, one in zip(errors, said, strict=False):
+        if one is not None and str(error["type"]).endswith("_type") and len(error["loc"]) > len(one.path):
+            found.setdefault(one.path, []).append(one)
+    together = {path: some for path, some in found.items() if len(some) > 1}
+    if not together:
+        return list(said)
+    kept: list[Problem | None] = []
+    for one in said:
+        some = [] if one is None else together.get(one.path, [])
+        if one not in some:
+            kept.append(one)
+        elif one is some[0]:
+            words = list(dict.fromkeys(other.expected for other in some))
+            words = [word for word in words if word != "an integer" or "a number" not in words]
+            expected = " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+            way_out = "write a value, or leave the key out" if some[0].got == _NOTHING else "write one of these"
+            kept.append(some[0].replace(expected=expected, way_out=way_out))
+    return kept
 
 
 def _certain(
@@ -645,6 +671,8 @@ def _has(node: Any, part: str | int) -> bool:
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return _NOTHING  # as a file says it
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, list | tuple):

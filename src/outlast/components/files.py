@@ -47,11 +47,11 @@ class Files(Source):
         check = Check()
         if not patterns or not all(isinstance(pattern, str | Path) and str(pattern) for pattern in patterns):
             check.add("patterns", "paths or patterns of files", patterns)
-        if delimiter is not None and not _is_mark(delimiter):
+        if delimiter is not None and not is_mark(delimiter):
             check.add(
                 "delimiter", 'one character that is neither a quote nor the end of a line, such as ";"', delimiter
             )
-        if encoding is not None and not _is_encoding(encoding):
+        if encoding is not None and not is_encoding(encoding):
             check.add("encoding", 'the name of an encoding of text, such as "cp1252"', encoding)
         check.raise_if_any()
         put(self, "patterns", tuple(map(str, patterns)))
@@ -128,11 +128,13 @@ def _found(pattern: str) -> list[Path]:
     return paths
 
 
-def _is_mark(delimiter: object) -> bool:
+def is_mark(delimiter: object) -> bool:
+    """Whether it can stand between the cells of CSV."""
     return isinstance(delimiter, str) and len(delimiter) == 1 and delimiter not in '"\r\n'
 
 
-def _is_encoding(encoding: object) -> bool:
+def is_encoding(encoding: object) -> bool:
+    """Whether it names an encoding of text that there is."""
     try:
         return isinstance(encoding, str) and "a".encode(encoding) != b""
     except (LookupError, ValueError):

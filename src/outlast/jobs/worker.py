@@ -66,10 +66,11 @@ _OPENS = 1.0  # seconds in which a store is open that answers, for a worker that
 # Jobs in hand for each place, those that wait for a limit included: of one queue, so that it holds up no other, and in all.
 _IN_QUEUE, _IN_ALL = 2, 8
 # Seconds that a busy worker claims nothing for a job that must run alone, and seconds after such a wait in vain in which
-# it claims as usual. Both are doubled each time: sooner or later the wait is longer than the longest job that runs, and
-# until then two thirds of the time are the others'.
-_PATIENCE = 5.0
-_PAUSE = 10.0
+# it claims as usual. Both are doubled each time, up to an hour and two: sooner or later the wait is longer than the
+# longest job that runs, and until then two thirds of the time are the others'. Without an end a worker would do nothing
+# for days, for one job.
+_PATIENCE, _MOST_PATIENCE = 5.0, 3600.0
+_PAUSE, _LONGEST_PAUSE = 10.0, 7200.0
 _TOGETHER = 100  # jobs that one turn claims if there is room; of more, half of the room,
 _LARGEST = 1000  # up to this
 # Seconds in which the thread of the turns gets the interpreter's lock and sends what it has to a server. Without them it
@@ -659,11 +660,19 @@ class Worker:
             if self._pause == _PAUSE:
                 warn(
                     "a job that was lost with two workers waits to be run with nothing beside it, and jobs here take longer "
-                    "than %g s: this worker begins no other job for ever longer times, until nothing else runs",
+                    "than %g s: this worker begins no other job for longer and longer times, up to %g s, until nothing else runs",
+                    self._patience,
+                    _MOST_PATIENCE,
+                )
+            elif self._patience == _MOST_PATIENCE:
+                warn(
+                    "a job that was lost with two workers still waits to be run with nothing beside it: jobs here take longer "
+                    "than %g s, and it may wait until this worker, or another one, has nothing else to do",
                     self._patience,
                 )
             self._next_wait_at = self._loop.time() + self._pause
-            self._patience, self._pause = 2 * self._patience, 2 * self._pause
+            self._patience = min(2 * self._patience, _MOST_PATIENCE)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             self._ask()
 
     def _prepare(self, tenure: Tenure, turn: TurnBatch) -> None:

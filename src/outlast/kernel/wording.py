@@ -15,6 +15,16 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def numeral(number: float) -> str:
+    """
+    A number as it is, with nothing rounded off.
+
+    >>> [numeral(one) for one in (1234567, 1234567.0, 0.1, -2.50, 1e21, 12345678.25)]
+    ['1234567', '1234567', '0.1', '-2.5', '1000000000000000000000', '12345678.25']
+    """
+    return str(int(number)) if number == number // 1 and abs(number) < 1e300 else repr(number)
+
+
 def ended(text: str) -> str:
     """
     A text as the end of a sentence.

@@ -13,6 +13,7 @@ from outlast import presets
 from outlast.breaker import CircuitBreaker
 from outlast.budgets import RetryBudget
 from outlast.errors import ConfigurationError, Item, closest, is_misspelt, nearest
+from outlast.kernel.wording import numeral
 from outlast.limits import Limit
 from outlast.policy import RetryPolicy
 from outlast.settings.checks import show
@@ -24,6 +25,7 @@ from outlast.spec.mistakes import MOST, worded
 from outlast.spec.model import Times
 from outlast.spec.schedule import exact_ms, in_order
 from outlast.spec.values import HUGE, ID, MISSING, USUAL, as_written, got_of, known_keys
+from outlast.verdicts import CATEGORIES, ERROR_CLASSES, TIERS, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -200,7 +202,7 @@ def _with_unit(key: str, value: Any) -> str:
     if not isinstance(seconds, float):
         return ""
     bare, _, unit = key.rpartition("_")
-    number = exact_ms(seconds) if unit == "ms" else f"{seconds:g}"
+    number = exact_ms(seconds) if unit == "ms" else numeral(seconds)
     return f"write {key}: {number}, or {bare}: {value}"
 
 
@@ -216,6 +218,12 @@ def _is_given(node: Node, name: str) -> bool:
     if any(node.get(key) is not None for key in spellings(name, "time")):
         return True
     return any(is_misspelt(key.text, one) for key, _ in node.pairs for one in spellings(name, "time"))
+
+
+def _meant_error(text: str) -> str:
+    """The error that is meant by a word; the word itself if it is one, or if nobody knows."""
+    words = (*CATEGORIES, "all", *ERROR_CLASSES, *TIERS)
+    return text if text in words or resolve(text) is not None else closest(text, words) or text
 
 
 # -- in the file -------------------------------------------------------------------------------------------------------
@@ -365,7 +373,7 @@ class Blocks:
             if got.startswith("a value of type ") or (got == "0.0" and at.kind == "scalar"):
                 got = got_of(at)  # in the words of the file
             if "[...] around it" in way_out and at.kind == "scalar" and ID.fullmatch(at.text):
-                way_out = f"write {where[-1]}: [{at.text}]"
+                way_out = f"write {where[-1]}: [{_meant_error(at.text)}]"
             self.values.wrong(at, where, expected, got, way_out, code_of(block, problem))
 
     def retry(self, node: Node | None, path: Path, usual: RetryPolicy) -> tuple[RetryPolicy, dict[str, Any]]:

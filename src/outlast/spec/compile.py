@@ -130,7 +130,8 @@ class _Compiling:
         base = self._with_samples(self._compiled(None), None)
         names = [] if base.model is None else profiles.names_of(base.model.node)[:MOST_PROFILES]
         known: dict[Hashable, Compiled] = {}  # many profiles may give the same values
-        told = profiles.merged(base.mistakes, [(name, self._alike(name, known).mistakes) for name in names])
+        others = [(name, self._alike(name, known).mistakes) for name in names]
+        told = profiles.merged(base.mistakes, others, None if base.model is None else base.model.node)
         wrong = errors_in(told)
         return Compiled(None if wrong else base.manifest, all_in_order(told), base.model)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from outlast.errors import nearest
+from outlast.kernel.wording import numeral
 from outlast.settings.checks import show
 from outlast.spec import params, references, secrets, yaml
 from outlast.spec.keys import TYPES
@@ -128,7 +129,9 @@ class Declarations:
         sensitive = sensitive or unsure or secrets.is_named(name)
         least, most = (self._bound(found.get(key), (*path, key)) for key in ("min", "max"))
         if least is not None and most is not None and least > most:
-            self.values.wrong(found["min"], (*path, "min"), f"at most max ({most:g})", f"{least:g}", "swap them")
+            self.values.wrong(
+                found["min"], (*path, "min"), f"at most max ({numeral(most)})", numeral(least), "swap them"
+            )
             least = most = None
         if kind in ("boolean", "object"):
             for key in ("min", "max"):
@@ -182,7 +185,7 @@ class Declarations:
             return None
         value = yaml.value_of(node) if node.kind == "scalar" else None
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
-            return float(value)
+            return value
         self.values.wrong(
             node, path, "a finite number", got_of(node), yaml.hint(node, "number") or "leave it out for no bound"
         )

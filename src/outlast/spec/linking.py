@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from outlast.spec.references import Reference
     from outlast.spec.values import Values
 
+NO_REFERENCE = "no reference may stand here: name the steps, such as [read]"
 _INNER = (dict, list, Template)
 _LOOKED_AT = 100  # rows of a file, for each reference: the time that compiling takes grows with the file, not faster
 
@@ -69,6 +70,8 @@ class Links:
                     way_out = f"did you mean {meant!r}?" if meant else "name a step of this file"
                     way_out = "leave it out" if one == step.id else way_out
                     expected = "another step" if one == step.id else "the id of a step"
+                    if "${" in one:
+                        expected, way_out = "the id of a step, written out", NO_REFERENCE
                     self.values.wrong(place, (*step.path, key), expected, show(one), way_out)
                     self._mean(step, meant)
         by_id = {step.id: step for step in steps if step is not None and step.id}

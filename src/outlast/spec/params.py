@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from outlast.kernel.wording import numeral
 from outlast.settings.checks import show
 from outlast.spec.yaml import DEEPEST
 
@@ -95,9 +96,9 @@ def value_for(param: Param, given: Any, *, is_text: bool = False) -> Any:
         what = WHAT[param.type] + (" of" if not unit else " with")
         counted = f"{shown} with {measured:,}" if unit and not param.sensitive else shown
         if param.min is not None and measured < param.min:
-            raise Unfit(f"{what} at least {param.min:g}{unit}", counted)
+            raise Unfit(f"{what} at least {numeral(param.min)}{unit}", counted)
         if param.max is not None and measured > param.max:
-            raise Unfit(f"{what} at most {param.max:g}{unit}", counted)
+            raise Unfit(f"{what} at most {numeral(param.max)}{unit}", counted)
     return value
 
 
@@ -112,7 +113,7 @@ def range_of(param: Param) -> str:
         return f"one of {', '.join(_written(one) for one in param.enum[:20])}"
     unit = {"string": " characters", "list": " entries"}.get(param.type, "")
     bounds = [
-        f"at {'least' if name == 'min' else 'most'} {one:g}{unit}"
+        f"at {'least' if name == 'min' else 'most'} {numeral(one)}{unit}"
         for name in ("min", "max")
         if (one := getattr(param, name)) is not None
     ]

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from outlast.kernel.wording import numeral
 from outlast.settings.checks import show
 from outlast.spec.plan import exact
 from outlast.spec.schedule import attempts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
+    from outlast.spec.mistakes import Path
     from outlast.spec.model import Step
     from outlast.spec.values import Values
 
@@ -29,12 +31,13 @@ _PARTS = {
 
 
 def check(values: Values, steps: Sequence[Step]) -> None:
-    """What steps say of parts that they share."""
+    """What steps say of parts that they share. Nothing follows from a block of which a mistake has been told."""
+    told = {one.path[:3] for one in values.mistakes}
     for key, (named, word) in _PARTS.items():
         first: dict[str, Step] = {}
         for step in steps:
             part = getattr(step, key)
-            if part is None:
+            if part is None or (*step.path, key) in told:
                 continue
             other = first.setdefault(part[named], step)
             differing = [*_differing(getattr(other, key), part)]
@@ -44,7 +47,7 @@ def check(values: Values, steps: Sequence[Step]) -> None:
                 got = ", ".join(differing[:_MOST_SHOWN]) + (", ..." if len(differing) > _MOST_SHOWN else "")
                 way_out = f"say the same in both, or give one of them a {named} of its own"
                 values.wrong(step.node.at((key,)), (*step.path, key), expected, got, way_out)
-    _idle_budgets(values, steps)
+    _idle_budgets(values, steps, told)
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
@@ -62,14 +65,21 @@ def _shown(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if key == "rates" and isinstance(value, Mapping):
-        return " and ".join(f"{one['amount']:g} {name} in {exact(one['per_ms'])}" for name, one in value.items())
+        return " and ".join(f"{numeral(one['amount'])} {name} in {exact(one['per_ms'])}" for name, one in value.items())
     return show(value)
 
 
-def _idle_budgets(values: Values, steps: Sequence[Step]) -> None:
-    """Budgets from which nothing is ever taken: no step that has one is retried, and no other process has it."""
+def _idle_budgets(values: Values, steps: Sequence[Step], told: Collection[Path]) -> None:
+    """
+    Budgets from which nothing is ever taken: no step that has one is retried, and no other process has it. Of a step whose
+    retries are `told` to be wrong nobody knows.
+    """
     with_budget = [(step, step.retry_budget) for step in steps if step.retry_budget is not None]
-    used = {budget["name"] for step, budget in with_budget if attempts(step.retry) > 1 or budget["shared"]}
+    used = {
+        budget["name"]
+        for step, budget in with_budget
+        if attempts(step.retry) > 1 or budget["shared"] or (*step.path, "retry") in told
+    }
     for step, budget in with_budget:
         if budget["name"] not in used:
             expected, got = "it left out with one attempt", "a retry budget"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from outlast import presets
-from outlast.kernel.wording import counted
+from outlast.kernel.wording import counted, numeral
 from outlast.policy import RetryPolicy
 from outlast.settings.checks import is_status
 from outlast.spec.blocks import retry_block
@@ -283,7 +283,7 @@ def _protected(policy: Mapping[str, Any], *, rows: bool) -> Iterator[str]:
     if limit:
         parts = [] if limit.get("concurrency") is None else [f"{counted(limit['concurrency'], 'attempt')} at a time"]
         parts += [
-            f"{rate['amount']:,g} {name} in {exact(rate['per_ms'])}"
+            f"{_amount(rate['amount'])} {name} in {exact(rate['per_ms'])}"
             for name, rate in (limit.get("rates") or {}).items()
         ]
         through = (
@@ -299,9 +299,13 @@ def _protected(policy: Mapping[str, Any], *, rows: bool) -> Iterator[str]:
     if budget:
         ratio, reserve = budget["ratio"], budget["reserve"]
         yield (
-            f"The retry budget {budget['name']} lets through {reserve:,} retries, and {ratio:g} more for each success "
+            f"The retry budget {budget['name']} lets through {reserve:,} retries, and {numeral(ratio)} more for each success "
             "at the first attempt."
         )
+
+
+def _amount(number: float) -> str:
+    return f"{int(number):,}" if number == int(number) else numeral(number)
 
 
 def _undone(compensation: Mapping[str, Any], timing: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from outlast.spec.yaml import Node
 
 _ONLY_IF_EVERYWHERE = "R00"  # a silence that one profile needs is not told under another
+_ONE_FOR_ALL = "R11"  # a ceiling that the file gives, for all profiles: it is needed if one of them reaches it
 
 
 def names_of(root: Node) -> list[str]:
@@ -76,21 +77,48 @@ def _moved(one: Mistake, used: Node | None, model: Model, profile: Node) -> Mist
     got += f" with {name} {shown}" if reference in got else ""
     where = ".".join(map(str, one.path))
     path = ("profiles", str(model.profile), "params", name)
-    return replace(one, line=value.line, column=value.column, path=path, got=f"{got}, in {where}")
+    # Without the value of the profile there would be the default, which may be no better.
+    way_out = "lower it" if one.code == _ONE_FOR_ALL else one.way_out
+    return replace(one, line=value.line, column=value.column, path=path, got=f"{got}, in {where}", way_out=way_out)
 
 
-def merged(base: Sequence[Mistake], others: Sequence[tuple[str, Sequence[Mistake]]]) -> list[Mistake]:
+def merged(
+    base: Sequence[Mistake], others: Sequence[tuple[str, Sequence[Mistake]]], root: Node | None = None
+) -> list[Mistake]:
     """
     The mistakes of a file without a profile, and those that only a profile makes: each once, with the profiles that it comes
-    under. A file with errors has no warnings.
+    under. A file with errors has no warnings. `root` is the file itself.
     """
+    places = {(node.line, node.column) for node in (() if root is None else _uses(root))}
+
+    def is_for_all(one: Mistake) -> bool:
+        return one.code == _ONE_FOR_ALL and (one.line, one.column) not in places and one.path[:1] != ("profiles",)
+
     everywhere = [set(base), *(set(some) for _, some in others)]
-    found = [one for one in base if one.code != _ONLY_IF_EVERYWHERE or all(one in some for some in everywhere)]
+    found = _in_all([[one for one in some if is_for_all(one)] for some in (base, *(some for _, some in others))])
+    found += [
+        one
+        for one in base
+        if not is_for_all(one) and (one.code != _ONLY_IF_EVERYWHERE or all(one in some for some in everywhere))
+    ]
     under: dict[Mistake, list[str]] = {}
     for name, some in others:
         for one in some:
-            if one not in everywhere[0] and one.code != _ONLY_IF_EVERYWHERE:
+            if one not in everywhere[0] and one.code != _ONLY_IF_EVERYWHERE and not is_for_all(one):
                 under.setdefault(one, []).append(name)
     found += [replace(one, profiles=tuple(names)) for one, names in under.items()]
     wrong = errors_in(found)
     return list(wrong) if wrong else found
+
+
+def _in_all(views: Sequence[Sequence[Mistake]]) -> list[Mistake]:
+    """What is told of one place without a profile and under each of them: once, though the numbers may differ."""
+    found: list[Mistake] = []
+    for one in views[0]:
+        same = [other for view in views for other in view if other.path == one.path]
+        if len(same) < len(views):
+            continue
+        if any((other.got, other.way_out) != (one.got, one.way_out) for other in same):
+            one = replace(one, got="none that does, with any profile", way_out="lower it")  # noqa: PLW2901 - in its place
+        found.append(one)
+    return found

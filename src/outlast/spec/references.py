@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+from outlast.errors import is_misspelt
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -32,6 +34,7 @@ _SHORT = re.compile(r"steps\.(?P<step>[A-Za-z0-9_][A-Za-z0-9_-]*)\.(?P<name>[A-Z
 _ITEM = re.compile(r"item(?P<fields>(?:\.[A-Za-z0-9_][A-Za-z0-9_-]*)*)", re.ASCII)
 _OWN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 _TAKEN = ("params", "steps", "item")  # no key of a config is meant by these
+_LIKE = {"params": ("param", "parameter", "parameters", "p"), "steps": ("step",)}  # what others call them
 _LIKE_ITEM = frozenset("items row rows record each it element entry".split())  # what others call it
 
 
@@ -163,6 +166,9 @@ def _way_out(inside: str) -> str:
     if (found := _OUTPUT.match(bare)) is not None:
         return f"write ${{{found[0]}}}: a reference names all of an output, and has no index and no call"
     head, _, rest = inside.partition(".")
+    for whole, form in (("params", _PARAM), ("steps", _OUTPUT)):
+        if head != whole and form.fullmatch(f"{whole}.{rest}") and (head in _LIKE[whole] or is_misspelt(head, whole)):
+            return f"write ${{{whole}.{rest}}}"
     if head == "env" and _OWN.fullmatch(rest):
         return "environment variables stand in the connections file only"
     if head.partition("[")[0] == "item":

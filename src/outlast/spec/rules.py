@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outlast import presets
 from outlast.errors import nearest
-from outlast.kernel.wording import counted
+from outlast.kernel.wording import counted, numeral
 from outlast.policy import RetryPolicy
 from outlast.spec import references, yaml
 from outlast.spec.calling import absent
@@ -30,8 +30,10 @@ from outlast.spec.schedule import (
     NO_LINES,
     attempts,
     calls,
+    classes_of,
     errors,
     exact_ms,
+    in_order,
     lines_of,
     most_ms,
     ms,
@@ -227,7 +229,7 @@ def _no_jitter(_: Look, step: Step) -> Iterator[Finding]:
 def _little_jitter(_: Look, step: Step) -> Iterator[Finding]:
     jitter = step.retry.jitter
     if _rows(step) >= _LARGE_CROWD and _retries(step) and isinstance(jitter, float) and 0 < jitter < _SMALL_JITTER:
-        got = f"{jitter:g}, with {_rows(step)} rows at a time"
+        got = f"{numeral(jitter)}, with {_rows(step)} rows at a time"
         yield Finding(_key(step, "retry", "jitter"), f"jitter of at least {_SMALL_JITTER:g}", got, "write jitter: 0.25")
 
 
@@ -241,10 +243,12 @@ def _above_the_ceiling(_: Look, step: Step) -> Iterator[Finding]:
         yield Finding(_key(step, "retry", "cap"), expected, f"up to {exact(most_ms(most))}", "write cap: after_jitter")
 
 
-def _ceiling_never_reached(_: Look, step: Step) -> Iterator[Finding]:
+def _ceiling_never_reached(look: Look, step: Step) -> Iterator[Finding]:
     policy = step.retry
     where = _key(step, "retry", "max_delay_ms", "max_delay_s", "max_delay")
     if policy.max_delay is None or policy.delays or not _retries(step) or len(where) == 1:
+        return
+    if _is_open(look.model, step.node.at(("retry",))):  # what stands in for such a value says nothing of the others
         return
     most = policy.band(attempts(policy) - 1)[2]
     if most < policy.max_delay:
@@ -286,13 +290,19 @@ def _covered(_: Look, step: Step) -> Iterator[Finding]:
     skipped = {str(one) for one in step.retry.skip_on_errors}
     if not skipped or not _retries(step):
         return
+    goes = errors(step.retry)
     for entry in map(str, step.retry.on_errors):
         by = next((one for one in _above(entry) if one in skipped and one != entry), None)
+        (spelt,) = map(str, in_order((entry,)))
+        covers = f"which {by} in skip_on_errors covers"
+        if spelt in goes.get(
+            "listed", ()
+        ):  # errors of this name may be of other classes than most of them, and are retried then
+            mostly = classes_of(spelt)
+            by = by if mostly and mostly <= set(goes.get("never", ())) else None
+            covers = f"most of which {by} in skip_on_errors covers"
         if by is not None:
-            where = _entry(step, entry)
-            yield Finding(
-                where, "errors that can be retried", f"{entry}, which {by} in skip_on_errors covers", "drop one"
-            )
+            yield Finding(_entry(step, entry), "errors that can be retried", f"{entry}, {covers}", "drop one")
 
 
 def _everything(_: Look, step: Step) -> Iterator[Finding]:
@@ -646,6 +656,13 @@ def _varies(node: Node, *, rows: bool = False) -> bool:
     return any(_varies(one, rows=rows) for one in (*node.items, *(value for _, value in node.pairs)))
 
 
+def _is_open(model: Model, node: Node) -> bool:
+    """Whether anything in there is a parameter that has no value yet."""
+    if node.kind == "scalar":
+        return any(f"${{params.{name}}}" in node.text for name in model.open_params)
+    return any(_is_open(model, one) for one in (*node.items, *(value for _, value in node.pairs)))
+
+
 def _rows_are_put_out(step: Step) -> bool:
     """Whether the rows of a step come from elsewhere; those that the file itself lists are its author's words."""
     return step.for_each is not None and isinstance(step.for_each.items, Template)
@@ -659,7 +676,7 @@ RULES: tuple[Rule, ...] = (
     Rule("R07", "warning", "100 rows at a time or more, with less than 10 % of jitter", _little_jitter),
     Rule("R08", "warning", "jitter behind the ceiling, so that a wait may be longer than `max_delay`", _above_the_ceiling),
     Rule("R11", "note", "a `max_delay` that no wait reaches", _ceiling_never_reached),
-    Rule("R12", "warning", "an entry of `on_errors` that an entry of `skip_on_errors` covers, so that it is never retried", _covered),
+    Rule("R12", "warning", "an entry of `on_errors` that an entry of `skip_on_errors` covers, so that it is never retried, or hardly ever", _covered),
     Rule("R14", "warning", "every error is retried, or one that must not be", _everything),
     Rule("R15", "warning", "errors are retried that do not pass: bad data, missing rights, a 4xx", _permanent),
     Rule("R16", "warning", "an overloaded service is asked again without heeding its Retry-After", _not_waited_for),

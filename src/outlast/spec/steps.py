@@ -15,6 +15,7 @@ from outlast.settings.checks import Check, show
 from outlast.settings.keys import time_of
 from outlast.spec import blocks, references, secrets, yaml
 from outlast.spec.keys import MODES
+from outlast.spec.linking import NO_REFERENCE
 from outlast.spec.mistakes import MOST, worded
 from outlast.spec.model import WRONG, Compensation, ForEach, Idempotency, Step, Template, names_row
 from outlast.spec.references import Reference
@@ -495,7 +496,10 @@ class Steps:
         if node.kind != "list":
             is_one = node.kind == "scalar" and node.text and not node.is_null
             way_out = f"write it as [{node.text}]" if is_one else "write [] for none"
-            self.values.wrong(node, path, "a list of ids", got_of(node), way_out)
+            expected = "a list of ids"
+            if is_one and "${" in node.text:
+                expected, way_out = "a list of ids that are written out", NO_REFERENCE
+            self.values.wrong(node, path, expected, got_of(node), way_out)
             return ()
         found: dict[str, None] = {}
         for number, one in enumerate(node.items):

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from outlast.components.describing import Component
+from outlast.components.files import is_encoding, is_mark
 from outlast.components.steps.config import Config, PathInside, Rows, Unfit, known_ending
 
 _Format = Annotated[
@@ -25,18 +26,31 @@ def _is_delimited(path: str, kind: str | None) -> bool:
     return kind in ("csv", "tsv") or (kind is None and path.lower().endswith(_DELIMITED))
 
 
+def _mark(text: str) -> str:
+    if not is_mark(text):
+        raise ValueError("expected one character that is neither a quote nor the end of a line; write it as ;")
+    return text
+
+
+def _encoding(text: str) -> str:
+    if not is_encoding(text):
+        raise ValueError("expected the name of an encoding of text; write it as cp1252, or leave it out for UTF-8")
+    return text
+
+
 class ReaderConfig(Config):
     """`path` is a file or a pattern, under the project's root."""
 
     path: Annotated[PathInside, Field(description="a file or a pattern such as in/*.jsonl, under the project's root")]
     format: _Format = None
     delimiter: Annotated[
-        str | None,
-        Field(min_length=1, max_length=1, description="what stands between cells of CSV; a comma if left out"),
+        Annotated[str, Field(min_length=1, max_length=1), AfterValidator(_mark)] | None,
+        Field(description="what stands between cells of CSV; a comma if left out"),
     ] = None
-    encoding: Annotated[str | None, Field(min_length=1, description="how CSV files are encoded; UTF-8 if left out")] = (
-        None
-    )
+    encoding: Annotated[
+        Annotated[str, Field(min_length=1), AfterValidator(_encoding)] | None,
+        Field(description="how CSV files are encoded; UTF-8 if left out"),
+    ] = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

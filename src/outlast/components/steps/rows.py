@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -107,6 +109,12 @@ def _check_schema(schema: Any, depth: int) -> None:
     for key in ("$ref", "$dynamicRef"):
         if not str(schema.get(key, "#")).startswith("#"):
             raise ValueError(f"expected {key} to refer to the schema itself; write it as #/$defs/name")
+    for pattern in [schema[one] for one in ("pattern",) if one in schema] + _names_in(schema, "patternProperties"):
+        if not isinstance(pattern, str) or not _is_pattern(pattern):
+            raise _wrong(
+                "expected every pattern in the schema to be a regular expression that Python can read; "
+                "write signs that stand for themselves with \\ before them"
+            )
     inner = [schema[key] for key in _INNER if key in schema]
     for key in _INNER_LISTS:
         inner += _of_kind(schema, key, list)
@@ -114,6 +122,21 @@ def _check_schema(schema: Any, depth: int) -> None:
         inner += _of_kind(schema, key, dict)
     for one in inner:
         _check_schema(one, depth + 1)
+
+
+def _names_in(schema: dict[str, Any], key: str) -> list[str]:
+    found = schema.get(key)
+    return list(found) if isinstance(found, dict) else []
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it may mean something else in another version
+            re.compile(text)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True
 
 
 def _of_kind(schema: dict[str, Any], key: str, kind: type[Any]) -> list[Any]:
