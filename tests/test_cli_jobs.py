@@ -20,6 +20,7 @@ from outlast import App
 from outlast.cli.arguments import _Wrong, typed
 from outlast.cli.jobs import _FIGURES
 from outlast.cli.output import print_full_rows
+from outlast.kernel.wording import process_of
 from outlast.observe.figures import JobFigures
 from outlast.store import open_store
 from outlast.store.codec import Codec
@@ -470,6 +471,26 @@ def test_the_dead_letter_of_a_job_reads_as_one(everywhere):
         f"Its job: outlast jobs show {id_}",
     ]
     assert [row["attempt"] for row in shell.json(f"dlq show {letter}")["history"]] == [1, 2]
+
+
+def test_a_job_whose_code_still_runs_is_not_said_to_be_over(everywhere):
+    """Past its time, whether an operator cancels it, looks at it or puts it back: nothing of that ends its code."""
+    shell = everywhere
+    id_ = shell.json("enqueue jobs.py:process_report --arg file_id=f-1")["id"]
+    with store_of(shell) as store:
+        lease = worker(store, owner="far:17")
+        (job,) = store.turn(lease, [], {"default": 1}, KINDS).claimed
+        assert finished(store, lease, end(job, "held", error="too long", error_class="timeout")) == ()
+        where = process_of("far:17")
+    assert f"job {id_}: cancelled; its code still runs in {where}, past its time" in shell(f"jobs cancel {id_}").stdout
+    shown = shell(f"jobs show {id_}").stdout
+    assert f"worker       {where}: its code still runs there, although the job has ended\n" in shown
+    said = shell(f"jobs requeue {id_}").stdout
+    assert f"job {id_}: back in the queue, and begun when its code has ended, which still runs" in said
+    with store_of(shell) as store:
+        store.release_held(lease, [(job.id, job.token)])
+    assert shell(f"jobs cancel {id_}").stdout.splitlines()[-1].endswith(": cancelled")
+    assert "still runs" not in shell(f"jobs show {id_}").stdout
 
 
 def test_a_dead_letter_whose_job_is_not_there_offers_no_replay(shell):

@@ -334,9 +334,7 @@ def test_a_worker_has_no_more_connections_than_the_page_says(postgres_server):
 
     def look():
         with psycopg.connect(database.dsn, application_name="the test") as connection:
-            others = (
-                "select count(*) from pg_stat_activity where datname = 'counted' and application_name <> 'the test'"
-            )
+            others = "select count(*) from pg_stat_activity where datname = 'counted' and application_name <> 'the test' and backend_type = 'client backend'"
             seen.update(connection.execute(others).fetchone())
         return all(queue.queued == 0 and queue.processing == 0 for queue in app.jobs.stats())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 
 import pytest
 
@@ -195,14 +196,17 @@ def test_a_job_that_must_run_alone_does_not_starve_the_others(app, kinds, tmp_pa
         wait_until(lambda: suspect.status == "succeeded", "nothing runs beside it")
 
 
-def test_room_is_left_for_ever_longer_for_a_job_that_must_run_alone(sqlite_app, caplog):
-    """So it is run however long the others take, and these have two thirds of the time until then. Told once."""
+def test_room_is_left_for_longer_and_longer_for_a_job_that_must_run_alone(sqlite_app, caplog):
+    """
+    So it is run if the others take up to an hour, and these have two thirds of the time until then. Told once, and each
+    time that an hour was not enough.
+    """
 
     async def waits():
         worker = made(sqlite_app, (), 4, until_idle=False)
         loop = worker._loop = asyncio.get_running_loop()
         found = []
-        for _ in range(7):
+        for _ in range(13):
             worker._next_wait_at = 0.0
             worker._leave_room()
             wait = worker._waiting_alone.when() - loop.time()
@@ -210,9 +214,58 @@ def test_room_is_left_for_ever_longer_for_a_job_that_must_run_alone(sqlite_app, 
             found.append((round(wait), round(worker._next_wait_at - loop.time())))
         return found
 
-    assert asyncio.run(waits()) == [(seconds, 2 * seconds) for seconds in (5, 10, 20, 40, 80, 160, 320)]
-    (told,) = [line.getMessage() for line in caplog.records if "nothing beside it" in line.getMessage()]
-    assert "jobs here take longer than 5 s" in told
+    doubled = [5 * 2**number for number in range(10)]
+    assert asyncio.run(waits()) == [(seconds, 2 * seconds) for seconds in (*doubled, 3600, 3600, 3600)]
+    told, *later = [line.getMessage() for line in caplog.records if "nothing beside it" in line.getMessage()]
+    assert (
+        "jobs here take longer than 5 s: this worker begins no other job for longer and longer times, up to 3600 s"
+        in told
+    )
+    assert [line.rpartition("jobs here take longer than ")[2].partition(",")[0] for line in later] == ["3600 s"] * 3
+
+
+@pytest.mark.timeout(240)
+def test_a_job_that_must_run_alone_is_run_within_a_steady_backlog(app, on_terms, monkeypatch):
+    """After those that run already, with nothing beside it, and before all others; these are done once each."""
+    on_terms(ttl=8.0)  # a look every two seconds
+    monkeypatch.setattr("outlast.jobs.worker._PATIENCE", 600.0)
+    slots, backlog, most = 4, 40, 120
+    order, running, beside, go_on = [], set(), [], threading.Event()
+
+    @app.job
+    def usual(n: int) -> int:
+        order.append(n)
+        running.add(n)
+        if n + backlog < most:
+            usual.enqueue(n + backlog)  # what is done is replaced
+        assert go_on.wait(200)
+        running.discard(n)
+        return n
+
+    @app.job
+    def suspect() -> None:
+        order.append("suspect")
+        beside.extend(running)
+        beside.append(app.store.queue_stats()[0].processing)
+
+    usual.enqueue_many({"n": n} for n in range(backlog))
+    with Beside(app, concurrency=slots) as worker:
+        try:
+            wait_until(lambda: len(order) == slots, "all slots are taken")
+            handle = suspect.enqueue()
+            with app.store._database.writing() as tx:
+                tx.execute("update outlast_jobs set crashes = 2, state = 'alone' where id = ?", int(handle.id))
+            wait_until(lambda: worker.worker._wants_alone, "the worker has seen it")
+        finally:
+            go_on.set()
+        wait_until(lambda: handle.status == "succeeded", "it was run")
+        wait_until(lambda: worker.worker.view().counts["succeeded"] == most + 1, "the others are done")
+    assert (order.index("suspect"), beside) == (slots, [1])
+    assert sorted(one for one in order if one != "suspect") == list(range(most))
+    handles = [*app.jobs.find(kind="usual")]
+    assert sorted(each.result() for each in handles) == list(range(most))
+    assert {tuple(outcomes(each)) for each in handles} == {("succeeded",)}
+    assert (worker.result.succeeded, worker.result.lost, worker.result.requeued) == (most + 1, 0, 0)
 
 
 @pytest.mark.timeout(240)

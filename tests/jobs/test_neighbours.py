@@ -158,7 +158,7 @@ def descriptors():
 def test_the_end_of_a_process_ends_the_wait(sleeper, neighbours):
     """Told once; and who looks at its owner then finds it dead, although nobody has asked for its exit code."""
     process, owner = sleeper
-    neighbours.watch([owner, owner.replace(":1", ":2"), f"{leases.myself()}:1", "elsewhere/1:77:78:1", "strange"])
+    neighbours.watch([owner, f"{owner.removesuffix(':1')}:2", f"{leases.myself()}:1", "elsewhere/1:77:78:1", "strange"])
     assert (len(neighbours), neighbours.wait(0), leases.certainly_dead(owner)) == (1, False, False)
     process.kill()
     assert neighbours.wait(200)

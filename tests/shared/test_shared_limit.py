@@ -364,6 +364,20 @@ def test_callers_never_ask_the_store_themselves(tmp_path, monkeypatch):
         assert found["members"] == {}
 
 
+def test_an_agent_rests_by_the_instant_at_which_it_asked(tmp_path, monkeypatch):
+    """Who was not idle when it asked has not told the store that it leaves, however late it is when that is done."""
+    with shared(tmp_path, concurrency=2) as (limit,):
+        asked, rested = [], []
+        ask, rests = limit.ask, limit.rests
+        monkeypatch.setattr(type(limit), "ask", lambda self, now, **how: (asked.append(now), ask(now, **how))[1])
+        monkeypatch.setattr(type(limit), "rests", lambda self, now: (rested.append(now), rests(now))[1])
+        with limit:
+            pass
+        until(lambda: limit._agent.thread is None)
+        assert rested
+        assert set(rested) <= set(asked)
+
+
 def test_places_are_for_all_together(tmp_path):
     """D-11: one that needs all has all; when the other comes it gets its half as calls end, and both know of each other."""
     with shared(tmp_path, 2, concurrency=4) as (one, other):

@@ -420,3 +420,43 @@ def test_an_app_is_seen_whatever_becomes_of_its_only_job(store, monkeypatch):
         monkeypatch.setattr(Transaction, "row", moved)
         assert look() == [store.app]
         assert store.job(job).state == "ready"
+
+
+def prepared(pool) -> set[str]:
+    """What its sessions of PostgreSQL keep prepared; behind a pooler, whatever sessions it is lent."""
+    asked = "select statement from pg_prepared_statements"
+    return {row[0][:30] for connection in pool._idle for row in connection.execute(asked).fetchall()}
+
+
+def test_statements_of_every_job_are_kept_prepared_where_the_session_is_ours(store):
+    """The server reads and plans them once; what a pooler lends is left as it was."""
+    database = store._database
+    if database.name == "sqlite":
+        return  # its driver keeps them by itself
+    lease = worker(store)
+    for _ in range(12):
+        enqueued(store, new())
+        (job,) = claimed(store, lease)
+        finished(store, lease, end(job))
+    with database._many.lend() as connection:
+        own = not database.pooled(connection)
+    assert prepared(database._many) == ({"with made as (insert into outl"} if own else set())
+    assert prepared(database._batches) == ({"select * from outlast_turn($1,"} if own else set())
+
+
+@pytest.mark.parametrize("lost", ["deallocated", "made for other columns"])
+def test_a_prepared_statement_that_is_of_no_use_any_more_is_done_without(store, lost):
+    """Somebody has taken it away, or changed the table that it was made for: a job is enqueued once all the same."""
+    database = store._database
+    if database.name == "sqlite":
+        return
+    for _ in range(12):
+        enqueued(store, new())
+    with database._many.lend() as connection:
+        if lost == "deallocated":
+            connection.execute("do 'begin execute ''deallocate all''; end'")  # which the driver does not see
+        else:
+            connection.execute("alter table outlast_jobs rename id to number")
+            connection.execute("alter table outlast_jobs rename number to id")
+    enqueued(store, new())
+    assert sql(store, "select count(*) from outlast_jobs") == [(13,)]

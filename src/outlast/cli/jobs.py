@@ -280,6 +280,8 @@ def _print_job(view: JobView, *, reveal: bool) -> None:
     if job.status == "processing":
         since = "" if job.claimed_us is None else f", since {moment(from_us(job.claimed_us))} UTC"
         say(f"worker       {view.worker or 'one that is gone; its jobs are taken over within seconds'}{since}")
+    elif view.worker is not None and job.status in {"failed", "cancelled"}:
+        say(f"worker       {view.worker}: its code still runs there, although the job has ended")
     if job.wanted == "cancel" and job.status == "processing":
         say("wanted       to be cancelled; its worker was asked to")
     if job.ended_us is not None:

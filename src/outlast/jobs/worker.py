@@ -66,10 +66,11 @@ _OPENS = 1.0  # seconds in which a store is open that answers, for a worker that
 # Jobs in hand for each place, those that wait for a limit included: of one queue, so that it holds up no other, and in all.
 _IN_QUEUE, _IN_ALL = 2, 8
 # Seconds that a busy worker claims nothing for a job that must run alone, and seconds after such a wait in vain in which
-# it claims as usual. Both are doubled each time: sooner or later the wait is longer than the longest job that runs, and
-# until then two thirds of the time are the others'.
-_PATIENCE = 5.0
-_PAUSE = 10.0
+# it claims as usual. Both are doubled each time, up to an hour and two: sooner or later the wait is longer than the
+# longest job that runs, and until then two thirds of the time are the others'. Without an end a worker would do nothing
+# for days, for one job.
+_PATIENCE, _MOST_PATIENCE = 5.0, 3600.0
+_PAUSE, _LONGEST_PAUSE = 10.0, 7200.0
 _TOGETHER = 100  # jobs that one turn claims if there is room; of more, half of the room,
 _LARGEST = 1000  # up to this
 # Seconds in which the thread of the turns gets the interpreter's lock and sends what it has to a server. Without them it
@@ -163,6 +164,8 @@ class Worker:
         self._watching: asyncio.TimerHandle | None = None
         self._polling: asyncio.TimerHandle | None = None
         self.opened = False  # its store
+        self.done_anyway = 0  # jobs that were cut off and have ended with their own transaction before
+        self._ended_themselves: set[ActiveJob] = set()
         self._running: set[ActiveJob] = set()  # whose code runs
         self._undecided: set[ActiveJob] = set()  # of a lease that is lost, and their own transaction decides
         self._by_queue: dict[str, int] = {}
@@ -343,10 +346,13 @@ class Worker:
                 await _surely(close)
             # Also those of which nobody knows how they have ended.
             left = len(self._running.union(() if self._tenure is None else self._tenure.jobs.values()))
+            themselves = self._ended_themselves & self._running  # else they were counted when their code had ended
             await self._leave()
         if self._error is not None:
             raise self._error
         later = self._later
+        self._counts["succeeded"] += len(themselves)
+        self.done_anyway = len(themselves)
         return WorkResult(
             **self._counts,
             cut_off=left,
@@ -399,7 +405,7 @@ class Worker:
                     await asyncio.wait(tasks, timeout=left)
                 else:
                     await asyncio.sleep(min(left, _SOON))
-            await self._runner.cut_off([*self._running], _FAREWELL)
+            self._ended_themselves |= await self._runner.cut_off([*self._running], _FAREWELL)
         tenure, since = self._tenure, None
         while tenure is not None and not tenure.over and not tenure.turns.settled and self._error is None:
             now = REAL.clock.monotonic()
@@ -659,11 +665,19 @@ class Worker:
             if self._pause == _PAUSE:
                 warn(
                     "a job that was lost with two workers waits to be run with nothing beside it, and jobs here take longer "
-                    "than %g s: this worker begins no other job for ever longer times, until nothing else runs",
+                    "than %g s: this worker begins no other job for longer and longer times, up to %g s, until nothing else runs",
+                    self._patience,
+                    _MOST_PATIENCE,
+                )
+            elif self._patience == _MOST_PATIENCE:
+                warn(
+                    "a job that was lost with two workers still waits to be run with nothing beside it: jobs here take longer "
+                    "than %g s, and it may wait until this worker, or another one, has nothing else to do",
                     self._patience,
                 )
             self._next_wait_at = self._loop.time() + self._pause
-            self._patience, self._pause = 2 * self._patience, 2 * self._pause
+            self._patience = min(2 * self._patience, _MOST_PATIENCE)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             self._ask()
 
     def _prepare(self, tenure: Tenure, turn: TurnBatch) -> None:

@@ -434,11 +434,12 @@ class _Agent:
             if early > 0 and not self._leaving:
                 REAL.clock.sleep(early)
             self._rung = False
-            leaving = self._leaving
-            ask, due = limit.ask(monotonic(), leaves=leaving)
+            leaving, now = self._leaving, monotonic()
+            ask, due = limit.ask(now, leaves=leaving)
             if ask is not None:
                 due = min(due, self._exchange(limit, ask))
-            if leaving or ((ask is None or ask.leaves) and limit.rests(monotonic())):
+            # At the same instant: who was not idle then has not told the store that it leaves.
+            if leaving or ((ask is None or ask.leaves) and limit.rests(now)):
                 return
 
     def _exchange(self, limit: SharedLimit, ask: Ask) -> float:

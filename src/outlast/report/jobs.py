@@ -213,7 +213,13 @@ class JobViews:
         try:
             if self._store.requeue_job(number, by=this_user(), reason=reason, from_start=from_start):
                 anew = "; all of its steps are done again" if from_start else ""
-                return Answer(str(number), done=True, said=f"back in the queue{anew}")
+                job = self._store.job(number)
+                held = (
+                    ""
+                    if job is None or job.state != "held"
+                    else ", and begun when its code has ended, which still runs"
+                )
+                return Answer(str(number), done=True, said=f"back in the queue{held}{anew}")
         except StoreRefused as refused:
             return Answer(str(number), done=False, said=str(refused))
         return self._refused(number, _STAYS)
@@ -226,9 +232,13 @@ class JobViews:
         if not self._store.cancel_job(number, by=this_user(), reason=reason):
             return self._refused(number, _OVER)
         job = self._store.job(number)
-        if job is None or job.status != "processing":
+        if job is None or job.worker is None:
             return Answer(str(number), done=True, said="cancelled")
         owner = next((one.owner for one in self.workers() if one.key == job.worker), None)
+        if job.status != "processing":
+            # It was held: nothing ends its code but its own end, or that of its worker.
+            where = "" if owner is None else f" in {process_of(owner)}"
+            return Answer(str(number), done=True, said=f"cancelled; its code still runs{where}, past its time")
         asked = "its worker" if owner is None else process_of(owner)
         return Answer(str(number), done=True, said=f"asked {asked} to stop; it hears that within seconds")
 

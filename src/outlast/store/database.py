@@ -187,6 +187,10 @@ class Database(ABC):
         with self.writing(batches=True) as tx:
             return tx.rows(sql, *parameters)
 
+    def often(self, sql: str, *parameters: Any) -> Any:
+        """The row of a single statement that is a transaction by itself, and is done again and again."""
+        return self.row(sql, *parameters)
+
     def written(self, sql: str, *parameters: Any, batches: bool = False) -> int:
         """How many rows a single statement has written that is a transaction by itself, and gives none."""
         self.present()

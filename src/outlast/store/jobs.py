@@ -136,7 +136,7 @@ class Jobs(Finishing):
         # The instant is put into the row by the statement itself: the others are as ever.
         app, queue, kind, version, state, priority, delay_us, payload, _, _ = _values(self.app, job, 0)
         self._notified = now if tells else self._notified
-        row = database.row(
+        row = database.often(
             f"with made as (insert into outlast_jobs ({_NEW}) select ?, ?, ?, ?, ?, ?, instant + ?, ?, null, instant "
             f"from (select {database.now} + ? as instant) clock returning id) "
             f"select id{', ' + database.notifies.removeprefix('select ') if tells else ''} from made",
