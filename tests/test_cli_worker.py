@@ -21,10 +21,10 @@ import pytest
 import forked
 import outlast
 from labor import wait_until
-from outlast.cli.worker import _ending, _Watched
+from outlast.cli.worker import _ending, _tell, _Watched
 from outlast.display.watch import Lines
 from outlast.display.worker import WorkerNow, lines, picture
-from outlast.jobs.worker import WorkerView
+from outlast.jobs.worker import WorkerView, WorkResult
 from outlast.store import open_store
 from servers.proxy import Proxy
 from shells import Shell
@@ -414,6 +414,29 @@ def test_code_that_goes_on_after_the_drain_is_cut_off(shell):
         assert done.out.splitlines()[-1] == "1 job was cut off: its code had not ended. Another worker does it again."
         shown = shell.json(f"jobs show {id_}")
         assert (shown["status"], shown["attempts"], shown["history"][0]["outcome"]) == ("queued", 0, "released")
+
+
+@pytest.mark.parametrize(
+    ("cut_off", "themselves", "said"),
+    [
+        (1, 0, "1 job was cut off: its code had not ended. Another worker does it again."),
+        (3, 0, "3 jobs were cut off: their code had not ended. Other workers do them again."),
+        (
+            1,
+            1,
+            "1 job was cut off: its code had not ended. It has succeeded with its own transaction before, and is not done again.",
+        ),
+        (
+            3,
+            1,
+            "3 jobs were cut off: their code had not ended. 1 has succeeded with its own transaction before; other workers do the rest again.",
+        ),
+    ],
+)
+def test_a_job_that_has_ended_itself_is_not_said_to_be_done_again(capsys, cut_off, themselves, said):
+    """Its code was cut off all the same; what its transaction has put on record stands."""
+    _tell(WorkResult(succeeded=themselves, cut_off=cut_off), signal.SIGTERM, themselves)
+    assert capsys.readouterr().out.splitlines() == [f"{themselves} succeeded   0 failed   0 requeued", said]
 
 
 def test_a_thread_that_a_job_has_left_behind_does_not_keep_the_worker(shell):

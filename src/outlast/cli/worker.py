@@ -156,7 +156,7 @@ def worker(
         ended_by = None if number is None else signal.Signals(number).name
         print_json(asdict(result) | {"signal": ended_by, "exit_code": int(code)})
     else:
-        _tell(result, number)
+        _tell(result, number, working.done_anyway)
         if working.opened:  # one that was never open is not to be waited for now
             _tell_steps(result, app, store, queues, idle=until_idle and number is None)
     if number is not None:
@@ -359,7 +359,8 @@ def _ending(view: WorkerView, now: float) -> str | None:
 # --- when it has ended --------------------------------------------------------------------------------------------------
 
 
-def _tell(result: WorkResult, number: int | None) -> None:
+def _tell(result: WorkResult, number: int | None, done_anyway: int) -> None:
+    """`done_anyway` of the jobs that were cut off have ended with their own transaction: nobody does them again."""
     words = (
         (result.succeeded, "succeeded"),
         (result.failed, "failed"),
@@ -372,13 +373,9 @@ def _tell(result: WorkResult, number: int | None) -> None:
         "   ".join(f"{count:,} {word}" for count, word in words if count or word in {"succeeded", "failed", "requeued"})
     )
     if result.cut_off:
-        one = result.cut_off == 1
-        said = (
-            "its code had not ended. Another worker does it again."
-            if one
-            else "their code had not ended. Other workers do them again."
-        )
-        say(f"{counted(result.cut_off, 'job was', 'jobs were')} cut off: {said}")
+        code = "its code had not ended" if result.cut_off == 1 else "their code had not ended"
+        again = _again(result.cut_off, done_anyway)
+        say(f"{counted(result.cut_off, 'job was', 'jobs were')} cut off: {code}. {again}")
     elif number is not None:
         say(f"Ended by {signal.Signals(number).name}; all work is finished or given back.")
     else:
@@ -386,6 +383,17 @@ def _tell(result: WorkResult, number: int | None) -> None:
         say(f"Idle: nothing is due.{failed}")
     if result.later and result.next_run_at is not None:
         say(f"{counted(result.later, 'job is', 'jobs are')} due later, the first at {moment(result.next_run_at)} UTC.")
+
+
+def _again(cut_off: int, done_anyway: int) -> str:
+    if not done_anyway:
+        return "Another worker does it again." if cut_off == 1 else "Other workers do them again."
+    if done_anyway < cut_off:
+        have = counted(done_anyway, "has succeeded with its", "have succeeded with their")
+        return f"{have} own transaction before; other workers do the rest again."
+    if cut_off == 1:
+        return "It has succeeded with its own transaction before, and is not done again."
+    return "They have succeeded with their own transactions before, and are not done again."
 
 
 def _tell_steps(result: WorkResult, app: App, store: str | None, queues: dict[str, int], *, idle: bool) -> None:

@@ -751,10 +751,10 @@ class JobRunner:
             self._end(active, outcome.lost(active.job, active.when(active.came), self._world.ids.new()))
         self._leave(active)
 
-    async def cut_off(self, jobs: Collection[ActiveJob], patience: float) -> None:
+    async def cut_off(self, jobs: Collection[ActiveJob], patience: float) -> set[ActiveJob]:
         """
         The worker ends, and their code still runs: they are given back, and what that code brings changes nothing. Not
-        those that have ended with a transaction, or may do so.
+        those that have ended with a transaction, or may do so; which of them have.
         """
         looks = {
             active: begun_in_thread(active.kept.status)
@@ -763,10 +763,14 @@ class JobRunner:
         }
         if looks:
             await asyncio.wait(looks.values(), timeout=patience)
+        ended: set[ActiveJob] = set()
         for active in jobs:
             look = looks.get(active)
             if look is None or (look.done() and look.result() == "rolled back"):
                 self._give_back(active)
+            elif look.done() and look.result() == "committed":
+                ended.add(active)
+        return ended
 
     def _give_back(self, active: ActiveJob) -> None:
         if not active.over:

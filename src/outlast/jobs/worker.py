@@ -164,6 +164,8 @@ class Worker:
         self._watching: asyncio.TimerHandle | None = None
         self._polling: asyncio.TimerHandle | None = None
         self.opened = False  # its store
+        self.done_anyway = 0  # jobs that were cut off and have ended with their own transaction before
+        self._ended_themselves: set[ActiveJob] = set()
         self._running: set[ActiveJob] = set()  # whose code runs
         self._undecided: set[ActiveJob] = set()  # of a lease that is lost, and their own transaction decides
         self._by_queue: dict[str, int] = {}
@@ -344,10 +346,13 @@ class Worker:
                 await _surely(close)
             # Also those of which nobody knows how they have ended.
             left = len(self._running.union(() if self._tenure is None else self._tenure.jobs.values()))
+            themselves = self._ended_themselves & self._running  # else they were counted when their code had ended
             await self._leave()
         if self._error is not None:
             raise self._error
         later = self._later
+        self._counts["succeeded"] += len(themselves)
+        self.done_anyway = len(themselves)
         return WorkResult(
             **self._counts,
             cut_off=left,
@@ -400,7 +405,7 @@ class Worker:
                     await asyncio.wait(tasks, timeout=left)
                 else:
                     await asyncio.sleep(min(left, _SOON))
-            await self._runner.cut_off([*self._running], _FAREWELL)
+            self._ended_themselves |= await self._runner.cut_off([*self._running], _FAREWELL)
         tenure, since = self._tenure, None
         while tenure is not None and not tenure.over and not tenure.turns.settled and self._error is None:
             now = REAL.clock.monotonic()
