@@ -86,7 +86,7 @@ _BACKLOG = (
     ("processing", "processing", ""),
 )
 # As the index of what workers have says it: otherwise SQLite does not use it.
-_OWNED = dict.fromkeys(("processing", "held"), "state in ('processing', 'held') and ")
+_OWNED: dict[str, str] = dict.fromkeys(("processing", "held"), "state in ('processing', 'held') and ")
 
 _ONE = "One of them is enough: leave this one as it is, or cancel the other one first."
 
