@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 # Processes that test, on 2 cores: many tests wait for servers and for other processes.
-JOBS   ?= 4
+JOBS   ?= 6
 SITE   ?= site
 
 VENV := .venv

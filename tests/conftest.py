@@ -33,12 +33,22 @@ def pytest_configure(config):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """
-    In several processes the long tests come first, or the last one would let all others wait; those have a time limit of
-    their own. Then the groups, each of which is one process's.
+    In several processes the longest tests come first, or the last one would let all others wait: they have more time than any test
+    has. Then the groups, each of which is one process's. Other tests with a time limit of their own mostly wait. They are spread among
+    those that compute, or there would be nothing to compute while all of them wait; and they are over before the end.
     """
     if hasattr(config, "workerinput"):
         limits = {item: max((mark.args[0] for mark in item.iter_markers("timeout")), default=0) for item in items}
-        items.sort(key=lambda item: (limits[item], item.get_closest_marker("xdist_group") is not None), reverse=True)
+        waiting = [item for item in items if limits[item]]
+        computing = [item for item in items if not limits[item]]
+        place = {item: 0.8 * number / len(waiting) for number, item in enumerate(waiting)}
+        place |= {item: number / len(computing) for number, item in enumerate(computing)}
+        longest = float(config.getini("timeout"))
+
+        def order(item):
+            return limits[item] <= longest, item.get_closest_marker("xdist_group") is None, place[item]
+
+        items.sort(key=order)
 
 
 def pytest_collection_finish():

@@ -268,7 +268,7 @@ def test_a_job_that_has_ended_itself_is_not_lost_with_its_lease(app, effects, is
         end_it()
         while not go_on.is_set():
             try:
-                await asyncio.to_thread(go_on.wait, 0.01)
+                await asyncio.to_thread(go_on.wait, 200)
             except asyncio.CancelledError:
                 continue
 

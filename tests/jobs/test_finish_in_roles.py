@@ -12,7 +12,7 @@ import pytest
 
 import outlast
 from forked import Forked
-from labor import Beside, outcomes, wait_until
+from labor import Beside, outcomes, stand_still, wait_until
 from outlast.store import open_store
 
 WORKER, SHOP = "outlast_worker", "outlast_shop"
@@ -91,7 +91,7 @@ def test_a_worker_that_stands_still_in_such_a_transaction_holds_up_no_other_job(
     process = Forked(command, stdout=subprocess.PIPE, text=True)
     try:
         wait_until((tmp_path / "in the transaction").exists, "it is in the transaction")
-        os.kill(process.pid, signal.SIGSTOP)
+        stand_still(process)
         (tmp_path / "go").touch()
         assert (other.status, pay.status) == ("processing", "processing")
         with Beside(app):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import threading
 
 import pytest
 
@@ -97,7 +99,14 @@ def test_fifty_failures_of_one_kind_in_a_row_stop_it_earlier():
 @pytest.mark.parametrize("how", ["threads", "coroutines", "behind another stage", "batches"])
 def test_what_is_read_and_not_begun_is_stopped_too(how, app):
     """D-14, D-30: a source that is read to its end is no reason to go on; what was not begun stays pending, and a resume does it."""
-    broken, asked = [True], []
+    broken, asked, read = [True], [], threading.Event()
+
+    class Source(list):
+        """Tells when it is read to its end: what happens before that is not what this is about."""
+
+        def __iter__(self):
+            yield from super().__iter__()
+            read.set()
 
     def refuse(item):
         asked.append(item)
@@ -106,13 +115,16 @@ def test_what_is_read_and_not_begun_is_stopped_too(how, app):
         return item
 
     def blocking(item: int) -> int:
+        assert read.wait(100)
         return refuse(item)
 
     async def prompt(item: int) -> int:
+        while not read.is_set():  # noqa: ASYNC110 - a thread sets it
+            await asyncio.sleep(0)
         return refuse(item)
 
     async def together(items: list[int]) -> list[int]:
-        return [refuse(item) for item in items]
+        return [await prompt(item) for item in items]
 
     @outlast.stage
     async def first(item: int) -> int:
@@ -127,16 +139,17 @@ def test_what_is_read_and_not_begun_is_stopped_too(how, app):
     stories = []
     for same, name in ((True, "same"), (False, "budget")):
         asked.clear()
+        read.clear()
         broken[:] = [True]
         pipeline = outlast.Pipeline(
             name, *stages, app=app, failure_check_interval=20, failure_budget=0.1 if not same else 1.0
         )
         with pytest.raises(outlast.RunFailed) as caught:
-            pipeline.run(range(200), run_key=name)
+            pipeline.run(Source(range(200)), run_key=name)
         stopped = caught.value.result
         counts = stopped.counts
         broken.clear()
-        again = pipeline.run(range(200), run_key=name, check=False)
+        again = pipeline.run(Source(range(200)), run_key=name, check=False)
         stories.append(
             (
                 type(caught.value).__name__,

@@ -148,7 +148,7 @@ NARROW = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, phases=QUICK)
+@settings(max_examples=40, phases=QUICK)
 @given(RETRY, limits, ENDS, st.floats(0, 1), NARROW | st.none(), st.booleans())
 def test_no_row_takes_longer_than_the_manifest_says(retry, step_ms, errors, share, limit, budget):
     """S0-31, D-11, D-19: with refusals in between, at a limit or not, and with a retry budget that is empty."""
@@ -162,7 +162,7 @@ def test_no_row_takes_longer_than_the_manifest_says(retry, step_ms, errors, shar
 
 
 def test_an_empty_retry_budget_holds_a_row_up_and_the_manifest_says_so():
-    """D-13, S0-31: for a quarter of an hour before each retry, which is in the worst case; a step without rows fails at once."""
+    """D-12, S0-31: for a quarter of an hour before each retry, which is in the worst case; a step without rows fails at once."""
     budget = {"ratio": 0, "reserve": 0}
     _, step = compiled(STEADY, {"step_ms": 500}, retry_budget=budget, **ROWS)
     assert (step.timing["deferred_ms"], step.timing["worst_ms"]) == (900_000, 1500 + 2 * 901_000)
