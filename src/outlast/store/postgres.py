@@ -185,7 +185,8 @@ class Postgres(Database):
         What a statement finds that is a transaction by itself. The server need not read and plan it each time: that is a
         third of what it does for a short one.
         """
-        spelled, connection = self.spelled(sql), cast("_Session", lent)
+        connection = cast("_Session", lent)
+        spelled: Any = self.spelled(sql)  # the driver would have it written out
         if self._keeps(connection):
             try:
                 return connection.execute(spelled, parameters, binary=True, prepare=True).fetchall()
