@@ -60,6 +60,7 @@ def _restore(cls: type[OutlastError], args: tuple[Any, ...], fields: dict[str, A
 _SENTENCES = {
     "value": "expected {where} to be {expected}, got: {got}.",
     "whole": "expected {expected}, got: {got}.",
+    "name": "expected {where} to be {expected}, got: {got}.",
     "key": "expected a known key{inside}, got: {got}.",
     "argument": "expected no argument {got}.",
     "text": "{before}{expected}",
@@ -74,7 +75,7 @@ class Problem(Value):
     `path` is where it stands, as in ``("stages", 2, "retry", "max_attempts")``; `expected` and `got` are in words, and
     never hold a payload; `way_out` is a sentence of its own, or nothing. `place` is file, line and column, where
     settings come from a file. `kind` is the form of the sentence: of a value, of a key or an argument that nothing
-    knows, a text that is a sentence already (`expected`), or a line about a file.
+    knows, of the name of a key that is free to choose, a text that is a sentence already (`expected`), or a line about a file.
     """
 
     __slots__ = ("expected", "got", "kind", "path", "place", "way_out")
@@ -83,7 +84,7 @@ class Problem(Value):
     got: str
     way_out: str
     place: str
-    kind: Literal["value", "key", "argument", "text", "line"]
+    kind: Literal["value", "key", "name", "argument", "text", "line"]
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Problem(Value):
         got: str = "",
         way_out: str = "",
         place: str = "",
-        kind: Literal["value", "key", "argument", "text", "line"] = "value",
+        kind: Literal["value", "key", "name", "argument", "text", "line"] = "value",
     ) -> None:
         put(self, "path", path)
         put(self, "expected", expected)

@@ -171,6 +171,7 @@ class Modelled:
             self._validate(config)
         except ValidationError as wrong:
             errors = wrong.errors(include_url=False, include_context=True, include_input=True)
+            errors = _spread(errors)
             certain = _certain(errors, config, texts)
             errors = _one_of_union(_without_misspelt(errors, self.keys), config)
             said = _as_one(errors, [self._said(error, config, unknown, certain) for error in errors[:_MOST]])
@@ -256,7 +257,12 @@ class Modelled:
         # text may be wrong whatever the references in it come to.
         surely = getattr(context.get("error"), "surely", False)
         surely = surely or (kind == "extra_forbidden" and len(path) == len(error["loc"]))
-        if not surely and path not in certain and any(path[: len(one)] == one for one in unknown):
+        at = path[:-1] if error.get("is_name") else path  # a name is wrong whatever stands under it
+        if not surely and path not in certain and any(at[: len(one)] == one for one in unknown):
+            return None
+        # A check of a whole value may have looked at what stands inside of it, and says not where.
+        whole = kind in ("value_error", "assertion_error") and "is_name" not in error
+        if whole and path and not surely and any(one[: len(path)] == path for one in unknown if one not in certain):
             return None
         if not path and unknown and not self._sees_keys_only:
             return None
@@ -274,6 +280,8 @@ class Modelled:
         if not path:
             told = [key for key in keys or config if key in config]
             return Problem(tuple(told[:1]) if keys else (), expected, given or self._written(told, config), way_out)
+        if error.get("is_name"):
+            return Problem(path, expected, show(path[-1]), way_out, kind="name")
         got = given or (_HIDDEN if path[0] in self.secrets else _shown(error["input"]))
         return Problem(path, expected, got, way_out)
 
@@ -581,6 +589,27 @@ def _expected(kind: str, context: Mapping[str, Any], message: str, given: Any) -
         near = f"Did you mean {same!r}?" if same else nearest(str(given), choices)
         return words, near if isinstance(given, str) else ""
     return words, ""
+
+
+def _spread(errors: Sequence[Any]) -> list[Any]:
+    """
+    Each error of a check that says where inside of its value something is wrong, as one error for each of them:
+    `is_name` tells which of them are about the name of a key.
+    """
+    found: list[Any] = []
+    for error in errors:
+        broken = error.get("ctx", {}).get("error")
+        if not hasattr(broken, "inside"):
+            found.append(error)
+            continue
+        names = [(*one, True) for one in broken.names]
+        for path, said, is_name in [*names, *((*one, False) for one in broken.inside)]:
+            value = error["input"]
+            for part in path:
+                value = value[part]
+            other = {"loc": (*error["loc"], *path), "input": value, "msg": f"Value error, {said}", "ctx": {}}
+            found.append({**error, **other, "is_name": is_name})
+    return found
 
 
 def _one_of_union(errors: Sequence[Any], config: Mapping[str, Any]) -> list[Any]:

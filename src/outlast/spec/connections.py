@@ -531,7 +531,8 @@ def _told(file: str, one: Connection, path: Place, problems: list[Any]) -> list[
     found: list[Mistake] = []
     for problem in problems:
         at = one.node.at(problem.path)
-        key = one.node.at(problem.path[:-1]).key(str(problem.path[-1])) if problem.kind == "key" else None
+        of_key = problem.kind in ("key", "name")
+        key = one.node.at(problem.path[:-1]).key(str(problem.path[-1])) if of_key else None
         where = (*path, *yaml.steps(problem.path))
         node = key or at
         hint = yaml.hint(at, "truth" if problem.expected == "true or false" else "number")
@@ -539,10 +540,10 @@ def _told(file: str, one: Connection, path: Place, problems: list[Any]) -> list[
         # What comes from the environment is not shown either, whatever the field is called.
         filled = bool(problem.path) and any(True for _ in _texts(one.fields.get(str(problem.path[0]))))
         secret = filled or (bool(problem.path) and one.is_secret(str(problem.path[0])))
-        got = _HIDDEN if secret and problem.kind != "key" and problem.got != "nothing" else problem.got
+        got = _HIDDEN if secret and not of_key and problem.got != "nothing" else problem.got
         if got == _HIDDEN and (names := one.variables_of(*problem.path)):
             got = f"that of {', '.join(names)}, which is not shown"
         expected = problem.expected.replace(f"that {one.family} knows", f"that connections of {one.family} have")
-        code = "R43" if key else ""
+        code = "R43" if key and problem.kind == "key" else ""
         found.append(Mistake(file, node.line, node.column, where, expected, got, way_out, code))
     return found

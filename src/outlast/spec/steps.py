@@ -203,17 +203,18 @@ class Steps:
                 config[name] = WRONG  # so that nothing is said of what it refers to
         for problem in described.problems(filled, unknown, texts):
             where = (*path, *yaml.steps(problem.path))
-            if where in self.values.secrets_told and problem.kind != "key":
+            of_key = problem.kind in ("key", "name")
+            if where in self.values.secrets_told and not of_key:
                 continue
-            if any(problem.path[: len(one)] == one for one in told) and problem.kind != "key":
+            if any(problem.path[: len(one)] == one for one in told) and not of_key:
                 continue
             at = there.at(problem.path) if there is not _NOTHING else node
-            key = there.at(problem.path[:-1]).key(str(problem.path[-1])) if problem.kind == "key" else None
+            key = there.at(problem.path[:-1]).key(str(problem.path[-1])) if of_key else None
             if key is not None and secrets.is_named(key.text):  # that it must not be there says more than what it is
                 self.values.forget(where)
             way_out = worded(problem.way_out) or self._hinted(at, problem, component)
             got = problem.got if key else as_written(at, problem.got, known)
-            self.values.wrong(key or at, where, problem.expected, got, way_out, "R43" if key else "")
+            self.values.wrong(key or at, where, problem.expected, got, way_out, "R43" if problem.kind == "key" else "")
         for name in described.secrets:
             given = there.get(name)
             if given is not None and _is_told(config.get(name)):

@@ -5,9 +5,12 @@ The base of all config models, and the kinds of values that several components h
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Config(BaseModel):
@@ -38,6 +41,22 @@ class Surely(ValueError):
     """What is wrong with a text whatever the references in it come to; it is told while they are not known, too."""
 
     surely = True
+
+
+class Inside(ValueError):
+    """
+    What is wrong inside of a value that is checked as a whole. `inside` has the path in the value of each, and what is
+    said of it. `names` has the same of keys that are wrong, whatever stands under them.
+    """
+
+    def __init__(
+        self,
+        inside: Sequence[tuple[tuple[str | int, ...], str]] = (),
+        names: Sequence[tuple[tuple[str | int, ...], str]] = (),
+    ) -> None:
+        super().__init__("; ".join(said for _, said in (*names, *inside)))
+        self.inside = inside
+        self.names = names
 
 
 _CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)

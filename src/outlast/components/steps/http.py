@@ -12,20 +12,26 @@ from pydantic import AfterValidator, Field, model_validator
 
 from outlast.components.describing import Component, Family
 from outlast.components.reaching import is_public, reach_http
-from outlast.components.steps.config import Config, Connection, Surely, Unfit
+from outlast.components.steps.config import Config, Connection, Inside, Surely, Unfit
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")  # of a header, as the standard has it
 _OWN_HEADERS = frozenset("host content-length transfer-encoding connection upgrade te trailer".split())
 
 
 def _headers(given: dict[str, str]) -> dict[str, str]:
+    names: dict[tuple[str | int, ...], str] = {}
+    values: dict[tuple[str | int, ...], str] = {}
     for name, value in given.items():
         if not _NAME.fullmatch(name):
-            raise ValueError("expected names of headers in letters, digits and -; one of these has other characters")
-        if name.lower() in _OWN_HEADERS:
-            raise ValueError(f"expected no header {name}; it is set by the request itself")
-        if not value.isprintable():
-            raise ValueError(f"expected the header {name} to be one line of text; leave line breaks out")
+            names[(name,)] = "expected the name of a header in letters, digits and -; leave other characters out"
+        elif name.lower() in _OWN_HEADERS:
+            names[(name,)] = f"expected no header {name}; it is set by the request itself"
+        elif not value.isprintable():
+            values[(name,)] = (
+                f"expected the header {name} to be one line of text, got one with other characters; leave line breaks out"
+            )
+    if names or values:
+        raise Inside([*values.items()], [*names.items()])
     return given
 
 

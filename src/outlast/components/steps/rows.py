@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from outlast.components.describing import Component
-from outlast.components.steps.config import Call, Config, PathInside, Rows, Unfit
+from outlast.components.steps.config import Call, Config, Inside, PathInside, Rows, Unfit
 from outlast.errors import nearest
-from outlast.settings.checks import show
 
 _Column = Annotated[str, Field(min_length=1, max_length=200)]
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
@@ -78,58 +77,83 @@ PROCESSOR = Component(
 )
 
 
-def _wrong(said: str) -> ValueError:
-    """What pydantic takes for a mistake in a value, of whichever type."""
-    return ValueError(said)
+_Place = tuple[str | int, ...]
+_PATTERN = (
+    "expected a regular expression that Python can read; write signs that stand for themselves with \\ before them"
+)
 
 
 def _schema(schema: dict[str, Any]) -> dict[str, Any]:
-    _check_schema(schema, 0)
+    """What is surely no JSON Schema is refused, and whatever would be fetched from elsewhere."""
+    checked = _Schema()
+    checked.check(schema, (), 0)
+    if checked.found or checked.names:
+        raise Inside(checked.found, checked.names)
     return schema
 
 
-def _check_schema(schema: Any, depth: int) -> None:
-    """What is surely no JSON Schema, and whatever would be fetched from elsewhere."""
-    if isinstance(schema, bool):
-        return
-    if depth > _DEEPEST:
-        raise ValueError(f"expected a schema of at most {_DEEPEST} levels; use $defs")
-    if not isinstance(schema, dict):
-        raise _wrong("expected a JSON Schema to be a mapping at every level; write it as {type: ...}")
-    kinds = schema.get("type", [])
-    for kind in kinds if isinstance(kinds, list) else [kinds]:
-        if kind not in _TYPES:
-            near = nearest(str(kind), _TYPES).strip()
-            way_out = near[:1].lower() + near[1:] or "change it"
-            raise ValueError(
-                f"expected type in the schema to be one of {', '.join(_TYPES)}, got {show(kind)}; {way_out}"
-            )
-    if not isinstance(schema.get("required", []), list):
-        raise _wrong("expected required in the schema to be a list of names; write it as [id, title]")
-    for key in ("$ref", "$dynamicRef"):
-        if not str(schema.get(key, "#")).startswith("#"):
-            raise ValueError(f"expected {key} to refer to the schema itself; write it as #/$defs/name")
-    for pattern in [schema[one] for one in ("pattern",) if one in schema] + _names_in(schema, "patternProperties"):
-        if not isinstance(pattern, str) or not _is_pattern(pattern):
-            raise _wrong(
-                "expected every pattern in the schema to be a regular expression that Python can read; "
-                "write signs that stand for themselves with \\ before them"
-            )
-    inner = [schema[key] for key in _INNER if key in schema]
-    for key in _INNER_LISTS:
-        inner += _of_kind(schema, key, list)
-    for key in _INNER_MAPS:
-        inner += _of_kind(schema, key, dict)
-    for one in inner:
-        _check_schema(one, depth + 1)
+class _Schema:
+    """What is wrong in a schema and in those inside of it, each with its path; `names` has those of keys."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[_Place, str]] = []
+        self.names: list[tuple[_Place, str]] = []
+
+    def check(self, schema: Any, path: _Place, depth: int) -> None:
+        if isinstance(schema, bool):
+            return
+        if depth > _DEEPEST:
+            self._wrong(path, f"expected a schema of at most {_DEEPEST} levels; use $defs")
+            return
+        if not isinstance(schema, dict):
+            self._wrong(path, "expected a JSON Schema, which is a mapping, or true or false; write it as {type: ...}")
+            return
+        self._words(schema, path)
+        for key in _INNER:
+            if key in schema:
+                self.check(schema[key], (*path, key), depth + 1)
+        for key in (*_INNER_LISTS, *_INNER_MAPS):
+            for part, one in self._parts(schema, key, path):
+                self.check(one, (*path, key, part), depth + 1)
+
+    def _wrong(self, path: _Place, said: str) -> None:
+        self.found.append((path, said))
+
+    def _words(self, schema: dict[str, Any], path: _Place) -> None:
+        kinds = schema.get("type", [])
+        for number, kind in enumerate(kinds) if isinstance(kinds, list) else [(None, kinds)]:
+            if kind not in _TYPES:
+                near = nearest(str(kind), _TYPES).strip() if isinstance(kind, str) else ""
+                way_out = near[:1].lower() + near[1:] or "change it"
+                where = (*path, "type") if number is None else (*path, "type", number)
+                self._wrong(where, f"expected one of {', '.join(_TYPES)}; {way_out}")
+        if not isinstance(schema.get("required", []), list):
+            self._wrong((*path, "required"), "expected a list of names; write it as [id, title]")
+        for key in ("$ref", "$dynamicRef"):
+            if not str(schema.get(key, "#")).startswith("#"):
+                self._wrong((*path, key), f"expected {key} to refer to the schema itself; write it as #/$defs/name")
+        if "pattern" in schema and not _is_pattern(schema["pattern"]):
+            self._wrong((*path, "pattern"), _PATTERN)
+        by_pattern = schema.get("patternProperties")
+        for pattern in by_pattern if isinstance(by_pattern, dict) else ():
+            if not _is_pattern(pattern):
+                self.names.append(((*path, "patternProperties", pattern), _PATTERN))
+
+    def _parts(self, schema: dict[str, Any], key: str, path: _Place) -> list[tuple[str | int, Any]]:
+        found = schema.get(key, [])
+        if key in _INNER_LISTS and isinstance(found, list):
+            return list(enumerate(found))
+        if key in _INNER_MAPS and isinstance(found, dict):
+            return list(found.items())
+        if key in schema:
+            what = "a list" if key in _INNER_LISTS else "a mapping"
+            self._wrong((*path, key), f"expected {what} of JSON Schemas; see the JSON Schema standard")
+        return []
 
 
-def _names_in(schema: dict[str, Any], key: str) -> list[str]:
-    found = schema.get(key)
-    return list(found) if isinstance(found, dict) else []
-
-
-def _is_pattern(text: str) -> bool:
+def _is_pattern(text: Any) -> bool:
+    if not isinstance(text, str):
+        return False
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it may mean something else in another version
@@ -137,14 +161,6 @@ def _is_pattern(text: str) -> bool:
     except (re.error, RecursionError, OverflowError):
         return False
     return True
-
-
-def _of_kind(schema: dict[str, Any], key: str, kind: type[Any]) -> list[Any]:
-    found: Any = schema.get(key, kind())
-    if not isinstance(found, kind):
-        what = "a list" if kind is list else "a mapping"
-        raise _wrong(f"expected {key} in the schema to be {what}; see the JSON Schema standard")
-    return list(found.values()) if isinstance(found, dict) else list(found)
 
 
 class ValidatorConfig(Config):
