@@ -220,6 +220,65 @@ def test_plan_and_explain_say_it(attempts, tmp_path, monkeypatch):
     assert "refusals that use up no attempt" in worst
 
 
+def said_of(retry, timeout) -> tuple[list[str], str]:
+    """The sentences about a step with rows and a limit, and what its row in the plan says is retried."""
+    found, step = compiled(retry, timeout, limit=LIMIT, **ROWS)
+    return [*plan.sentences(step.policy, step.timing, step.work)], plan.step_rows(found.manifest)[0][-1]
+
+
+@table(
+    ("skipped", "sentence", "retried"),
+    [
+        (
+            [429],
+            "429; what the service refuses among that, once the time for refusals is used up.",
+            "timeout, refusals for 15 min, then not 429",
+        ),
+        ([504], "504.", "timeout, but not 504, refusals for 15 min"),
+        (
+            ["5xx", 404],
+            "404, 5xx; what the service refuses among that, once the time for refusals is used up.",
+            "timeout, but not 404, refusals for 15 min, then not 5xx",
+        ),
+        (
+            ["shop.Closed"],  # which may be anything
+            "shop.Closed; what the service refuses among that, once the time for refusals is used up.",
+            "timeout, refusals for 15 min, then not shop.Closed",
+        ),
+    ],
+)
+def test_what_is_skipped_is_tried_again_while_there_is_time_for_refusals(skipped, sentence, retried):
+    """D-11, S0-29: no two sentences about the same error say different things."""
+    lines, cell = said_of(STEADY | {"on_errors": ["timeout"], "skip_on_errors": skipped}, {"step_ms": 500})
+    assert f"Not retried, whatever else is said: {sentence}" in lines
+    assert cell == retried
+
+
+def test_executions_of_a_durable_job_are_told_without_refusals():
+    """S0-29: also of one attempt, which the job repeats."""
+    for retry, times in ((STEADY, 12), ({"max_attempts": 1}, 4)):
+        lines, _ = said_of(retry, {"step_ms": 500})
+        assert (
+            f"As a durable job, which tries again after that, it is executed up to {times} times, refusals not counted."
+            in lines
+        )
+
+
+def test_the_total_ends_refusals():
+    """S0-31: what is told of their time is never more than everything may take, and less is told as it is."""
+    lines, cell = said_of({"max_attempts": 1}, {"step_ms": 500, "total_ms": 5_000})
+    (line,) = [one for one in lines if one.startswith("What the service refuses")]
+    assert (
+        "whatever is listed, until the total time limit of 5 s is up; the waits between grow to 5 s at the most" in line
+    )
+    assert cell == "refusals for 5 s"
+    _, step = compiled(STEADY, {"step_ms": 500, "total_ms": 5_000}, limit=LIMIT, retry_budget={}, **ROWS)
+    assert step.timing["refusals"] == {"uncharged_ms": 5_000, "longest_wait_ms": 5_000}
+    assert step.timing["deferred_ms"] == 5_000
+    _, step = compiled(STEADY, {"step_ms": 500, "total_ms": 1_000_000}, limit=LIMIT, **ROWS)
+    assert step.timing["refusals"] == {"uncharged_ms": 900_000, "longest_wait_ms": 6_250}
+
+
 def test_a_key_is_remembered_for_longer_than_refusals_may_take():
     """S0-18: R19 counts them."""
     key = {"idempotency": {"key": "${item}", "cache_ttl_ms": 600_000}}

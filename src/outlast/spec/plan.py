@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from outlast import presets
 from outlast.kernel.wording import counted, numeral
 from outlast.policy import RetryPolicy
-from outlast.settings.checks import is_status
+from outlast.settings.checks import is_status, statuses
 from outlast.spec.blocks import retry_block
 from outlast.spec.schedule import as_data, classes_of
 from outlast.verdicts import CATEGORIES, ERROR_CLASSES
@@ -78,12 +78,10 @@ def step_rows(manifest: Manifest) -> list[tuple[Any, ...]]:
         worst = _worst(step.timing)
         attempts = step.timing["attempts"]
         waits = _waits(step.timing["delays"], step.policy["retry"]["jitter"]) if attempts > 1 else ""
-        retried = [_retried(step.timing["errors"])] if attempts > 1 else []
-        number: int | str = attempts
-        if refusals := step.timing.get("refusals"):
-            number = f"{attempts:,} and refusals"
-            retried.append(f"refusals for {exact(refusals['uncharged_ms'])}")
-        rows.append((step.id, step.component, number, waits, *times, worst, ", ".join(retried)))
+        refusals = step.timing.get("refusals")
+        number: int | str = f"{attempts:,} and refusals" if refusals else attempts
+        retried = _retried(step.timing["errors"], refusals) if attempts > 1 else _tried_again(refusals)
+        rows.append((step.id, step.component, number, waits, *times, worst, retried))
     return rows
 
 
@@ -158,17 +156,21 @@ def sentences(policy: Mapping[str, Any], timing: Mapping[str, Any], work: Mappin
     """What happens when a step fails, one sentence or two for each thing that holds."""
     if "for_each" in work:
         yield from _for_each(work["for_each"], policy["concurrency"])
-    yield from _retrying(policy["retry"], timing)
+    yield from _retrying(policy["retry"], timing, policy.get("timeout", {}).get("total_ms"))
     yield from _timing(policy, timing)
     listed, skipped = (timing["errors"].get(key) for key in ("listed", "skipped"))
     if listed:
         but = ", unless they are of a class that never is" if "never" in timing["errors"] else ", whatever their class"
         yield f"Retried by status or by name{but}: {', '.join(listed)}."
+    refusals = timing.get("refusals")
     if skipped:
-        yield f"Not retried, whatever else is said: {', '.join(skipped)}."
+        then = "; what the service refuses among that, once the time for refusals is used up"
+        said = then if refusals and any(map(_may_be_refusal, skipped)) else ""
+        yield f"Not retried, whatever else is said: {', '.join(skipped)}{said}."
     run, job = timing["calls"]["run"], timing["calls"]["job"]
-    if job > run > 1:
-        yield f"As a durable job, which tries again after that, it is executed up to {job:,} times."
+    if job > run:
+        said = ", refusals not counted" if refusals else ""
+        yield f"As a durable job, which tries again after that, it is executed up to {job:,} times{said}."
     yield from safeguards(policy, timing, work)
     if policy.get("dead_letter"):
         what, others = ("A row that", ", and the others go on") if "for_each" in work else ("What", "")
@@ -196,11 +198,11 @@ def _for_each(rows: Mapping[str, Any], concurrency: int) -> Iterator[str]:
     yield "What follows holds for each row: attempts, waits, time limits, the idempotency key."
 
 
-def _retrying(retry: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[str]:
+def _retrying(retry: Mapping[str, Any], timing: Mapping[str, Any], total: float | None) -> Iterator[str]:
     refusals = timing.get("refusals")
     if timing["attempts"] == 1:
         yield "One attempt: nothing is retried." if not refusals else "One attempt: nothing is retried but refusals."
-        yield from _refused(refusals)
+        yield from _refused(refusals, total)
         return
     top, jitter = retry.get("max_delay_ms"), retry["jitter"]
     capped = f", never more than {exact(top)}" if top is not None and retry["cap"] == "after_jitter" else ""
@@ -214,7 +216,7 @@ def _retrying(retry: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[s
         yield f"A wait that the service asks for (Retry-After) is added, up to {exact(retry['max_retry_after_ms'])}."
     else:
         yield "What the service asks for (Retry-After) is not waited for."
-    yield from _refused(refusals)
+    yield from _refused(refusals, total)
     if "deferred_ms" in timing:
         yield (
             f"While its retry budget is empty, a row waits for the next attempt for up to {exact(timing['deferred_ms'])}, "
@@ -225,13 +227,26 @@ def _retrying(retry: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[s
         yield f"Retries for each tier at the most: {limits}."
 
 
-def _refused(refusals: Mapping[str, Any] | None) -> Iterator[str]:
+def _refused(refusals: Mapping[str, Any] | None, total: float | None) -> Iterator[str]:
     if refusals:
+        lasts = exact(refusals["uncharged_ms"])
+        ends = total is not None and total <= refusals["uncharged_ms"]
+        until = (
+            f"until the total time limit of {lasts} is up" if ends else f"for {lasts} from the first refusal of a row"
+        )
         yield (
             "What the service refuses (429, 529, 503 with Retry-After) is tried again and uses up no attempt, whatever is "
-            f"listed, for {exact(refusals['uncharged_ms'])} from the first refusal of a row; the waits between grow to "
-            f"{exact(refusals['longest_wait_ms'])} at the most, and nothing but time bounds the calls."
+            f"listed, {until}; the waits between grow to {exact(refusals['longest_wait_ms'])} at the most, and nothing but "
+            "time bounds the calls."
         )
+
+
+def _may_be_refusal(entry: str) -> bool:
+    """Whether errors of a status or a name may be what a service refuses because it is asked too often."""
+    if is_status(entry):
+        return any(status in statuses(entry) for status in (429, 503, 529))
+    found = classes_of(entry)
+    return not found or not found.isdisjoint(("rate_limited", "unavailable"))
 
 
 def _timing(policy: Mapping[str, Any], timing: Mapping[str, Any]) -> Iterator[str]:
@@ -341,7 +356,11 @@ def _jitter(jitter: Any) -> str:
     return f" and up to {exact(jitter['add_ms'])} more"
 
 
-def _retried(errors: Mapping[str, Any]) -> str:
+def _tried_again(refusals: Mapping[str, Any] | None) -> str:
+    return f"refusals for {exact(refusals['uncharged_ms'])}" if refusals else ""
+
+
+def _retried(errors: Mapping[str, Any], refusals: Mapping[str, Any] | None = None) -> str:
     """What is retried, in few words."""
     found: list[str] = []
     for category in CATEGORIES:
@@ -349,5 +368,9 @@ def _retried(errors: Mapping[str, Any]) -> str:
         found += [category] if goes == "retry" else sorted(_both(goes, category)[0])
     found += errors.get("listed", ())
     found += [_PROVEN] if "if_undone" in errors else []
-    skipped = ", ".join(errors.get("skipped", ()))
-    return ", ".join(found) + (f", but not {skipped}" if skipped else "") if found else "nothing"
+    skipped = errors.get("skipped", ()) if found else ()
+    later = [one for one in skipped if refusals and _may_be_refusal(one)]  # not before the time for refusals is over
+    at_once = [one for one in skipped if one not in later]
+    parts = [*(found or ["nothing"]), *([f"but not {', '.join(at_once)}"] if at_once else [])]
+    parts += [_tried_again(refusals)] if refusals else []
+    return ", ".join([*parts, *([f"then not {', '.join(later)}"] if later else [])])

@@ -218,15 +218,20 @@ def as_data(
         "errors": errors(policy, idempotent=idempotent),
     }
     if lines.refusals:
-        longest = most_ms(longest_uncharged(policy))
-        said["refusals"] = {"uncharged_ms": most_ms(PATIENCE), "longest_wait_ms": longest}
+        patience, longest = (_at_most(one, total_s) for one in (PATIENCE, longest_uncharged(policy)))
+        said["refusals"] = {"uncharged_ms": patience, "longest_wait_ms": longest}
     if lines.deferred and attempts(policy) > 1:
-        said["deferred_ms"] = most_ms(PATIENCE)
+        said["deferred_ms"] = _at_most(PATIENCE, total_s)
     if found.unbounded:
         said["unbounded"] = list(found.unbounded)
     if found.in_doubt is not None:
         said["in_doubt"] = {"attempt": found.in_doubt, "left_ms": found.left_ms}
     return said
+
+
+def _at_most(seconds: float, total_s: float | None) -> int:
+    """Whole milliseconds that something lasts, if not everything is stopped before."""
+    return most_ms(seconds if total_s is None else min(seconds, total_s))
 
 
 def ms(seconds: float) -> int:
