@@ -14,6 +14,7 @@ import sys
 import threading
 import urllib.request
 from contextlib import closing, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -470,6 +471,21 @@ def test_a_job_that_has_failed_is_not_said_to_be_done_again_when_its_code_is_cut
             "1 job was cut off: its code had not ended. It has failed for good before, and is not done again.",
         ],
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_after_the_last_word_change_no_exit_code(shell, number):
+    """Again and again while the process ends, in which the interpreter no longer hears them. A real one: it is its end that counts."""
+    here = str(Path(outlast.__file__).parent.parent)
+    for _ in range(4):
+        with shell.start("worker jobs.py:app --progress", PYTHONPATH=here) as process:
+            assert process.stderr.readline().startswith("Worker of shop: ")
+            process.send_signal(signal.SIGTERM)
+            while not (said := process.stdout.readline()).startswith("Ended by"):
+                assert said
+            while process.poll() is None:
+                process.send_signal(number)
+        assert process.returncode == 0
 
 
 def test_a_thread_that_a_job_has_left_behind_does_not_keep_the_worker(shell):

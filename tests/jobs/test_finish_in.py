@@ -245,6 +245,63 @@ def test_a_worker_that_has_lost_the_job_ends_nothing(app, effects, on_terms):
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("how", ["time is up", "fenced", "cancelled", "worker ends"])
+def test_code_that_was_given_up_ends_nothing(app, effects, how, on_terms, monkeypatch):
+    """LeaseLost, whatever it was given up for: its effect is rolled back, and whoever has the job next decides."""
+    on_terms(ttl=1.0 if how == "fenced" else 600.0)
+    inside, go_on, fence, seen = threading.Event(), threading.Event(), threading.Event(), []
+    renew = Store.renew_lease
+
+    def renewed(store, lease):
+        if fence.is_set():
+            raise ConnectionError
+        return renew(store, lease)
+
+    monkeypatch.setattr(Store, "renew_lease", renewed)
+
+    @app.job(retry=NOW, timeout=0.1 if how == "time is up" else None)
+    def pay() -> None:
+        if not seen:
+            inside.set()
+            assert go_on.wait(200)
+        with plain(app) as (transaction, execute, commit, _):
+            try:
+                execute(effects.insert)
+                outlast.current().finish_in(transaction)
+                commit()
+            except Exception as error:
+                seen.append(type(error))
+                raise
+
+    handle = pay.enqueue()
+    try:
+        with Beside(app, drain=600.0) as beside:
+            assert inside.wait(200)
+            if how == "fenced":
+                fence.set()
+            elif how == "cancelled":
+                assert app.jobs.cancel(handle.id)
+                beside.worker._loop.call_soon_threadsafe(
+                    beside.worker._wanted,
+                    beside.worker._tenure,
+                    tuple(app.store.cancelled_of(beside.worker._tenure.lease.key)),
+                )
+            elif how == "worker ends":
+                beside.worker.ask_soon()
+                beside.worker.ask_soon()
+            wait_until(lambda: [one.why for one in [*beside.worker._running]] != [None], "it was given up")
+            fence.clear()
+            go_on.set()
+            if how in {"time is up", "fenced"}:
+                wait_until(lambda: handle.status == "succeeded", "it was done again")
+    finally:
+        go_on.set()
+    status = {"cancelled": "cancelled", "worker ends": "queued"}.get(how, "succeeded")
+    assert (seen, handle.status) == ([outlast.LeaseLost], status)
+    assert effects.there() == ([7] if status == "succeeded" else [])
+
+
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_job_that_has_ended_itself_is_not_lost_with_its_lease(app, effects, is_async, on_terms, caplog):
     """It is a success of this worker, counted and told as one; only the other job that it had is lost."""

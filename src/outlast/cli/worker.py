@@ -15,7 +15,7 @@ import threading
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -157,8 +157,10 @@ def worker(
         print_json(asdict(result) | {"signal": ended_by, "exit_code": int(code)})
     else:
         _tell(result, number, working.not_again)
-        if working.opened:  # one that was never open is not to be waited for now
-            _tell_steps(result, app, store, queues, idle=until_idle and number is None)
+    if number is not None:
+        _end_at_once(code)
+    if not as_json and working.opened:  # one that was never open is not to be waited for now
+        _tell_steps(result, app, store, queues, idle=until_idle and number is None)
     if number is not None:
         _leave(code)
     raise typer.Exit(code)
@@ -184,18 +186,31 @@ def _metrics(host: str, port: int) -> Callable[[], None]:
     return end
 
 
-def _leave(code: Code) -> None:
-    """End now if threads go on that jobs have begun: the interpreter would wait for them, perhaps for ever."""
+def _end_at_once(code: Code) -> None:
+    """
+    From now on a signal ends the process with this code, and waits for nothing: all is told. By itself it would kill the
+    process, and whoever has started that would take it for another end.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if callable(signal.getsignal(number)):  # else it was ignored all the time
+            signal.signal(number, lambda *_: os._exit(code))
+
+
+def _leave(code: Code) -> NoReturn:
+    """
+    End now, also if threads go on that jobs have begun: the interpreter would wait for them, perhaps for ever. And while
+    it ends by itself, it forgets how signals are handled: a late one would kill it.
+    """
     until = REAL.clock.monotonic() + _STRAY
     here = threading.current_thread()
     others = [one for one in threading.enumerate() if one is not here and not one.daemon]
     for one in others:
         one.join(max(0.0, until - REAL.clock.monotonic()))
-    if any(one.is_alive() for one in others):
-        atexit._run_exitfuncs()  # noqa: SLF001 - what is done at every end, except for the wait
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    atexit._run_exitfuncs()  # noqa: SLF001 - what is done at every end, except for the wait
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # there is none, or nobody reads it
+            stream.flush()
+    os._exit(code)
 
 
 def _queues(given: Sequence[str], concurrency: int, problems: list[str]) -> dict[str, int]:

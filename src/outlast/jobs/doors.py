@@ -140,6 +140,7 @@ def told(
     Work until it ends, for who tells it in its own way: what it came to, and the number of the signal that has ended
     it. `fast`: others notice within six seconds if this process dies. `first` is done before it begins, and `watched`
     entered around it, when signals are heard already: one that comes while `first` waits for the store ends it all.
+    If a signal has ended it, those that come later do nothing, until the caller says what they do.
     """
     before = terms.set(terms.get()._replace(ttl=FAST) if fast else terms.get())
     try:
@@ -153,6 +154,7 @@ def told(
                 if not signals.caught:
                     raise
                 result = WorkResult()
+            signals.last = True
     finally:
         terms.reset(before)
     return result, signals.caught[0] if signals.caught else None

@@ -454,7 +454,14 @@ class OnRecord:
     @contextmanager
     def _finish(self, result: object) -> Iterator[JobEnd]:
         active = self._active
-        self._refuse_given_up(ends=True)
+        try:
+            self._refuse_given_up(ends=True)
+        except (
+            AttemptTimeoutError,
+            InterruptedError,
+        ) as over:  # one error for all of these: its caller is to roll back
+            message = f"{over}: nothing of this attempt is put on record any more. Roll back."
+            raise LeaseLost(message) from None
         self._result = self._job.encode_result(result)
         before, self.finishing = self.finishing, True
         self.raised = False

@@ -37,6 +37,10 @@ _HEARD = (signal.SIGINT, signal.SIGTERM)
 _LOOK = 0.5  # seconds between two looks whether a thread is over
 
 
+def _ignored(_: int, __: object) -> None:
+    return
+
+
 def blocking(run: Run) -> RunResult[Any]:
     """
     Work on a run until it ends, in this thread, or in another one if an event loop is running here, as in a notebook.
@@ -73,6 +77,7 @@ class Signals:
         self._over = False
         self.caught: list[int] = []
         self.away = False  # the caller's own code runs: between two results of a stream
+        self.last = False  # one that came has had its effect, and the process ends: no other one does anything
         self.raised: BaseException | None = None  # in there
 
     def __enter__(self) -> Self:
@@ -90,12 +95,13 @@ class Signals:
         if threading.current_thread() is threading.main_thread():  # else whoever handles it then gives it back
             for number, before in self._before.items():
                 if signal.getsignal(number) == self._handle:  # somebody may have set another one since
-                    signal.signal(number, before)
+                    signal.signal(number, _ignored if self.last and self.caught else before)
 
     def _handle(self, number: int, _: object) -> None:
         if self._over:
-            signal.signal(number, self._before[number])
-            signal.raise_signal(number)
+            if not (self.last and self.caught):
+                signal.signal(number, self._before[number])
+                signal.raise_signal(number)
             return
         if self.away and not self._own(number):
             self._wind_down()
