@@ -76,6 +76,12 @@ def block() -> None:
     threading.Event().wait()
 
 
+@app.job(timeout=0.2, retry=None)
+def once() -> None:
+    print("once", flush=True)
+    threading.Event().wait()
+
+
 @app.job
 async def ignore() -> None:
     print("ignoring", flush=True)
@@ -125,7 +131,7 @@ def test_a_worker_does_what_is_due_and_says_what_it_came_to(everywhere):
     assert said[:2] == ["1 succeeded   1 failed   0 requeued", "Idle: nothing is due. 1 job has failed for good."]
     assert re.fullmatch(r"1 job is due later, the first at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.", said[2])
     first, *_, problems, groups = done.stderr.splitlines()
-    kinds = "block, double, elsewhere, ignore, late, read, send, wait"
+    kinds = "block, double, elsewhere, ignore, late, once, read, send, wait"
     assert first == f"Worker of shop: {kinds}; every queue; 64 at a time. Ctrl-C ends it."
     assert f"ERROR job {sent} (send) failed after attempt 1 of 1 with ValueError" in done.stderr
     assert problems == "Which have failed: outlast jobs list --status failed"
@@ -315,7 +321,14 @@ def test_progress_is_shown_unless_a_document_was_asked_for(shell):
 # --- signals ---
 
 
-SAYS = {"read": "reading", "wait": "waiting", "block": "blocking", "ignore": "ignoring", "elsewhere": "elsewhere"}
+SAYS = {
+    "read": "reading",
+    "wait": "waiting",
+    "block": "blocking",
+    "ignore": "ignoring",
+    "elsewhere": "elsewhere",
+    "once": "once",
+}
 
 
 def begun(shell, line, kind, queue="default"):
@@ -417,26 +430,46 @@ def test_code_that_goes_on_after_the_drain_is_cut_off(shell):
 
 
 @pytest.mark.parametrize(
-    ("cut_off", "themselves", "said"),
+    ("cut_off", "ended", "said"),
     [
-        (1, 0, "1 job was cut off: its code had not ended. Another worker does it again."),
-        (3, 0, "3 jobs were cut off: their code had not ended. Other workers do them again."),
+        (1, {}, "Another worker does it again."),
+        (3, {}, "Other workers do them again."),
+        (1, {"succeeded": 1}, "It has succeeded with its own transaction before, and is not done again."),
+        (1, {"failed": 1}, "It has failed for good before, and is not done again."),
+        (1, {"cancelled": 1}, "It was cancelled before, and is not done again."),
+        (3, {"succeeded": 1}, "1 has succeeded with its own transaction before; other workers do the rest again."),
+        (2, {"failed": 1}, "1 has failed for good before; another worker does the other one again."),
+        (2, {"failed": 2}, "2 have failed for good before; none of them is done again."),
         (
-            1,
-            1,
-            "1 job was cut off: its code had not ended. It has succeeded with its own transaction before, and is not done again.",
-        ),
-        (
-            3,
-            1,
-            "3 jobs were cut off: their code had not ended. 1 has succeeded with its own transaction before; other workers do the rest again.",
+            2,
+            {"cancelled": 1, "failed": 1},
+            "1 has failed for good before, 1 was cancelled before; none of them is done again.",
         ),
     ],
 )
-def test_a_job_that_has_ended_itself_is_not_said_to_be_done_again(capsys, cut_off, themselves, said):
-    """Its code was cut off all the same; what its transaction has put on record stands."""
-    _tell(WorkResult(succeeded=themselves, cut_off=cut_off), signal.SIGTERM, themselves)
-    assert capsys.readouterr().out.splitlines() == [f"{themselves} succeeded   0 failed   0 requeued", said]
+def test_a_job_that_has_ended_before_is_not_said_to_be_done_again(capsys, cut_off, ended, said):
+    """Its code was cut off all the same; what is on record stands."""
+    _tell(WorkResult(cut_off=cut_off), signal.SIGTERM, ended)
+    cut = "1 job was cut off: its" if cut_off == 1 else f"{cut_off} jobs were cut off: their"
+    assert capsys.readouterr().out.splitlines() == [
+        "0 succeeded   0 failed   0 requeued",
+        f"{cut} code had not ended. {said}",
+    ]
+
+
+def test_a_job_that_has_failed_is_not_said_to_be_done_again_when_its_code_is_cut_off(shell):
+    """It has timed out, and nothing ends its thread. Exit code 143: that was cut off all the same."""
+    process, id_ = begun(shell, "--drain 0", "once")
+    wait_until(lambda: shell.json(f"jobs show {id_}")["status"] == "failed", "its time is up")
+    process.send_signal(signal.SIGTERM)
+    done = left(process)
+    assert (done.returncode, done.out.splitlines()) == (
+        143,
+        [
+            "0 succeeded   1 failed   0 requeued",
+            "1 job was cut off: its code had not ended. It has failed for good before, and is not done again.",
+        ],
+    )
 
 
 def test_a_thread_that_a_job_has_left_behind_does_not_keep_the_worker(shell):

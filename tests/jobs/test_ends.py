@@ -291,3 +291,43 @@ def test_a_worker_that_is_asked_to_end_does_not_wait_for_its_store(sqlite_app, m
     go_on.set()
     assert ended.wait(100)
     assert app.store.workers() == []
+
+
+# --- code that is cut off, of jobs that have ended before ---
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("how", ["failed", "cancelled", "held and cancelled", "failed and requeued", "held"])
+def test_a_job_that_has_ended_before_its_code_is_cut_off_is_told_apart(app, how, monkeypatch):
+    """It failed for good by its timeout, or an operator has cancelled it: nobody does it again."""
+    monkeypatch.setattr("outlast.jobs.worker._FAREWELL", 0.3)
+    monkeypatch.setattr("outlast.jobs.running.GRACE", 0.05)
+    inside, go_on = threading.Event(), threading.Event()
+    again = outlast.RetryPolicy(max_attempts=2, initial_delay=0)
+
+    @app.job(retry=again if how.startswith("held") else None, timeout=None if how == "cancelled" else 0.1)
+    def stays() -> None:
+        inside.set()
+        assert go_on.wait(200)
+
+    handle = stays.enqueue()
+    try:
+        with Beside(app, drain=0.0) as beside:
+            assert inside.wait(200)
+            if how == "cancelled":
+                assert app.jobs.cancel(handle.id)
+                wait_until(lambda: {one.why for one in beside.worker._running} == {"cancel"}, "its worker knows")
+            else:
+                wait_until(lambda: outcomes(handle) == ["timeout"], "its time is up")
+            if how == "held and cancelled":
+                assert app.jobs.cancel(handle.id)
+            if how == "failed and requeued":
+                app.jobs.requeue(handle.id)
+        words = how.split()
+        status = {"held": "queued", "requeued": "queued"}.get(words[-1], words[-1])
+        assert (handle.status, beside.result.cut_off) == (status, 1)
+        assert beside.worker.not_again == ({} if status == "queued" else {status: 1})
+        counts = (beside.result.failed, beside.result.cancelled, beside.result.requeued, beside.result.released)
+        assert counts == {"failed": (1, 0, 0, 0), "cancelled": (0, 1, 0, 0), "held": (0, 0, 1, 0)}[words[0]]
+    finally:
+        go_on.set()

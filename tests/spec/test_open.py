@@ -14,6 +14,7 @@ from outlast.components.describing import Component
 from outlast.components.registry import find_component
 from outlast.components.steps.config import Config
 from outlast.spec import compile as compiling
+from outlast.spec import samples
 from outlast.spec.compile import compile_text
 from outlast.spec.params import Param, value_for
 from outlast.spec.rules import check
@@ -102,10 +103,6 @@ def told(step: str, **options) -> list[str]:
             "steps.a.config.headers: expected a mapping, got '${params.n}', which is an integer of at least 1; ",
         ),
         (
-            'component: postgres.writer, config: {connection: "@postgres.main", rows: [], table: "a b ${params.n}"}',
-            "steps.a.config.table: expected a name in letters, digits and _, got 'a b ${params.n}'; ",
-        ),
-        (
             'component: own.coded, config: {code: "${params.s}", amount: "${params.s}"}',
             "steps.a.config.amount: expected an integer, got '${params.s}', which is a text; ",
         ),
@@ -192,6 +189,106 @@ def test_of_a_long_file_only_the_steps_with_mistakes_are_looked_at_again(monkeyp
     assert [one.path for one in found] == [("steps", "wrong", "retry", "max_attempts")]
     assert steps[:2] == [301, 301]
     assert set(steps[2:]) == {1}
+
+
+def test_what_is_not_found_out_in_time_is_not_told(monkeypatch):
+    """A file with very many open parameters is read a bounded number of times; what follows from types is told all the same."""
+    settled = samples.settled
+    monkeypatch.setattr(samples, "settled", lambda model, found, compiled, _: settled(model, found, compiled, 10))
+    assert len(told(f'{READER}, retry: {{max_attempts: "${{params.s}}"}}')) == 1
+    assert len(told(f'{READER}, retry: {{max_attempts: "${{params.none}}"}}')) == 1
+    assert told(f'{READER}, retry: {{max_attempts: 3, backoff: "${{params.other}}"}}') == []
+    assert told(f'{READER}, retry: {{initial_delay_ms: "${{params.n}}", max_delay_ms: 500}}') == []
+
+
+# What was once told as wrong, with values that compile: (declarations, step, values).
+COMPILES = [
+    ("a: {type: integer}", f'{READER}, retry: {{max_delay_ms: 500, initial_delay_ms: "${{params.a}}"}}', {"a": 5}),
+    ("a: {type: string}", f'{READER}, retry: {{max_delay_ms: 500, initial_delay: "${{params.a}}"}}', {"a": "200ms"}),
+    ("a: {type: integer}", f'{READER}, retry: {{max_delay_ms: 200, base_delay_ms: "${{params.a}}"}}', {"a": 100}),
+    ("a: {type: integer}", f'{READER}, circuit_breaker: {{failure_rate: 0.5, window: 7, min_calls: "${{params.a}}"}}', {"a": 6}),
+    ("a: {type: integer}", f'{READER}, circuit_breaker: {{failure_rate: 0.5, window: "${{params.a}}", min_calls: 200}}', {"a": 300}),
+    ("a: {type: number}", f'{READER}, circuit_breaker: {{failure_rate: "${{params.a}}", window: 50}}', {"a": 0.5}),
+    ("a: {type: boolean}", f'{READER}, retry: {{max_attempts: 1}}, retry_budget: {{name: n, shared: "${{params.a}}"}}', {"a": True}),
+    ("a: {type: string}", f'{READER}, limit: {{rates: {{calls: {{amount: 5, per: "${{params.a}}"}}}}, adaptive: false, name: n}}', {"a": "5m"}),
+    ("a: {type: string}", f'{READER}, circuit_breaker: {{on_open: "${{params.a}}"}}', {"a": "wait"}),
+    ("a: {type: string}", f'{READER}, retry: {{unclear: "${{params.a}}"}}', {"a": "retry"}),
+    ("a: {type: string}", f'{READER}, retry: {{retriable_errors: "${{params.a}}"}}', {"a": "all"}),
+    ("a: {type: string}", f'{READER}, retry: {{backoff: "${{params.a}}", delays_ms: [1, 2]}}', {"a": "schedule"}),
+    ("a: {type: string}", f'{READER}, retry: {{jitter: "f${{params.a}}"}}', {"a": "ull"}),
+    ("a: {type: object}", f'{READER}, retry: {{jitter: "${{params.a}}"}}', {"a": {"add_ms": 5}}),
+    ("a: {type: integer}", f'{READER}, retry: {{max_attempts: "${{params.a}}", max_retries: 7}}', {"a": 8}),
+    ("a: {type: string, min: 5}", f'{READER}, timeout: {{step: "${{params.a}}"}}', {"a": "500ms"}),
+    ("a: {type: object}", 'component: postgres.extractor, config: {connection: "@postgres.a", query: "select 1 where a = %(day)s", parameters: "${params.a}"}', {"a": {"day": 1}}),
+    ("a: {type: list}", 'component: postgres.extractor, config: {connection: "@postgres.a", query: "select %s,%s,%s,%s,%s", parameters: "${params.a}"}', {"a": [1, 2, 3, 4, 5]}),
+    ("a: {type: integer}", 'component: files.reader, config: {path: in/a.csv, encoding: "cp${params.a}"}', {"a": 1252}),
+    ("a: {type: string, max: 3}", 'component: files.reader, config: {path: "in/day.${params.a}"}', {"a": "csv"}),
+    (
+        "a: {type: string, enum: [x, y]}\n  z: {type: boolean}\n  b: {type: string, enum: [x, y]}",
+        'component: postgres.writer, config: {connection: "@postgres.a", rows: [], table: t, mode: upsert, key: ["${params.a}", "${params.b}"]}',
+        {"a": "x", "b": "y", "z": True},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "step", "values"), COMPILES)
+def test_what_compiles_with_some_value_is_valid_before_it_has_one(declared, step, values):
+    """S0-29: neither what is missing is taken for its default, nor what was tried for all that there is."""
+    text = f'oml_version: "0.1.0"\nname: p\nparams:\n  {declared}\nsteps:\n  - {{id: a, {step}}}\n'
+    assert compile_text(text, "p.yaml", params=values, find=find).errors == ()
+    assert compile_text(text, "p.yaml", complete=False, find=find).errors == ()
+
+
+def test_what_a_profile_leaves_open_is_looked_at_as_well():
+    """S0-29, C-26: with the values that the profile gives, and whatever the others may be."""
+    text = (
+        'oml_version: "0.1.0"\nname: p\nparams:\n  a: {type: integer}\n  b: {type: integer, default: 500}\n'
+        "profiles: {slow: {params: {b: 900}}, none: {params: {b: -1}}}\n"
+        f'steps:\n  - {{id: a, {READER}, retry: {{initial_delay_ms: "${{params.a}}", max_delay_ms: "${{params.b}}"}}}}\n'
+    )
+    found = compile_text(text, "p.yaml", complete=False, every_profile=True).errors
+    assert [one.path for one in found] == [("profiles", "none", "params", "b")]
+
+
+def test_parts_that_steps_share_are_compared_once_their_parameters_have_values():
+    """S0-29: a limit of two steps may be the same, with a value that nobody has tried."""
+    steps = "".join(
+        f"  - {{id: {name}, {READER}, limit: {{name: n, concurrency: {value}}}}}\n"
+        for name, value in (("a", 7), ("b", '"${params.a}"'))
+    )
+    text = f'oml_version: "0.1.0"\nname: p\nparams:\n  a: {{type: integer}}\nsteps:\n{steps}'
+    assert compile_text(text, "p.yaml", complete=False).errors == ()
+    assert compile_text(text, "p.yaml", params={"a": 7}).errors == ()
+    assert len(compile_text(text, "p.yaml", params={"a": 8}).errors) == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "value"),
+    [
+        ('component: http.caller, config: {url: "https://example.com/"}, timeout: {step_ms: "${params.a}"}', "R36", 500),
+        (f'{READER}, retry: {{max_attempts: 9}}, timeout: {{step_ms: 100, total_ms: "${{params.a}}"}}', "R03", 10**6),
+    ],
+)  # fmt: skip
+def test_what_a_value_may_mend_is_no_warning(step, code, value):
+    """S0-29: with --strict a file would be refused for a value that it has not got yet."""
+    text = f'oml_version: "0.1.0"\nname: p\nparams:\n  a: {{type: integer}}\nsteps:\n  - {{id: a, {step}}}\n'
+    codes = {one.code for one in compile_text(text, "p.yaml", complete=False, rules=(check,)).mistakes}
+    given = {one.code for one in compile_text(text, "p.yaml", params={"a": value}, rules=(check,)).mistakes}
+    assert code not in codes | given
+    without = text.replace(', timeout: {step_ms: "${params.a}"}', "")
+    assert code != "R36" or code in {
+        one.code for one in compile_text(without, "p.yaml", complete=False, rules=(check,)).mistakes
+    }
+
+
+def test_what_no_value_mends_is_still_a_warning():
+    """S0-29: a warning that has nothing to do with what is open."""
+    step = (
+        'component: http.caller, config: {url: "https://example.com/${params.s}"}, retry: {max_attempts: "${params.n}"}'
+    )
+    text = f"{HEAD}steps:\n  - {{id: a, {step}}}\n"
+    codes = {one.code for one in compile_text(text, "p.yaml", complete=False, rules=(check,)).mistakes}
+    assert "R36" in codes
 
 
 PARAMS = st.builds(

@@ -34,7 +34,7 @@ from outlast.settings.keys import seconds_of
 from outlast.store.faults import StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from outlast.app import App
     from outlast.display.watch import Screen
@@ -156,7 +156,7 @@ def worker(
         ended_by = None if number is None else signal.Signals(number).name
         print_json(asdict(result) | {"signal": ended_by, "exit_code": int(code)})
     else:
-        _tell(result, number, working.done_anyway)
+        _tell(result, number, working.not_again)
         if working.opened:  # one that was never open is not to be waited for now
             _tell_steps(result, app, store, queues, idle=until_idle and number is None)
     if number is not None:
@@ -359,8 +359,10 @@ def _ending(view: WorkerView, now: float) -> str | None:
 # --- when it has ended --------------------------------------------------------------------------------------------------
 
 
-def _tell(result: WorkResult, number: int | None, done_anyway: int) -> None:
-    """`done_anyway` of the jobs that were cut off have ended with their own transaction: nobody does them again."""
+def _tell(result: WorkResult, number: int | None, not_again: Mapping[str, int]) -> None:
+    """`not_again`: jobs that were cut off and had ended before, by how."""
+    from outlast.jobs.hanging import again_words
+
     words = (
         (result.succeeded, "succeeded"),
         (result.failed, "failed"),
@@ -374,7 +376,7 @@ def _tell(result: WorkResult, number: int | None, done_anyway: int) -> None:
     )
     if result.cut_off:
         code = "its code had not ended" if result.cut_off == 1 else "their code had not ended"
-        again = _again(result.cut_off, done_anyway)
+        again = again_words(result.cut_off, not_again)
         say(f"{counted(result.cut_off, 'job was', 'jobs were')} cut off: {code}. {again}")
     elif number is not None:
         say(f"Ended by {signal.Signals(number).name}; all work is finished or given back.")
@@ -383,17 +385,6 @@ def _tell(result: WorkResult, number: int | None, done_anyway: int) -> None:
         say(f"Idle: nothing is due.{failed}")
     if result.later and result.next_run_at is not None:
         say(f"{counted(result.later, 'job is', 'jobs are')} due later, the first at {moment(result.next_run_at)} UTC.")
-
-
-def _again(cut_off: int, done_anyway: int) -> str:
-    if not done_anyway:
-        return "Another worker does it again." if cut_off == 1 else "Other workers do them again."
-    if done_anyway < cut_off:
-        have = counted(done_anyway, "has succeeded with its", "have succeeded with their")
-        return f"{have} own transaction before; other workers do the rest again."
-    if cut_off == 1:
-        return "It has succeeded with its own transaction before, and is not done again."
-    return "They have succeeded with their own transactions before, and are not done again."
 
 
 def _tell_steps(result: WorkResult, app: App, store: str | None, queues: dict[str, int], *, idle: bool) -> None:

@@ -31,7 +31,7 @@ from outlast.kernel.wording import counted
 from outlast.work.pulse import Pulse, place_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Self
 
     from outlast.jobs.running import ActiveJob
@@ -41,6 +41,11 @@ _MISSED = 20  # of them without an answer
 _LAST_WORDS = 2.0  # seconds for what is done at every end of a process
 _HEARD = frozenset((signal.SIGINT, signal.SIGTERM))
 _THIRD = 3
+_HOW = {  # a job has ended whose code goes on
+    "succeeded": ("has succeeded with its own transaction", "have succeeded with their own transactions"),
+    "failed": ("has failed for good", "have failed for good"),
+    "cancelled": ("was cancelled", "were cancelled"),
+}
 # Below these begins what a loop was asked to do.
 _BEGINS = frozenset(
     (JobRunner._bare.__code__, JobRunner._guarded.__code__, asyncio.Handle._run.__code__)  # noqa: SLF001
@@ -163,11 +168,32 @@ class Unheard:
             atexit._run_exitfuncs()  # noqa: SLF001 - what is done at every end
 
 
-def left_words(jobs: int, blocked: str) -> str:
-    """What a worker leaves behind that is ended while its loop hangs."""
-    again = "Another worker does it again." if jobs == 1 else "Other workers do them again."
-    cut = f" {counted(jobs, 'job was', 'jobs were')} cut off. {again}" if jobs else ""
+def left_words(jobs: int, ended: Mapping[str, int], blocked: str) -> str:
+    """What a worker leaves behind that is ended while its loop hangs; `ended` as for `again_words`."""
+    cut = f" {counted(jobs, 'job was', 'jobs were')} cut off. {again_words(jobs, ended)}" if jobs else ""
     return f"the event loop of the worker does not move: {blocked}.{cut}"
+
+
+def again_words(cut_off: int, ended: Mapping[str, int]) -> str:
+    """
+    Who does jobs again whose code was cut off. So many of them had `ended` before, by how: nobody does those again.
+
+    >>> again_words(1, {}), again_words(1, {"failed": 1})
+    ('Another worker does it again.', 'It has failed for good before, and is not done again.')
+    >>> again_words(4, {"failed": 1, "cancelled": 2})
+    '1 has failed for good before, 2 were cancelled before; another worker does the other one again.'
+    """
+    if not any(ended.values()):
+        return "Another worker does it again." if cut_off == 1 else "Other workers do them again."
+    if cut_off == 1:
+        how = next(how for how, count in ended.items() if count)
+        return f"It {_HOW[how][0]} before, and is not done again."
+    said = ", ".join(f"{counted(ended[how], *words)} before" for how, words in _HOW.items() if ended.get(how))
+    left = cut_off - sum(ended.values())
+    if not left:
+        return f"{said}; none of them is done again."
+    rest = "another worker does the other one" if left == 1 else "other workers do the rest"
+    return f"{said}; {rest} again."
 
 
 def _after_fork() -> None:

@@ -774,7 +774,8 @@ class JobRunner:
 
     def _give_back(self, active: ActiveJob) -> None:
         if not active.over:
-            active.why = "release"
+            if active.why != "cancel":  # that is its end, whether its code has heard of it or not
+                active.why = "release"
             self._end(active, self._surely_failed(active, InterruptedError()))
 
     def give_up(self, active: ActiveJob, why: Why) -> None:

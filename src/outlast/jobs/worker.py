@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -88,7 +88,8 @@ class WorkResult:
 
     `requeued` jobs failed or were put off, and are due again; `released` ones were given back unfinished, which costs no
     attempt; `cancelled` ones an operator has ended. `later` jobs are due later, the first of them at `next_run_at`.
-    `cut_off` jobs were still running when the worker ended.
+    The code of `cut_off` jobs was still running when the worker ended, also of those that had failed or were cancelled
+    before.
     """
 
     succeeded: int = 0
@@ -164,8 +165,11 @@ class Worker:
         self._watching: asyncio.TimerHandle | None = None
         self._polling: asyncio.TimerHandle | None = None
         self.opened = False  # its store
-        self.done_anyway = 0  # jobs that were cut off and have ended with their own transaction before
+        self.not_again: dict[
+            str, int
+        ] = {}  # jobs that were cut off and had ended before, by how: nobody does them again
         self._ended_themselves: set[ActiveJob] = set()
+        self._ended_for_good: dict[ActiveJob, str] = {}  # those that failed or were cancelled, and their code runs: how
         self._running: set[ActiveJob] = set()  # whose code runs
         self._undecided: set[ActiveJob] = set()  # of a lease that is lost, and their own transaction decides
         self._by_queue: dict[str, int] = {}
@@ -329,7 +333,8 @@ class Worker:
             await self._done
             await self._part()
             if self._draining:
-                await in_thread(lambda: self._look_again(store))
+                found = await in_thread(lambda: self._look_again(store))
+                self._ended_for_good = {active: how for active, how in found.items() if active in self._running}
         except asyncio.CancelledError:
             self._cut()
             await self._part()
@@ -347,12 +352,15 @@ class Worker:
             # Also those of which nobody knows how they have ended.
             left = len(self._running.union(() if self._tenure is None else self._tenure.jobs.values()))
             themselves = self._ended_themselves & self._running  # else they were counted when their code had ended
+            ended = dict(self._ended_for_good)
             await self._leave()
         if self._error is not None:
             raise self._error
         later = self._later
         self._counts["succeeded"] += len(themselves)
-        self.done_anyway = len(themselves)
+        self.not_again = dict(
+            Counter(["succeeded"] * len(themselves) + [how for one, how in ended.items() if one not in themselves])
+        )
         return WorkResult(
             **self._counts,
             cut_off=left,
@@ -360,12 +368,23 @@ class Worker:
             next_run_at=None if later is None or later.next_due_us is None else from_us(later.next_due_us),
         )
 
-    def _look_again(self, store: Store) -> None:
-        """What is due later, as it is at the end: what was seen when it was last idle may have been done since. Blocks."""
+    def _look_again(self, store: Store) -> dict[ActiveJob, str]:
+        """
+        What is on record at the end. What was due later when it was last idle may have been done since; and jobs whose
+        code goes on after their attempt may have been cancelled, of which their worker is not told. Blocks.
+        """
         self._later = None
+        found = dict(self._ended_for_good)
         with suppress(Exception):  # the store may be away
             queues = None if self._bounds is None else self._queues
             self._later = store.idle(queues, self._versions, ahead_us=ahead_us())
+            for active in [one for one in [*self._running] if one.held]:
+                row = store.job(active.job.id)
+                if row is not None and row.status in {"failed", "cancelled"}:
+                    found[active] = row.status
+                else:
+                    found.pop(active, None)  # put back since, by an operator
+        return found
 
     async def _register(self, store: Store) -> None:
         queues = None if self._bounds is None else self._queues
@@ -595,7 +614,7 @@ class Worker:
         """What is left, as the process ends while the loop hangs. From any thread."""
         tenure = self._tenure
         jobs = self._running.union(() if tenure is None else tenure.jobs.values())
-        return left_words(len(jobs), self._blocked())
+        return left_words(len(jobs), Counter(self._ended_for_good.values()), self._blocked())
 
     def _sure(self) -> bool:
         """Whether this worker surely lives for others, too. From any thread."""
@@ -862,7 +881,9 @@ class Worker:
                 counts["lost"] += 1
                 continue
             state = "cancelled" if end.id in cancelled else end.state
-            counts[_COUNTED.get(end.outcome, _COUNTED_STATES[state])] += 1
+            counts[_COUNTED_STATES[state] if state == "cancelled" else _counted_as(end)] += 1
+            if state in {"failed", "cancelled"} and active in self._running:
+                self._ended_for_good[active] = state
             if heard or (failures and state != "succeeded"):
                 telling.ended(active, end, state)
         counts["succeeded"] += succeeded
@@ -923,6 +944,7 @@ class Worker:
 
     def _freed(self, active: ActiveJob) -> None:
         self._running.discard(active)
+        self._ended_for_good.pop(active, None)
         if active in self._undecided:
             self._undecided.discard(active)
             self._counts["lost"] += 1
@@ -980,7 +1002,6 @@ class Worker:
             return
 
 
-_COUNTED = {"released": "released"}
 _COUNTED_STATES = {
     "succeeded": "succeeded",
     "failed": "failed",
@@ -990,6 +1011,10 @@ _COUNTED_STATES = {
     "alone": "requeued",
     "held": "requeued",
 }
+
+
+def _counted_as(end: JobEnd) -> str:
+    return "released" if end.outcome == "released" else _COUNTED_STATES[end.state]
 
 
 def _until_due(idle: Idle) -> float:

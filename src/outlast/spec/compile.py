@@ -117,7 +117,8 @@ class _Compiling:
     chosen: str | None
 
     def with_profile(self, profile: str | None) -> Compiled:
-        return self._placed(self._with_samples(self._compiled(profile), profile), profile)
+        found = self._compiled(profile, frankly=not self.complete)
+        return self._placed(self._with_samples(found, profile), profile)
 
     def _placed(self, found: Compiled, profile: str | None) -> Compiled:
         if found.model is None or profile is None or not found.mistakes:
@@ -127,30 +128,31 @@ class _Compiling:
 
     def with_every_profile(self) -> Compiled:
         """Without a profile, and with each that the file has."""
-        base = self._with_samples(self._compiled(None), None)
+        base = self._with_samples(self._compiled(None, frankly=not self.complete), None)
         names = [] if base.model is None else profiles.names_of(base.model.node)[:MOST_PROFILES]
         known: dict[Hashable, Compiled] = {}  # many profiles may give the same values
-        others = [(name, self._alike(name, known).mistakes) for name in names]
+        share = samples.MOST_STEPS // max(1, len(names))
+        others = [(name, self._alike(name, known, share).mistakes) for name in names]
         told = profiles.merged(base.mistakes, others, None if base.model is None else base.model.node)
         wrong = errors_in(told)
         return Compiled(None if wrong else base.manifest, all_in_order(told), base.model)
 
-    def _with_samples(self, found: Compiled, profile: str | None) -> Compiled:
-        """With what is wrong whatever the parameters come to that have no value yet."""
-        if self.complete or found.model is None or not found.model.open_params:
+    def _with_samples(self, found: Compiled, profile: str | None, most: int = samples.MOST_STEPS) -> Compiled:
+        """What can be said of it while parameters have no value yet."""
+        if self.complete:
             return found
+        if found.model is None or not found.model.open_params:
+            return replace(found, mistakes=errors_in(found.mistakes) or found.mistakes)
 
         def mistakes(root: Node, values: Mapping[str, Any]) -> Sequence[Mistake]:
             read = self.read._replace(node=root)
             tried = replace(self, read=read, params={**self.params, **values}, manifest=False)
-            return tried._compiled(profile).mistakes  # noqa: SLF001 - another one of these
+            return tried._compiled(profile, frankly=True).mistakes  # noqa: SLF001 - another one of these
 
-        never = samples.never_right(found.model, found.mistakes, mistakes)
-        if not never:
-            return found
-        return replace(found, manifest=None, mistakes=all_in_order([*errors_in(found.mistakes), *never]))
+        told = samples.settled(found.model, found.mistakes, mistakes, most)
+        return replace(found, manifest=None if errors_in(told) else found.manifest, mistakes=all_in_order(told))
 
-    def _alike(self, profile: str, known: dict[Hashable, Compiled]) -> Compiled:
+    def _alike(self, profile: str, known: dict[Hashable, Compiled], most: int) -> Compiled:
         """With a profile; what it comes to is `known` if another one gives the same values."""
         if self.read.node is None:
             return self.with_profile(profile)
@@ -164,7 +166,7 @@ class _Compiling:
             from_shell=self.from_shell,
         )
         if key not in known:
-            known[key] = self._compiled(profile)
+            known[key] = self._with_samples(self._compiled(profile, frankly=not self.complete), profile, most)
         found = known[key]
         if found.model is not None:
             found = replace(found, model=replace(found.model, profile=profile))
@@ -174,7 +176,8 @@ class _Compiling:
         """The mistakes that the file has whatever its parameters are: it is looked at with all of them open."""
         return set(self._compiled(None, bare=True).mistakes)
 
-    def _compiled(self, profile: str | None, *, bare: bool = False) -> Compiled:
+    def _compiled(self, profile: str | None, *, bare: bool = False, frankly: bool = False) -> Compiled:
+        """`frankly`: with the warnings of a file that is wrong, too."""
         if self.read.node is None:
             mistakes = self.read.mistakes or [_empty(self.file)]
             return Compiled(None, all_in_order(mistakes), None)
@@ -198,7 +201,7 @@ class _Compiling:
             model = replace(model, project=self.project)
             found = [mistake for rule in self.rules for mistake in rule(model)]
             # Of a file that is wrong only what is wrong is told: a block that could not be read is no policy to warn of.
-            mistakes += errors_in(found) if errors_in([*mistakes, *found]) else found
+            mistakes += errors_in(found) if not frankly and errors_in([*mistakes, *found]) else found
         told = all_in_order(mistakes)
         wanted = self.manifest and profile == self.chosen and not bare
         manifest = manifest_of(model) if wanted and model is not None and not errors_in(told) else None
