@@ -262,7 +262,7 @@ class Modelled:
             return None
         # A check of a whole value may have looked at what stands inside of it, and says not where.
         whole = kind in ("value_error", "assertion_error") and "is_name" not in error
-        if whole and path and not surely and any(one[: len(path)] == path for one in unknown if one not in certain):
+        if whole and path and not surely and any(one[: len(path)] == path for one in unknown):
             return None
         if not path and unknown and not self._sees_keys_only:
             return None

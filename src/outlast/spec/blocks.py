@@ -220,6 +220,26 @@ def _is_given(node: Node, name: str) -> bool:
     return any(is_misspelt(key.text, one) for key, _ in node.pairs for one in spellings(name, "time"))
 
 
+def _is_left_out(node: Node, name: str) -> bool:
+    """Whether a mapping has a value that settings were not given: it is wrong, which is told, or not known yet."""
+    bare = name.removesuffix("_ms").removesuffix("_s")
+    found = [node.get(key) for key in spellings(bare, "time")]
+    return any(one is not None and not one.is_null for one in found)
+
+
+# Kinds of keys that have a list or a mapping, of which the entries may be parameters; and how one is written.
+_WRITTEN_OUT = {
+    "times": ("a list", '["${params.first}", 5000]'),
+    "integers": ("a mapping", '{network: "${params.retries}"}'),
+}
+
+
+def _not_as_a_whole(node: Node, kind: str) -> tuple[str, str, str]:
+    what, example = _WRITTEN_OUT[kind]
+    entries = "entries" if kind == "times" else "values"
+    return f"{what} that is written out", got_of(node), f"its {entries} may be parameters: write it as {example}"
+
+
 def _meant_error(text: str) -> str:
     """The error that is meant by a word; the word itself if it is one, or if nobody knows."""
     words = (*CATEGORIES, "all", *ERROR_CLASSES, *TIERS)
@@ -253,7 +273,11 @@ class Blocks:
                 name = self._meant(node, path, block, key, value)
             if not name:
                 continue
-            said = self.typed(value, (*path, yaml.step(name)), name, kinds.get(name, "data"))
+            kind = kinds.get(name, "data")
+            if kind in _WRITTEN_OUT and value.kind == "scalar" and "${" in value.text:
+                self.values.wrong(value, (*path, yaml.step(name)), *_not_as_a_whole(value, kind), "R42")
+                continue
+            said = self.typed(value, (*path, yaml.step(name)), name, kind)
             if said is not MISSING:
                 found[name] = said
         return found
@@ -352,6 +376,8 @@ class Blocks:
             at, around = node.at(inside), node.at(inside[:-1])
             if (problem.expected, problem.got) == ("given", "nothing") and _is_given(around, str(inside[-1])):
                 continue  # what is wrong with it has been told
+            if problem.got == "none" and inside and _is_left_out(around, str(inside[-1])):
+                continue
             if problem.kind == "key" and inside:
                 at = around.key(str(inside[-1])) or at
             where = (*path, *yaml.steps(inside))

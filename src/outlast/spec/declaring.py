@@ -4,6 +4,7 @@ The parameters that a file declares, its profiles, and the value that each param
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,8 @@ class Declarations:
                         found[key], (*path, key), f"it left out for a {kind}", got_of(found[key]), "leave it out"
                     )
             least = most = None
+        if not self._leave_room(found, path, kind, least, most):
+            least = most = None
         enum = None
         if "enum" in found and sensitive and not unsure:
             self.values.wrong(
@@ -162,6 +165,23 @@ class Declarations:
             if value is not MISSING:
                 return replace(param, default=value, has_default=True)
         return param
+
+    def _leave_room(
+        self, found: Mapping[str, Node], path: Path, kind: str, least: float | None, most: float | None
+    ) -> bool:
+        """Whether a whole number lies between two bounds of an integer, or of how long a text or a list is."""
+        what = {"integer": "an integer", "string": "a number of characters", "list": "a number of entries"}.get(kind)
+        if what is None or most is None:
+            return True
+        if kind != "integer" and most < 0:
+            self.values.wrong(found["max"], (*path, "max"), "at least 0", numeral(most), "raise it, or leave it out")
+            return False
+        if least is not None and least <= most and math.ceil(least) > math.floor(most):
+            expected = f"a bound such that {what} lies between it and max ({numeral(most)})"
+            way_out = f"write min: {math.floor(least)}, or max: {math.ceil(most)}"
+            self.values.wrong(found["min"], (*path, "min"), expected, numeral(least), way_out)
+            return False
+        return True
 
     def _is_written(self, node: Node | None, path: Path, expected: str, way_out: str) -> bool:
         """
@@ -195,7 +215,8 @@ class Declarations:
         if node is None or node.is_null:
             return None
         if node.kind != "list" or not node.items:
-            self.values.wrong(node, path, "a list of values", got_of(node), "write it as [one, two]")
+            got = "an empty list" if node.kind == "list" else got_of(node)
+            self.values.wrong(node, path, "a list of values", got, "write it as [one, two]")
             return None
         if len(node.items) > _MOST_CHOICES:
             expected, way_out = f"at most {_MOST_CHOICES:,} values", "leave it out, and check the value in a step"

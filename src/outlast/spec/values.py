@@ -63,7 +63,18 @@ class Values:
         """One more mistake. What stands under the name of a secret is not shown."""
         if node.kind == "scalar" and not node.is_null and got in (node.text, got_of(node)) and _is_below_secret(path):
             got = secrets.HIDDEN
+        if expected.startswith("an integer") and (name := self._number_in(node)):  # whole or not, it is none
+            way_out = f"declare the parameter {name} with type: integer"
         self.mistakes.append(Mistake(self.file, node.line, node.column, path, expected, got, way_out, code))
+
+    def _number_in(self, node: Node) -> str:
+        """The parameter that stands for this value, if it is declared as a number."""
+        if node.kind != "scalar" or "${" not in node.text:
+            return ""
+        parts, _ = references.read(node.text)
+        name = next((one.name for one in references.references_in(parts) if one.kind == "param"), "")
+        is_number = len(parts) == 1 and name in self.params and self.params[name].type == "number"
+        return name if is_number else ""
 
     def forget(self, path: Path, code: str | None = None) -> None:
         """What was told of this path, under this code, is not told: there is more to say."""

@@ -28,7 +28,7 @@ def _is_delimited(path: str, kind: str | None) -> bool:
 
 def _mark(text: str) -> str:
     if not is_mark(text):
-        raise ValueError("expected one character that is neither a quote nor the end of a line; write it as ;")
+        raise ValueError("expected one character that is neither a quote nor the end of a line; write one, such as ;")
     return text
 
 
@@ -44,11 +44,11 @@ class ReaderConfig(Config):
     path: Annotated[PathInside, Field(description="a file or a pattern such as in/*.jsonl, under the project's root")]
     format: _Format = None
     delimiter: Annotated[
-        Annotated[str, Field(min_length=1, max_length=1), AfterValidator(_mark)] | None,
+        Annotated[str, AfterValidator(_mark), Field(json_schema_extra={"minLength": 1, "maxLength": 1})] | None,
         Field(description="what stands between cells of CSV; a comma if left out"),
     ] = None
     encoding: Annotated[
-        Annotated[str, Field(min_length=1), AfterValidator(_encoding)] | None,
+        Annotated[str, AfterValidator(_encoding), Field(json_schema_extra={"minLength": 1})] | None,
         Field(description="how CSV files are encoded; UTF-8 if left out"),
     ] = None
 

@@ -61,7 +61,6 @@ def _base(text: str) -> str:
     return _absolute(text, "leave them out, and give the keys password and user", "write a space as %20")
 
 
-_PLAIN = re.compile(r"//[A-Za-z0-9.-]{1,100}(:[0-9]{1,5})?(/[A-Za-z0-9._/-]{0,100})?", re.ASCII)  # and no login in it
 _BRACES = re.compile(r"\{\{-?\s*(?P<name>[A-Za-z0-9_.-]+)\s*-?\}\}", re.ASCII)
 
 
@@ -73,11 +72,10 @@ def _address(text: str) -> str:
             "expected a path that begins with /, or without a connection a whole address; write it as /path or https://host/path"
         )
     if text.startswith("//"):
-        whole = f"https:{text}" if _PLAIN.fullmatch(text) else "https://host/path"
         got = ", got one with a login" if "@" in text else ""
         raise ValueError(
             "expected an address that begins with http:// or https://, or with a connection a path that begins with one /"
-            f"{got}; write {whole}, or /path"
+            f"{got}; write https: before it, or /path"  # and not the address, which may be that of a parameter
         )
     if text.startswith("/"):
         if not text.isprintable() or " " in text or "\\" in text:

@@ -2,6 +2,8 @@
 -- in each session for itself, so that a pooler of connections needs to know nothing of them: what is done here is what
 -- store/turns.py does step by step. The first row has the number of ends that were written as its token, and no id; there
 -- is none if the lease is not the newest. The others are the jobs that were claimed.
+-- A turn that changed nothing does not wait for the disk: an idle worker looks every second and after each job, and could be
+-- told of no other one meanwhile. The lock on the lease's row, of which nothing is left after the commit, is all that it writes.
 create function outlast_turn(
     of_app text, of_worker text, of_lease bigint, label text, patience text, ahead bigint,
     ids bigint[], tokens bigint[], numbers integer[], starts bigint[], tooks bigint[], results bytea[], uniques bigint[],
@@ -21,6 +23,7 @@ declare
     room integer;
     picked tid[];
     came integer;
+    changed boolean := cardinality(ids) > 0;
 begin
     perform set_config('application_name', label, true), set_config('lock_timeout', patience, true),
         -- The plans look rows up by their keys, whatever a table's figures were when they were made.
@@ -67,6 +70,7 @@ begin
         )
         update outlast_jobs job set state = case when job.crashes >= 2 then 'alone' else 'ready' end
         from due where job.id = due.number and job.state || '' = 'waiting';
+        changed := true;
     end if;
     token := written;
     return next;
@@ -101,6 +105,10 @@ begin
                 job.enqueued, job.began, job.claimed, job.error, job.error_type, job.error_class;
         get diagnostics came = row_count;
         most := most - came;
+        changed := changed or came > 0;
     end loop;
+    if not changed then
+        perform set_config('synchronous_commit', 'off', true);
+    end if;
 end
 $$;

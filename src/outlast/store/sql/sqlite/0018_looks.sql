@@ -1,1 +1,0 @@
--- Nothing to change: a look that finds nothing writes nothing here.
