@@ -737,6 +737,27 @@ def test_a_signal_ends_a_worker_whose_file_is_locked(shell):
     )
 
 
+@pytest.mark.parametrize("when", ["registering", "idle"])
+def test_a_locked_file_does_not_keep_a_worker_that_was_asked_to_end(shell, when):
+    """The file is locked until it has ended. Its lease is left to run out, as the log says, and its exit code is 0."""
+    shell.json("enqueue jobs.py:double --arg n=1 --delay 1h --store shop.db")  # the file is there
+    with closing(sqlite3.connect(shell.folder / "shop.db", isolation_level=None)) as other:
+        if when == "registering":
+            other.execute("begin immediate")
+        with shell.start("worker jobs.py:app --progress --store shop.db") as process:
+            assert process.stderr.readline().startswith("Worker of shop: ")
+            if when == "idle":
+                wait_until(lambda: shell.json("jobs workers --store shop.db"), "a worker runs")
+                other.execute("begin immediate")
+            process.send_signal(signal.SIGTERM)
+            if when == "idle":
+                process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=200)
+    assert (process.returncode, out.splitlines()[1].partition(" by ")[0]) == (0, "Ended")
+    assert "has been writing to it for 30 s" not in err  # so long nobody has waited
+    assert "Traceback" not in err
+
+
 def test_a_worker_that_waits_for_its_store_says_so(proxied):
     """At once, not when its lease is late."""
     shell, proxy = proxied

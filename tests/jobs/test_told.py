@@ -12,6 +12,7 @@ import hostile
 import outlast
 from job_hands import Hands
 from job_rows import end
+from outlast.observe.events import WorkerLost
 from outlast.store.faults import StoreUnavailable
 from outlast.testing import capture_events, work
 from outlast.work.patience import keep_trying
@@ -145,3 +146,16 @@ def test_code_in_a_child_is_told_what_to_do_instead_of_keeping(sqlite_app):
     handle = sqlite_app.kinds["keeps"].enqueue()
     sqlite_app.work(until_idle=True)
     assert "return what is to be kept" in handle.error
+
+
+@pytest.mark.parametrize(
+    ("worker", "said"),
+    [
+        ("vm/4026531836:17620:5201017:1", "the worker vm, process 17620 is gone: 1 job was taken from it"),
+        ("", "1 job was taken over from a worker that has ended"),
+    ],
+)
+def test_a_worker_that_has_ended_by_itself_is_not_named_as_one_that_is_gone(worker, said):
+    """It has given its lease back, and so has no name; its job waited until its code was cut off."""
+    event = WorkerLost(app="shop", worker=worker, jobs=1, failed=0, job_ids=("17",))
+    assert event.sentence() == said

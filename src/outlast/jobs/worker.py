@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from outlast.jobs.tenure import TurnBatch
     from outlast.pipeline.home import Home
     from outlast.store import Store
-    from outlast.store.records import Idle, JobEnd
+    from outlast.store.records import Idle, JobEnd, Lease
 
 POLL = 1.0  # seconds after which the queue is looked at, whether somebody has told of jobs or not
 _SOON = 0.02  # seconds between two looks of a worker that waits for others to end
@@ -63,6 +63,9 @@ FENCE = 0.7  # of a lease's time without a beat, after which nothing is claimed
 # for the last try to write to it.
 _FAREWELL = 5.0
 _OPENS = 1.0  # seconds in which a store is open that answers, for a worker that is asked to end before
+# Seconds for all that the end of a worker waits for its store, the farewell included; and of these, for one that was asked
+# to end a second time: a store that answers has answered by then.
+_LEAVES, _LEAVES_AT_ONCE = 10.0, 2.0
 # Jobs in hand for each place, those that wait for a limit included: of one queue, so that it holds up no other, and in all.
 _IN_QUEUE, _IN_ALL = 2, 8
 # Seconds that a busy worker claims nothing for a job that must run alone, and seconds after such a wait in vain in which
@@ -153,6 +156,10 @@ class Worker:
         self._draining = self._cutting = self._hurried = self._fenced = False
         self._drains_until: float | None = None
         self._hurried_at = 0.0
+        self._heard = 0  # how often it was asked to end
+        self._waits_since: float | None = None  # for its store, at its end, on the real clock;
+        self._leaves_by = float("inf")  # and until when
+        self._leaves_at_once = False
         self._leaves_lease = False  # it runs out by itself: the store would have to be waited for to give it back
         counted = ("succeeded", "failed", "requeued", "lost", "released", "cancelled")
         self._counts: dict[str, int] = dict.fromkeys(counted, 0)
@@ -224,6 +231,9 @@ class Worker:
     def _hear(self) -> None:
         while self._wishes:
             self._wishes.popleft()
+            self._heard += 1
+            if self._heard > 1 and not self._asked_twice.done():
+                self._asked_twice.set_result(None)
             if self._cutting:
                 self._hurry()
             elif self._draining:
@@ -238,6 +248,7 @@ class Worker:
         self._loop = loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._done: asyncio.Future[None] = loop.create_future()
+        self._asked_twice: asyncio.Future[None] = loop.create_future()
         self._clock = here.get().clock
         self._stop = Stop()  # ends the worker's own waits for its store, until it has one
         self._cutting_short = Stop()  # ends the waits of calls inside of jobs
@@ -347,8 +358,10 @@ class Worker:
                 self._watching.cancel()
             if self._polling is not None:
                 self._polling.cancel()
+            now = REAL.clock.monotonic()
+            self._leaves_by = (now if self._waits_since is None else self._waits_since) + _LEAVES
             for close in (scheduler.close, upkeep.close, waking.close):
-                await _surely(close)
+                await self._before_it_leaves(close)
             # Also those of which nobody knows how they have ended.
             left = len(self._running.union(() if self._tenure is None else self._tenure.jobs.values()))
             themselves = self._ended_themselves & self._running  # else they were counted when their code had ended
@@ -388,7 +401,7 @@ class Worker:
 
     async def _register(self, store: Store) -> None:
         queues = None if self._bounds is None else self._queues
-        lease = await in_thread(lambda: register(store, queues, self._versions), self._stop)
+        lease = await self._registered(store, queues)
         self._fenced = False
         self._tenure = Tenure(
             store,
@@ -403,6 +416,45 @@ class Worker:
         )
         self._watch()
         self._ask()
+
+    async def _registered(self, store: Store, queues: tuple[str, ...] | None) -> Lease:
+        """
+        A lease. Once the worker is asked to end, it is waited for a moment only: nothing is in hand, and a file may be
+        locked for long. Then InterruptedError is raised, and what comes too late is given back.
+        """
+        loop, left = asyncio.get_running_loop(), threading.Event()
+
+        def do() -> Lease:
+            lease = register(store, queues, self._versions)
+            if left.is_set():
+                leases.ended(lease)
+                store.drop_lease(lease)
+            return lease
+
+        registering: asyncio.Future[Lease] = begun_in_thread(do, left=True)
+        registering.add_done_callback(_heard_of)
+        stopped: asyncio.Future[None] = loop.create_future()
+        forget = self._stop.tell(lambda: _unless_closed(loop, stopped.cancel))
+        cancelled: asyncio.CancelledError | None = None
+        until: float | None = None
+        try:
+            while not registering.done() and (until is None or REAL.clock.monotonic() < until):
+                either: list[asyncio.Future[Any]] = [registering] if stopped.done() else [registering, stopped]
+                rest = None if until is None else until - REAL.clock.monotonic()
+                try:
+                    await asyncio.wait(either, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+                except asyncio.CancelledError as interruption:
+                    cancelled = interruption
+                    self._stop.set()
+                if until is None and (stopped.done() or cancelled is not None):
+                    until = REAL.clock.monotonic() + _OPENS
+        finally:
+            forget()
+            stopped.cancel()
+        if cancelled is not None or not registering.done():
+            left.set()
+            raise cancelled or InterruptedError("asked to stop while the store could not be used")
+        return registering.result()
 
     async def _part(self) -> None:
         """The farewell, however often it is cancelled: without it nothing of this worker would be given back."""
@@ -430,6 +482,7 @@ class Worker:
             now = REAL.clock.monotonic()
             if self._cutting and since is None:
                 since = now
+                self._waits_since = self._waits_since or now
             if since is not None and not self._hurried and now > since + _FAREWELL:
                 self._hurry()
             if since is not None and self._hurried and now > max(since, self._hurried_at) + _FAREWELL:
@@ -459,16 +512,40 @@ class Worker:
                 error_class="database_connection",
             )
 
+    async def _before_it_leaves(self, do: Callable[[], None]) -> bool:
+        """
+        Do it in a thread, whoever cancels this meanwhile, and wait for it as long as the end of a worker waits for its
+        store. Whether it is done; else its thread is left behind.
+        """
+        work: asyncio.Future[None] = begun_in_thread(do, left=True)
+        work.add_done_callback(_heard_of)
+        while not work.done():
+            now = REAL.clock.monotonic()
+            if self._asked_twice.done() and not self._leaves_at_once:
+                self._leaves_at_once = True
+                self._leaves_by = min(self._leaves_by, now + _LEAVES_AT_ONCE)
+            either = [work] if self._leaves_at_once else [work, self._asked_twice]
+            with suppress(asyncio.CancelledError):
+                rest = max(0.0, self._leaves_by - now)
+                await asyncio.wait(either, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done() and REAL.clock.monotonic() >= self._leaves_by:
+                return False
+        work.result()
+        return True
+
     async def _leave(self) -> None:
         tenure, self._tenure = self._tenure, None
         self._runner.close()
         if tenure is not None:
-            await _surely(tenure.close)
+            await self._before_it_leaves(tenure.close)
             if self._leaves_lease:
                 leases.ended(tenure.lease)
-            else:
-                await _surely(tenure.give_back)
-        await _surely(self._runner.join)
+            elif not await self._before_it_leaves(tenure.give_back):
+                leases.ended(tenure.lease)
+                warn(
+                    "the lease of the worker is not given back, since the store does not answer: it runs out by itself"
+                )
+        await self._before_it_leaves(self._runner.join)
         self._runner.threads.abandon()
 
     # -- ending ------------------------------------------------------------------------------------------------------
@@ -1036,12 +1113,6 @@ def _shared(job: Any) -> list[Any]:
 def _success_of(active: ActiveJob) -> JobEnd | None:
     """Its end, if a transaction of its own has put that on record."""
     return None if active.kept is None else active.kept.success
-
-
-async def _surely(do: Callable[[], None]) -> None:
-    """Do it in a thread, whoever cancels this meanwhile: it is the end of the worker anyway."""
-    with suppress(asyncio.CancelledError):
-        await in_thread(do)
 
 
 def _heard_of(opening: asyncio.Future[Any]) -> None:

@@ -691,7 +691,7 @@ class ScheduleChanged(ScheduleEvent):
 class WorkerLost(Event):
     """
     A worker of jobs is gone, and another one has taken its `jobs`: `failed` of them are not tried again. `job_ids` has
-    the first twenty.
+    the first twenty. `worker` is empty if it has ended by itself, and code of these jobs was cut off.
     """
 
     level: ClassVar[str] = "warning"
@@ -707,6 +707,8 @@ class WorkerLost(Event):
         verb = "has" if self.failed == 1 else "have"
         failed = f"; {self.failed:,} of them {verb} failed for good" if self.failed else ""
         taken = counted(self.jobs, "job was", "jobs were")
+        if not self.worker:  # it has given its lease back, and code of these jobs was cut off
+            return f"{taken} taken over from a worker that has ended{failed}"
         return f"the worker {process_of(self.worker)} is gone: {taken} taken from it{failed}"
 
 
