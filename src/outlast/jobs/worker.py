@@ -526,7 +526,7 @@ class Worker:
                 self._leaves_by = min(self._leaves_by, now + _LEAVES_AT_ONCE)
             either = [work] if self._leaves_at_once else [work, self._asked_twice]
             with suppress(asyncio.CancelledError):
-                rest = max(0.0, self._leaves_by - now)
+                rest = None if self._leaves_by == float("inf") else max(0.0, self._leaves_by - now)
                 await asyncio.wait(either, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
             if not work.done() and REAL.clock.monotonic() >= self._leaves_by:
                 return False
