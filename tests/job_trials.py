@@ -35,6 +35,7 @@ import psycopg
 
 import outlast
 import outlast.jobs.worker  # so that processes are forked with it
+import standing
 from outlast.calls.state import current_work
 from outlast.jobs.doors import FAST
 from outlast.store.upkeep import name_of
@@ -224,16 +225,11 @@ class Toiler:
     def stand_still(self) -> None:
         """Stop all its threads, and wait until they have."""
         self.stopped_at = self.stopped_at or time.monotonic()
-        os.kill(self.pid, signal.SIGSTOP)
-        while not self.stands_still:
-            time.sleep(0.001)
+        standing.stand_still(self.pid)
 
     @property
     def stands_still(self) -> bool:
-        try:
-            return all(_state(task) in "TtZX" for task in Path(f"/proc/{self.pid}/task").iterdir())
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
-            return True
+        return standing.stands_still(self.pid)
 
     def go_on(self) -> None:
         assert self.stopped_at is not None
@@ -241,13 +237,6 @@ class Toiler:
         if (now := time.monotonic()) - self.stopped_at > SHORT:
             self.stalls.append((self.stopped_at, now))
         self.stopped_at = None
-
-
-def _state(task: Path) -> str:
-    try:
-        return (task / "stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return "X"
 
 
 # -- what ran, what is on record, and where they differ ----------------------------------------------------------------

@@ -23,6 +23,7 @@ import outlast
 from forked import Forked
 from outlast.jobs.doors import made
 from outlast.work.patience import Terms, terms
+from standing import stand_still
 
 NOW = outlast.RetryPolicy(max_attempts=5, initial_delay=0, jitter=0)
 
@@ -89,27 +90,13 @@ def laborer(app, folder, *, ttl=20.0, **options):
         process.communicate()
 
 
-def stand_still(process):
-    """Stop all its threads, and wait until they have: on a busy machine they go on for a while after the signal."""
-    os.kill(process.pid, signal.SIGSTOP)
-    tasks = Path(f"/proc/{process.pid}/task")
-    wait_until(lambda: all(_state(task) in "TtZX" for task in tasks.iterdir()), "it stands still")
-
-
-def _state(task):
-    try:
-        return (task / "stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # it has ended
-        return "X"
-
-
 def stop(process, database):
     """
     Stop it, but not in the middle of a write: then it would hold the whole file of SQLite, as any program does that is
     stopped there.
     """
     while True:
-        stand_still(process)
+        stand_still(process.pid)
         if database.writable():
             return
         os.kill(process.pid, signal.SIGCONT)

@@ -11,6 +11,7 @@ import sys
 import time
 
 from forked import Forked
+from standing import stand_still
 
 NOTHING = "outlast.CircuitBreaker('nothing', shared=True)"
 PROGRAM = """
@@ -136,7 +137,7 @@ class Process:
         self._process.wait()
 
     def stop(self) -> None:
-        os.kill(self._process.pid, signal.SIGSTOP)
+        stand_still(self._process.pid)
 
     def go_on(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)

@@ -33,6 +33,7 @@ import outlast
 from mended import Found
 from servers.disk import Disk
 from servers.postgres import Postgres
+from standing import stand_still
 from stores import sql
 
 if TYPE_CHECKING:
@@ -145,11 +146,8 @@ class Process:
 
     def stop(self) -> None:
         """Have all its threads stand still, and wait until they do. One that has come to its end meanwhile does too."""
-        self.signal(signal.SIGSTOP)
-        tasks = Path(f"/proc/{self._process.pid}/task")
-        with suppress(FileNotFoundError, ProcessLookupError):
-            while any(_state(task) not in "TtZX" for task in tasks.iterdir()):
-                time.sleep(0.001)
+        assert self._process.pid is not None
+        stand_still(self._process.pid)
 
     def signal(self, number: int) -> None:
         with suppress(ProcessLookupError):  # it has come to its end
@@ -160,13 +158,6 @@ class Process:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-
-
-def _state(task: Path) -> str:
-    try:
-        return (task / "stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # it has ended
-        return "X"
 
 
 def _act(mouth: Any, act: Callable[..., None], args: Any, how: Any) -> None:

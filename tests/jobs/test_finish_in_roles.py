@@ -12,8 +12,9 @@ import pytest
 
 import outlast
 from forked import Forked
-from labor import Beside, outcomes, stand_still, wait_until
+from labor import Beside, outcomes, wait_until
 from outlast.store import open_store
+from standing import stand_still
 
 WORKER, SHOP = "outlast_worker", "outlast_shop"
 
@@ -91,7 +92,7 @@ def test_a_worker_that_stands_still_in_such_a_transaction_holds_up_no_other_job(
     process = Forked(command, stdout=subprocess.PIPE, text=True)
     try:
         wait_until((tmp_path / "in the transaction").exists, "it is in the transaction")
-        stand_still(process)
+        stand_still(process.pid)
         (tmp_path / "go").touch()
         assert (other.status, pay.status) == ("processing", "processing")
         with Beside(app):

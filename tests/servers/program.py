@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from standing import stand_still
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -80,7 +82,7 @@ class Program:
     def paused(self) -> Iterator[None]:
         """It takes connections, as the kernel does that for it, and answers nothing."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        stand_still(self._process.pid)
         try:
             yield
         finally:

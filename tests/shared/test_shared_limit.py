@@ -25,6 +25,7 @@ from outlast.limits.stretches import Answer, Ask, Wish
 from outlast.testing import virtual_time
 from servers.postgres import Postgres
 from sharing import eventually
+from standing import stand_still
 from test_quanta import largest_excess
 
 PROGRAM = """
@@ -273,7 +274,7 @@ def test_a_stopped_process_starts_nothing_when_its_lease_is_over(tmp_path):
     with programs(store, tmp_path, {}, {}, concurrency=4, lasts=0.02, lease=1.0, seconds=3.5) as (one, other):
         one.wait_for(lambda program: len(program.record("ended")) >= 20)
         other.wait_for(lambda program: len(program.record("ended")) >= 20)
-        one.process.send_signal(signal.SIGSTOP)
+        stand_still(one.process.pid)
         stopped = time.monotonic()
         other.wait_for(lambda program: most_under_way(program, since=stopped) == 4)
         one.process.send_signal(signal.SIGCONT)
