@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+import threading
 from pathlib import Path
 
 
@@ -15,7 +15,7 @@ def stand_still(pid: int) -> None:
     except ProcessLookupError:
         return
     while not stands_still(pid):
-        time.sleep(0.001)
+        threading.Event().wait(0.001)
 
 
 def stands_still(pid: int) -> bool:
