@@ -444,6 +444,17 @@ def test_statements_of_every_job_are_kept_prepared_where_the_session_is_ours(sto
     assert prepared(database._batches) == ({"select * from outlast_turn($1,"} if own else set())
 
 
+def test_what_is_enqueued_often_is_on_record_as_what_is_enqueued_first(store):
+    """Later ones go without what a driver does for them; every letter and every byte is the same, and so is the delay."""
+    given = new(kind='a "k" \\ {é},\u2603', payload=bytes(range(256)), queue="q'\t", priority=-3, delay=60)
+    for _ in range(12):
+        enqueued(store, given)
+    columns = "queue, kind, version, state, priority, payload, due - enqueued, unique_key"
+    assert {(*row[:5], bytes(row[5]), *row[6:]) for row in sql(store, f"select {columns} from outlast_jobs")} == {
+        (given.queue, given.kind, given.version, "waiting", -3, given.payload, 60_000_000, None)
+    }
+
+
 @pytest.mark.parametrize("lost", ["deallocated", "made for other columns"])
 def test_a_prepared_statement_that_is_of_no_use_any_more_is_done_without(store, lost):
     """Somebody has taken it away, or changed the table that it was made for: a job is enqueued once all the same."""

@@ -317,6 +317,8 @@ class Job(BoundJob[P, T]):
             return kwargs
         # By place first: a payload keeps the order in which a person reads a call.
         given = {**dict(zip(self._order, args, strict=False)), **kwargs}
+        if len(given) == len(args) + len(kwargs) and self._needed <= given.keys() <= self.names:
+            return given  # each of them once
         problems: list[str] = []
         if len(args) > len(self._order):
             problems.append(f"expected at most {len(self._order)} arguments of {self.kind} by place, got: {len(args)}.")
