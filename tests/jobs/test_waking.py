@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import select
 import threading
 
 import pytest
 
 import outlast
-from labor import Beside, jobs, laborer, notes, wait_until
-from outlast.jobs.waking import Notified, Watched, _written_to, waking_for
+from labor import Beside, jobs, laborer, notes, outcomes, wait_until
+from outlast.jobs.waking import Notified, Watched, _InLoop, _written_to, waking_for
 from outlast.store import Store, open_store
+from outlast.store.postgres import Line
 from outlast.store.records import Idle
 
 
@@ -186,6 +189,215 @@ def test_a_connection_that_tells_nothing_is_left(postgres_app, monkeypatch):
 
 
 @pytest.fixture
+def claims(monkeypatch):
+    """What was claimed by each turn that found something: in the loop, or by the thread of the turns."""
+    seen, turn, answered = [], Store.turn, Store.claim_answered
+
+    def by_thread(self, *given, **how):
+        done = turn(self, *given, **how)
+        if done.claimed:
+            seen.append(("thread", len(done.claimed)))
+        return done
+
+    def by_loop(self, *given):
+        claimed = answered(self, *given)
+        if claimed:
+            seen.append(("loop", len(claimed)))
+        return claimed
+
+    monkeypatch.setattr(Store, "turn", by_thread)
+    monkeypatch.setattr(Store, "claim_answered", by_loop)
+    # Every enqueue tells of itself, and nothing is found by looking.
+    monkeypatch.setattr("outlast.store.jobs.QUIET", 0.0)
+    monkeypatch.setattr("outlast.jobs.worker._ECHO", 1000.0)
+    monkeypatch.setattr("outlast.jobs.worker.POLL", 1000.0)
+    return seen
+
+
+def listens(beside):
+    """Wait until the worker has nothing to do, and hears what it is told of."""
+    wait_until(lambda: beside.worker._later is not None, "the worker is idle")
+    wait_until(lambda: getattr(beside.worker._waking, "free", False), "the loop listens")
+    wait_until(lambda: beside.worker._tenure.turns.settled, "no turn is under way")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("queue", ["default", 'a "b" \\ {c},d é'])
+def test_what_a_worker_is_told_of_is_claimed_in_its_loop(postgres_app, claims, queue):
+    """On the connection that has told of it: no thread is woken before the job has begun."""
+    double = postgres_app.job(_double, name="double", queue=queue)
+    with Beside(postgres_app) as beside:
+        listens(beside)
+        for number in range(3):
+            assert double.enqueue(number).result(100) == 2 * number
+            listens(beside)
+        assert len(beside.worker._slots.free) == 8
+    assert claims == [("loop", 1)] * 3
+
+
+async def _double(number: int) -> int:
+    return 2 * number
+
+
+@pytest.mark.timeout(120)
+def test_of_many_jobs_a_few_are_claimed_in_the_loop(postgres_app, claims, monkeypatch):
+    """What they bring is read there; the others are the thread's, at once."""
+    monkeypatch.setattr("outlast.jobs.worker._AT_ONCE", 3)
+    double = postgres_app.job(_double, name="double")
+    with Beside(postgres_app, concurrency=100) as beside:
+        listens(beside)
+        double.enqueue_many({"number": number} for number in range(50))
+        wait_until(lambda: beside.worker.view().counts["succeeded"] == 50, "all are done")
+        listens(beside)
+        assert len(beside.worker._slots.free) == 100
+    assert claims[0] == ("loop", 3)
+    assert {who for who, _ in claims[1:]} == {"thread"}
+    assert sum(many for _, many in claims) == 50
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_drains_claims_nothing_that_it_is_told_of(postgres_app, claims, tmp_path):
+    """Nor does the connection that listens do anything for it."""
+    kinds = jobs(postgres_app, tmp_path)
+    with Beside(postgres_app) as beside:
+        kinds["hold"].enqueue("a")
+        wait_until(lambda: "begins a" in notes(tmp_path), "the job has begun")
+        beside.worker.ask_soon()
+        wait_until(lambda: beside.worker._draining, "it drains")
+        left = kinds["quick"].enqueue("b")
+        beside.worker._tenure.turns.in_loop(beside.worker._woken)
+        (tmp_path / "go a").touch()
+    assert left.status == "queued"
+    assert sum(many for _, many in claims) == 1
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("said", [True, False], ids=["an error", "nothing"])
+def test_a_claim_whose_answer_is_lost_is_not_made_twice(postgres_app, claims, monkeypatch, said):
+    """The thread finds on record what was claimed, and another connection listens."""
+    monkeypatch.setattr("outlast.jobs.waking._AGAIN", 0.001)
+    double, answer, broken = postgres_app.job(_double, name="double"), Line.answer, []
+
+    def lost(self):
+        came = answer(self)
+        if came is not None and not broken:
+            broken.append(self)
+            if said:
+                return OSError("who knows")
+            raise ConnectionResetError("the answer is lost")
+        return came
+
+    monkeypatch.setattr(Line, "answer", lost)
+    with Beside(postgres_app) as beside:
+        listens(beside)
+        first = double.enqueue(1)
+        assert first.result(100) == 2
+        wait_until(lambda: beside.worker._waking._line._line is not broken[0], "another connection listens")
+        listens(beside)
+        second = double.enqueue(2)
+        assert second.result(100) == 4
+        listens(beside)
+        assert len(beside.worker._slots.free) == 8
+    assert (outcomes(first), outcomes(second)) == (["succeeded"], ["succeeded"])
+    assert claims == [("thread", 1), ("loop", 1)]
+
+
+@pytest.mark.timeout(120)
+def test_a_connection_that_is_ended_is_made_anew(postgres_app, postgres, claims, monkeypatch):
+    """By an administrator, or with its server: meanwhile jobs are found by looking."""
+    monkeypatch.setattr("outlast.jobs.waking._AGAIN", 0.001)
+    double = postgres_app.job(_double, name="double")
+    with Beside(postgres_app) as beside:
+        listens(beside)
+        line = beside.worker._waking._line
+        postgres.terminate(line._line._connection.info.backend_pid)
+        wait_until(lambda: beside.worker._waking._line is not line, "another connection listens")
+        listens(beside)
+        assert double.enqueue(1).result(100) == 2
+    assert claims == [("loop", 1)]
+
+
+@pytest.mark.timeout(120)
+def test_a_claim_in_the_loop_under_a_lease_that_is_lost_claims_nothing(postgres_app, claims):
+    """The worker registers again, and claims it then."""
+    double = postgres_app.job(_double, name="double")
+    with Beside(postgres_app) as beside:
+        listens(beside)
+        before = beside.worker._tenure.lease
+        postgres_app.store.drop_lease(before)
+        job = double.enqueue(1)
+        assert job.result(100) == 2
+        assert beside.worker._tenure.lease.key != before.key
+    assert outcomes(job) == ["succeeded"]
+    assert claims == [("thread", 1)]
+
+
+@pytest.mark.timeout(120)
+def test_where_a_loop_can_watch_no_socket_a_thread_listens(postgres_app, claims, monkeypatch):
+    """As on Windows, by default."""
+
+    def unable(*_):
+        raise NotImplementedError
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "add_reader", unable)
+    double = postgres_app.job(_double, name="double")
+    beside = Beside(postgres_app)
+    heard, by_thread = threading.Event(), Notified._by_thread
+    monkeypatch.setattr(Notified, "_by_thread", lambda self, *given: (heard.set(), by_thread(self, *given))[1])
+    with beside:
+        assert heard.wait(100)
+        assert double.enqueue(1).result(100) == 2
+        assert not beside.worker._waking.free
+    assert claims == [("thread", 1)]
+
+
+@pytest.mark.timeout(120)
+def test_a_loop_that_stood_still_is_not_taken_for_deaf(postgres_app, monkeypatch):
+    """It has not read what has come; whether nothing comes is asked there."""
+    monkeypatch.setattr("outlast.jobs.waking._ANSWER", 0.0)
+    monkeypatch.setattr("outlast.jobs.waking._SLICE", 0.001)
+    told, asked, judged, lines = threading.Semaphore(0), threading.Event(), threading.Event(), []
+    begin, probe, deaf, later = _InLoop.begin, Notified._probe, _InLoop.deaf, Notified._in_loop
+
+    def begins(self):
+        lines.append(self)
+        begun = begin(self)
+        self._loop.call_soon(asked.wait)
+        return begun
+
+    def probes(self, mine):
+        probe(self, mine)
+        select.select([lines[-1]._place], [], [])  # it has come back, and nobody has read it
+
+    def in_loop(self, loop, do):
+        if getattr(do, "func", None) is not None:
+            asked.set()  # the loop moves only when it is to say whether it hears anything
+        return later(self, loop, do)
+
+    def says(self, probed):
+        found = deaf(self, probed)
+        judged.set()
+        return found
+
+    for owner, name, do in ((_InLoop, "begin", begins), (Notified, "_probe", probes), (_InLoop, "deaf", says)):
+        monkeypatch.setattr(owner, name, do)
+    monkeypatch.setattr(Notified, "_in_loop", in_loop)
+    job = postgres_app.job(nothing)
+    store = postgres_app.store
+
+    async def story():
+        waking = waking_for(store, told.release, asyncio.get_running_loop())
+        waking.start()
+        assert await asyncio.to_thread(judged.wait, 100)
+        await asyncio.to_thread(job.enqueue)
+        assert await asyncio.to_thread(told.acquire, timeout=100)
+        await asyncio.to_thread(waking.close)
+
+    asyncio.run(story())
+    assert len(lines) == 1
+
+
+@pytest.fixture
 def untold(monkeypatch):
     """Nobody tells of jobs, and no look comes by itself."""
     monkeypatch.setattr(Notified, "_listen", lambda self, _: self._end.wait())
@@ -305,3 +517,19 @@ def test_nothing_is_left_open(app):
         waking.start()
         waking.close()
         assert not waking._thread.is_alive()
+
+
+def test_nothing_is_left_open_by_a_loop(postgres_app):
+    """Nor is anything that the loop has listened to."""
+    with open_store(postgres_app.store_url, app=postgres_app.name) as store:
+
+        async def story():
+            waking = waking_for(store, lambda: None, asyncio.get_running_loop())
+            waking.start()
+            await asyncio.to_thread(wait_until, lambda: waking.free, "the loop listens")
+            line = waking._line
+            await asyncio.to_thread(waking.close)
+            assert not waking._thread.is_alive()
+            assert (line.over, line._line._connection.closed) == (True, True)
+
+        asyncio.run(story())

@@ -27,7 +27,7 @@ class Numbers(list):
 class Desk:
     """A writer with what it has told, and a write that can be held up."""
 
-    def __init__(self, *, write=None, memory=None, **limits):
+    def __init__(self, *, write=None, memory=None, at_once=None, **limits):
         self.told, self.on_record, self.give_up = [], [], Stop()
         self.news = asyncio.Event()
         self.writer = BatchWriter(
@@ -39,6 +39,7 @@ class Desk:
             memory=memory or Memory(),
             limits=BatchLimits(**{"latency": 60.0} | limits),
             give_up=self.give_up,
+            at_once=at_once,
         )
         self.writer.start()
 
@@ -56,6 +57,35 @@ class Desk:
             self.news.clear()
             await self.news.wait()
         return self.told
+
+
+def test_a_batch_may_be_written_without_the_thread():
+    """One at a time, without bytes; whoever has begun it says that it is written, or hands it over."""
+
+    async def story():
+        begun = []
+        desk = Desk(entries=1, under_way=1, at_once=lambda batch: (begun.append(batch), batch[0] < 10)[1])
+        desk.add(1)
+        desk.add(2)
+        assert (begun, desk.on_record, desk.writer.settled) == ([[1]], [], False)
+        desk.writer.came_back(begun[0])
+        assert begun == [[1], [2]]
+        desk.writer.hand_over(begun[1])
+        await desk.hear(2)
+        desk.add(10)
+        await desk.hear(3)
+        desk.add(3, size=5)
+        assert await desk.hear(4) == [("written", [1]), ("written", [2]), ("written", [10]), ("written", [3])]
+        assert (begun, desk.on_record) == ([[1], [2], [10]], [[2], [10], [3]])
+        desk.add(4)
+        desk.writer.failed(OSError("gone"))
+        desk.writer.failed(OSError("gone again"))
+        desk.writer.hand_over(begun[3])
+        assert desk.told[4:] == [("broken", "OSError('gone')")]
+        assert desk.writer.settled
+        desk.writer.close()
+
+    asyncio.run(story())
 
 
 def test_a_batch_goes_when_it_has_its_entries():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextvars import copy_context
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ class TurnBatch:
         "asks_queues",
         "cancelled",
         "claimed",
+        "claims",
         "ends",
         "found",
         "idle",
@@ -60,7 +62,9 @@ class TurnBatch:
         "queues",
         "released",
         "sought",
+        "told",
         "took",
+        "unsure",
         "wants",
     )
 
@@ -72,6 +76,9 @@ class TurnBatch:
         self.after: Mapping[str, tuple[int, int]] = {}
         self.most = 0
         self.alone = False
+        self.told = False  # it only claims, since somebody has told of jobs: it may go without the thread
+        self.claims = True  # False: that is done
+        self.unsure = False  # perhaps it has claimed, and the answer is lost
         self.asks_idle = False
         self.asks_queues = False  # also if jobs were claimed
         self.ahead_us = 0
@@ -108,11 +115,13 @@ class Tenure:
         failed: Callable[[Tenure, BaseException], None],
         wanted: Callable[[Tenure, tuple[tuple[int, int], ...]], None],
         hung: Callable[[bool], None],
+        ask: Callable[[tuple[Any, ...], Callable[[list[Any] | Exception], None]], bool],
     ) -> None:
         """
         `queues` are those that it serves; None: all. `prepare` and `written` are called in the loop around each turn; `failed` when the lease is lost (`LeaseLost`)
         or nothing can be written; `wanted` with the ids and tokens of jobs that an operator has cancelled; `hung` in a
-        thread, with True when the loop hangs and the lease is renewed no more, with False when it moves again.
+        thread, with True when the loop hangs and the lease is renewed no more, with False when it moves again. `ask` is that of
+        what the worker is woken by.
         """
         loop = asyncio.get_running_loop()
         self.store = store
@@ -121,6 +130,9 @@ class Tenure:
         self.over = False
         self._kinds = kinds
         self._queues = queues
+        self._ask = ask
+        self._asks: tuple[Any, ...] = ()  # by the last turn that went from the loop, and as it was sent
+        self._asked: tuple[Any, ...] = ()
         self.give_up = Stop()  # set: wait no longer for a store that cannot be used
 
         def tell(callback: Callable[..., None], *arguments: Any) -> None:
@@ -139,6 +151,7 @@ class Tenure:
             limits=_LIMITS,
             give_up=self.give_up,
             prepare=lambda turn: prepare(self, turn),
+            at_once=self._claim,
         )
         # What has ended is never given up while the worker lives, however long the store is away.
         context = copy_context()
@@ -154,6 +167,37 @@ class Tenure:
             hung=hung,
         )
 
+    # -- in the loop -------------------------------------------------------------------------------------------------
+
+    def _claim(self, turn: TurnBatch) -> bool:
+        """Send a turn that only claims from here: to wake a thread for it, and to be woken by that, takes longer than it does."""
+        if not (turn.told and turn.wants):
+            return False
+        asks = (turn.wants, turn.most, turn.after, turn.ahead_us)
+        if asks != self._asks:
+            wants, most, after, ahead_us = self._asks = asks
+            self._asked = self.store.claim_asked(
+                self.lease, wants, self._kinds, most=most, after=after, ahead_us=ahead_us
+            )
+        return self._ask(self._asked, partial(self._answered, turn, REAL.clock.monotonic()))
+
+    def _answered(self, turn: TurnBatch, began: float, answer: list[Any] | Exception) -> None:
+        """What came of a turn that was sent from here. Whatever else it is to find out takes a thread."""
+        if isinstance(answer, Exception):
+            turn.unsure = True
+            self.turns.hand_over(turn)
+            return
+        try:
+            _note(turn, self.store.claim_answered(self.lease, turn.wants, answer), began)
+        except LeaseLost as error:
+            self.turns.failed(error)
+            return
+        turn.claims = False
+        if turn.asks_queues or (turn.asks_idle and not turn.claimed):
+            self.turns.hand_over(turn)
+        else:
+            self.turns.came_back(turn)
+
     # -- in threads --------------------------------------------------------------------------------------------------
 
     def _beat(self, lease: Lease) -> tuple[Lease, tuple[tuple[int, int], ...] | None]:
@@ -161,7 +205,7 @@ class Tenure:
         return renewed, tuple(self.store.cancelled_of(lease.key)) or None
 
     def _write(self, turn: TurnBatch) -> None:
-        first = True
+        first = not turn.unsure
 
         def do() -> None:
             nonlocal first
@@ -172,7 +216,7 @@ class Tenure:
                     lambda: [(job.id, job.token) for job in (one.job for one in self.jobs.values())]
                 )
             first = False
-            if turn.ends or turn.wants:
+            if turn.claims and (turn.ends or turn.wants):
                 began = REAL.clock.monotonic()
                 done = self.store.turn(
                     self.lease,
@@ -185,10 +229,8 @@ class Tenure:
                     most=turn.most,
                     ahead_us=turn.ahead_us,
                 )
-                turn.lost, turn.claimed, turn.cancelled = done
-                turn.found = Counter(map(_queue, turn.claimed))
-                turn.last = {job.queue: job for job in turn.claimed}
-                turn.took = REAL.clock.monotonic() - began
+                turn.lost, claimed, turn.cancelled = done
+                _note(turn, claimed, began)
             if turn.released:  # after the ends: the same turn may bring that it is held
                 self.store.release_held(
                     self.lease, [(one.job.id, one.job.token) for one in turn.released], ahead_us=turn.ahead_us
@@ -225,6 +267,18 @@ class Tenure:
         except Exception as error:  # noqa: BLE001 - it ends by itself
             warn("the lease of the worker could not be given back: %s", error_text(error))
         leases.ended(self.lease)
+
+
+def _note(turn: TurnBatch, claimed: list[ClaimedJob], began: float) -> None:
+    """What a turn has claimed."""
+    turn.claimed = claimed
+    if len(claimed) == 1:  # the usual number where somebody waits for it
+        (job,) = claimed
+        turn.found, turn.last = {job.queue: 1}, {job.queue: job}
+    else:
+        turn.found = Counter(map(_queue, claimed))
+        turn.last = {job.queue: job for job in claimed}
+    turn.took = REAL.clock.monotonic() - began
 
 
 def register(store: Store, queues: Sequence[str] | None, kinds: Mapping[str, int]) -> Lease:

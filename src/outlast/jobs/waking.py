@@ -1,7 +1,8 @@
 """
 How a worker that waits hears of new jobs at once. Whatever is missed here is found a second later by polling.
 
-    PostgreSQL   a thread listens for notifications, on a connection of its own; a probe shows whether they arrive.
+    PostgreSQL   the event loop listens for notifications, on a connection of its own that a thread has made, and claims there
+                 what it is told of; a probe shows whether they arrive. Where a loop can watch no socket, the thread listens.
                  Behind a pooler that lends its connections nobody can listen: there jobs are found by polling only
     SQLite       enqueues of this process tell it; of others it sees that the file has changed: as soon as the system tells
                  that somebody has written (Linux), or 50 times in a second
@@ -16,15 +17,18 @@ import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from outlast.kernel.clock import REAL
 from outlast.kernel.log import logger, warn
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from outlast.store import Store
+    from outlast.store.postgres import Line
 
 CHANNEL = "outlast_jobs"
 PROBE = 10.0  # seconds between two probes of a connection that listens
@@ -47,13 +51,15 @@ class _Unheard(Exception):
 
 
 class Waking(ABC):
-    """Tells of new jobs, from a thread, between `start` and `close`."""
+    """Tells of new jobs between `start` and `close`: in an event loop if there is one, else from a thread."""
 
-    def __init__(self, store: Store, wake: Callable[[], None]) -> None:
+    def __init__(self, store: Store, wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._loop = loop
+        self._woken = wake
         self._store = store
         self._database: Any = store._database  # noqa: SLF001 - what is listened to is the database itself
-        self._wake = wake
         self._end = threading.Event()
+        self._rung = threading.Event()  # wakes a thread that waits while the loop listens
         self._bell, self._ear = socket.socketpair()  # wakes a thread that listens to a connection
         self._thread: threading.Thread | None = None
         self._said = False
@@ -66,9 +72,38 @@ class Waking(ABC):
         )
         self._thread.start()
 
+    @property
+    def free(self) -> bool:
+        """Whether `ask` can be used now. In the loop."""
+        return False
+
+    def ask(self, parameters: tuple[Any, ...], then: Callable[[list[Any] | Exception], None]) -> bool:  # noqa: ARG002
+        """
+        Do a turn that only claims, here in the loop and without a thread, if that can be done now; else nothing is sent. `then` is called
+        later with its rows, or with an error, after which nobody knows whether it was done.
+        """
+        return False
+
+    def _wake(self) -> None:
+        """From any thread."""
+        if self._loop is None:
+            self._woken()
+        else:
+            self._later(self._woken)
+
+    def _later(self, do: Callable[..., object], *arguments: Any) -> bool:
+        """Have the loop do it; False if it is closed."""
+        assert self._loop is not None  # noqa: S101 - of those that have one
+        try:
+            self._loop.call_soon_threadsafe(do, *arguments)
+        except RuntimeError:
+            return False
+        return True
+
     def close(self) -> None:
-        """Listen no more. Blocks for a moment."""
+        """Listen no more. Blocks for a moment; not in the loop."""
         self._end.set()
+        self._rung.set()
         self._bell.close()
         if self._thread is not None:
             self._thread.join(5)
@@ -113,15 +148,53 @@ class Notified(Waking):
     whoever gets it next, and each of them would gather notifications.
     """
 
+    _line: _InLoop | None = None  # only the loop changes it
+
+    @property
+    def free(self) -> bool:
+        return self._line is not None and self._line.free
+
+    def ask(self, parameters: tuple[Any, ...], then: Callable[[list[Any] | Exception], None]) -> bool:
+        return self._line is not None and self._line.ask(parameters, then)
+
     def _listen(self, connection: Any) -> None:
         if self._database.pooled(connection):
             raise _Unheard(
                 "the store is behind a connection pooler. With the address of the server itself a worker hears of them at once.",
                 again=False,
             )
-        clock, mine = REAL.clock.monotonic, f"probe {REAL.ids.new()}"
-        encoding = connection.info.encoding
+        mine = f"probe {REAL.ids.new()}"
         connection.execute(f"listen {CHANNEL}")
+        if self._loop is None or not self._by_loop(connection, mine, self._loop):
+            self._by_thread(connection, mine)
+
+    def _by_loop(self, connection: Any, mine: str, loop: asyncio.AbstractEventLoop) -> bool:
+        """Have the loop listen, and see that it hears something; False if it can watch no socket. Here only probes are sent."""
+        heard = _InLoop(self._database.line(connection), loop, mine, self._store.app, self._woken, self._rung.set)
+        if not self._in_loop(loop, lambda: self._begin(heard)):
+            return False
+        clock = REAL.clock.monotonic
+        try:
+            self._probe(mine)
+            probed = clock()
+            while not (self._end.is_set() or heard.over):
+                self._rung.wait(_SLICE)
+                self._rung.clear()
+                now = clock()
+                if heard.back:
+                    self._heard = True
+                    if now - probed > PROBE:
+                        heard.back = False
+                        self._probe(mine)
+                        probed = now
+                elif now - probed > _ANSWER and self._in_loop(loop, partial(heard.deaf, probed)):
+                    raise _Unheard("notifications of PostgreSQL do not arrive.", again=True)
+        finally:
+            self._in_loop(loop, heard.end)
+        return True
+
+    def _by_thread(self, connection: Any, mine: str) -> None:
+        clock, encoding = REAL.clock.monotonic, connection.info.encoding
         self._probe(mine)
         probed, back = clock(), False
         # What the driver has heard already while it did the statement; later ones are read as they come.
@@ -145,9 +218,147 @@ class Notified(Waking):
                 self._probe(mine)
                 probed, back = now, False
 
+    def _begin(self, heard: _InLoop) -> bool:
+        begun = heard.begin()
+        self._line = heard if begun else None
+        return begun
+
+    def _in_loop(self, loop: asyncio.AbstractEventLoop, do: Callable[[], bool]) -> bool:
+        """What the loop says, however long it does not move; False if it is closed."""
+        done, came = threading.Event(), list[bool]()
+
+        def act() -> None:
+            try:
+                came.append(do())
+            finally:
+                done.set()
+
+        if not self._later(act):
+            return False
+        while not done.wait(_SLICE):
+            if loop.is_closed():
+                return False
+        return bool(came and came[0])
+
     def _probe(self, mine: str) -> None:
         # On another connection: a session is told of its own notifications whatever becomes of those of others.
         self._database.row("select pg_notify(?, ?)", CHANNEL, mine)
+
+
+class _InLoop:
+    """
+    The connection that listens, in the hands of the loop: nobody else uses it before it is `over`. What it is told of is claimed on it,
+    by the process of the server that has told of it and is awake.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        loop: asyncio.AbstractEventLoop,
+        mine: str,
+        app: str,
+        woken: Callable[[], None],
+        lost: Callable[[], None],
+    ) -> None:
+        """`mine` is what a probe says; `lost` is called when nothing more can be heard."""
+        self._line = line
+        self._loop = loop
+        self._place = line.fileno()
+        self._mine = mine
+        self._app = app
+        self._woken = woken
+        self._lost = lost
+        self.over = False
+        self.back = False  # the newest probe
+        self._free_at = 0.0  # since when the server can tell something: it does not during a turn
+        self._then: Callable[[list[Any] | Exception], None] | None = None  # waits for an answer
+        self._full = False  # not all of what was asked is on its way
+
+    @property
+    def free(self) -> bool:
+        """Whether `ask` can be used now."""
+        return self._then is None and not self.over
+
+    def begin(self) -> bool:
+        """Listen; False if the loop can watch no socket."""
+        try:
+            self._loop.add_reader(self._place, self._read)
+        except NotImplementedError:
+            return False
+        self._read()  # what has been told before
+        return True
+
+    def ask(self, parameters: tuple[Any, ...], then: Callable[[list[Any] | Exception], None]) -> bool:
+        """See `Waking.ask`."""
+        if not self.free:
+            return False
+        try:
+            self._line.send(parameters)
+        except Exception:  # noqa: BLE001 - nothing is sent; what the matter is comes out when it is read from
+            return False
+        self._then = then
+        self._flush()
+        return True
+
+    def _flush(self) -> None:
+        try:
+            sent = self._line.flush()
+        except Exception as error:  # noqa: BLE001 - the connection is of no use any more
+            self._break(error)
+            return
+        if not sent:
+            self._full = True
+            self._loop.add_writer(self._place, self._flush)
+        elif self._full:
+            self._full = False
+            self._loop.remove_writer(self._place)
+
+    def _read(self) -> None:
+        if self.over:
+            return
+        try:
+            told = self._line.told()
+            answer = None if self._then is None else self._line.answer()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._break(error)
+            return
+        if isinstance(
+            answer, Exception
+        ):  # what is prepared there may be of no use any more: another connection is made
+            self._break(answer)
+        elif answer is not None and self._then is not None:
+            then, self._then, self._free_at = self._then, None, REAL.clock.monotonic()
+            then(answer)
+        for payload in told:
+            if payload == self._mine:
+                self.back = True
+            elif payload == self._app:
+                self._woken()
+
+    def _break(self, error: Exception) -> None:
+        logger().debug("new jobs are found by polling meanwhile: %s", type(error).__name__)
+        self.end(error)
+        self._lost()
+
+    def deaf(self, probed: float) -> bool:
+        """Whether the probe of that moment should have come back long ago; then it is over. The loop itself may have stood still."""
+        self._read()
+        late = REAL.clock.monotonic() - max(probed, self._free_at) > _ANSWER
+        return self.free and not self.back and late and self.end()
+
+    def end(self, error: Exception | None = None) -> bool:
+        """Listen no more. Who waits for an answer hears that none will come, and not from in here."""
+        if self.over:
+            return True
+        self.over = True
+        self._loop.remove_reader(self._place)
+        self._loop.remove_writer(self._place)
+        with suppress(Exception):  # it may be broken
+            self._line.close()
+        if self._then is not None:
+            then, self._then = self._then, None
+            self._loop.call_soon(then, error or ConnectionError("the connection that listens was closed"))
+        return True
 
 
 class Watched(Waking):
@@ -212,6 +423,6 @@ def _written_to(path: str) -> int | None:
     return told
 
 
-def waking_for(store: Store, wake: Callable[[], None]) -> Waking:
-    """What fits this store."""
-    return (Notified if store.by_server else Watched)(store, wake)
+def waking_for(store: Store, wake: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None) -> Waking:
+    """What fits this store; `wake` is called in the loop, if there is one."""
+    return (Notified if store.by_server else Watched)(store, wake, loop)

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from outlast.jobs.running import ActiveJob
     from outlast.jobs.tenure import TurnBatch
+    from outlast.jobs.waking import Waking
     from outlast.pipeline.home import Home
     from outlast.store import Store
     from outlast.store.records import Idle, JobEnd, Lease
@@ -79,6 +80,9 @@ _LARGEST = 1000  # up to this
 # Seconds in which the thread of the turns gets the interpreter's lock and sends what it has to a server. Without them it
 # would get it when many jobs have run, and the server would wait for that.
 _HANDOVER = 0.0001
+# Jobs that a turn claims which goes from the loop, at most: what they bring is read there. If there are more, the next turn has
+# them at once.
+_AT_ONCE = 8
 _AGAIN = 0.1  # seconds after which jobs are looked for from the start of a queue,
 # Or this many times what such a look takes, up to `POLL`. Queues are asked for as rarely, without that bound.
 _SHARE = 10
@@ -166,6 +170,7 @@ class Worker:
         self._later: Idle | None = None
         self._error: BaseException | None = None
         self._tenure: Tenure | None = None
+        self._told = False  # and what is asked for is what somebody has told of
         self._asked = False  # claim, as soon as there is a turn
         self._known = False  # and if there is nothing, ask for nothing else
         self._next_due_at = float("inf")  # on the loop's clock, as it was when last asked
@@ -331,7 +336,8 @@ class Worker:
             woken=self._woken,
             sure=self._sure,
         )
-        waking = waking_for(store, lambda: _unless_closed(loop, self._woken))
+        waking = waking_for(store, self._woken, loop)
+        self._waking: Waking = waking
         ringing = loop.create_task(self._ring())
         # Where time jumps to whatever is due later, ticks would go on for ever.
         scheduler = Scheduler(store, {} if self._due_later else dict(self._home.kinds))
@@ -413,6 +419,7 @@ class Worker:
             failed=self._failed,
             wanted=self._wanted,
             hung=self._hung,
+            ask=self._waking.ask,
         )
         self._watch()
         self._ask()
@@ -721,6 +728,7 @@ class Worker:
 
     def _woken(self) -> None:
         """Somebody has told of jobs; what was enqueued right after it is told by nobody."""
+        self._told = True
         self._ask()
         self._poll(_ECHO, self._look)
 
@@ -779,10 +787,11 @@ class Worker:
     def _prepare(self, tenure: Tenure, turn: TurnBatch) -> None:
         turn.ahead_us = ahead_us()
         turn.wants, turn.most, turn.after = {}, 0, {}
-        turn.alone = turn.asks_idle = turn.asks_queues = False
+        turn.alone = turn.told = turn.asks_idle = turn.asks_queues = False
         if tenure is not self._tenure or not (self._asked or turn.ends):
             return
         asked, self._asked, self._known = self._asked and not self._known, False, False
+        told, self._told = self._told, False
         if self._draining or self._fenced or self._alone is not None or self._done.done():
             return
         nothing, room = not self._running, True
@@ -793,7 +802,8 @@ class Worker:
         else:
             turn.wants = self._room()
             in_all = _IN_ALL * self._concurrency - len(self._running)
-            turn.most = max(0, min(len(self._slots.free), in_all, self._most))
+            turn.told = told and not (turn.ends or turn.released) and self._waking.free
+            turn.most = max(0, min(len(self._slots.free), in_all, _AT_ONCE if turn.told else self._most))
             if asyncio.get_running_loop().time() >= self._look_again_at:
                 self._places.clear()
             turn.after = {queue: self._places[queue] for queue in turn.wants if queue in self._places}
@@ -805,7 +815,7 @@ class Worker:
             self._slots.take()
         # Who has no room does not care what there is; queues that are full leave room for those that nobody knew of.
         turn.asks_idle = asked and (nothing or (room and not self._until_idle))
-        if self._bounds is None and room:
+        if self._bounds is None and room and not turn.told:  # a turn for what has begun follows
             self._seek_queues(turn)
 
     def _seek_queues(self, turn: TurnBatch) -> None:

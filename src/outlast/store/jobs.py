@@ -365,6 +365,25 @@ class Jobs(Finishing):
         )
         return Turn((*lost, *late), claimed, cancelled)
 
+    def claim_asked(
+        self,
+        lease: Lease,
+        wants: Mapping[str, int],
+        kinds: Mapping[str, int],
+        *,
+        most: int,
+        after: Mapping[str, tuple[int, int]],
+        ahead_us: int = 0,
+    ) -> tuple[Any, ...]:
+        """What `Line.send` is given for a turn that only claims, where the database does it in one statement."""
+        return turns.parameters(
+            self._database, self.app, lease, (), wants, kinds, most=most, after=after, ahead_us=ahead_us
+        )
+
+    def claim_answered(self, lease: Lease, wants: Mapping[str, int], rows: Sequence[Any]) -> list[ClaimedJob]:
+        """The jobs in the answer to such a turn; `LeaseLost` if the lease is not the newest: then nothing was claimed."""
+        return turns.claimed_in(rows, lease, wants)
+
     def _turn(
         self,
         lease: Lease,

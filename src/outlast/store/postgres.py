@@ -78,6 +78,7 @@ _PARAMETERS = (
 
 
 _poll: Any = getattr(select, "poll", None)  # not on every system
+_LINE = b"outlast_line"  # what a line keeps prepared
 _NEVER = 2**31
 _OFTEN = 5  # times that a statement is done in a session before it is kept prepared there
 
@@ -146,6 +147,69 @@ def _rows(connection: _Session, answer: PGresult) -> list[Any]:
     found: list[Any] = adapts.load_rows(0, answer.ntuples, tuple)
     adapts.set_pgresult(None)  # nobody needs it any more, however large it is
     return found
+
+
+class Line:
+    """
+    A session of our own that is told of jobs and does turns that only claim, for whoever reads its socket: once it is made, nothing
+    here waits for the server. A driver's own way to wait costs more than the rest of such a turn. One thread uses it at a time.
+    """
+
+    def __init__(self, connection: Any, statement: str) -> None:
+        """The connection listens already, and is lent by nobody. Blocks."""
+        self._connection: psycopg.Connection[Any] = connection
+        self._server = connection.pgconn
+        self._encoding: str = connection.info.encoding
+        self._adapts = Transformer(connection)
+        self._answer: list[Any] | Exception | None = None
+        self._parameters: tuple[Any, ...] = ()  # those sent last: an idle worker sends the same again and again
+        self._given: list[bytes | None] = []
+        made = self._server.prepare(_LINE, statement.encode())
+        if made.status != ExecStatus.COMMAND_OK:
+            raise errors.error_from_result(made, self._encoding)
+        # What was told while these statements were done is known to the driver alone.
+        self._told = [note.payload for note in connection.notifies(timeout=0)]
+
+    def fileno(self) -> int:
+        """Of its socket."""
+        return self._connection.fileno()
+
+    def send(self, parameters: tuple[Any, ...]) -> None:
+        """Begin a turn, when no other is under way; `flush` says whether all of it is on its way."""
+        if parameters is not self._parameters:
+            self._parameters, self._given = parameters, [_as_text(value, self._encoding) for value in parameters]
+        self._server.send_query_prepared(_LINE, self._given, result_format=Format.BINARY)
+
+    def flush(self) -> bool:
+        """Whether nothing is left to be sent; else again when the socket can be written to."""
+        return not self._server.flush()
+
+    def told(self) -> list[str]:
+        """Read what the socket has; the texts of the notifications in it."""
+        self._server.consume_input()
+        told, self._told = self._told, []
+        while (note := self._server.notifies()) is not None:
+            told.append(note.extra.decode(self._encoding))
+        return told
+
+    def answer(self) -> list[Any] | Exception | None:
+        """After `told`: the rows of the turn that is under way, or what went wrong; None: not all of it has come."""
+        server = self._server
+        while not server.is_busy():
+            result = server.get_result()
+            if result is None:  # the transaction has ended
+                answer, self._answer = self._answer, None
+                return answer
+            if result.status != ExecStatus.TUPLES_OK:
+                self._answer = errors.error_from_result(result, self._encoding)
+            else:
+                self._adapts.set_pgresult(result)
+                self._answer = self._adapts.load_rows(0, result.ntuples, tuple)
+                self._adapts.set_pgresult(None)
+        return None
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 def _as_text(value: Any, encoding: str) -> bytes | None:
@@ -249,6 +313,10 @@ class Postgres(Database):
         """
         (answers,) = connection.execute("select pg_backend_pid()").fetchone()
         return bool(answers != connection.info.backend_pid)
+
+    def line(self, connection: Any) -> Line:
+        """What a connection that listens, and is not `pooled`, can do beside. Blocks."""
+        return Line(connection, _numbered(self.at_once))
 
     def spelled(self, sql: str) -> str:
         return _spelled(sql)

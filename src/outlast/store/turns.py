@@ -71,10 +71,32 @@ def at_once(
 ) -> tuple[tuple[int, ...], list[ClaimedJob]]:
     """A whole turn in which all that has ended has succeeded; the ids of late ends, and what was claimed."""
     ends = sorted(ends, key=itemgetter(0))
+    given = parameters(database, app, lease, ends, wants, kinds, most=most, after=after, ahead_us=ahead_us)
+    rows = database.once(database.at_once, *given)
+    claimed = claimed_in(rows, lease, wants)
+    late: tuple[int, ...] = ()
+    if rows[0][6] != len(ends):
+        with database.reading() as tx:
+            late = tuple(end.id for end in ends if not _on_record(tx, end))
+    return late, claimed
+
+
+def parameters(
+    database: Database,
+    app: str,
+    lease: Lease,
+    ends: Sequence[JobEnd],
+    wants: Mapping[str, int],
+    kinds: Mapping[str, int],
+    *,
+    most: int | None,
+    after: Mapping[str, tuple[int, int]],
+    ahead_us: int,
+) -> tuple[Any, ...]:
+    """What the statement of such a turn is given; the ends are in the order of their ids."""
     kept = any(end.result is not None or end.unique_for_us is not None for end in ends)
     places = [after.get(queue, (None, None)) for queue in wants]
-    rows = database.once(
-        database.at_once,
+    return (
         *(app, key_text(lease.key), lease.token, label(app, lease.kind, lease.key), database.patience, ahead_us),
         *(_integers(map(itemgetter(place), ends)) for place in (0, 1, 2, 5, 6)),  # id, token, number, started, took
         *((None, None) if not kept else ([end.result for end in ends], [end.unique_for_us for end in ends])),
@@ -82,6 +104,10 @@ def at_once(
         sum(wants.values()) if most is None else most,
         *([storable(kind) for kind in kinds], [*kinds.values()]),
     )
+
+
+def claimed_in(rows: Sequence[Any], lease: Lease, wants: Mapping[str, int]) -> list[ClaimedJob]:
+    """What such a turn has claimed, in the order in which it begins; `LeaseLost` if it was not allowed to."""
     if not rows:
         raise lost(lease)
     claimed = list(starmap(ClaimedJob, rows[1:]))
@@ -90,11 +116,7 @@ def at_once(
     else:
         order = {queue: place for place, queue in enumerate(wants)}
         claimed.sort(key=lambda job: (order[job.queue], *_order(job)))
-    late: tuple[int, ...] = ()
-    if rows[0][6] != len(ends):
-        with database.reading() as tx:
-            late = tuple(end.id for end in ends if not _on_record(tx, end))
-    return late, claimed
+    return claimed
 
 
 def _integers(values: Iterable[int]) -> str:

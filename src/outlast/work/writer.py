@@ -74,11 +74,13 @@ class BatchWriter(Generic[B]):
         limits: BatchLimits,
         give_up: Stop,
         prepare: Callable[[B], None] | None = None,
+        at_once: Callable[[B], bool] | None = None,
     ) -> None:
         """
         `write` is called in the thread; `written` and `broken` say in the loop what came of it. `give_up` is set when
         `write` should wait no longer for what it writes to. `prepare` is called in the loop with a batch that is about
-        to be sent: it adds what is known only then.
+        to be sent: it adds what is known only then. `at_once` is called in the loop with a batch without bytes, when the thread
+        has none: whether it is being written without the thread. Then `came_back`, `hand_over` or `failed` is called later.
         """
         self.batch = first  # the open one
         self.memory = memory
@@ -95,6 +97,7 @@ class BatchWriter(Generic[B]):
         self._queue: queue.SimpleQueue[tuple[B, int] | None] = queue.SimpleQueue()
         self._give_up = give_up
         self._prepare = prepare
+        self._at_once = at_once
         self._failed = False
         self._thread: threading.Thread | None = None
 
@@ -152,11 +155,27 @@ class BatchWriter(Generic[B]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._queue.put((batch, self._bytes))
+        size = self._bytes
         self.batch = batch.following()
         self._entries = self._bytes = 0
         self._due = False
         self._under_way += 1
+        if size or self._at_once is None or self._under_way > 1 or not self._at_once(batch):
+            self._queue.put((batch, size))
+
+    def came_back(self, batch: B) -> None:
+        """A batch is written that the thread has not."""
+        self._back(batch, 0)
+
+    def hand_over(self, batch: B) -> None:
+        """A batch that was begun without the thread: that does what is left of it."""
+        if not self._failed:
+            self._queue.put((batch, 0))
+
+    def failed(self, error: BaseException) -> None:
+        """A batch that was begun without the thread cannot be written, nor can any other."""
+        if not self._failed:
+            self._fail(error)
 
     def _back(self, batch: B, size: int) -> None:
         self._under_way -= 1
