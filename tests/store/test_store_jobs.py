@@ -171,7 +171,7 @@ def test_turns_look_rows_up_by_their_keys_whatever_the_figures_say(store):
     assert "Seq Scan on outlast_jobs" not in claiming, claiming
     # Which of the two is better depends on what autovacuum has seen so far.
     assert "outlast_jobs_ready" in claiming or "outlast_jobs_pkey" in claiming, claiming
-    assert f"AND (id > '{after[1]}'" in claiming
+    assert f"(id > '{after[1]}'" in claiming  # beside the queue, or by itself
 
 
 def test_a_failed_attempt_waits_for_its_next_run(store):
