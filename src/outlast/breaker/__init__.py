@@ -12,12 +12,13 @@ again.
 Two kinds of state, kept apart because they are shared differently:
 
 - the circuit, in a memory of this process or in one that processes share (`outlast.breaker.circuit`);
-- counts, which only the closed state has and which stay in the process.
+- counts, which only the closed state has and which stay in the process (but for those of `counting`).
 
 No lock is held during the user's call, nor while events are told.
 
     circuit   how a circuit changes, pure, and the memory of this process
     shared    a circuit that processes share
+    counting  one that counts in the store as well: that of a step in a flow
 """
 
 from __future__ import annotations
@@ -335,7 +336,9 @@ class CircuitBreaker(Named):
 
         A window of another size starts empty.
         """
-        other = CircuitBreaker(self.name, **(self._as_settings() | changes))
+        return self._continued_by(CircuitBreaker(self.name, **(self._as_settings() | changes)))
+
+    def _continued_by(self, other: CircuitBreaker) -> CircuitBreaker:
         if other.shared == self.shared:
             other.memory, other.bond = self.memory, self.bond
         other.counts = self.counts

@@ -55,6 +55,7 @@ class Circuit:
     late: tuple[tuple[int, float], ...] = ()
     issued: int = 0  # probes so far, of all eras: a number is never given twice
     isolated: str | None = None
+    row: int | None = None  # failures in a row, where they are counted here; None: each process counts its own
 
 
 if TYPE_CHECKING:
@@ -208,8 +209,8 @@ def probed(
         return circuit
     left = tuple(other for other in circuit.probes if other[0] != probe)
     if failed:
-        rounds = circuit.rounds + 1
-        return opened(replace(circuit, probes=left), now, wall, open_time(terms, rounds, roll), rounds=rounds)
+        rounds, row = circuit.rounds + 1, None if circuit.row is None else circuit.row + 1
+        return opened(replace(circuit, probes=left, row=row), now, wall, open_time(terms, rounds, roll), rounds=rounds)
     successes = circuit.successes + (failed is False)
     if successes >= terms.success_threshold:
         return closed(replace(circuit, probes=left))
@@ -228,6 +229,7 @@ def opened(circuit: Circuit, now: float, wall: datetime, seconds: float, *, roun
         rounds=rounds,
         late=_under_way(circuit, now),
         issued=circuit.issued,
+        row=circuit.row,
     )
 
 
@@ -238,6 +240,24 @@ def tripped(era: int | None, seconds: float) -> Decide[bool]:
         if circuit.state is not CircuitState.CLOSED or era not in {None, circuit.era}:
             return circuit, False
         return opened(circuit, now, wall, seconds, rounds=0), True
+
+    return decide
+
+
+def recorded(era: int, *, failed: bool, threshold: int, seconds: float) -> Decide[bool]:
+    """
+    Count an outcome in the circuit itself, if it is closed and of this era: a failure is one more and opens it at the
+    threshold, a success begins at 0 again. Whether it has opened.
+    """
+
+    def decide(circuit: Circuit, now: float, wall: datetime) -> tuple[Circuit, bool]:
+        if circuit.state is not CircuitState.CLOSED or circuit.era != era:
+            return circuit, False
+        if not failed:
+            return (replace(circuit, row=0) if circuit.row else circuit), False
+        row = (circuit.row or 0) + 1
+        changed = replace(circuit, row=row)
+        return (changed, False) if row < threshold else (opened(changed, now, wall, seconds, rounds=0), True)
 
     return decide
 
@@ -254,7 +274,8 @@ def isolated(circuit: Circuit, now: float, wall: datetime, reason: str) -> Circu
 
 def closed(circuit: Circuit) -> Circuit:
     """The circuit, closed. Probes that are still under way count if it opens again before they are back."""
-    return Circuit(era=circuit.era + 1, late=(*circuit.late, *circuit.probes), issued=circuit.issued)
+    row = None if circuit.row is None else 0
+    return Circuit(era=circuit.era + 1, late=(*circuit.late, *circuit.probes), issued=circuit.issued, row=row)
 
 
 # -- where it lives ---------------------------------------------------------------------------------------------------------------

@@ -49,7 +49,11 @@ _LONGEST_MOMENT = 0.1  # seconds after which a call comes back for an answer, ho
 
 
 def written(circuit: Circuit) -> dict[str, Any]:
-    """A circuit by a store's clock, as others can read it."""
+    """
+    A circuit by a store's clock, as others can read it. `failures` is there only if they are counted in it: versions
+    that know nothing of that read all the rest, and leave it out of what they write.
+    """
+    counted = {} if circuit.row is None else {"failures": circuit.row}
     return {
         "shared": True,
         "state": circuit.state.value,
@@ -62,6 +66,7 @@ def written(circuit: Circuit) -> dict[str, Any]:
         "late": [list(probe) for probe in circuit.late],
         "issued": circuit.issued,
         "isolated": circuit.isolated,
+        **counted,
     }
 
 
@@ -79,8 +84,10 @@ def read(document: Mapping[str, Any] | None, now: float) -> Circuit:
 def _read(document: Mapping[str, Any], now: float) -> Circuit:
     state = CircuitState(document["state"])
     late = _probes(document.get("late", ()), now)  # not there before this was counted
+    failures = document.get("failures")
+    row = None if failures is None else max(0, int(failures))
     if state is CircuitState.CLOSED:
-        return Circuit(era=int(document["era"]), late=late, issued=int(document["issued"]))
+        return Circuit(era=int(document["era"]), late=late, issued=int(document["issued"]), row=row)
     opened_at, retry_at, hand = document["opened_at"], document["retry_at"], document["isolated"]
     retry_on = float("inf") if hand is not None or retry_at is None else float(retry_at)
     if opened_at is not None and opened_at > now + _JUMP and hand is None:
@@ -98,6 +105,7 @@ def _read(document: Mapping[str, Any], now: float) -> Circuit:
         late=late,
         issued=int(document["issued"]),
         isolated=hand,
+        row=row,
     )
 
 
@@ -156,6 +164,8 @@ class SharedMemory(LocalMemory):
         self._asking: float | None = None  # since when the store is being asked for a look or a probe
         self._soon = 0  # calls that were told to come back since then
         self._opening = set[object]()  # openings that are on their way to the store
+        self._counting = set[object]()  # outcomes that are
+        self._failed_last = False  # whether the last of those was a failure
         self._granted: deque[tuple[Ticket, float]] = deque()
         self._probes: dict[Ticket, tuple[float, float]] = {}  # under way, of any era: (since, last sign of life)
 
@@ -327,6 +337,45 @@ class SharedMemory(LocalMemory):
 
         _put(contact, question, then, otherwise)
 
+    def count(self, decide: Decide[bool], then: Callable[[Circuit, Circuit, bool], object], *, failed: bool) -> None:
+        """
+        As `change`, for an outcome that the circuit itself counts. A success changes nothing where no failure is known
+        of, nor behind another one: then nobody is asked, so that the store never has more to do than there are failures.
+        """
+        contact = self._contact()
+        if contact is not None and contact.lost:
+            self._go_astray()
+        if contact is None or self._astray:
+            self._count_here(decide, then)
+            return
+        token = object()
+        with self.lock:
+            pending, known = bool(self._counting), self._fresh and not self.circuit.row
+            if not failed and (known if not pending else not self._failed_last):
+                return
+            self._failed_last = failed
+            self._counting.add(token)
+
+        def question(commons: Commons) -> tuple[Circuit, Circuit, bool]:
+            try:
+                return self._through(commons, decide)
+            finally:
+                self._counting.discard(token)
+
+        def otherwise() -> None:
+            self._counting.discard(token)
+            self._go_astray()
+            self._count_here(decide, then)
+
+        _put(contact, question, then, otherwise)
+
+    def _count_here(self, decide: Decide[bool], then: Callable[[Circuit, Circuit, bool], object]) -> None:
+        """From what was last known on. What it comes to is news to others only if it opens the circuit."""
+        circuit, changed, opened = self.decided(decide)
+        if opened:
+            self._changed = True
+        then(circuit, changed, opened)
+
     def leave(self, ticket: Ticket, decide: Decide[T], then: Callable[[Circuit, Circuit, T], object]) -> None:
         """As `change`, for a probe that came back."""
         ours = self._probes.pop(ticket, None)
@@ -415,8 +464,12 @@ class SharedMemory(LocalMemory):
             self._astray = self._by_hand = False
             self._fresh = self._attended
             if circuit.state is CircuitState.CLOSED:
-                # Nothing of a closed circuit changes, except that it falls asleep; and one that nobody looks at sleeps.
-                circuit = before if before.era == circuit.era else replace(circuit, passing=self._attended)
+                # Nothing of a closed circuit changes, except what it counts and that it falls asleep; and one that nobody
+                # looks at sleeps.
+                if before.era == circuit.era:
+                    circuit = before if before.row == circuit.row else replace(before, row=circuit.row)
+                else:
+                    circuit = replace(circuit, passing=self._attended)
             self.circuit = circuit
         if learnt and (before.state is not circuit.state or (before.era != circuit.era and not circuit.passing)):
             terms = self.terms()
@@ -543,6 +596,7 @@ class SharedMemory(LocalMemory):
         self._attended = self._fresh = self._used = False
         self._asking = None
         self._opening.clear()
+        self._counting.clear()
         self._granted.clear()
         self._probes.clear()
         if self.circuit.passing:
