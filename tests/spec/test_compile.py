@@ -136,7 +136,7 @@ def forged(data: dict[str, Any]) -> str:
         for one in data["steps"]
     )
     parts = (data["params"], tuple(data["open_params"]), data["profile"], data.get("notes", {}), data["params_from"])
-    return Manifest(data["name"], steps, *parts).to_json()
+    return Manifest(data["name"], steps, *parts, data.get("open_types", {})).to_json()
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -164,12 +164,16 @@ def changed(data: dict[str, Any], path: tuple[str | int, ...], value: Any) -> di
         (("name",), "two words", "name is no id"),
         (("open_params",), [5], "open_params[0] is no id"),
         (("params_from", "batch"), "nobody", "params_from.batch is none of given, environment, profile, default"),
+        (("open_types",), ["token"], "open_types is no mapping"),
+        (("open_types",), {"pin": "string"}, "open_types.pin is none of integer, number, boolean, list, object"),
+        (("open_types",), {"pin": "integer"}, "open_types.pin is none of open_params"),
         (("steps", 1, "id"), "read", "steps.read is there twice"),
         (("steps", 1, "work", "needs"), ["later"], "steps.label needs later, which is not before it"),
         (("steps", 1, "work", "extra"), 1, "steps[1].work.extra is no part of it"),
         (("steps", 1, "work", "compensate", "when"), "never", "steps[1].work.compensate.when is none of completed, started"),
         (("steps", 1, "work", "for_each"), GONE, "steps.label has one of work.for_each and policy.concurrency only"),
         (("steps", 1, "policy", "retry"), GONE, "steps[1].policy.retry is missing"),
+        (("steps", 1, "policy", "isolation"), "thread", "steps[1].policy.isolation is none of process"),
         (("steps", 1, "policy", "retry", "max_attempts"), True, "steps[1].policy.retry.max_attempts is no whole number of at least 1"),
         (("steps", 1, "policy", "retry", "max_attempts"), 2, "steps.label.timing.attempts is more than max_attempts of the policy"),
         (("steps", 1, "policy", "retry", "jitter"), [], "steps[1].policy.retry.jitter is neither a word nor a number"),

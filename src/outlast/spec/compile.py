@@ -227,6 +227,7 @@ def manifest_of(model: Model) -> Manifest:
         profile=model.profile,
         notes=_said(notes | dict(model.extensions)),
         params_from=dict(sorted(model.sources.items())),
+        open_types={one: kind for one in sorted(model.open_params) if (kind := model.params[one].type) != "string"},
     )
 
 
@@ -250,6 +251,8 @@ def manifest_step(step: Step) -> ManifestStep:
     for key in ("circuit_breaker", "limit", "retry_budget", "idempotent"):
         if (value := getattr(step, key)) is not None:
             policy[key] = value
+    if step.isolation == "process":
+        policy["isolation"] = step.isolation
     if step.for_each is not None:
         policy["concurrency"] = step.for_each.concurrency
     if step.compensate is not None:

@@ -107,6 +107,10 @@ def _of_file(before: Manifest, after: Manifest) -> tuple[str, ...]:
     for name in sorted({*before.open_params} ^ {*after.open_params}):
         when = "when it runs now" if name in after.open_params else "before it is compiled now, or no more"
         found.append(f"the parameter {name} is given {when}")
+    for name in sorted({*before.open_params} & {*after.open_params}):
+        was, is_now = (one.open_types.get(name, "string") for one in (before, after))
+        if was != is_now:
+            found.append(f"the parameter {name} is of the type {is_now}, was {was}")
     if before.profile != after.profile:
         found.append(f"the profile is {_shown(after.profile)}, was {_shown(before.profile)}")
     for key, (old, new) in _pairs(before.notes, after.notes).items():

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 OML_VERSIONS = ("0.1.0",)
 MODES = ("read", "write", "transform")
+ISOLATIONS = ("thread", "process")
 # A time as a text: with its unit.
 DURATION = re.compile(r"[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)\s*(ms|s|min|m|h|d)", re.ASCII)
 TYPES = ("string", "integer", "number", "boolean", "list", "object")
@@ -59,6 +60,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "inputs": Key("map", "further values for a component of your own; may have references"),
         "retry": Key("block", "a retry block; one attempt if left out"),
         "timeout": Key("block", "a timeout block"),
+        "isolation": Key("text", "thread or process: where its attempts run; when their time is up a thread is left, and a process killed; thread if left out"),
         "circuit_breaker": Key("block", "a circuit_breaker block; may have scope and on_open too"),
         "limit": Key("block", "a limit block"),
         "retry_budget": Key("block", "a retry_budget block"),

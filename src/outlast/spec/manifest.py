@@ -33,7 +33,7 @@ _DIGITS = 32  # of a fingerprint: 128 bits of SHA-256
 # What of a step is its work; its policy is all else.
 WORK = ("component", "mode", "config", "needs", "inputs", "for_each", "idempotency", "compensate")
 POLICY = ("retry", "timeout", "circuit_breaker", "limit", "retry_budget", "idempotent", "dead_letter", "concurrency",
-          "compensate_retry", "compensate_timeout")  # fmt: skip
+          "isolation", "compensate_retry", "compensate_timeout")  # fmt: skip
 
 
 def canonical(value: Any) -> str:
@@ -161,6 +161,7 @@ class Manifest:
     A pipeline file, compiled: `steps` in the order in which they may run. `params` are the values that the file was
     compiled with; those that are sensitive, or are given when it runs, are named in `open_params`. `params_from` says where
     each value comes from: ``given`` by hand, ``environment``, ``profile``, ``default``. It changes nothing that is done.
+    `open_types` has the declared type of each open parameter that is no string.
     """
 
     name: str
@@ -170,9 +171,10 @@ class Manifest:
     profile: str | None = None
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])  # description, metadata, schedule and x-*
     params_from: Mapping[str, str] = field(default_factory=dict[str, str])  # empty in manifests of older versions
+    open_types: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
-        for name in ("params", "notes", "params_from"):
+        for name in ("params", "notes", "params_from", "open_types"):
             object.__setattr__(self, name, _fixed(getattr(self, name)))
 
     @cached_property
@@ -207,7 +209,7 @@ class Manifest:
             "profile": self.profile,
             "steps": [step.as_data() for step in self.steps],
         }
-        also = {"notes": self.notes, "params_from": self.params_from}
+        also = {"notes": self.notes, "params_from": self.params_from, "open_types": self.open_types}
         return found | {key: value for key, value in also.items() if value}
 
     def to_json(self) -> str:
@@ -242,6 +244,7 @@ class Manifest:
                 data["profile"],
                 data.get("notes", {}),
                 data.get("params_from", {}),
+                data.get("open_types", {}),
             )
             same = canonical(made.as_data()) == canonical(data)
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError):

@@ -93,7 +93,7 @@ class Step:
     parameters are filled in. `needs` is what holds, also where the file says nothing. `retry` is the policy,
     `retry_block` the same as canonical data; a step without a retry block makes one attempt. The blocks
     `circuit_breaker`, `limit` and `retry_budget` are canonical data with all defaults, times in ``_ms``; None if the
-    step has none. `described` is the component's description, None if nobody knows it.
+    step has none. `isolation` says where its attempts run, and those of what undoes it. `described` is the component's description, None if nobody knows it.
     """
 
     number: int
@@ -116,6 +116,7 @@ class Step:
     compensate: Compensation | None
     for_each: ForEach | None
     dead_letter: bool
+    isolation: str = "thread"
     description: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     extensions: Mapping[str, Any] = field(default_factory=dict[str, Any])  # x-*

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from outlast.errors import ConfigurationError, Problem
 from outlast.kernel.wording import numeral
 from outlast.settings.checks import show
 from outlast.spec.yaml import DEEPEST
@@ -100,6 +101,22 @@ def value_for(param: Param, given: Any, *, is_text: bool = False) -> Any:
         if param.max is not None and measured > param.max:
             raise Unfit(f"{what} at most {numeral(param.max)}{unit}", counted)
     return value
+
+
+def open_value(name: str, type: str, given: Any, *, is_text: bool = True) -> Any:  # noqa: A002 - as the file calls it
+    """
+    The value of a parameter that is given when the pipeline runs, of the type that its file declares. From a shell or the
+    environment it comes as a text (`is_text`), from Python as it is. ConfigurationError shows nothing of it.
+
+    >>> open_value("ports", "list", "[80, 443]")
+    [80, 443]
+    """
+    try:
+        return value_for(Param(name, type, sensitive=True), given, is_text=is_text)
+    except Unfit as unfit:
+        as_json = "Write it as JSON." if is_text and type in ("list", "object") else ""
+        way_out = f"{unfit.way_out[:1].upper()}{unfit.way_out[1:]}." if unfit.way_out else as_json
+        raise ConfigurationError([Problem(("params", name), unfit.expected, unfit.got, way_out)]) from None
 
 
 def range_of(param: Param) -> str:

@@ -178,7 +178,10 @@ def sentences(policy: Mapping[str, Any], timing: Mapping[str, Any], work: Mappin
 
 
 def safeguards(policy: Mapping[str, Any], timing: Mapping[str, Any], work: Mapping[str, Any]) -> Iterator[str]:
-    """What a step has beside attempts and time limits: idempotency, circuit, limit, retry budget, compensation."""
+    """What a step has beside attempts and time limits: isolation, idempotency, circuit, limit, retry budget, compensation."""
+    if policy.get("isolation") == "process":
+        killed = ", which is killed when its time is up" if "timeout" in policy else ""
+        yield f"An attempt runs in a process of its own{killed}."
     if policy.get("idempotent") is False:
         yield "It must not be done twice: what may have been done is not tried again."
     if "idempotency" in work:

@@ -18,7 +18,7 @@ from outlast.policy import CAPS
 from outlast.settings.blocks import BACKOFFS_KNOWN
 from outlast.settings.keys import BLOCKS, TIMES, UNIT_WORDS, UNITS, spellings
 from outlast.spec.blocks import MOST_ATTEMPTS
-from outlast.spec.keys import DURATION, FORBIDDEN, MODES, OML_VERSIONS, TABLES, TYPES, kinds_of, meanings_of
+from outlast.spec.keys import DURATION, FORBIDDEN, ISOLATIONS, MODES, OML_VERSIONS, TABLES, TYPES, kinds_of, meanings_of
 from outlast.spec.params import NAME
 from outlast.spec.plan import PRESETS
 from outlast.spec.rules import RULES, SILENCE
@@ -46,6 +46,7 @@ _CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
     ("file", "oml_version"): OML_VERSIONS,
     ("param", "type"): TYPES,
     ("step", "mode"): MODES,
+    ("step", "isolation"): ISOLATIONS,
     ("compensate", "when"): ("completed", "started"),
     ("retry", "backoff"): BACKOFFS_KNOWN,
     ("retry", "cap"): CAPS,

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from outlast.kernel.redact import plain
 from outlast.settings.keys import BLOCKS, TIMES
+from outlast.spec.keys import TYPES
 from outlast.verdicts import CATEGORIES
 
 # A shape gives what is wrong with a value, in words that go on after its name.
@@ -185,6 +186,7 @@ _POLICY = _block(
         "retry_budget": _BUDGET,
         "idempotent": _TRUTH,
         "concurrency": _COUNT,
+        "isolation": _one_of("process"),  # a thread is not named
         "compensate_retry": _RETRY,
         "compensate_timeout": _TIMEOUT,
     },
@@ -251,6 +253,7 @@ _MANIFEST = _block(
         "fingerprint": _any,
         "notes": _MAP,
         "params_from": _each(_one_of("given", "environment", "profile", "default")),
+        "open_types": _each(_one_of(*(one for one in TYPES if one != "string"))),  # which is not named
     },
 )
 
@@ -259,6 +262,9 @@ _MANIFEST = _block(
 
 def _together(data: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong between parts whose shapes are right."""
+    for name in data.get("open_types", {}):
+        if name not in data["open_params"]:
+            yield f"{_place(f'open_types.{name}')} is none of open_params"
     before: set[str] = set()
     for step in data["steps"]:
         where = f"steps.{step['id']}"

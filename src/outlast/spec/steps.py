@@ -14,7 +14,7 @@ from outlast.kernel.redact import error_text
 from outlast.settings.checks import Check, show
 from outlast.settings.keys import time_of
 from outlast.spec import blocks, references, secrets, yaml
-from outlast.spec.keys import MODES
+from outlast.spec.keys import ISOLATIONS, MODES
 from outlast.spec.linking import NO_REFERENCE
 from outlast.spec.mistakes import MOST, worded
 from outlast.spec.model import WRONG, Compensation, ForEach, Idempotency, Step, Template, names_row
@@ -134,6 +134,7 @@ class Steps:
             retry=retry,
             retry_block=block,
             timeout=self.blocks.times(found.get("timeout"), (*path, "timeout")),
+            isolation=self._isolation(found.get("isolation"), (*path, "isolation"), component),
             circuit_breaker=self.blocks.part(found.get("circuit_breaker"), path, "circuit_breaker", scope),
             limit=self.blocks.part(found.get("limit"), path, "limit", scope),
             retry_budget=self.blocks.part(found.get("retry_budget"), path, "retry_budget", scope),
@@ -146,6 +147,16 @@ class Steps:
             metadata=self.values.noted(found.get("metadata"), (*path, "metadata")),
             extensions=self.values.extensions(node, path),
         )
+
+    def _isolation(self, node: Node | None, path: Path, component: str) -> str:
+        found = self.values.choice(node, path, ISOLATIONS) or ISOLATIONS[0]
+        if node is not None and found == "process" and component == "pipeline":
+            expected, way_out = (
+                "thread: the stages of a pipeline say how its items run",
+                'leave it out, and write @stage(isolation="process")',
+            )
+            self.values.wrong(node, path, expected, got_of(node), way_out)
+        return found
 
     def _component(self, node: Node | None, path: Path) -> tuple[str, Component | None]:
         name = self.values.text(node, path)
@@ -239,6 +250,8 @@ class Steps:
             return yaml.hint(node, "truth") or "write true or false"
         if "number" in problem.expected or "integer" in problem.expected:
             if isinstance(yaml.value_of(node) if node.kind == "scalar" else None, int | float):
+                if problem.expected == "an integer":  # a fraction, or a truth
+                    return "write a whole number"
                 return "lower it" if "at most" in problem.expected or "less than" in problem.expected else "raise it"
             return yaml.hint(node, "number") or "write a number"
         if problem.expected == "a text" and node.kind == "scalar":
