@@ -34,8 +34,13 @@ def _harmless(record: logging.LogRecord) -> bool:
     The only way of a record to its handlers: names and keys in it may hold what a terminal obeys, or what begins a line
     of its own.
     """
-    from outlast.kernel.redact import harmless
+    from outlast.kernel.redact import harmless, mask
 
+    raised = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    if raised is not None:  # which a handler would print as it is
+        from traceback import format_exception
+
+        record.__dict__["traceback"], record.exc_info = mask("".join(format_exception(raised))), None
     where = record.__dict__.get("traceback")
     if isinstance(where, str) and not record.exc_info:
         record.exc_text = harmless(where.rstrip(), lines=True)  # every formatter puts it below the sentence

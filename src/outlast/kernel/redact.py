@@ -32,21 +32,60 @@ def remember_secret(value: str) -> None:
     are ignored.
     """
     global _longest  # noqa: PLW0603 - grows with what is remembered
-    import json
-    from urllib.parse import quote, quote_plus
-
-    spellings = (
-        value,
-        repr(value)[1:-1],
-        json.dumps(value)[1:-1],
-        quote(value, errors="replace"),
-        quote(value, safe="", errors="replace"),
-        quote_plus(value, errors="replace"),
-    )
-    for spelling in (*spellings, repr(value.encode(errors="replace"))[2:-1], " ".join(value.split())):
+    for spelling in {spelling for one in (value, *passwords_in(value)) for spelling in _spellings(one)}:
         if len(spelling) >= 4:
             _secrets[spelling] = None
             _longest = max(_longest, len(spelling))
+
+
+def passwords_in(value: str) -> tuple[str, ...]:
+    """
+    Of an address that is a secret as a whole, what is one by itself, too: as it stands there, and as it is meant.
+
+    >>> passwords_in("postgresql://ann:hunter%2B2@db/shop"), passwords_in("host=db password=hunter2")
+    (('hunter%2B2', 'hunter+2'), ('hunter2',))
+    """
+    from urllib.parse import unquote
+
+    found = tuple(one for groups in _LOGINS.findall(value) for one in groups if one)
+    return tuple(dict.fromkeys((*found, *map(unquote, found))))
+
+
+def _spellings(value: str) -> set[str]:
+    """A value as others write it: in a text, in a text in a text, in an address, in a header."""
+    import json
+    from urllib.parse import quote, quote_plus
+
+    found = {value}
+    for _ in range(2):
+        found |= {
+            spelling
+            for one in found
+            for spelling in (
+                repr(one)[1:-1],
+                repr(f"{one}'\"")[1:-4],  # in a text that has both kinds of quotes
+                json.dumps(one)[1:-1],
+                json.dumps(one, ensure_ascii=False)[1:-1],
+            )
+        }
+    found |= {quote(value, errors="replace"), quote(value, safe="", errors="replace")}
+    found |= {quote_plus(value, errors="replace"), repr(value.encode(errors="replace"))[2:-1], " ".join(value.split())}
+    return found | _in_base64(value)
+
+
+def _in_base64(value: str) -> set[str]:
+    """
+    What is to be seen of a value in Base64, whatever stands before and behind it: of ``user:password`` in a header, the
+    password.
+    """
+    from base64 import b64encode
+
+    data = value.encode(errors="replace")
+    found = {b64encode(data).decode()} if len(data) >= 4 else set[str]()
+    for before in range(3 if len(data) >= 6 else 0):  # bytes of the last group of three before it
+        whole = b64encode(bytes(before) + data).decode()
+        found.add(whole[(0, 2, 3)[before] : (before + len(data)) * 8 // 6])
+    return found | {one.replace("+", "-").replace("/", "_") for one in found}
 
 
 def remember_variable(name: str) -> None:
@@ -282,6 +321,9 @@ def _mask_private_keys(text: str) -> str:
 
 
 _URL = re.compile(r"://(\S{1,2048}+)")
+_LOGINS = re.compile(
+    r"://[^\s/?#:@]{0,256}+:([^\s/?#@]{1,1024}+)@|\bpassword\s{0,4}+=\s{0,4}+(?:'([^']{1,1024}+)'|([^\s'&#]{1,1024}+))"
+)
 _LOGIN = re.compile(r"(?<![\w/.\-])[\w.\-]{1,64}+:[^\s@/:]{1,256}+@(?=[\w\[])")
 _USER = re.compile(r"(?<!\S)(-u|--user|--proxy-user)([ =]{1,4}+)[^\s:]{0,256}+:\S{1,256}+")
 
