@@ -37,7 +37,7 @@ TEST_TMP := $(shell [ -w $(MEMORY) ] && [ "$$(df --output=avail -k $(MEMORY) 2>/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env servers demo test lint bench bench-items bench-items-peers bench-sources bench-shared bench-jobs chaos-items chaos-jobs pacing conformance docs lock clean
+.PHONY: help env servers demo test lint bench bench-items bench-items-peers bench-sources bench-shared bench-jobs bench-flows chaos-items chaos-jobs chaos-flows pacing conformance docs lock clean
 .PHONY: lint-style lint-format lint-imports lint-mypy lint-pyright lint-contract docs-build
 
 help:
@@ -52,9 +52,11 @@ help:
 	@echo "make bench-sources  a million rows from a DataFrame, Parquet and PostgreSQL, into docs/sources.md"
 	@echo "make bench-items-peers  the same beside other tools, each in its own environment"
 	@echo "make bench-jobs  durable jobs beside other queues and floors, into docs/bench-jobs.md (15 minutes)"
+	@echo "make bench-flows  a declared pipeline beside Prefect, Dagster and a floor, into docs/bench-flows.md (4 minutes)"
 	@echo "make bench-shared  what several processes make of one limit, into docs/pacing.md"
 	@echo "make chaos-items  kills, stalls, cut connections, vanished files, full disks, hostile values, into docs/reliability.md"
 	@echo "make chaos-jobs  workers are killed, stopped and cut off from their store, into docs/reliability.md"
+	@echo "make chaos-flows  a flow that undoes what it has done is killed at random boundaries, into docs/reliability.md"
 	@echo "make docs     the documentation, into site/"
 	@echo "make lock     resolve requirements/*.in and the peers of bench-items-peers again"
 
@@ -94,11 +96,18 @@ bench-items-peers: $(TEST_ENV)
 bench-jobs: $(TEST_ENV)
 	$(RUN) benchmarks/jobs.py $(ARGS)
 
+# The environments are those of bench-items-peers.
+bench-flows: $(TEST_ENV)
+	$(RUN) benchmarks/flows.py $(ARGS)
+
 chaos-items: $(TEST_ENV)
 	$(RUN) benchmarks/chaos.py $(ARGS)
 
 chaos-jobs: $(TEST_ENV)
 	$(RUN) benchmarks/chaos_jobs.py $(ARGS)
+
+chaos-flows: $(TEST_ENV)
+	$(RUN) benchmarks/chaos_flows.py $(ARGS)
 
 docs: $(TEST_ENV) docs-build
 

@@ -152,13 +152,13 @@ def figures_in(output: Path) -> dict[str, Any] | None:
     return None
 
 
-def environment_for(peer: Peer, folder: str, database: str) -> dict[str, str]:
-    ours = peer.folder == OURS
+def environment_for(tool: str, folder: str, database: str) -> dict[str, str]:
+    ours = tool == OURS
     kept = ("PATH", "LANG", "PYTHONPATH") if ours else ("LANG",)
     variables = {name: os.environ[name] for name in kept if name in os.environ}
     path = [str(HERE), *variables.get("PYTHONPATH", "").split(os.pathsep)]
     variables |= {"HOME": folder, "TMPDIR": folder, "PYTHONPATH": os.pathsep.join(filter(None, path))}
-    variables.setdefault("PATH", f"{python_of(BUILD / peer.folder).parent}:/usr/bin:/bin")
+    variables.setdefault("PATH", f"{python_of(BUILD / tool).parent}:/usr/bin:/bin")
     variables["DO_NOT_TRACK"] = "1"
     if database:
         variables["BENCH_DATABASE"] = database
@@ -182,7 +182,7 @@ def once(peer: Peer, story: Story, *, items: int, repeats: int, database: str) -
                 stdout=out,
                 stderr=errors,
                 cwd=home,
-                env=environment_for(peer, folder, database),
+                env=environment_for(peer.folder, folder, database),
             )
         until = began + PATIENCE
         figures: dict[str, Any] | None = None

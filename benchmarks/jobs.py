@@ -31,7 +31,7 @@ from beside import adopt_orphans
 from contenders import FLOOR, OURS, SYSTEMS
 from environment import Failed, install
 from queue_bench import BUILD, HERE, Bench, Durable, Fault, Sizes, opened
-from report import grid, renew
+from report import amount, between, disk_of, grid, renew, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,16 +154,6 @@ def told(began: float, number: int, scenario: Scenario, line: Line) -> None:
 # The report.
 
 
-def amount(value: float) -> str:
-    """Three digits that say something, or all of a large number."""
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 3
-    return f"{value:,.{digits}f}"
-
-
-def between(values: list[float]) -> str:
-    return f"{amount(min(values))} to {amount(max(values))}"
-
-
 def percentile(values: list[float], share: float) -> float:
     """The value that this share of them does not exceed."""
     ordered = sorted(values)
@@ -251,10 +241,6 @@ def against(scenario: Scenario, lines: list[Line], bar: float | None) -> list[li
     return rows
 
 
-def verdict(holds: bool) -> str:  # noqa: FBT001 - one word
-    return "holds" if holds else "**missed**"
-
-
 LATEST = 5  # milliseconds, for 99 of 100 single jobs
 BARS = {
     "drain": 20_000,
@@ -300,17 +286,6 @@ def as_data(figures: dict[str, Any], lines: Lines, versions: dict[System, str]) 
         for name, found in lines.items()
     }
     return figures | {"scenarios": scenarios}
-
-
-def disk_of(folder: str) -> tuple[str, str]:
-    """The device and the kind of file system that a folder is on."""
-    where, found, longest = os.path.realpath(folder), ("unknown device", "unknown file system"), -1
-    mounts = Path("/proc/mounts")
-    for line in mounts.read_text().splitlines() if mounts.exists() else []:
-        device, mount, kind, *_ = line.split()
-        if (where == mount or where.startswith(mount.rstrip("/") + "/")) and len(mount) > longest:
-            found, longest = (device, kind), len(mount)
-    return found
 
 
 def installed(systems: list[System]) -> dict[str, str]:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def amount(value: float) -> str:
+    """Three digits that say something, or all of a large number."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 3
+    return f"{value:,.{digits}f}"
+
+
+def between(values: list[float]) -> str:
+    return f"{amount(min(values))} to {amount(max(values))}"
+
+
+def verdict(holds: bool) -> str:  # noqa: FBT001 - one word
+    return "holds" if holds else "**missed**"
 
 
 def grid(head: list[str], body: list[list[str]]) -> str:
@@ -18,6 +33,17 @@ def grid(head: list[str], body: list[list[str]]) -> str:
 
     rule = "|" + "|".join("-" * (width + 1) + (":" if at else "-") for at, width in enumerate(widths)) + "|"
     return "\n".join([line(head), rule, *map(line, body)])
+
+
+def disk_of(folder: str) -> tuple[str, str]:
+    """The device and the kind of file system that a folder is on."""
+    where, found, longest = os.path.realpath(folder), ("unknown device", "unknown file system"), -1
+    mounts = Path("/proc/mounts")
+    for line in mounts.read_text().splitlines() if mounts.exists() else []:
+        device, mount, kind, *_ = line.split()
+        if (where == mount or where.startswith(mount.rstrip("/") + "/")) and len(mount) > longest:
+            found, longest = (device, kind), len(mount)
+    return found
 
 
 def renew(page: str, text: str, *, name: str = "figures") -> None:
