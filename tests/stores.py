@@ -20,7 +20,7 @@ TABLES = tuple(
     f"outlast_{name}"
     for name in (
         "runs shards progress items attempts checkpoints dead_letters replays events states leases jobs job_attempts queues schedules "
-        "workers steps artifacts idempotency unique_keys"
+        "workers steps artifacts idempotency unique_keys flow_steps step_attempts"
     ).split()
 )
 _numbers = count(1)

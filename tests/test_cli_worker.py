@@ -240,12 +240,7 @@ def test_a_document_tells_a_program_all_of_it(shell):
     [
         ("jobs.py", ["expected jobs.py to say which app, as in jobs.py:app. It has the apps app, other."]),
         ("jobs.py:double", ["expected jobs.py:double to be an App, got: a Job. It has the apps app, other."]),
-        (
-            "jobs.py:other",
-            [
-                "expected jobs.py:other to have jobs, got: none. Import the modules that make them with @app.job where the app is made."
-            ],
-        ),
+        ("jobs.py:app --app shop", ["expected no --app with jobs.py:app, which says itself what it is called."]),
         (
             "jobs.py:app --queue a --queue a --queue b=x --queue c=9 --concurrency 4 --drain soon",
             [
@@ -262,6 +257,17 @@ def test_what_is_wrong_is_said_at_once(tmp_path, line, said):
     """Exit code 2, and nothing was begun."""
     done = Shell(tmp_path, {"jobs.py": JOBS})(f"worker {line}")
     assert (done.returncode, done.stdout, done.stderr.splitlines()) == (2, "", said)
+
+
+def test_a_worker_of_an_app_without_jobs_does_pipeline_files(tmp_path):
+    """It is told, as it may be that nobody has imported them."""
+    done = Shell(tmp_path, {"jobs.py": JOBS})("worker jobs.py:other --until-idle")
+    said = done.stderr.splitlines()
+    assert (done.returncode, said[0]) == (
+        0,
+        "jobs.py:other has no jobs of its own. If it should: import the modules that make them with @app.job where the app is made.",
+    )
+    assert said[1] == "Worker of other: pipeline files only; every queue; 64 at a time. Ctrl-C ends it."
 
 
 def test_a_worker_may_run_in_a_fork_of_a_process_that_has_loaded_it(shell):
@@ -834,8 +840,8 @@ def test_what_a_worker_serves_is_told(everywhere):
     with shell.start("worker other.py:app") as process:
         wait_until(lambda: shell.json("jobs workers"), "a worker runs")
         (one,) = shell.json("jobs workers")
-        assert (one["queues"], one["kinds"]) == (None, {"other": 1})
-        assert shell("jobs workers").stdout.splitlines()[1].split()[-2:] == ["all", "other"]
+        assert (one["queues"], one["kinds"]) == (None, {"other": 1, "outlast.flow": 1})
+        assert shell("jobs workers").stdout.splitlines()[1].split()[-3:] == ["all", "other,", "outlast.flow"]
         assert shell.json(f"jobs show {strange}")["waits_for"] == ["No running worker knows the kind double."]
         with shell.start("worker jobs.py:app --queue mail") as second:
             wait_until(lambda: len(shell.json("jobs workers")) == 2, "two workers run")

@@ -59,6 +59,8 @@ ERRORS = {
     "LeaseLost": lambda: outlast.LeaseLost("taken over"),
     "RunFailed": lambda: outlast.RunFailed("failed", result=None),
     "RunInterrupted": lambda: outlast.RunInterrupted("interrupted", result=None),
+    "FlowFailed": lambda: outlast.FlowFailed("failed", result=None),
+    "FlowInterrupted": lambda: outlast.FlowInterrupted("interrupted", result=None),
     "FailureBudgetExceeded": lambda: outlast.FailureBudgetExceeded(
         "too many", result=None, rate=0.5, budget=0.1, processed=10, failed=5
     ),

@@ -48,6 +48,7 @@ FAILURE = STEP | {
 BREAKER = {"breaker": "api", "failure_count": 5, "reason": "5 failures in a row"}
 JOB = {"job_id": "17", "kind": "send", "queue": "mail", "attempt": 1, "max_attempts": 4}
 SCHEDULE = {"kind": "send", "queue": "mail"}
+FLOW = {"run_key": "k", "step_id": "reserve", "component": "python"}
 SAMPLES = [
     told.StepRetryAttempt(**FAILURE, next_delay=1.5, next_attempt_at=AT),
     told.StepRetryExhausted(**FAILURE, reason="exhausted"),
@@ -76,6 +77,10 @@ SAMPLES[6:6] = [
     told.RunFinished(**RUN, run_key="k", status="completed", outcome="success", reason=None, why="done", **COUNTS),
     told.FailureBudgetExceeded(**RUN, run_key="k", rate=0.5, budget=0.1, processed=100, failed=50, stopped=True),
     told.LeaseLost(**RUN, run_key="k", owner="host:1"),
+    told.IdempotencyHit(**RUN, **FLOW, done_at=AT, done_by="r"),
+    told.CompensationTriggered(**RUN, **FLOW, because="pay failed"),
+    told.CompensationCompleted(**RUN, **FLOW),
+    told.CompensationFailed(**RUN, **FLOW, **ERROR, reason="permanent"),
     told.ItemSucceeded(**RUN, **ITEM, attempts=1),
     told.ItemFailed(**RUN, **ITEM, **ERROR, attempts=3),
     told.DeadLetterEnqueue(**RUN, **ITEM, **ERROR, letter_id="d"),

@@ -137,7 +137,7 @@ def records():
 def test_the_list_of_events_is_complete():
     """C-23, D-18: the names of what a call and a breaker tell."""
     letters = (told.DeadLetterEnqueue, told.DeadLetterReplay, told.DeadLettersOverThreshold)
-    runs = (told.RunEvent, told.ItemEvent, told.JobEvent, told.WorkerLost, told.ScheduleEvent, *letters)
+    runs = (told.RunEvent, told.ItemEvent, told.JobEvent, told.WorkerLost, told.ScheduleEvent, told.FlowEvent, *letters)
     calls = sorted(name for name, event in told.EVENTS.items() if not issubclass(event, runs))
     assert calls == sorted(event.name for event in SAMPLES)
     assert calls == [

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from outlast.errors import TemporaryFailure as TemporaryFailure
     from outlast.errors import TotalTimeoutError as TotalTimeoutError
     from outlast.flow import Flow as Flow
+    from outlast.flow.results import FlowFailed as FlowFailed
+    from outlast.flow.results import FlowInterrupted as FlowInterrupted
+    from outlast.flow.results import FlowResult as FlowResult
+    from outlast.flow.results import StepRow as StepRow
     from outlast.jobs.handle import Artifact as Artifact
     from outlast.jobs.handle import AttemptRow as AttemptRow
     from outlast.jobs.handle import JobChange as JobChange
@@ -108,6 +112,7 @@ _ROOMS = {
     "deadletters": "DeadLetter DeadLetters FailureGroup",
     "errors": "AttemptTimeoutError CircuitBreakerOpenError ConfigurationError LeaseLost LimitExceededError OutlastError PermanentFailure TemporaryFailure TotalTimeoutError",
     "flow": "Flow",
+    "flow.results": "FlowFailed FlowInterrupted FlowResult StepRow",
     "jobs.handle": "Artifact AttemptRow JobChange JobFailed JobHandle JobNotFound ResultTimeoutError",
     "jobs.job": "BoundJob Job",
     "jobs.queue": "Jobs QueueStats",

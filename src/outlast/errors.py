@@ -16,10 +16,12 @@ Every exception Outlast raises of its own.
         ├── ResultTimeoutError (TimeoutError)   a job has not ended in the time its result was waited for
         └── RunFailed                           a run over items ended as failed; carries its result
             ├── FailureBudgetExceeded           too large a share of the items failed
+            ├── FlowFailed                      the same of a declared pipeline
             └── RunInterrupted                  a run was interrupted, paused or cancelled before its end
+                └── FlowInterrupted             the same of a declared pipeline
 
-`RunFailed` and those below it carry the result of a run, so they live in `outlast.pipeline.errors`; those of jobs are
-in `outlast.jobs.handle`.
+`RunFailed` and those below it carry the result of a run, so they live in `outlast.pipeline.errors`, those of flows in
+`outlast.flow.results`; those of jobs are in `outlast.jobs.handle`.
 
 What a protected call raises is, wherever one exists, the last attempt's own exception and none of these.
 """

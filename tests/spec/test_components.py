@@ -411,7 +411,7 @@ def test_new_component_has_a_test_that_passes(tmp_path):
         str(tmp_path),
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
-    assert "4 passed" in done.stdout, done.stdout
+    assert "6 passed" in done.stdout, done.stdout
     made = _loaded(tmp_path / "shop_sender.py").SHOP_SENDER
     assert (made.side_effects, made.network, made.idempotent) == (
         True,

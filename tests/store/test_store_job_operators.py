@@ -524,7 +524,9 @@ def test_listeners_are_told_once_the_jobs_are_committed(store, postgres):
 
     def told():
         """The payloads since the last time."""
-        connection.execute("notify outlast_jobs, 'and that is all'")
+        connection.execute(
+            "notify outlast_jobs, 'and that is all'", prepare=False
+        )  # a pooler lends the session to others
         payloads = []
         for note in listener.notifies(timeout=200):
             if note.payload == "and that is all":

@@ -4,8 +4,8 @@ The commands. Each prints a table for people and, with ``--json``, one JSON docu
 A command loads its own room only, and none but itself is made ready: to load all of them, and to make ready what each of
 fifty commands takes, is most of what a short one would do.
 
-Exit codes: 0 completed, 1 failed, 2 invalid input, 3 partial, 4 failure budget exceeded, 130 interrupted, 143 ended by
-SIGTERM.
+Exit codes: 0 completed, 1 failed, 2 invalid input, 3 partial, 4 failure budget exceeded, 5 failed and not all of it could be
+undone, 130 interrupted, 143 ended by SIGTERM.
 """
 
 from __future__ import annotations

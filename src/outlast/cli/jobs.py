@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlast.cli.options import AppName, AsJson, Limit, StoreUrl  # noqa: TC001 - typer reads the annotations
+from outlast.cli.options import AppName, AsJson, ConnectionsFile, Limit, Root, StoreUrl  # noqa: TC001 - typer reads the annotations
 from outlast.cli.output import (
     Code,
     hint,
@@ -37,6 +37,7 @@ from outlast.kernel.wording import window as said_window
 from outlast.report.jobs import (
     STATUSES,
     figures_document,
+    flow_run_of,
     job_document,
     job_view_document,
     next_run_at,
@@ -49,14 +50,14 @@ from outlast.report.jobs import (
 )
 from outlast.report.views import Shell, Views
 from outlast.settings.keys import seconds_of
-from outlast.store.records import from_us
+from outlast.store.records import FLOW, from_us
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from outlast.observe.figures import JobFigures
     from outlast.report.jobs import Answer, JobView, ScheduleView
-    from outlast.store.records import JobAttempt, JobRow, QueueState, WorkerState
+    from outlast.store.records import JobAttempt, JobRow, NewJob, QueueState, WorkerState
 
 jobs = typer.Typer(
     name="jobs", help="Durable jobs: what is queued, every attempt, and what operators do.", no_args_is_help=True
@@ -75,7 +76,11 @@ _MOST_PLACES = 5  # where attempts have failed, and numbers of attempts for each
 
 def enqueue(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="The job: shop.jobs:process_report or jobs.py:process_report.")
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="The job: shop.jobs:process_report or jobs.py:process_report; or a pipeline file, movies.yaml.",
+        ),
     ],
     *,
     arg: Annotated[
@@ -108,57 +113,151 @@ def enqueue(
     queue: Annotated[
         str | None, typer.Option("--queue", metavar="NAME", help="Default: the queue of the job.", show_default=False)
     ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            metavar="NAME=VALUE",
+            help="Of a pipeline file: the value of a parameter. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    run_key: Annotated[
+        str | None,
+        typer.Option(
+            "--run-key",
+            metavar="KEY",
+            help="Of a pipeline file: the name of its run; that of a run which is there goes on with it. Default: a new one.",
+            show_default=False,
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="NAME", help="Of a pipeline file: the profile to use.", show_default=False),
+    ] = None,
+    root: Root = None,
+    connections: ConnectionsFile = None,
     store: StoreUrl = None,
+    app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a job into its queue. It is on disk when this command ends; a worker does the rest."""
-    from outlast.cli.arguments import arguments_of
-    from outlast.cli.targets import job_wanted, loaded
+    """Put a job, or a pipeline file, into a queue. It is on disk when this command ends; a worker does the rest."""
+    from outlast.cli.output import refuse_options
+    from outlast.cli.targets import is_flow
 
-    problems: list[str] = []
-    job = loaded(target, job_wanted(), store, problems)
-    if job is None:
-        refuse(*problems)
-    arguments: Any = None
-    try:
-        arguments = arguments_of(job, arg or (), arg_json or (), json_args)
-    except ConfigurationError as wrong:
-        problems += wrong.problems
-    new = None
-    try:
-        bound = job.options(
-            unique_key=unique_key, delay=_seconds("--delay", delay, problems), priority=priority, queue=queue
-        )
-        new = None if problems else bound._new((), arguments)  # noqa: SLF001 - as Job.enqueue does
-    except ConfigurationError as wrong:
-        problems += wrong.problems
-    if problems or new is None:
-        refuse(*problems)
+    of_jobs = {"--arg": arg, "--arg-json": arg_json, "--json-args": json_args}
+    of_files = {
+        "--param": param,
+        "--run-key": run_key,
+        "--profile": profile,
+        "--root": root,
+        "--connections": connections,
+        "--app": app,
+    }
+    options: dict[str, Any] = {"unique_key": unique_key, "priority": priority, "queue": queue}
+    if is_flow(target):
+        problems = refuse_options(target, of_jobs, "which are for a job: a pipeline file takes --param.")
+        job, new = _flow_to_enqueue(target, of_files, options, delay, store, problems)
+    else:
+        problems = refuse_options(target, of_files, "which are for a pipeline file: a job takes --arg.")
+        job, new = _job_to_enqueue(target, (arg or (), arg_json or (), json_args), options, delay, store, problems)
     with or_way_out(target, job.home.store_url):
         views = Views(job.home.store)
         done = views.jobs.enqueue(new)
         shown = views.jobs.show(str(done.id))
+        run = flow_run_of(shown.job, Shell())
+        over = run is not None and views.flows.is_completed(run.pipeline, run.run_key)
     if as_json:
         kept = ("id", "kind", "queue", "status", "next_run_at", "unique_key")
         document = job_view_document(shown, Shell())
-        print_json({"new": done.new} | {name: document[name] for name in kept})
+        which = {} if run is None else {"run_key": run.run_key}
+        print_json({"new": done.new} | {name: document[name] for name in kept} | which)
         return
     if done.new:
         due = "" if delay is None else f", due at {moment(from_us(shown.job.due_us))} UTC"
-        say(f"Enqueued job {done.id} ({job.kind}) in {shown.job.queue}{due}.")
+        say(f"Enqueued job {done.id} ({_what(shown.job)}) in {shown.job.queue}{due}.")
     else:
-        say(f"Job {done.id} ({job.kind}) has this unique key already: it is {shown.job.status}. Nothing was enqueued.")
+        say(
+            f"Job {done.id} ({_what(shown.job)}) has this unique key already: it is {shown.job.status}. Nothing was enqueued."
+        )
     place = store or named_by(job.home.store_url)
-    where = stored_at(views, place)
+    where = stored_at(views, place, app)
     hint(f"Look at it: {shlex.join(['outlast', 'jobs', 'show', str(done.id), *where])}")
+    if over and run is not None:
+        hint(f"Its run {run.run_key} is completed: the job has nothing to do. Another --run-key begins another run.")
     for sentence in shown.waits_for:
         hint(f"{sentence} {_way_out(sentence, shown.job, target, where, store)}".rstrip())
     tell_masked(place)
 
 
+def _what(job: JobRow) -> str:
+    """What a job does, for a person: its kind; of a pipeline file, its name and its run."""
+    run = flow_run_of(job, Shell())
+    return job.kind if run is None else f"{run.pipeline}, run {run.run_key}"
+
+
+def _flow_to_enqueue(
+    target: str,
+    given: Mapping[str, Any],
+    options: dict[str, Any],
+    delay: str | None,
+    store: str | None,
+    problems: list[str],
+) -> tuple[Any, NewJob]:
+    """The job that runs a pipeline file; what is wrong ends the command."""
+    from outlast.app import App
+    from outlast.cli.flows import flow_of
+    from outlast.flow.enqueued import to_enqueue
+
+    options |= {"delay": _seconds("--delay", delay, problems), "run_key": given["--run-key"]}
+    options["queue"] = options["queue"] or "default"
+    if problems:
+        refuse(*problems)
+    flow = flow_of(target, given["--param"], given["--profile"], given["--root"], given["--connections"])
+    app = App(given["--app"] or "default", store=store)
+    try:
+        bound, arguments = to_enqueue(flow, app, **options)
+        return bound._job, bound._new((), arguments)  # noqa: SLF001 - as Flow.enqueue does
+    except ConfigurationError as wrong:
+        refuse(*wrong.problems)
+
+
+def _job_to_enqueue(
+    target: str,
+    given: tuple[Sequence[str], Sequence[str], str | None],
+    options: dict[str, Any],
+    delay: str | None,
+    store: str | None,
+    problems: list[str],
+) -> tuple[Any, NewJob]:
+    """A job of an app; what is wrong ends the command."""
+    from outlast.cli.arguments import arguments_of
+    from outlast.cli.targets import job_wanted, loaded
+
+    job = loaded(target, job_wanted(), store, problems)
+    if job is None:
+        refuse(*problems)
+    arguments: Any = None
+    try:
+        arguments = arguments_of(job, *given)
+    except ConfigurationError as wrong:
+        problems += wrong.problems
+    new = None
+    try:
+        bound = job.options(delay=_seconds("--delay", delay, problems), **options)
+        new = None if problems else bound._new((), arguments)  # noqa: SLF001 - as Job.enqueue does
+    except ConfigurationError as wrong:
+        problems += wrong.problems
+    if problems or new is None:
+        refuse(*problems)
+    return job, new
+
+
 def _way_out(sentence: str, job: JobRow, target: str, where: Sequence[str], given: str | None) -> str:
     if "paused" in sentence:
         return f"Resume it: {shlex.join(['outlast', 'jobs', 'resume', job.queue, *where])}"
+    if "No worker" in sentence and job.kind == FLOW:
+        return f"Start one: {shlex.join(['outlast', 'worker', *where])}"
     if "No worker" in sentence:
         module = target.rpartition(":")[0] or target
         store = where[:2] if given else ()  # an app that names its own store is loaded with it
@@ -265,6 +364,9 @@ def show_job(
 def _print_job(view: JobView, *, reveal: bool) -> None:
     job = view.job
     say(f"job          {job.id}  {job.kind}  ({job.status})")
+    run = flow_run_of(job, Shell())
+    if run is not None:
+        say(f"runs         {run.pipeline}, run {run.run_key}")
     priority = f", priority {job.priority}" if job.priority else ""
     say(f"queue        {job.queue}{priority}")
     if job.unique_key is not None:
@@ -297,7 +399,10 @@ def _print_job(view: JobView, *, reveal: bool) -> None:
         say(f"released     {last.error or 'given back by its worker'}; nothing failed, and it counts as no attempt")
     if job.stop_reason is not None and job.status in {"failed", "cancelled"}:
         say(f"stopped      {job.stop_reason}")
-    print_value("arguments", Shell().decode(job.payload), reveal=reveal)
+    if run is None:
+        print_value("arguments", Shell().decode(job.payload), reveal=reveal)
+    else:
+        say(f"root         {run.root}")
     if (why := unstored_of(job, Shell())) is not None:
         say(f"result       not stored: {why}")
     elif job.result is not None:
@@ -392,6 +497,8 @@ def _next_steps(view: JobView, where: Sequence[str]) -> Iterator[str]:
             yield f"Resume it: {command('jobs', 'resume', job.queue)}"
         elif sentence == "No worker is running.":
             yield no_worker(where).removeprefix(f"{sentence} ")
+    if (run := flow_run_of(job, Shell())) is not None and job.made:
+        yield f"What its steps did: {command('runs', 'show', run.run_key)}"
     if view.artifacts:
         newest = view.artifacts[-1]
         yield f"What it has kept: {command('jobs', 'artifact', str(job.id), newest.name)}"
@@ -399,7 +506,7 @@ def _next_steps(view: JobView, where: Sequence[str]) -> Iterator[str]:
         yield f"Once the cause is gone: {command('jobs', 'requeue', str(job.id))}"
         if view.steps:
             yield f"To do its steps again, too: {command('jobs', 'requeue', str(job.id), '--from-start')}"
-        if job.letter is not None:
+        if job.letter is not None and job.kind != FLOW:
             yield f"To change its arguments first: {command('dlq', 'edit', job.letter[:12], '--payload', 'JSON', '--reason', '...')}"
     elif job.status == "cancelled":
         yield f"To do it all the same: {command('jobs', 'requeue', str(job.id))}"
@@ -425,6 +532,11 @@ def show_artifact(
     """Print what a job has kept, such as the raw answer of a model: masked, or as it is with --reveal or to a file."""
     with opened(store, app, jobs=[job]) as views:
         kept = views.jobs.artifact(job, name, attempt, Shell())
+    print_kept(name, kept, output, reveal=reveal)
+
+
+def print_kept(name: str, kept: str | bytes, output: Path | None, *, reveal: bool) -> None:
+    """What was kept for people: to a file as it is, else printed, masked unless it is to be seen as it is."""
     if output is not None:
         try:
             output.write_bytes(kept if isinstance(kept, bytes) else kept.encode(errors="surrogatepass"))

@@ -8,6 +8,7 @@ import inspect
 import json
 import shlex
 import sys
+from dataclasses import replace
 from datetime import datetime
 from functools import wraps
 from itertools import islice
@@ -27,9 +28,9 @@ from outlast.store.filters import FIELDS, STATUSES, LetterFilter, chooses  # noq
 from outlast.store.records import is_of_job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from outlast.deadletters import DeadLetter, DeadLetters
+    from outlast.deadletters import DeadLetter, DeadLetters, FailureGroup
     from outlast.report.views import Views
 
 dlq = typer.Typer(
@@ -128,6 +129,49 @@ def _named(views: Views, where: LetterFilter, status: str | None = None) -> Lett
     return named
 
 
+def _with_rows(views: Views, where: LetterFilter) -> list[LetterFilter]:
+    """The same for a run of a flow and for those over the rows and items of its steps."""
+    wanted = where.get("run")
+    record = None if wanted is None else views.run(wanted)
+    if record is None or record.kind != "flow":
+        return [where]
+    found: list[LetterFilter] = [where]
+    for runs in views.flows.over_items(record).values():
+        for run in runs:
+            of_rows: LetterFilter = {**where, "run": run.id}
+            found.append(of_rows)
+    return found
+
+
+def _found(views: Views, several: Sequence[LetterFilter], limit: int) -> list[DeadLetter]:
+    letters = views.letters()
+    found = [letter for where in several for letter in islice(letters.find(**where), limit)]
+    if len(several) > 1:
+        found.sort(key=lambda letter: letter.last_attempt_at, reverse=True)
+    return found[:limit]
+
+
+def _together(several: Sequence[Sequence[FailureGroup]]) -> list[FailureGroup]:
+    """Groups of several runs, those of one fingerprint as one, each with its share of them all."""
+    found: dict[tuple[str, str, str], FailureGroup] = {}
+    for one in (one for groups in several for one in groups):
+        key = one.pipeline, one.stage, one.id
+        same = found.get(key)
+        if same is not None:
+            one = replace(  # noqa: PLW2901 - both of them
+                one,
+                count=one.count + same.count,
+                first_seen_at=min(one.first_seen_at, same.first_seen_at),
+                last_seen_at=max(one.last_seen_at, same.last_seen_at),
+            )
+        found[key] = one
+    whole = sum(one.count for one in found.values())
+    return [
+        replace(one, share=one.count / whole)
+        for one in sorted(found.values(), key=lambda one: (-one.count, one.id, one.stage))
+    ]
+
+
 @dlq.command("list")
 @filtered()
 def list_letters(
@@ -142,14 +186,14 @@ def list_letters(
 ) -> None:
     """List dead letters, the newest change first."""
     with opened(store, app) as views:
-        shown = list(islice(views.letters().find(**_named(views, where, status)), limit))
+        shown = _found(views, _with_rows(views, _named(views, where, status)), limit)
         listed = print_found(
             shown,
             lambda letter: letter_document(letter, reveal=reveal),
             lambda letter: (
                 letter.id[:12],
                 letter.pipeline,
-                "(job)" if letter.kind == "job" else letter.stage,
+                _stage_of(letter),
                 letter.item_key,
                 letter.status,
                 letter.attempts,
@@ -188,7 +232,9 @@ def list_groups(
     from outlast.cli.printing import BELOW_GROUPS, GROUP_HEADINGS, group_row
 
     with opened(store, app) as views:
-        groups = views.letters().groups(limit=limit, **_named(views, where, status))
+        letters = views.letters()
+        several = [letters.groups(limit=limit, **one) for one in _with_rows(views, _named(views, where, status))]
+        groups = several[0] if len(several) == 1 else _together(several)[:limit]
     print_found(
         groups,
         slots_document,
@@ -210,13 +256,16 @@ def show_letter(
         view = views.letter(letter_id)
         letter = view.letter
         place = stored_at(views, store)
+        ways = _ways_of_flow(views, letter, place)
         code = [*_code(views, letter), *place]
     if as_json:
         print_json(letter_view_document(view, reveal=reveal))
         return
-    job = is_of_job(letter)
+    job, flow = is_of_job(letter), letter.kind in _OF_FLOWS
     say(f"dead letter  {letter.id}  ({letter.status})")
-    if job:
+    if flow:
+        say(f"{_OF_FLOWS[letter.kind]:<12} {letter.stage} of {letter.pipeline}, in the run {letter.item_key}")
+    elif job:
         state = "" if view.job is None else f", {view.job.job.status} in the queue {view.job.job.queue}"
         say(f"job          {letter.item_key} ({letter.pipeline}){state}")
     else:
@@ -231,14 +280,20 @@ def show_letter(
     )
     if not job:
         say(f"run          {letter.run_id or '-'}")
-    if letter.replays:
+    if letter.replays and flow:
+        say(
+            f"rounds       {letter.replays + 1}, none of them successful"
+            if letter.status == "open"
+            else f"rounds       {letter.replays + 1}"
+        )
+    elif letter.replays:
         say(
             f"replays      {letter.replays}, none of them successful"
             if letter.status == "open"
             else f"replays      {letter.replays}"
         )
     for earlier in view.earlier:
-        at = "" if job else f" at {earlier.get('stage')}"
+        at = "" if job or flow else f" at {earlier.get('stage')}"
         say(
             f"before       {_at(earlier.get('last_at'))}: failed{at} "
             f"with {earlier.get('error_type')} ({earlier.get('error_class')}): {earlier.get('error')}"
@@ -268,9 +323,12 @@ def show_letter(
         say(f"payload      cannot be read: {letter.unreadable}")
     elif letter.begins_at is not None:
         whose = "" if letter.begins_at == letter.stage else f", the input of {letter.begins_at}"
-        whose = ", its arguments" if job else whose
+        whose = ", its arguments" if job else ", what was to be done" if flow else whose
         print_value(f"payload{whose}", letter.payload, reveal=reveal)
-    if letter.status == "open" and job and view.job is None:
+    if letter.status == "open" and ways:
+        for line in ways:
+            hint(line)
+    elif letter.status == "open" and job and view.job is None:
         _tell_no_job(letter, store)
     elif letter.status == "open" and (letter.begins_at is None or letter.unreadable is not None):
         command = ["outlast", "dlq", "edit", letter.id[:12], "--payload", "JSON", "--reason", "...", *place]
@@ -309,7 +367,13 @@ def edit_letter(
     except ValueError as wrong:
         refuse(f"expected the payload to be JSON: {wrong}.")
     with opened(store, app) as views:
-        letter = views.letters().edit(views.letter_id(letter_id), value, reason=reason)
+        before = views.letters().show(views.letter_id(letter_id))
+        if before.kind in _OF_FLOWS:
+            refuse(
+                f"expected the dead letter of an item or a job, got: {before.id[:12]}, of a step: what that does is in its pipeline file.",
+                *_ways_of_flow(views, before, stored_at(views, store)),
+            )
+        letter = views.letters().edit(before.id, value, reason=reason)
         code = [*_code(views, letter), *stored_at(views, store)]
         gone = is_of_job(letter) and views.letter(letter.id).job is None
     if as_json:
@@ -353,6 +417,8 @@ def replay_letters(
         letters = views.letters()
         known = None if not ids else [views.letter_id(letter_id) for letter_id in ids]
         where = _named(views, where)
+        if before is None:
+            _refuse_flows(views, known, where, store)
         if before is None and _is_of_jobs(letters, known, where):
             only = {"--output": output, "--run-key": run_key, "--target": target}
             _replay_jobs(views, known, where, canary, only, from_start=from_start, store=store, as_json=as_json)
@@ -435,10 +501,13 @@ def archive_letters(
         said = {} if reason is None else {"reason": reason}
         move = letters.unarchive if undo else letters.archive
         count = move(ids=known, **said, **_named(views, where))
+        undone = [] if undo or known is None else [one for one in known if letters.show(one).kind == "compensation"]
     if as_json:
         print_json({"opened" if undo else "archived": count})
     elif count:
         say(f"{'Opened' if undo else 'Archived'} {count:,}.")
+        if undone:
+            hint("When its run goes on, what could not be undone counts as undone by hand.")
     else:
         say(f"{'Opened' if undo else 'Archived'} 0: none of those that are {'archived' if undo else 'open'} fits.")
 
@@ -515,9 +584,53 @@ def _none(status: str = "open") -> str:
     return "No dead letters." if status == "open" else f"No dead letters that are {status}."
 
 
+_MOST_LOOKED_AT = 1000  # letters that a filter chooses
+#: What letters of flows tell of.
+_OF_FLOWS = {"step": "step", "compensation": "undoing"}
+
+
+def _stage_of(letter: DeadLetter) -> str:
+    if letter.kind == "compensation":
+        return f"{letter.stage} (undoing)"
+    return "(job)" if letter.kind == "job" else letter.stage
+
+
+def _ways_of_flow(views: Views, letter: DeadLetter, stored: Sequence[str]) -> list[str]:
+    """
+    What does the work again that the dead letter of a step, or of a row of one, tells of; and what puts that of a
+    compensation away. Nothing for other letters.
+    """
+    if letter.kind not in _OF_FLOWS:
+        found = views.flows.rows_of(letter)
+        if found is None:
+            return []
+        record, step = found
+        again = shlex.join(["outlast", "resume", record.run_key, "--from-step", step, *stored])
+        return [f"Once the cause is gone, its flow does it again, and what needs it: {again}"]
+    resume = shlex.join(["outlast", "resume", letter.item_key, *stored])
+    if letter.kind == "step":
+        return [f"Once the cause is gone, its run goes on with it: {resume}"]
+    archive = shlex.join(["outlast", "dlq", "archive", letter.id[:12], "--reason", "undone by hand", *stored])
+    return [f"Its run tries that first when it goes on: {resume}", f"If it was undone by hand: {archive}"]
+
+
+def _refuse_flows(views: Views, known: list[str] | None, where: LetterFilter, store: str | None) -> None:
+    """Letters of steps and of their rows are not sent again by themselves: their run goes on."""
+    letters, place = views.letters(), stored_at(views, store)
+    meant = [letters.show(one) for one in known] if known else islice(letters.find(**where), _MOST_LOOKED_AT)
+    ways = [lines for letter in meant if letter.status == "open" and (lines := _ways_of_flow(views, letter, place))]
+    if not ways:
+        return
+    these = counted(len(ways), "dead letter is of a step", "dead letters are of steps")
+    refuse(
+        f"expected dead letters of items or jobs, but {these} of a flow, whose run does it again.",
+        *islice(dict.fromkeys(line for lines in ways for line in lines), 20),
+    )
+
+
 def _code(views: Views, letter: DeadLetter) -> list[str]:
     """What a command needs to send it again; a worker has the code of a job."""
-    return [] if is_of_job(letter) else views.code_option(letter.pipeline)
+    return [] if is_of_job(letter) or letter.kind in _OF_FLOWS else views.code_option(letter.pipeline)
 
 
 def _tell_no_job(letter: DeadLetter, store: str | None) -> None:

@@ -63,4 +63,13 @@ RootHere = Annotated[
         show_default=False,
     ),
 ]
+Params = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        metavar="NAME=VALUE",
+        help="The value of a parameter; may be given several times.",
+        show_default=False,
+    ),
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most so many.")]

@@ -35,6 +35,7 @@ class Code(IntEnum):
     INVALID = 2
     PARTIAL = 3
     BUDGET = 4
+    NOT_UNDONE = 5
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -56,6 +57,12 @@ def refuse(*problems: str) -> NoReturn:
     for problem in problems:
         hint(problem)
     raise typer.Exit(Code.INVALID)
+
+
+def refuse_options(of: str, given: Mapping[str, object], why: str) -> list[str]:
+    """What is to be said about options that mean nothing for what was named; nothing if none was given."""
+    used = [option for option, value in given.items() if value]
+    return [f"expected no {' or '.join(used)} with {of}, {why}"] if used else []
 
 
 def say(text: str = "") -> None:

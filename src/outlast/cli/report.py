@@ -16,14 +16,14 @@ from rich.text import Text
 from outlast.cli.options import AppName, AsJson, OfPipeline, Run, StoreUrl  # noqa: TC001 - typer reads the annotations
 from outlast.cli.output import console, hint, print_json, print_table, refuse, say
 from outlast.cli.runs import runs
-from outlast.cli.stores import opened
+from outlast.cli.stores import opened, stored_at
 from outlast.kernel.redact import mask, plain
 from outlast.kernel.wording import amount, counted, duration, percent, precise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from outlast.report import Report, Story
+    from outlast.report import FlowReport, Report, Story
 
 _BAR = 20
 
@@ -44,13 +44,16 @@ def report_run(
     as_json: AsJson = False,
 ) -> None:
     """
-    Say what a run came to and why: retries, errors, stages, time, cost; or one item's way with the reason for every
-    wait.
+    Say what a run came to and why: retries, errors, stages, time, cost, of a flow its steps; or one item's way with the
+    reason for every wait.
     """
     if html is not None and (as_json or item is not None):
         refuse(f"expected --html alone, got it with {'--json' if as_json else '--item'}: a page has the whole report.")
     with opened(store, app) as views:
         record = views.run(run, pipeline)
+        if record.kind == "flow":
+            _report_flow(views.flows.report(record), stored_at(views, store, app), html, item, as_json=as_json)
+            return
         if item is not None:
             story = views.story(record, item)
             if as_json:
@@ -62,14 +65,36 @@ def report_run(
     if as_json:
         print_json(found.to_dict())
     elif html is not None:
-        try:
-            found.save(html)
-        except OSError as error:
-            refuse(f"expected --html to be a file that can be written, got: {html} ({error.strerror}).")
-        say(clean(found.verdict))
-        hint(f"The report is in {html}")
+        _save(found, html)
     else:
         print_report(found)
+
+
+def _save(found: Report | FlowReport, html: Path) -> None:
+    try:
+        found.save(html)
+    except OSError as error:
+        refuse(f"expected --html to be a file that can be written, got: {html} ({error.strerror}).")
+    say(clean(found.verdict))
+    hint(f"The report is in {html}")
+
+
+def _report_flow(
+    found: FlowReport, stored: Sequence[str], html: Path | None, item: str | None, *, as_json: bool
+) -> None:
+    from outlast.cli.flowprinting import print_flow_report, tell_next
+
+    if item is not None:
+        command = shlex.join(["outlast", "runs", "attempts", found.run_key, "--item", item, *stored])
+        refuse(f"expected no --item with {found.run_key}, a run of a flow. The attempts at a step: {command}")
+    if as_json:
+        print_json(found.to_dict())
+    elif html is not None:
+        _save(found, html)
+    else:
+        print_flow_report(found)
+        tell_next(found, stored)
+        hint(f"As a page: {shlex.join(['outlast', 'runs', 'report', found.run_key, '--html', 'report.html', *stored])}")
 
 
 def clean(value: object) -> str:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlast.cli.options import AppName, AsJson, Progress, Run, StoreUrl, Target  # noqa: TC001 - typer reads the annotations
-from outlast.cli.output import Code, hint, print_json, refuse, say
+from outlast.cli.options import AppName, AsJson, ConnectionsFile, OfPipeline, Params, Progress, Root, Run, StoreUrl  # noqa: TC001 - typer reads the annotations
+from outlast.cli.output import Code, hint, print_json, refuse, refuse_options, say
 from outlast.cli.stores import opened, stored_at
-from outlast.cli.targets import PIPELINE, loaded
+from outlast.cli.targets import PIPELINE, is_flow, loaded
 from outlast.errors import ConfigurationError
 from outlast.kernel.clock import here
 from outlast.kernel.redact import mask
@@ -68,10 +68,28 @@ ItemKey = Annotated[
 Strict = Annotated[
     bool, typer.Option("--strict", help="Exit with 3 if dead letters are left, also when the run completed.")
 ]
+FromStep = Annotated[
+    str | None,
+    typer.Option(
+        "--from-step",
+        metavar="STEP",
+        help="Of a flow: do this step again and all that need it, after undoing what can be undone of them.",
+        show_default=False,
+    ),
+]
+_OF_ITEMS = "which are for a pipeline over items, in Python: a flow says itself what it reads and writes."
+_OF_FLOWS = "which are for a flow: a pipeline file (.yaml) or a manifest (.json)."
 
 
 def run(
-    target: Target,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="A pipeline file (movies.yaml), a manifest of one (movies.json), or a pipeline over items: app.py:reviews or "
+            "shop.pipelines:reviews.",
+        ),
+    ],
     *,
     source: Input = None,
     delimiter: Delimiter = None,
@@ -83,26 +101,80 @@ def run(
     ] = None,
     item_key: ItemKey = None,
     on_item_error: Annotated[
-        str, typer.Option("--on-item-error", help="What becomes of an item that fails: dlq, collect or stop.")
-    ] = "dlq",
+        str | None,
+        typer.Option("--on-item-error", help="What becomes of an item that fails: dlq (default), collect or stop."),
+    ] = None,
     on_change: Annotated[
-        str, typer.Option("--on-change", help="When resuming with stages of another version: stop, keep or redo.")
+        str,
+        typer.Option(
+            "--on-change", help="When going on with stages or steps that have changed since: stop, keep or redo."
+        ),
     ] = "stop",
+    param: Params = None,
+    profile: Annotated[
+        str | None, typer.Option("--profile", metavar="NAME", help="Of a flow: the profile to use.", show_default=False)
+    ] = None,
+    root: Root = None,
+    connections: ConnectionsFile = None,
+    from_step: FromStep = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Of a flow: say what would be done, and do nothing.")
+    ] = False,
     progress: Progress = None,
     strict: Strict = False,
     store: StoreUrl = None,
+    app: AppName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline over items. Ctrl-C leaves a run that can be resumed, and says how."""
+    """Run a pipeline file, or a pipeline over items. Ctrl-C leaves a run that can be resumed, and says how."""
     problems: list[str] = []
-    if on_item_error not in {"dlq", "collect", "stop"}:
+    if on_item_error not in {None, "dlq", "collect", "stop"}:
         problems.append(f"expected --on-item-error to be dlq, collect or stop, got: {on_item_error!r}.")
     if on_change not in {"stop", "keep", "redo"}:
         problems.append(f"expected --on-change to be stop, keep or redo, got: {on_change!r}.")
-    read = {"input": source, "delimiter": delimiter, "encoding": encoding}
-    problems += _wrong_input(read) + _wrong_output(sink)
     if run_key is not None and not run_key.strip():
         problems.append("expected --run-key to be a name, got: an empty one.")
+    of_items = {
+        "--input": source,
+        "--delimiter": delimiter,
+        "--encoding": encoding,
+        "--output": sink,
+        "--item-key": item_key,
+        "--on-item-error": on_item_error,
+    }
+    of_flows = {
+        "--param": param,
+        "--profile": profile,
+        "--root": root,
+        "--connections": connections,
+        "--from-step": from_step,
+        "--dry-run": dry_run,
+        "--app": app,
+    }
+    if is_flow(target):
+        from outlast.cli.flows import Wishes, run_flow
+
+        problems += refuse_options(target, of_items, _OF_ITEMS)
+        if problems:
+            refuse(*problems)
+        run_flow(
+            target,
+            run_key=run_key,
+            param=param,
+            profile=profile,
+            root=root,
+            connections=connections,
+            from_step=from_step,
+            on_change=on_change,
+            dry_run=dry_run,
+            app=app,
+            wishes=Wishes(progress=progress, strict=strict, store=store, as_json=as_json),
+        )
+        return
+    problems += refuse_options(target, of_flows, _OF_FLOWS)
+    on_item_error = on_item_error or "dlq"
+    read = {"input": source, "delimiter": delimiter, "encoding": encoding}
+    problems += _wrong_input(read) + _wrong_output(sink)
     pipeline = loaded(target, PIPELINE, store, problems)
     if problems or pipeline is None:
         refuse(*problems)
@@ -146,8 +218,27 @@ def resume(
         ),
     ] = None,
     on_change: Annotated[
-        str | None, typer.Option("--on-change", help="With stages of another version: stop, keep or redo.")
+        str | None,
+        typer.Option("--on-change", help="With stages or steps that have changed since: stop, keep or redo."),
     ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file",
+            metavar="PATH",
+            help="Of a flow: its pipeline file. Default: the one that it was started with, as it is now.",
+            show_default=False,
+        ),
+    ] = None,
+    as_recorded: Annotated[
+        bool,
+        typer.Option("--recorded", help="Of a flow: go on with the steps as they are on record, without the file."),
+    ] = False,
+    param: Params = None,
+    root: Root = None,
+    connections: ConnectionsFile = None,
+    from_step: FromStep = None,
+    pipeline_name: OfPipeline = None,
     progress: Progress = None,
     strict: Strict = False,
     store: StoreUrl = None,
@@ -155,9 +246,48 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was interrupted, paused, or stopped: what is finished is not done again."""
+    if on_change not in {None, "stop", "keep", "redo"}:
+        refuse(f"expected --on-change to be stop, keep or redo, got: {on_change!r}.")
     with opened(store, app) as views:
-        record = views.run(wanted)
+        record = views.run(wanted, pipeline_name)
         recorded = views.command(record)
+        owner = views.app
+    of_items = {
+        "--target": target,
+        "--input": source,
+        "--delimiter": delimiter,
+        "--encoding": encoding,
+        "--output": sink,
+        "--item-key": item_key,
+    }
+    of_flows = {
+        "--file": file,
+        "--recorded": as_recorded,
+        "--param": param,
+        "--root": root,
+        "--connections": connections,
+        "--from-step": from_step,
+    }
+    if record.kind == "flow":
+        from outlast.cli.flows import Wishes, resume_flow
+
+        if problems := refuse_options(f"{record.run_key}, a run of a flow", of_items, _OF_ITEMS):
+            refuse(*problems)
+        resume_flow(
+            record,
+            app=owner,
+            file=file,
+            recorded=as_recorded,
+            param=param,
+            root=root,
+            connections=connections,
+            from_step=from_step,
+            on_change=on_change,
+            wishes=Wishes(progress=progress, strict=strict, store=store, as_json=as_json),
+        )
+        return
+    if problems := refuse_options(f"{record.run_key}, a run over items", of_flows, _OF_FLOWS):
+        refuse(*problems)
     given: dict[str, Any] = {
         "target": target,
         "input": source or None,
@@ -253,8 +383,8 @@ def replay(
 
     how = None if as_json else way_to_show(wanted=progress)
     try:
-        with _waits_said(), watching(how, started=started, of=pipeline) as watch:
-            result, signalled = _ended(
+        with waits_said(), watching(how, started=started, of=pipeline) as watch:
+            result, signalled = ended(
                 lambda: pipeline.app.dead_letters.replay(
                     pipeline=pipeline.name, sink=given, run_key=run_key, check=False, watch=watch, **which
                 )
@@ -428,8 +558,8 @@ def _started(
     how = None if as_json else way_to_show(wanted=progress)
     source, sink = _files(command), _sink(command.get("output"), pipeline, command["run_key"])
     expected = expected_items(source) if how else lambda: None
-    with _waits_said(), watching(how, expected, started, of=pipeline) as watch:
-        result, signalled = _ended(
+    with waits_said(), watching(how, expected, started, of=pipeline) as watch:
+        result, signalled = ended(
             lambda: pipeline.run(
                 source,
                 run_key=command["run_key"],
@@ -444,7 +574,7 @@ def _started(
     _tell(pipeline, result, store=store, strict=strict, as_json=as_json, signalled=signalled, expected=expected())
 
 
-def _ended(run: Callable[[], RunResult[Any]]) -> tuple[RunResult[Any], Code | None]:
+def ended(run: Callable[[], Any]) -> tuple[Any, Code | None]:
     """What a run came to, and the exit code of the signal that ended it."""
     try:
         return run(), None
@@ -458,7 +588,7 @@ def _ended(run: Callable[[], RunResult[Any]]) -> tuple[RunResult[Any], Code | No
 
 
 @contextmanager
-def _waits_said() -> Iterator[None]:
+def waits_said() -> Iterator[None]:
     """Tell on standard error when a run waits for its store or its sink: nothing else would be seen of it."""
 
     class Waits(logging.Handler):

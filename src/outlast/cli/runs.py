@@ -6,14 +6,27 @@ from __future__ import annotations
 
 import shlex
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from outlast.cli.options import AppName, AsJson, Limit, OfPipeline, Reason, Run, StoreUrl  # noqa: TC001 - typer reads the annotations
-from outlast.cli.output import hint, print_found, print_json, refuse, say
+from outlast.cli.options import (  # noqa: TC001 - typer reads the annotations
+    AppName,
+    AsJson,
+    ConnectionsFile,
+    Limit,
+    OfPipeline,
+    Params,
+    Progress,
+    Reason,
+    Root,
+    Run,
+    StoreUrl,
+)
+from outlast.cli.output import hint, print_found, print_full_rows, print_json, refuse, say
 from outlast.cli.stores import opened, stored_at
 from outlast.display.terminal import STATUS_COLOURS
 from outlast.errors import ConfigurationError
@@ -30,8 +43,10 @@ from outlast.report.views import (
 from outlast.store.records import from_us
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from outlast.report.flows import FlowReport
+    from outlast.report.views import Views
     from outlast.store.records import ItemStatus, RunRecord, RunStatus
 
 runs = typer.Typer(name="runs", help="Runs on record: their state, their items, every attempt.", no_args_is_help=True)
@@ -42,6 +57,7 @@ breaker = typer.Typer(
 )
 
 Outputs = Annotated[bool, typer.Option("--reveal", help="Print outputs as they are.")]
+_KINDS = {"run": "items", "replay": "letters", "flow": "steps"}
 Breaker = Annotated[str, typer.Argument(metavar="NAME", help="The breaker.")]
 
 
@@ -63,24 +79,30 @@ def list_runs(
         refuse(f"expected --status to be one of {', '.join(STATUS_COLOURS)}, got: {status!r}.")
     with opened(store, app) as views:
         found = views.runs(pipeline, cast("RunStatus | None", status), limit=limit)
+    flows = any(run.kind == "flow" for run in found)
     print_found(
         found,
         run_document,
         lambda run: (
             run.id[:12],
+            *((_KINDS[run.kind],) if flows else ()),
             run.pipeline,
             run.run_key,
             run.status,
             run.counts.total,
             run.counts.succeeded,
             run.counts.skipped,
-            run.counts.dlq,
+            run.counts.failed if run.kind == "flow" else run.counts.dlq,
             run.started_at,
             None if run.finished_at is None else duration((run.finished_at - run.started_at).total_seconds()),
         ),
         as_json=as_json,
         none="No runs.",
-        headings=("run", "pipeline", "key", "status", "items", "succeeded", "skipped", "dead", "started", "took"),
+        headings=(
+            *(("run", "of") if flows else ("run",)),
+            *("pipeline", "key", "status", "count" if flows else "items"),
+            *("succeeded", "skipped", "failed" if flows else "dead", "started", "took"),
+        ),
         fold="key",
         drop=("took", "skipped", "started", "pipeline", "succeeded"),
     )
@@ -88,20 +110,38 @@ def list_runs(
 
 @runs.command("show")
 def show_run(
-    run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
+    run: Run,
+    *,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Of a flow: how each attempt came to the place where it failed.")
+    ] = False,
+    pipeline: OfPipeline = None,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show what a run came to: counts, why, its problems, and what to do next."""
+    """
+    Show what a run came to: counts, why, its problems, and what to do next; of a flow, every step with every attempt.
+    """
     from outlast.cli.printing import next_steps, print_run
     from outlast.cli.running import ways_on
 
     with opened(store, app) as views:
         record = views.run(run, pipeline)
+        if record.kind == "flow":
+            _show_flow(views, record, stored_at(views, store, app), traceback=traceback, as_json=as_json)
+            return
+        if traceback:
+            refuse(
+                f"expected no --traceback with {record.run_key}, a run over items: outlast runs attempts has its errors."
+            )
         views.letters().release()
         groups = views.problems(record)
         worker = views.worker(record)
         code = views.code_option(record.pipeline)
         resume, anew = ways_on(views, record, store)
         stored = stored_at(views, store)
+        owner = views.flows.owner_of(record)
     if as_json:
         shown = [slots_document(group) for group in groups]
         print_json(run_document(record) | {"groups": shown, "running_at": worker})
@@ -109,9 +149,90 @@ def show_run(
     print_run(record, groups)
     if worker is not None:
         say(f"It is running at {worker}.")
+    elif owner is not None:
+        for line in _next_of_rows(record, *owner, stored):
+            hint(line)
     else:
         for step in next_steps(record, groups, resume, code, anew=anew, stored=stored):
             hint(step)
+
+
+def _next_of_rows(record: RunRecord, flow: RunRecord, step: str, stored: Sequence[str]) -> Iterator[str]:
+    """What a person may want to do about the rows of a step: its flow is what does them again."""
+
+    def command(*words: str) -> str:
+        return shlex.join(["outlast", *words, *stored])
+
+    if record.counts.dlq:
+        yield f"Look at those that failed: {command('dlq', 'list', '--run', record.id[:12])}"
+    elif record.counts.failed:
+        yield f"Look at those that failed: {command('runs', 'errors', record.id[:12])}"
+    if flow.status == "completed" and record.counts.dlq + record.counts.failed:
+        again = command("resume", flow.run_key, "--from-step", step)
+        yield f"Once the cause is gone, its flow does all rows of {step} again, and what needs them: {again}"
+    elif flow.status in {"failed", "interrupted", "paused"}:
+        yield f"Its flow goes on with it: {command('resume', flow.run_key)}"
+    yield f"Its flow: {command('runs', 'show', flow.run_key)}"
+
+
+def _show_flow(views: Views, record: RunRecord, stored: Sequence[str], *, traceback: bool, as_json: bool) -> None:
+    from outlast.cli.flowprinting import print_flow_in_full, tell_next
+
+    report = views.flows.report(record)
+    if as_json:
+        print_json(report.to_dict())
+        return
+    print_flow_in_full(report, traceback=traceback)
+    if not traceback and any(one.traceback for step in report.steps for one in (*step.attempts, *step.undone_by)):
+        command = ["outlast", "runs", "show", record.run_key, "--traceback", *stored]
+        hint(f"How attempts came to the place where they failed: {shlex.join(command)}")
+    if report.artifacts:
+        command = ["outlast", "runs", "artifact", record.run_key, report.artifacts[-1].name, *stored]
+        hint(f"What it has kept: {shlex.join(command)}")
+    tell_next(replace(report, steps=tuple(replace(step, error=None) for step in report.steps)), stored)
+
+
+def _no_flow(views: Views, record: RunRecord, command: str, stored: Sequence[str]) -> None:
+    """Refuse what only a run over items has, and name those that steps of the flow have made."""
+    if record.kind == "flow":
+        show = shlex.join(["outlast", "runs", "show", record.run_key, *stored])
+        inside = [
+            f"Those of its step {step}: {shlex.join(['outlast', 'runs', command, found[0].id[:12], *stored])}"
+            for step, found in views.flows.over_items(record).items()
+        ]
+        refuse(
+            f"{record.run_key} of {record.pipeline} is a run of a flow, which has steps and no items: {show}", *inside
+        )
+
+
+@runs.command("artifact")
+def show_kept(
+    run: Run,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What was kept, by its name: `runs show` lists them.")],
+    *,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=1, help="Of this attempt. Default: the newest that has kept it.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Write it there, as it is, instead of printing it.")
+    ] = None,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Print it as it is.")] = False,
+    pipeline: OfPipeline = None,
+    store: StoreUrl = None,
+    app: AppName = None,
+) -> None:
+    """
+    Print what a step of a flow has kept, such as the raw answer of a service: masked, or as it is with --reveal or to a
+    file.
+    """
+    from outlast.cli.jobs import print_kept
+
+    with opened(store, app) as views:
+        record = views.run(run, pipeline)
+        if record.kind != "flow":
+            refuse(f"{record.run_key} of {record.pipeline} is a run over items, which keep nothing: outlast runs items")
+        kept = views.flows.artifact(record, name, attempt)
+    print_kept(name, kept, output, reveal=reveal)
 
 
 @runs.command("items")
@@ -132,6 +253,7 @@ def list_items(
         refuse(f"expected --status to be succeeded, skipped, dlq or failed, got: {status!r}.")
     with opened(store, app) as views:
         record = views.run(run, pipeline)
+        _no_flow(views, record, "items", stored_at(views, store, app))
         items = views.items(record, cast("ItemStatus | None", status), after=after, limit=limit)
     shown = print_found(
         items,
@@ -160,7 +282,10 @@ def list_items(
 def list_attempts(
     run: Run,
     *,
-    item: Annotated[str | None, typer.Option("--item", help="Only of this item, by its key or its position.")] = None,
+    item: Annotated[
+        str | None,
+        typer.Option("--item", help="Only of this item, by its key or its position; of a flow, of this step."),
+    ] = None,
     limit: Limit = 100,
     pipeline: OfPipeline = None,
     store: StoreUrl = None,
@@ -170,6 +295,9 @@ def list_attempts(
     """List every attempt of a run, or of one item: when, how long, what came out, and the wait that followed."""
     with opened(store, app) as views:
         record = views.run(run, pipeline)
+        if record.kind == "flow":
+            _list_step_attempts(views.flows.report(record), item, limit=limit, as_json=as_json)
+            return
         attempts = views.attempts(record, item, limit=limit)
     print_found(
         attempts,
@@ -193,6 +321,25 @@ def list_attempts(
     )
 
 
+def _list_step_attempts(report: FlowReport, step: str | None, *, limit: int, as_json: bool) -> None:
+    from outlast.cli.flowprinting import ATTEMPTS, attempt_rows, attempts_of
+    from outlast.errors import nearest
+    from outlast.report.model import plain
+
+    names = [one.id for one in report.steps]
+    if step is not None and step not in names:
+        refuse(f"expected --item to be a step of {report.pipeline}, got: {step!r}.{nearest(step, names)}")
+    if as_json:
+        chosen = [one for one in attempts_of(report) if step is None or one[0] == step][:limit]
+        print_json([{"step": name, "deed": deed} | plain(one) for name, deed, one in chosen])
+        return
+    rows = attempt_rows(report, step, limit)
+    if rows:
+        print_full_rows(ATTEMPTS, rows, fold="error", below=("took", "started", "then"))
+    else:
+        say("No attempts." if step is None else f"No attempts of {step}.")
+
+
 @runs.command("errors")
 def list_errors(
     run: Run,
@@ -212,6 +359,7 @@ def list_errors(
 
     with opened(store, app) as views:
         record = views.run(run, pipeline)
+        _no_flow(views, record, "errors", stored_at(views, store, app))
         lines = islice(views.errors(record), limit)
         if csv is not None:
             written = append_errors(csv, lines, reveal=reveal)
@@ -245,10 +393,19 @@ def print_outputs(
     as_json: AsJson = False,
 ) -> None:
     """
-    Print what the items of a run became, as JSON lines (with --json as one list); only of a run without an output file.
+    Print what the items of a run became, or what the steps of a flow have put out, as JSON lines (with --json as one list);
+    of a run over items only without an output file.
     """
     with opened(store, app) as views:
         record = views.run(run, pipeline)
+        if record.kind == "flow":
+            put_out = views.flows.outputs(record, reveal=reveal)
+            if as_json:
+                print_json(list(put_out))
+                return
+            for one in put_out:
+                print_json(one, indent=None)
+            return
         if record.sink is not None:
             refuse(f"The outputs of {record.run_key} are in {record.sink}{_spool(record)}.")
         outputs = views.outputs(record, reveal=reveal)
@@ -273,7 +430,7 @@ def _spool(run: RunRecord) -> str:
 def pause(
     run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
 ) -> None:
-    """Ask a run to pause: it begins no new item, finishes what is under way, and can be resumed."""
+    """Ask a run to pause: it begins nothing new, finishes what is under way, and can be resumed."""
     with _run_or_job("pause", run) as found, opened(store, app) as views:
         record = views.run(run, pipeline)
         found.append(record)
@@ -285,13 +442,53 @@ def pause(
 
 
 def cancel(
-    run: Run, *, pipeline: OfPipeline = None, store: StoreUrl = None, app: AppName = None, as_json: AsJson = False
+    run: Run,
+    *,
+    compensate: Annotated[
+        bool, typer.Option("--compensate", help="Of a flow: undo what its steps have done, as they say it.")
+    ] = False,
+    param: Params = None,
+    root: Root = None,
+    connections: ConnectionsFile = None,
+    progress: Progress = None,
+    pipeline: OfPipeline = None,
+    store: StoreUrl = None,
+    app: AppName = None,
+    as_json: AsJson = False,
 ) -> None:
     """Ask a run to end for good. One that nobody is running is cancelled at once."""
+    of_flows = {
+        "--compensate": compensate,
+        "--param": param,
+        "--root": root,
+        "--connections": connections,
+        "--progress": progress,
+    }
     with _run_or_job("cancel", run) as found, opened(store, app) as views:
         record = views.run(run, pipeline)
         found.append(record)
-        asked, worker = views.cancel(record)
+        owner = views.app
+        asked, worker = False, None
+        if record.kind != "flow":
+            used = [option for option, value in of_flows.items() if value]
+            if used:
+                refuse(
+                    f"expected no {' or '.join(used)} with {record.run_key}, a run over items: only a flow says what undoes its steps."
+                )
+            asked, worker = views.cancel(record)
+    if record.kind == "flow":
+        from outlast.cli.flows import Wishes, cancel_flow
+
+        cancel_flow(
+            record,
+            compensate=compensate,
+            param=param,
+            root=root,
+            connections=connections,
+            app=owner,
+            wishes=Wishes(progress=progress, strict=False, store=store, as_json=as_json),
+        )
+        return
     _asked(record, asked, worker, "cancel", as_json=as_json)
 
 
@@ -402,7 +599,10 @@ def _request(name: str, what: str, reason: str, store: str | None, app: str | No
 # --- events ---------------------------------------------------------------------------------------------------------------
 
 
-_STORED = ("run_started", "run_finished", "run_paused", "lease_lost", "run_command")
+_STORED = (
+    *("run_started", "run_finished", "run_paused", "lease_lost", "run_command"),
+    *("compensation_triggered", "compensation_completed", "compensation_failed", "idempotency_hit"),
+)
 _ROWS = {
     "step": "attempts are rows of their own: outlast runs attempts RUN",
     "attempt": "attempts are rows of their own: outlast runs attempts RUN",
@@ -411,17 +611,19 @@ _ROWS = {
     "failure": "what a run came to is in its row: outlast runs show RUN",
     "spend": "what a run came to is in its row: outlast runs show RUN",
     "circuit": "circuits are kept as they are now: outlast breaker list",
-    "compensation": "it is told while it happens: outlast.observe.subscribe, or the log",
 }
 
 
-def _kept_name(name: str) -> None:
-    """Refuse a name that cannot be found here: nothing found would look as if nothing had happened."""
+def _kept_name(name: str, *, of_flow: bool = False) -> None:
+    """
+    Refuse a name that cannot be found here: nothing found would look as if nothing had happened. Of a flow, what its steps
+    tell is on record, too.
+    """
     from outlast.errors import nearest
     from outlast.observe.events import EVENTS
 
     one = canonical(name)
-    if one in _STORED:
+    if one in _STORED or (of_flow and one in EVENTS):
         return
     if one not in EVENTS:
         refuse(
@@ -443,9 +645,11 @@ def events(
     as_json: AsJson = False,
 ) -> None:
     """List the events on record, the oldest first."""
-    if name is not None:
+    if name is not None and run is None:
         _kept_name(name)
     with opened(store, app) as views:
+        if name is not None and run is not None:
+            _kept_name(name, of_flow=views.run(run).kind == "flow")
         found = views.events(run, name, after=after, limit=limit)
     shown = print_found(
         found,

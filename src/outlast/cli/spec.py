@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from outlast.cli.options import AsJson, ConnectionsFile, Root  # noqa: TC001 - typer reads the annotations
+from outlast.cli.options import AsJson, ConnectionsFile, Params, Root  # noqa: TC001 - typer reads the annotations
 from outlast.cli.output import (
     Code,
     console,
@@ -44,15 +44,6 @@ _MOST_NAMED = 5  # steps that are named as needed, if it is not drawn
 _MOST_MANIFEST = 200_000_000  # bytes; a pipeline file has fewer
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A pipeline file.", show_default=False)]
-Params = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--param",
-        metavar="NAME=VALUE",
-        help="The value of a parameter; may be given several times.",
-        show_default=False,
-    ),
-]
 Profile = Annotated[
     str | None, typer.Option("--profile", metavar="NAME", help="The profile of the file to use.", show_default=False)
 ]
@@ -80,7 +71,7 @@ class Given:
         return " and ".join(option for option, value in said.items() if value)
 
 
-def _given(param: Sequence[str] | None, profile: str | None, connections: str | None, root: str | None) -> Given:
+def given_of(param: Sequence[str] | None, profile: str | None, connections: str | None, root: str | None) -> Given:
     """The options of a command; everything that is wrong with them ends it."""
     found: dict[str, str] = {}
     problems: list[str] = []
@@ -117,7 +108,7 @@ def validate(
     A file is checked as it is and with each of its profiles, with --profile only with that one. Parameters that have no
     value yet are left open.
     """
-    given = _given(param, profile, connections, root)
+    given = given_of(param, profile, connections, root)
     documents: list[dict[str, Any]] = []
     said: set[str] = set()
     bad = False
@@ -209,7 +200,7 @@ def compile_file(
     """
     from outlast.spec.connections import FILE as CONNECTIONS
 
-    manifest = _manifest(file, _given(param, profile, connections, root), strict=strict, warn=True)
+    manifest = _manifest(file, given_of(param, profile, connections, root), strict=strict, warn=True)
     if output is not None:
         known = Path(connections) if connections is not None else Path(root or Path(file).parent) / CONNECTIONS
         _write(output, [Path(file), known], manifest.to_json())
@@ -320,7 +311,7 @@ def explain(
     """
     from outlast.spec import plan
 
-    given = _given(param, profile, connections, root)
+    given = given_of(param, profile, connections, root)
     if step is None and given.options and (name is None or name in plan.PRESETS):
         refuse(f"expected {given.options} with a file, got: {'nothing' if name is None else 'a preset'}")
     if name is None:
@@ -432,7 +423,7 @@ def diff_files(
     """
     from outlast.spec.diff import diff
 
-    given = _given(param, profile, connections, root)
+    given = given_of(param, profile, connections, root)
     if given.options and is_manifest(before) and is_manifest(after):
         refuse(f"expected {given.options} with a pipeline file, got: two manifests, which are compiled already")
     manifests = [one for one in (before, after) if is_manifest(one)]
@@ -598,17 +589,49 @@ def _read(file: str) -> bytes:
 
 def _manifest(file: str, given: Given, *, strict: bool = False, warn: bool = False) -> Manifest:
     """The manifest of a pipeline file; mistakes are told, and end the command. With `warn`, warnings are told too."""
+    compiled = compiled_file(file, given, warn=warn)
+    warned = warn and compiled.counts.get("warning", 0) > 0
+    if compiled.manifest is None or (strict and warned):
+        raise typer.Exit(Code.INVALID)
+    return compiled.manifest
+
+
+def compiled_file(file: str, given: Given, *, warn: bool = True) -> Compiled:
+    """What a pipeline file comes to, with its mistakes told, and with `warn` its warnings. One that cannot be read ends the command."""
     compiled, unread = _looked_at(file, given, complete=True)
     if compiled is None:
         refuse(unread)
-    told = [one for one in compiled.mistakes if one.severity == "error" or (warn and one.severity == "warning")]
-    for one in told:
-        hint(str(one))
+    for one in compiled.mistakes:
+        if one.severity == "error" or (warn and one.severity == "warning"):
+            hint(str(one))
     if warn and (unchecked := _unchecked(file, compiled, given)):
         hint(unchecked)
-    if compiled.manifest is None or (strict and told):
-        raise typer.Exit(Code.INVALID)
-    return compiled.manifest
+    return compiled
+
+
+def carried_values(file: str, was: Manifest, given: Given) -> Given:
+    """
+    What is given for a file whose run goes on: the profile and the values that the run was begun with, unless another is
+    given now. A parameter that the file has no more, or that takes other values now, is the file's own.
+    """
+    from outlast.spec.params import Unfit, value_for
+
+    compiled, _ = _looked_at(file, given, complete=False)
+    if compiled is None or compiled.model is None:
+        return given
+    model = compiled.model
+    profiles = model.node.get("profiles")
+    has_profile = profiles is not None and profiles.kind == "map" and profiles.get(was.profile or "") is not None
+    values: dict[str, Any] = {}
+    for name, value in was.params.items():
+        declared = model.params.get(name)
+        if declared is None or declared.sensitive or name in given.params:
+            continue
+        try:
+            values[name] = value_for(declared, value)
+        except Unfit:
+            hint(f"{file} does not take the value of {name} any more that the run was begun with: its own is taken.")
+    return replace(given, params={**values, **given.params}, profile=was.profile if has_profile else None)
 
 
 def _looked_at(file: str, given: Given, *, complete: bool, every_profile: bool = False) -> tuple[Compiled | None, str]:

@@ -53,6 +53,11 @@ PIPELINE: Wanted[Pipeline[Any, Any]] = Wanted(
 )
 
 
+def is_flow(target: str) -> bool:
+    """Whether a target is a pipeline file or a manifest: a pipeline over items is Python."""
+    return Path(target).suffix.lower() in {".yaml", ".yml", ".json"}
+
+
 def app_wanted() -> Wanted[App]:
     """What a worker needs."""
     from outlast.app import App

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from outlast.cli.options import AsJson, StoreUrl  # noqa: TC001 - typer reads the annotations
+from outlast.cli.options import AppName, AsJson, StoreUrl  # noqa: TC001 - typer reads the annotations
 from outlast.cli.output import Code, hint, moment, print_json, refuse, say
 from outlast.cli.stores import named_by, stored_at, tell_masked, way_out
 from outlast.display.watch import Lines, Terminal, Watching, in_terminal
 from outlast.display.worker import WorkerNow, lines, picture
 from outlast.errors import ConfigurationError
+from outlast.jobs.own import own_jobs
 from outlast.kernel.clock import REAL
 from outlast.kernel.frames import from_here
 from outlast.kernel.redact import harmless
@@ -47,9 +48,13 @@ _RARER = 20.0  # times what a look at the queues has taken, to the next one: a l
 
 def worker(
     target: Annotated[
-        str,
-        typer.Argument(metavar="TARGET", help="The app: shop.jobs:app, or jobs.py if it has only one."),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[TARGET]",
+            help="The app: shop.jobs:app, or jobs.py if it has only one. Default: none; then it does pipeline files only.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     queue: Annotated[
         list[str] | None,
@@ -102,24 +107,34 @@ def worker(
         ),
     ] = None,
     store: StoreUrl = None,
+    app_name: AppName = None,
     as_json: AsJson = False,
 ) -> None:
     """
     Work on jobs. Ctrl-C or SIGTERM starts no more, lets those that run end, and gives the rest back; a second one does
     not wait.
     """
-    from outlast.cli.targets import app_wanted, loaded
+    from outlast.cli.targets import app_wanted, is_flow, loaded
     from outlast.jobs.doors import made, told
 
+    if target is not None and is_flow(target):
+        refuse(
+            f"expected an app, got: {target}, a pipeline file. A worker without a target does pipeline files: outlast worker; "
+            f"and this puts it into the queue: {shlex.join(['outlast', 'enqueue', target])}"
+        )
     problems: list[str] = []
-    app = loaded(target, app_wanted(), store, problems)
+    app = loaded(target, app_wanted(), store, problems) if target is not None else _bare_app(app_name, store)
+    if target is not None and app_name is not None:
+        problems.append(f"expected no --app with {target}, which says itself what it is called.")
     queues = _queues(queue or (), concurrency, problems)
     seconds = seconds_of(drain)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
         problems.append(f"expected --drain to be a duration such as 20s or 5m, or a number of seconds, got: {drain!r}.")
-    if app is not None and not app.kinds:
+    if app is not None and not app.kinds and not own_jobs(app):
+        where = "an app to have jobs" if target is None else f"{target} to have jobs"
         problems.append(
-            f"expected {target} to have jobs, got: none. Import the modules that make them with @app.job where the app is made."
+            f"expected {where}, got: none. Import the modules that make them with @app.job where the app is made; "
+            "for pipeline files: pip install 'outlast[flows]'."
         )
     if concurrency < 1:
         problems.append(f"expected --concurrency to be at least 1, got: {concurrency}.")
@@ -129,6 +144,10 @@ def worker(
         working = made(app, queues, concurrency, until_idle=until_idle, drain=float(seconds))
     except ConfigurationError as wrong:
         refuse(*wrong.problems)
+    if target is not None and not app.kinds:
+        hint(
+            f"{target} has no jobs of its own. If it should: import the modules that make them with @app.job where the app is made."
+        )
     end_metrics = None if metrics_port is None else _metrics(metrics_host, metrics_port)
     screen = None if as_json else _screen(wanted=progress)
 
@@ -142,7 +161,7 @@ def worker(
             for sentence in views.jobs.unknown_queues(queues, declared) if queues else ():
                 hint(sentence)
         except StoreUnavailable as away:  # which the worker waits for
-            if (way := way_out(away, target, app.store_url)) is not None:
+            if (way := way_out(away, target or "", app.store_url)) is not None:
                 hint(f"The store cannot be reached, and is waited for. {way}")
 
     try:
@@ -164,6 +183,13 @@ def worker(
     if number is not None:
         _leave(code)
     raise typer.Exit(code)
+
+
+def _bare_app(name: str | None, store: str | None) -> App:
+    """An app that has no jobs of its own."""
+    from outlast.app import App
+
+    return App(name or "default", store=store)
 
 
 def _metrics(host: str, port: int) -> Callable[[], None]:
@@ -252,7 +278,7 @@ def _screen(*, wanted: bool | None) -> Screen | None:
 
 
 def _hello(app: App, queues: dict[str, int], concurrency: int) -> None:
-    kinds = ", ".join(sorted(app.kinds))
+    kinds = ", ".join(sorted(app.kinds)) or "pipeline files only"
     of = ", ".join(f"{queue} ({most})" if most != concurrency else queue for queue, most in queues.items())
     hint(
         f"Worker of {app.name}: {kinds}; {f'queues {of}' if of else 'every queue'}; {concurrency} at a time. {_way_to_end()} ends it."
@@ -314,7 +340,8 @@ class _Watched(Watching):
             jobs = Views(self._app.store).jobs
             found = jobs.queues()
             self._next_run_at = jobs.next_due(
-                self._serves or None, {job.kind: job.version for job in self._app.kinds.values()}
+                self._serves or None,
+                {job.kind: job.version for job in (*self._app.kinds.values(), *own_jobs(self._app).values())},
             )
         except StoreUnavailable as failed:
             self._away = not failed.locked

@@ -318,6 +318,9 @@ class Component(Modelled):
     with `idempotent_if` only where keys of the config have one of these values; `network`: it waits for somebody else;
     `needs_compensation`: a step should say what undoes it; `takes_row`: in a step with `for_each` it gets the row by itself,
     where nothing in the step names it.
+
+    `run` is the function that does the work, or ``module:function``, which is imported when a step runs: see
+    `outlast.components.running`. A description without it can be compiled and does not run.
     """
 
     name: str
@@ -341,6 +344,22 @@ class Component(Modelled):
     needs_compensation: bool = False
     takes_row: bool = False
     types: Mapping[str, OutputType] = field(default_factory=dict[str, OutputType])
+    run: Callable[[Any, Any], Mapping[str, Any] | None] | str | None = None
+
+    def runner(self) -> Callable[[Any, Any], Mapping[str, Any] | None]:
+        """The function that does its work, loaded when it is first asked for."""
+        if self.run is None:
+            from outlast.errors import ConfigurationError
+
+            raise ConfigurationError(
+                f"expected {self.name} to have a function that does its work, got: a description only."
+            )
+        if not isinstance(self.run, str):
+            return self.run
+        from outlast.settings.names import import_name
+
+        found: Callable[[Any, Any], Mapping[str, Any] | None] = import_name(self.run)
+        return found
 
     def __post_init__(self) -> None:
         check = Check()
@@ -360,6 +379,8 @@ class Component(Modelled):
         for name, kind in maps["types"].items():
             if not isinstance(self.outputs, Mapping) or name not in self.outputs or kind not in OUTPUT_TYPES:
                 check.add(f"types[{name!r}]", f"one of {', '.join(OUTPUT_TYPES)}, for an output", kind)
+        if self.run is not None and not callable(self.run) and not (isinstance(self.run, str) and ":" in self.run):
+            check.add("run", "a function, or its name as module:function", self.run)
         for name, rule in maps["overrides"].items():
             if rule not in get_args(Override):
                 check.add(f"overrides[{name!r}]", f"one of {', '.join(get_args(Override))}", rule)

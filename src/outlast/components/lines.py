@@ -43,9 +43,17 @@ _WHOLE = "whole"  # in a mark: behind what counts there is nothing
 # -- reading --------------------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path, delimiter: str | None = None, encoding: str | None = None) -> Iterator[Any]:
-    """The items of a file; how a table is written is asked for there only."""
-    items = csvs.read(path, delimiter, encoding) if inner(path) in TABLES else _json_lines(path)
+def read(
+    path: Path, delimiter: str | None = None, encoding: str | None = None, *, kind: str | None = None
+) -> Iterator[Any]:
+    """
+    The items of a file; how a table is written is asked for there only. `kind` is the ending of files of its kind, where
+    its name does not have it.
+    """
+    ending = kind or inner(path)
+    if ending in TABLES and ending != inner(path):
+        delimiter = delimiter or ("\t" if ending == ".tsv" else ",")
+    items = csvs.read(path, delimiter, encoding) if ending in TABLES else _json_lines(path)
     count = 0
     try:
         for item in items:

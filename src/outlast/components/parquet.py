@@ -18,6 +18,7 @@ before it.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
@@ -34,7 +35,7 @@ from outlast.components.values import row_of, tell, unfit
 from outlast.errors import ConfigurationError, PermanentFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 _MAGIC = b"OUTLAST1"
@@ -65,16 +66,47 @@ def read(path: Path) -> Iterator[list[Any]]:
         raise broken_source(message) from None
 
 
+_KINDS = {str: "string", int: "int64", float: "float64", bool: "bool", bytes: "binary"}
+
+
+def table_bytes(rows: list[dict[str, Any]], kinds: Mapping[str, type]) -> bytes | None:
+    """Rows with these columns, each of one of the types in `_KINDS`, as Parquet; None where pyarrow is not installed."""
+    try:
+        pa, pq = library("rows"), _parquet()
+    except ConfigurationError:
+        return None
+    names = list(rows[0])
+    schema = pa.schema([(name, getattr(pa, _KINDS[kinds[name]])()) for name in names])
+    try:
+        table = pa.Table.from_pylist(rows, schema=schema)
+    except (pa.ArrowException, UnicodeError):  # a half of a surrogate pair, for one
+        return None
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def rows_of_bytes(data: bytes) -> list[dict[str, Any]]:
+    """The rows that `table_bytes` was given."""
+    found: list[dict[str, Any]] = _parquet().read_table(io.BytesIO(data)).to_pylist()
+    return found
+
+
 def count(path: Path) -> int:
     """How many rows the file has, by its own word."""
     with _opened(path) as file:
         return int(file.metadata.num_rows)
 
 
-def _opened(path: Path) -> Any:
+def _parquet() -> Any:
     library("a Parquet file")
     from pyarrow import parquet  # type: ignore[import-untyped]
 
+    return parquet
+
+
+def _opened(path: Path) -> Any:
+    parquet = _parquet()
     # Pages as they are needed: a row group may be all there is.
     return parquet.ParquetFile(path, buffer_size=_READ, pre_buffer=False)
 

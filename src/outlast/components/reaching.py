@@ -11,7 +11,7 @@ import socket
 import threading
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -194,17 +194,35 @@ def reach_postgres(fields: Mapping[str, Any], limit: float) -> None:
 # -- HTTP --------------------------------------------------------------------------------------------------------------
 
 
+# Addresses that lead to one of IPv4 which is a part of them, by how many bits stand behind it: whoever passes them on
+# translates them. Mapped, compatible and translated ones, NAT64, 6to4.
+_CARRY = (
+    (IPv6Network("::ffff:0:0/96"), 0),
+    (IPv6Network("::/96"), 0),
+    (IPv6Network("::ffff:0:0:0/96"), 0),
+    (IPv6Network("64:ff9b::/96"), 0),
+    (IPv6Network("2002::/16"), 80),
+)
+# NAT64 of a network's own, in which it alone knows where the other address stands; Teredo; what was site-local.
+_OWN = (IPv6Network("64:ff9b:1::/48"), IPv6Network("2001::/32"), IPv6Network("fec0::/10"))
+_PLATFORM = IPv4Address("168.63.129.16")  # by which machines of Azure ask their host
+
+
 def is_public(address: str) -> bool:
     """
     Whether an address belongs to nobody's own network, however it is spelt.
 
-    >>> is_public("93.184.215.14"), is_public("127.0.0.1"), is_public("::ffff:10.0.0.1"), is_public("169.254.169.254")
+    >>> is_public("93.184.215.14"), is_public("127.0.0.1"), is_public("::ffff:10.0.0.1"), is_public("64:ff9b::a9fe:a9fe")
     (True, False, False, False)
     """
     found = ip_address(address.partition("%")[0])
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return found.is_global and not found.is_multicast
+    if isinstance(found, IPv6Address):
+        if any(found in own for own in _OWN):
+            return False
+        behind = next((bits for carry, bits in _CARRY if found in carry), None)
+        if behind is not None:
+            found = IPv4Address(int(found) >> behind & 0xFFFFFFFF)
+    return found.is_global and not found.is_multicast and found != _PLATFORM
 
 
 def reach_http(fields: Mapping[str, Any], limit: float) -> None:

@@ -121,7 +121,7 @@ class TableSink(Sink):
         if lacking := [name for name in self._table.key if row.get(name) is None]:
             raise unfit(where, f"it has no {', '.join(lacking)}, which is the key")
         try:
-            return tuple(row), [_cell(cell, self._dialect, self._columns[name]) for name, cell in row.items()]
+            return tuple(row), [cell_for(cell, self._dialect, self._columns[name]) for name, cell in row.items()]
         except (TypeError, ValueError, RecursionError) as error:
             raise unfit(where, str(error)) from None
 
@@ -221,11 +221,7 @@ class TableSink(Sink):
             return "json" if code == _MYSQL_JSON else ""
         if self._dialect != "postgres":
             return ""
-        if code in _POSTGRES_JSON:
-            return "json"
-        kinds = getattr(getattr(self._connection, "adapters", None), "types", None)
-        known = None if kinds is None else kinds.get(code)
-        return "array" if known is not None and known.array_oid == code else ""
+        return kind_of_column(self._connection, code)
 
     def _has_stage(self) -> bool:
         try:
@@ -515,7 +511,16 @@ def _is_of_a_row(error: Exception) -> bool:
     return classify(error).error_class in {"data_error", "validation_error"}
 
 
-def _cell(value: Any, dialect: Dialect, kind: str) -> Any:
+def kind_of_column(connection: Any, code: Any) -> str:
+    """Whether documents or lists are values of a column of PostgreSQL: "json", "array" or ""."""
+    if code in _POSTGRES_JSON:
+        return "json"
+    kinds = getattr(getattr(connection, "adapters", None), "types", None)
+    known = None if kinds is None else kinds.get(code)
+    return "array" if known is not None and known.array_oid == code else ""
+
+
+def cell_for(value: Any, dialect: Dialect, kind: str) -> Any:
     """A value as the driver takes it, and as the stage keeps it."""
     if value is None or (type(value) in _SIMPLE and kind != "json"):
         return value

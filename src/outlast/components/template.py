@@ -6,15 +6,17 @@ from __future__ import annotations
 
 _COMPONENT = '''\
 """
-The component `{name}` for pipeline files: its description, by which they are checked and compiled. Components run in a
-coming version of Outlast; the code that does the work will have its place beside this.
+The component `{name}` for pipeline files: its description, by which they are checked, and the function that does the
+work.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from outlast.components.describing import Component
+from outlast.components.running import StepContext
 from outlast.components.steps.config import Config
 
 
@@ -23,6 +25,15 @@ class {model}(Config):
 
     subject: Annotated[str, Field(min_length=1, description="what it works on")]
     limit: Annotated[int, Field(ge=1, description="how many at the most")] = 100
+
+
+def run(config: {model}, context: StepContext) -> Mapping[str, Any]:
+    """
+    One attempt. References of the file are filled in. It never tries again: what it raises is classified, and the policy
+    of the step decides.
+    """
+    # Here it does its work. A service that takes one is sent context.idempotency_key, which is the same in every attempt.
+    return {{"count": min(len(config.subject), config.limit)}}
 
 
 {constant} = Component(
@@ -37,14 +48,25 @@ class {model}(Config):
     side_effects=True,
     network=True,
     example={{"subject": "movies"}},
+    run=run,
 )
 '''
 _TEST = '''\
 """
-What `{name}` takes and refuses.
+What `{name}` takes and refuses, and what it does.
 """
 
+from outlast.components.conformance import check_component
+
 from {module} import {constant}
+
+
+def test_it_is_what_a_step_relies_on():
+    assert check_component({constant}) == {{"count": 6}}
+
+
+def test_its_config_counts():
+    assert check_component({constant}, {{"subject": "movies", "limit": 2}}) == {{"count": 2}}
 
 
 def test_the_example_is_right():

@@ -7,6 +7,7 @@ What a person sees of a run while it runs, and of its parts in a notebook.
     terminal    the picture in a terminal, with rich
     html        what pages are made of, a report's too: escaping, the palette, bars and tables for notebooks
     page        the same as HTML, and what pipelines and results show in a notebook
+    flows       a run of a flow: its steps and their graph, for all three
     watch       a thread beside the run, which looks and shows: in a terminal, in a notebook, in lines
 
 Only `terminal` needs rich, and is loaded only where it is installed.

@@ -287,25 +287,29 @@ class Terminal:
 
 
 class Notebook:
-    """An output of the cell that changes in place, and stays as it was at the end."""
+    """
+    An output of the cell that changes in place, and stays as it was at the end. `page` makes it of what was seen: that of
+    a run over items, unless another is given.
+    """
 
     every = PAGE
 
-    def __init__(self) -> None:
+    def __init__(self, *, page: Callable[[Any], Any] | None = None) -> None:
+        self._page = page
         self._handle: Any = None
         self._shown = ""
 
     def open(self) -> None:
         """The output appears with the first picture: a run that cannot begin leaves none."""
 
-    def show(self, now: Snapshot) -> None:
+    def show(self, now: Any) -> None:
         """The picture, unless it is the one that is there."""
         from IPython import display
 
         from outlast.display.page import Page
 
         show: Any = display.display  # untyped
-        page = Page(now)
+        page = Page(now) if self._page is None else self._page(now)
         if page.html == self._shown:
             return
         self._shown = page.html
@@ -314,7 +318,7 @@ class Notebook:
         else:
             self._handle.update(page)
 
-    def close(self, last: Snapshot | None) -> None:
+    def close(self, last: Any) -> None:
         """The last picture."""
         if last is not None:
             self.show(last)

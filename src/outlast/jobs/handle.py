@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from outlast.errors import ConfigurationError, OutlastError
+from outlast.jobs.own import FLOW, job_of
 from outlast.kernel.clock import ahead_us as ahead_us  # noqa: PLC0414 - the worker finds it here
 from outlast.kernel.clock import here, in_trio
 from outlast.kernel.frames import place_of
@@ -48,6 +49,11 @@ if TYPE_CHECKING:
         @property
         def kinds(self) -> dict[str, Job[..., Any]]:
             """Its jobs, each by its kind."""
+            ...
+
+        @property
+        def own_kinds(self) -> dict[str, Job[..., Any]]:
+            """Those of Outlast's own jobs that it has needed so far."""
             ...
 
         @property
@@ -238,6 +244,12 @@ class JobHandle(Generic[T_co]):
         return given
 
     @property
+    def run_key(self) -> str | None:
+        """The key of the run that the job of a `Flow` works on; None of other jobs."""
+        row = self._row()
+        return None if row.kind != FLOW else str(self._home.codec.decode(row.payload)["run_key"])
+
+    @property
     def status(self) -> Literal["queued", "processing", "succeeded", "failed", "cancelled"]:
         """Where it is in its life. One that is not kept any more, and still holds its unique key, has succeeded."""
         try:
@@ -351,13 +363,13 @@ class JobHandle(Generic[T_co]):
         if row.result is None:
             return None  # type: ignore[return-value]  # what a function returns that returns nothing
         try:
-            return self._kind(row).decode_result(row.result)  # type: ignore[no-any-return]
+            return self._kind(row).result_in(self._home, row.result)  # type: ignore[no-any-return]
         except Lost as error:
             message = f"the job {self.id} ({row.kind}) has succeeded, and its result cannot be had: {error}"
             raise ConfigurationError(message) from None
 
     def _kind(self, row: JobRow) -> Job[..., Any]:
-        job = self._home.kinds.get(row.kind)
+        job = job_of(self._home, row.kind)
         if job is None:
             message = f"expected the job {row.kind!r} to be known to the app {self._home.name!r}. Import the module that makes it first."
             raise ConfigurationError(message)
@@ -372,6 +384,8 @@ class JobHandle(Generic[T_co]):
             error_class=row.error_class,
             stop_reason=row.stop_reason,
         )
+        if row.kind == FLOW:
+            failed.add_note(f"run key: {self.run_key}")
         history = self.history()
         lines = [f"  {attempt}" for attempt in history[-_SHOWN:]]
         what = f"{counted(len(history), 'attempt')} on record" + (

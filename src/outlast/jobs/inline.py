@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from outlast.jobs.doors import blocking, made
 from outlast.jobs.handle import JobHandle
+from outlast.jobs.own import job_of
 from outlast.store import Store
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Capture(Generic[T]):
         return row is not None and (not one.new or row.enqueued_us == one.at_us)
 
     def _shown(self, new: NewJob, done: Enqueued) -> T:
-        known = self._home.kinds[new.kind]
+        known: Any = job_of(self._home, new.kind)
         return self._record(
             new.kind,
             known.bind_payload(new.payload, new.version)[1],

@@ -20,6 +20,7 @@ from outlast.calls.guard import Guard
 from outlast.calls.records import here_and_now
 from outlast.errors import ConfigurationError, PermanentFailure, Problem, nearest
 from outlast.jobs.handle import JobHandle, beside
+from outlast.jobs.own import RESERVED
 from outlast.kernel.clock import ahead_us
 from outlast.kernel.log import warn
 from outlast.kernel.redact import LIMIT
@@ -182,6 +183,9 @@ class Job(BoundJob[P, T]):
     `kind` is its name in the store: that of the function, or the one it was given. Its module is no part of it, so code
     may move.
     """
+
+    #: Whether it is run once more, when it has no attempt left, to put things in order: see `own`.
+    ends_itself = False
 
     def __init__(
         self,
@@ -506,6 +510,10 @@ class Job(BoundJob[P, T]):
             raise Lost(message)
         return cast("T", kept["value"])
 
+    def result_in(self, home: JobHome, data: bytes | None) -> T:  # noqa: ARG002 - for jobs whose result is in the store
+        """As `decode_result`, of a job in this home's store."""
+        return self.decode_result(data)
+
 
 async def _awaited(called: Coroutine[Any, Any, Any], around: HereAndNow) -> Any:
     before = here_and_now.set(around)
@@ -649,13 +657,19 @@ def _way_to_retry(given: object) -> str:
 
 def _kind(check: Check, fn: Any, name: str | None) -> str:
     if name is not None:
-        return named(check, "name", name)
+        return _own_name(check, named(check, "name", name))
     own = getattr(fn, "__name__", None)
     if isinstance(own, str) and own.isidentifier():
         return named(check, "name", own)
     if callable(fn) and not isinstance(fn, type) and own != "<lambda>":
         check.add("name", "a name for the job", Shown(f"{a_value_of(fn)}, which has none"), "Give it one with name=.")
     return "unnamed"
+
+
+def _own_name(check: Check, name: str) -> str:
+    if name.startswith(RESERVED):
+        check.add("name", f"one that does not begin with {RESERVED}", name, "Those are Outlast's own jobs.")
+    return name
 
 
 def _is_function(check: Check, fn: Any) -> bool:

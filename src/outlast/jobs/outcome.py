@@ -3,6 +3,8 @@ What follows an attempt of a job. Pure: facts that are values go in, a `JobEnd` 
 
     it returned                          succeeded
     it raised Snooze                     waiting, uncharged; at most 7 days from the first one
+    it raised PutBack                    waiting, or ready, uncharged: its run goes on later
+    it raised CalledOff                  cancelled: its run was
     nothing was called                   waiting until the circuit or the limit may let it through, uncharged
     its worker gave it back              ready, uncharged
     an operator has cancelled it         cancelled
@@ -25,6 +27,7 @@ from outlast import presets
 from outlast.deadletters.fingerprints import fingerprint
 from outlast.deciding import REASONS, after_failure
 from outlast.errors import AttemptTimeoutError, PermanentFailure, TemporaryFailure, TotalTimeoutError
+from outlast.kernel.raised import NoFailure
 from outlast.kernel.redact import error_text
 from outlast.pipeline.stages import LONGEST_SNOOZE, Skip, Snooze
 from outlast.policy import plain
@@ -46,6 +49,21 @@ _UNKNOWN = 60.0  # seconds to wait for a circuit or a limit that does not say ho
 _FARTHEST = 100 * 366 * 86400.0  # seconds: longer waits are cut, so that every database can hold the instant
 
 
+class PutBack(NoFailure):
+    """
+    What a job of Outlast's own raises to go back into the queue, without having failed: due after `delay` seconds, at once
+    if that is None. It costs no attempt, and nothing but its own work bounds how often.
+    """
+
+    def __init__(self, why: str, delay: float | None = None) -> None:
+        super().__init__(why)
+        self.delay = delay
+
+
+class CalledOff(NoFailure):
+    """What a job of Outlast's own raises when an operator has ended what it was at: it is cancelled, with this reason."""
+
+
 class When(NamedTuple):
     """When an attempt began, and how long it took, in microseconds of the database's clock."""
 
@@ -60,7 +78,9 @@ class Ending(NamedTuple):
     `called` is False if the job's own guard let nothing through. `running` says that its code goes on although it is
     given up. `gave_up` is why a retry inside of the job gave up on the error, and `owned` whether it had tried again.
     `left` are the seconds until the total timeout of the job is up. `letter` is an id for a dead letter. `again` are the
-    seconds after which its guard wants another attempt, if that is for the queue to wait (`for_the_queue`).
+    seconds after which its guard wants another attempt, if that is for the queue to wait (`for_the_queue`). `answer` is
+    what `follows` has said before, if the code of the job has asked. `spent`: it had no attempt left, and was run to put
+    things in order.
     """
 
     roll: float
@@ -71,6 +91,8 @@ class Ending(NamedTuple):
     owned: bool = False
     left: float | None = None
     again: float | None = None
+    answer: float | StopReason | None = None
+    spent: bool = False
 
 
 def for_the_queue(job: ClaimedJob, policy: RetryPolicy, delay: float) -> bool:
@@ -102,9 +124,10 @@ def released(job: ClaimedJob, when: When, why: str) -> JobEnd:
     return _end(job, when, state, "released", charged=False, error=why)
 
 
-def cancelled(job: ClaimedJob, when: When) -> JobEnd:
-    """An operator has asked for it."""
-    return _end(job, when, "cancelled", "failed", error="cancelled by an operator", stop_reason="cancelled")
+def cancelled(job: ClaimedJob, when: When, why: str | None = None) -> JobEnd:
+    """An operator has asked for it; `why` says more."""
+    said = "cancelled by an operator" if why is None else why
+    return _end(job, when, "cancelled", "failed", error=said, stop_reason="cancelled")
 
 
 def failed(job: ClaimedJob, error: Exception, policy: RetryPolicy, when: When, ending: Ending) -> JobEnd:
@@ -117,6 +140,10 @@ def failed(job: ClaimedJob, error: Exception, policy: RetryPolicy, when: When, e
             f"expected what {job.kind} waits for to come within 7 days of its first Snooze, "
             f"got: a Snooze of another {error.delay:g} s"
         )
+    elif isinstance(error, PutBack):
+        return _put_back(job, error, when)
+    elif isinstance(error, CalledOff):
+        return cancelled(job, when, error_text(error))
     elif isinstance(error, Skip):
         error = PermanentFailure(
             f"{job.kind} raised Skip, which has no meaning in a job: return, if there is nothing to do",
@@ -127,20 +154,35 @@ def failed(job: ClaimedJob, error: Exception, policy: RetryPolicy, when: When, e
     if not ending.called and (wait := _kept_out(error, ending.gave_up)) is not None:
         return _end(job, when, "waiting", "released", delay=wait, charged=False, **said)
     # The guard has decided that it is worth another attempt; it is charged, or there would be no end of it.
-    answer = _follows(job, error, verdict, policy, ending) if ending.again is None else ending.again
+    answer = ending.again if ending.answer is None else ending.answer
+    if answer is None:
+        answer = follows(job, error, policy, ending, verdict)
     outcome = _outcome(error, verdict)
     if isinstance(answer, str):
         reason = plain(answer)
         letter = _letter(job, said, verdict, when, ending.letter, reason)
+        if ending.spent:
+            return _end(job, when, "failed", "failed", charged=False, stop_reason=reason, letter=letter, **said)
         return _end(job, when, "failed", outcome, stop_reason=reason, letter=letter, **said)
     state = "held" if ending.running else "waiting"
     return _end(job, when, state, outcome, delay=answer, **said)
 
 
-def _follows(
-    job: ClaimedJob, error: Exception, verdict: Verdict, policy: RetryPolicy, ending: Ending
+def _put_back(job: ClaimedJob, error: PutBack, when: When) -> JobEnd:
+    why = error_text(error)
+    if error.delay is None:
+        return released(job, when, why)
+    return _end(job, when, "waiting", "snoozed", delay=max(0.0, error.delay), charged=False, error=why)
+
+
+def follows(
+    job: ClaimedJob, error: Exception, policy: RetryPolicy, ending: Ending, verdict: Verdict | None = None
 ) -> float | StopReason:
-    """Seconds until the next attempt, or why there is none."""
+    """
+    Seconds until the next attempt of a job that fails with this error, or why there is none. The code of a job may ask
+    before it fails, and say in `Ending.answer` what it was told: then there is one decision.
+    """
+    verdict = classify(error) if verdict is None else verdict
     inner = ending.gave_up
     # A list of an inner retry says nothing about the job's own; what must not be done twice must not be done here.
     final = inner is not None and not (REASONS[inner].requeued or REASONS[inner].listed) and inner != "still_running"
@@ -166,19 +208,23 @@ def lost(job: ClaimedJob, when: When, letter: str) -> JobEnd:
     It was claimed with no attempt left: workers died with it, and who has rescued it did not know how many it has; or
     the code has lowered that number since, and then its last error stays. It ends without being run.
     """
+    error = spent(job)
+    verdict = classify(error)
+    said = _said(error, verdict)
     if not job.crashes and job.error is not None:
-        kept: dict[str, Any] = {"error": job.error, "error_type": job.error_type, "error_class": job.error_class}
-        verdict = classify(TemporaryFailure(job.error, error_class=job.error_class))
-        row = _letter(job, kept, verdict, when, letter, "exhausted")
-        return _end(job, when, "failed", "failed", charged=False, stop_reason="exhausted", letter=row, **kept)
-    error = TemporaryFailure(
+        said["error_type"] = job.error_type
+    row = _letter(job, said, verdict, when, letter, "exhausted")
+    return _end(job, when, "failed", "failed", charged=False, stop_reason="exhausted", letter=row, **said)
+
+
+def spent(job: ClaimedJob) -> Exception:
+    """What a job has failed with that was claimed with no attempt left."""
+    if not job.crashes and job.error is not None:
+        return TemporaryFailure(job.error, error_class=job.error_class)
+    return TemporaryFailure(
         f"no attempt of {job.kind} is left: {job.crashes} of {job.attempts - 1} ended with the crash of their worker",
         error_class="worker_lost",
     )
-    verdict = classify(error)
-    said = _said(error, verdict)
-    row = _letter(job, said, verdict, when, letter, "exhausted")
-    return _end(job, when, "failed", "failed", charged=False, stop_reason="exhausted", letter=row, **said)
 
 
 def undecided(job: ClaimedJob, error_type: str, broken: Exception, when: When, letter: str) -> JobEnd:
@@ -193,10 +239,13 @@ def undecided(job: ClaimedJob, error_type: str, broken: Exception, when: When, l
     return _end(job, when, "failed", "failed", stop_reason="permanent", letter=row, **said)
 
 
-def after_crash(orphan: Orphan, policy: RetryPolicy | None, *, roll: float, letter: str) -> Rescue:
+def after_crash(
+    orphan: Orphan, policy: RetryPolicy | None, *, roll: float, letter: str, ends_itself: bool = False
+) -> Rescue:
     """
     What becomes of a job whose worker is gone. Whoever asks need not know the kind of the job: `policy` is None then,
-    the wait is that of `presets.jobs`, and whoever claims it sees whether an attempt is left.
+    the wait is that of `presets.jobs`, and whoever claims it sees whether an attempt is left. One that `ends_itself` is
+    run once more when there is none, to put things in order.
     """
     known = policy or presets.jobs
     text = "its worker ended or stood still while it ran this job"
@@ -204,9 +253,11 @@ def after_crash(orphan: Orphan, policy: RetryPolicy | None, *, roll: float, lett
     said: dict[str, Any] = {"error": text, "error_type": "WorkerLost", "error_class": "worker_lost"}
     if orphan.crashes >= POISON:
         text = f"{orphan.crashes} workers ended or stood still while they ran this job: it is not tried again"
+        if ends_itself:
+            text += "; what it has done stands, and a requeue goes on from there"
         said = {"error": text, "error_type": "WorkerLost", "error_class": "poison"}
         reason: StopReason = "poison"
-    elif policy is not None and orphan.attempts >= policy.max_attempts:
+    elif policy is not None and orphan.attempts >= policy.max_attempts and not ends_itself:
         reason = "exhausted"
     elif orphan.crashes < ALONE:
         return Rescue("ready", **said)

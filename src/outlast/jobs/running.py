@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from outlast.deciding import Answer
     from outlast.jobs.job import Job
     from outlast.jobs.onrecord import OnRecord, ResultWriter
+    from outlast.kernel.aliases import StopReason
     from outlast.kernel.clock import Clock, Timer
     from outlast.policy import RetryPolicy
     from outlast.store.records import ClaimedJob, JobEnd
@@ -127,8 +128,10 @@ class ActiveJob:
         "away",
         "call",
         "came",
+        "decided",
         "excused",
         "gone",
+        "halt",
         "held",
         "job",
         "kept",
@@ -137,6 +140,7 @@ class ActiveJob:
         "notes",
         "over",
         "runner",
+        "said",
         "seat",
         "seen",
         "started",
@@ -170,6 +174,10 @@ class ActiveJob:
         self.seat: Callable[[], object] | None = None  # called when it has a slot again
         self.tenure: Any = None
         self.kept: OnRecord | None = None  # of jobs whose code has asked for it
+        # Of jobs of our own. What ends with this error was decided when its code has asked (`follows`):
+        self.decided: tuple[BaseException, float | StopReason] | None = None
+        self.halt: Callable[[], object] | None = None  # called when the worker ends: it comes to a halt by itself
+        self.said: str | None = None  # what its code says of being cancelled
 
     # -- for the code of the job
 
@@ -205,7 +213,8 @@ class ActiveJob:
     def fill(self, context: Context) -> None:
         """What `current` says in a job, and in any call that is made there."""
         context.job_id = str(self.job.id)
-        context._durable = self.durably  # noqa: SLF001 - known in every call that is made in a job
+        if not self.kind.declared.ends_itself:  # whose code is not the user's, and has a record of its own
+            context._durable = self.durably  # noqa: SLF001 - known in every call that is made in a job
 
     @property
     def told(self) -> dict[str, Any]:
@@ -237,6 +246,26 @@ class ActiveJob:
         if self.notes is None:
             self.notes = Notes()
         return self.notes
+
+    def follows(
+        self, error: Exception, reason: StopReason | None, *, retried: bool, retry_exhausted: bool | None = None
+    ) -> float | StopReason:
+        """
+        What follows if this attempt fails with this error: seconds to wait, or why there is no other. To be so, it goes
+        into `decided`. `reason` is why a call inside has given up on it, `retried` whether that has tried again, and
+        `retry_exhausted` whether what it has given up on may be tried again by the job.
+        """
+        seen, policy = gave_up(error, self.seen), self.kind.policy
+        if retry_exhausted is not None:
+            policy = policy.replace(retry_exhausted=retry_exhausted)
+        owned = seen[1] or retried
+        ending = Ending(roll=self.runner.roll(), letter="", gave_up=seen[0] or reason, owned=owned)
+        return outcome.follows(self.job, error, policy, ending)
+
+    @property
+    def spent(self) -> bool:
+        """Whether it was claimed with no attempt left: it only puts things in order."""
+        return self.job.attempts > self.kind.policy.max_attempts
 
     # -- its slot while it waits
 
@@ -395,6 +424,7 @@ class JobRunner:
         stop: Stop,
     ) -> None:
         self._forks = _forks
+        self.halting = False  # the worker ends
         self.kinds = kinds
         self.app = app
         self.monotonic = clock.monotonic
@@ -453,7 +483,7 @@ class JobRunner:
     def start(self, active: ActiveJob) -> None:
         """Begin with a job."""
         kind = active.kind
-        if active.job.attempts > kind.policy.max_attempts:
+        if active.spent and not kind.declared.ends_itself:
             self.loop.call_soon(self._spent, active)
             return
         if not kind.is_async:
@@ -698,7 +728,7 @@ class JobRunner:
     def _failure(self, active: ActiveJob, error: BaseException, *, still: bool = False) -> JobEnd:
         job, when = active.job, active.when(self.monotonic())
         if active.why == "cancel":
-            return outcome.cancelled(job, when)
+            return outcome.cancelled(job, when, active.said)
         if active.why == "release":
             return outcome.released(job, when, "given back by its worker, which is ending")
         raised = error
@@ -711,6 +741,7 @@ class JobRunner:
         left = None
         if guard is not None and guard.total_timeout is not None:
             left = max(0.0, active.began + guard.total_timeout - self.monotonic())
+        decided = active.decided
         ending = Ending(
             roll=self._world.dice.roll(),
             letter=self._world.ids.new(),
@@ -720,6 +751,8 @@ class JobRunner:
             owned=owned,
             left=left,
             again=active.again,
+            answer=decided[1] if decided is not None and decided[0] is error else None,
+            spent=active.spent,
         )
         end = outcome.failed(job, failure, active.kind.policy, when, ending)
         # One that was given back or has snoozed has not failed.
@@ -740,10 +773,21 @@ class JobRunner:
 
     def _leave(self, active: ActiveJob) -> None:
         active.gone = True
-        active.call = active.task = None
+        active.call = active.task = active.halt = active.decided = None
         self._freed(active)
 
     # -- giving up ---------------------------------------------------------------------------------------------------
+
+    def roll(self) -> float:
+        """Chance, for a delay."""
+        return self._world.dice.roll()
+
+    def halt(self, jobs: Collection[ActiveJob]) -> None:
+        """The worker ends: those that can come to a halt by themselves begin with it."""
+        self.halting = True
+        for active in jobs:
+            if active.halt is not None:
+                active.halt()
 
     def _spent(self, active: ActiveJob) -> None:
         """Claimed with no attempt left, after crashes: it ends without being run."""

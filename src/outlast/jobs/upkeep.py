@@ -22,6 +22,7 @@ from outlast import presets
 from outlast.jobs import telling
 from outlast.jobs.neighbours import Neighbours
 from outlast.jobs.outcome import after_crash
+from outlast.jobs.own import ends_itself
 from outlast.jobs.telling import SweptFailure
 from outlast.kernel.clock import REAL, ahead_us, here
 from outlast.kernel.log import warn
@@ -167,7 +168,8 @@ class Upkeep:
         kind, world = self._kinds.get(orphan.kind), here.get()
         known = kind is not None and orphan.version <= kind.declared.version
         policy = kind.policy if kind is not None and known else None
-        rescue = after_crash(orphan, policy, roll=world.dice.roll(), letter=world.ids.new())
+        itself = ends_itself(orphan.kind)
+        rescue = after_crash(orphan, policy, roll=world.dice.roll(), letter=world.ids.new(), ends_itself=itself)
         if rescue.state == "failed":
             attempts = (policy or presets.jobs).max_attempts
             took_us = max(0, orphan.swept_us - orphan.claimed_us)

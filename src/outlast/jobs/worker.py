@@ -26,6 +26,7 @@ from outlast.errors import LeaseLost
 from outlast.jobs import telling
 from outlast.jobs.handle import workers_in
 from outlast.jobs.hanging import Unheard, blocked_by, left_words
+from outlast.jobs.own import own_jobs
 from outlast.jobs.running import JobRunner, Kind
 from outlast.jobs.schedules import Scheduler
 from outlast.jobs.tenure import Tenure, register
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
+    from outlast.jobs.job import Job
     from outlast.jobs.running import ActiveJob
     from outlast.jobs.tenure import TurnBatch
     from outlast.jobs.waking import Waking
@@ -275,7 +277,7 @@ class Worker:
         if store is None:
             return WorkResult()
         self._store, self.opened = store, True
-        declared = dict(self._home.kinds)
+        declared = own_jobs(self._home) | self._home.kinds
         bind([thing for job in declared.values() for thing in _shared(job)], self._home.commons)
         resources = Resources(self._provided)
         await resources.open([factory for job in declared.values() for factory in job.resources.values()])
@@ -314,7 +316,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         self._kinds = kinds
         self._versions = {name: kind.declared.version for name, kind in kinds.items()}
-        self._queues = tuple(self._bounds) if self._bounds is not None else _declared(kinds)
+        self._queues = tuple(self._bounds) if self._bounds is not None else _declared(self._home.kinds)
         self._runner = JobRunner(
             kinds,
             app=self._home.name,
@@ -568,6 +570,8 @@ class Worker:
         self._stop.set()
         if self._loop is not None:
             self._loop.call_later(self._drain, self._cut)
+        if self._tenure is not None:
+            self._runner.halt([*self._running])
         self._check()
 
     def _cut(self) -> None:
@@ -1109,8 +1113,9 @@ def _until_due(idle: Idle) -> float:
     return float("inf") if idle.next_due_us is None else max(0.0, (idle.next_due_us - idle.now_us) / 1e6)
 
 
-def _declared(kinds: Mapping[str, Kind]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(kind.declared.queue for kind in kinds.values())) or ("default",)
+def _declared(jobs: Mapping[str, Job[..., Any]]) -> tuple[str, ...]:
+    """Their queues; others are found when there is something in them."""
+    return tuple(dict.fromkeys(job.queue for job in jobs.values())) or ("default",)
 
 
 def _shared(job: Any) -> list[Any]:

@@ -176,7 +176,7 @@ def _alike(event: Event) -> tuple[object, ...] | None:
     """
     if event.name == "throttled":  # a service that refuses calls for minutes: by the limit, and by what it asks for
         return (event.name, event.run_id, getattr(event, "limit", ""), bool(getattr(event, "pause", 0.0)))
-    if event.pipeline is not None and hasattr(event, "item_id"):  # items of a run; each has its row in the store
+    if event.pipeline is not None and getattr(event, "item_id", None) is not None:  # of a run; each has its row
         same = ("step_id", "error_type", "error_class")
         return (event.name, event.run_id, *(getattr(event, part, "") for part in same))
     return None

@@ -346,19 +346,20 @@ class RunEvent(Event):
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(RunEvent):
     """
-    A run began, or goes on: then `finished` items were finished before. `target` is where its code is, as `outlast`
-    takes it, if known.
+    A run began, or goes on: then `finished` items were finished before, or what `unit` says: ``steps`` of a flow. `target` is where its code
+    is, as `outlast` takes it, if known.
     """
 
     finished: int = 0
     target: str | None = None
+    unit: str | None = None
 
     def sentence(self) -> str:
         """The event for a person's eye."""
         return (
             f"run {self._which()} started"
             if not self.finished
-            else f"run {self._which()} goes on after {self.finished} items"
+            else f"run {self._which()} goes on after {self.finished} {self.unit or 'items'}"
         )
 
 
@@ -424,6 +425,60 @@ class LeaseLost(RunEvent):
     _says: ClassVar[str] = "run {0.pipeline} {0.run_key}: lease lost by {0.owner}"
 
     owner: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowEvent(Event):
+    """Something that happened to a step of a flow's run."""
+
+    run_key: str
+    step_id: str
+    component: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdempotencyHit(FlowEvent):
+    """
+    A step was not executed: the work for its key was done before, at `done_at` by `done_by`, and its outputs are those of
+    that time.
+    """
+
+    _says: ClassVar[str] = (
+        "{0.step_id} was not executed: the work for its key was done at {0.done_at:%Y-%m-%d %H:%M:%S} UTC by {0.done_by}"
+    )
+
+    done_at: datetime
+    done_by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompensationTriggered(FlowEvent):
+    """A run has failed for good, or is cancelled, and a step that has been done is being undone."""
+
+    level: ClassVar[str] = "warning"
+    _says: ClassVar[str] = "{0.step_id} is being undone by {0.component}: {0.because}"
+
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompensationCompleted(FlowEvent):
+    """A step is undone; it counts as not done."""
+
+    _says: ClassVar[str] = "{0.step_id} is undone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompensationFailed(FlowEvent):
+    """A step could not be undone: what it has done still stands. The others are undone all the same."""
+
+    level: ClassVar[str] = "error"
+    _says: ClassVar[str] = "{0.step_id} could not be undone: {0.error_type} ({0.error_class}): {0.error}"
+
+    error: str
+    error_type: str
+    error_class: str
+    reason: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

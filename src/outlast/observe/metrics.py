@@ -110,6 +110,16 @@ RUNS = Metric(
     ("pipeline", "status"),
     "Passes of runs that began, paused, were stopped by a bound, lost their lease or ended, by what became of them.",
 )
+STEPS_UNDONE = Metric(
+    "outlast_compensations_total",
+    ("pipeline", "status"),
+    "Steps of flows that were being undone (triggered), are undone (completed), or could not be (failed).",
+)
+KEY_HITS = Metric(
+    "outlast_idempotency_hits_total",
+    ("pipeline", "step_name"),
+    "Steps of flows that were not executed, because the work for their key was done before.",
+)
 LETTERS = Metric(
     "outlast_dead_letters_total",
     ("pipeline", "status"),
@@ -321,6 +331,10 @@ class Samples:
                 yield self._one(ITEMS, event.pipeline or event.step_id, "succeeded")
             case told.ItemFailed():
                 yield self._one(ITEMS, event.pipeline or event.step_id, "failed")
+            case told.IdempotencyHit():
+                yield self._one(KEY_HITS, event.pipeline or "", event.step_id)
+            case told.FlowEvent():
+                yield self._one(STEPS_UNDONE, event.pipeline or "", event.name.removeprefix("compensation_"))
             case told.DeadLetterEnqueue():
                 yield self._one(LETTERS, event.pipeline or "", "open")
             case told.DeadLetterReplay():

@@ -21,14 +21,25 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from outlast.pipeline.errors import mark_with_result
 from outlast.pipeline.intake import ReadInterrupted
 from outlast.pipeline.lifecycle import Run, announce
-from outlast.pipeline.results import RunResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-    from typing import Self
+    from typing import Protocol, Self
 
     from outlast.pipeline.plan import Plan
-    from outlast.pipeline.results import ItemResult
+    from outlast.pipeline.results import ItemResult, RunResult
+
+    C_co = TypeVar("C_co", covariant=True)
+
+    class Drivable(Protocol[C_co]):
+        """A run, over items or of a flow."""
+
+        @property
+        def plan(self) -> Any: ...
+        def wind_down_soon(self, request: str) -> None: ...
+        def waiting_here(self) -> bool: ...
+        def go(self) -> Coroutine[Any, Any, C_co]: ...
+
 
 T = TypeVar("T")
 
@@ -41,11 +52,11 @@ def _ignored(_: int, __: object) -> None:
     return
 
 
-def blocking(run: Run) -> RunResult[Any]:
+def blocking(run: Drivable[T]) -> T:
     """
-    Work on a run until it ends, in this thread, or in another one if an event loop is running here, as in a notebook.
+    What a run came to. It is worked on until it ends, in this thread, or in another one if an event loop is running here, as in a notebook.
     """
-    result: RunResult[Any] | None = None
+    result: T | None = None
     problem: BaseException | None = None
     with Signals(lambda: run.wind_down_soon("interrupted"), run.waiting_here) as signals:
         try:
@@ -119,7 +130,7 @@ class Signals:
     def _own(self, number: int) -> bool:
         return callable(self._before[number]) and self._before[number] is not signal.default_int_handler
 
-    def pass_on(self, result: RunResult[Any] | None, problem: BaseException | None, *, quiet: bool) -> None:
+    def pass_on(self, result: Any, problem: BaseException | None, *, quiet: bool) -> None:
         """
         Do what the signals that came would have done. Returns if there were none, or if all were for handlers of the
         program's own.
@@ -175,7 +186,7 @@ def in_loop() -> bool:
     return True
 
 
-def _here(run: Run) -> RunResult[Any]:
+def _here(run: Drivable[T]) -> T:
     with asyncio.Runner() as runner, _woken(runner.get_loop()):
         return to_its_end(runner.get_loop(), run.go(), lambda: run.wind_down_soon("interrupted"))
 
@@ -237,10 +248,15 @@ def to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], wi
         else:
             break
     if interrupted is not None:
-        if isinstance(result, RunResult):
+        if _is_result(result):
             mark_with_result(interrupted, result)
         raise interrupted
     return result
+
+
+def _is_result(thing: Any) -> bool:
+    """Whether this is what a run came to, over items or of a flow."""
+    return hasattr(thing, "way_on") and hasattr(thing, "run_key")
 
 
 def elsewhere(drive: Callable[[], T], wind_down: Callable[[], None]) -> T:
@@ -268,7 +284,7 @@ def elsewhere(drive: Callable[[], T], wind_down: Callable[[], None]) -> T:
             interrupted = interrupted or interruption
             wind_down()
     if interrupted is not None:
-        if outcome and isinstance(outcome[0], RunResult):
+        if outcome and _is_result(outcome[0]):
             mark_with_result(interrupted, outcome[0])
         raise interrupted
     if errors:

@@ -10,6 +10,7 @@ from outlast.errors import OutlastError
 from outlast.kernel import raised
 
 if TYPE_CHECKING:
+    from outlast.flow.results import FlowResult
     from outlast.pipeline.results import RunResult
 
 
@@ -18,7 +19,7 @@ class RunFailed(OutlastError):
 
     result: RunResult[Any]
 
-    def __init__(self, message: str, *, result: RunResult[Any]) -> None:
+    def __init__(self, message: str, *, result: Any) -> None:
         super().__init__(message)
         self.result = result
 
@@ -48,14 +49,14 @@ class RunInterrupted(RunFailed):
     """
 
 
-def mark_with_result(error: BaseException, result: RunResult[Any]) -> None:
+def mark_with_result(error: BaseException, result: Any) -> None:
     """Let an exception say which run ended with it, and how that goes on."""
     if not isinstance(error, RunFailed):
         raised.fields(error)["__outlast_result__"] = result  # any exception has room for one
     raised.add_note(error, f"outlast: {result.way_on()}")
 
 
-def result_of(error: BaseException, /) -> RunResult[Any] | None:
+def result_of(error: BaseException, /) -> RunResult[Any] | FlowResult | None:
     """
     What the run came to that ended with this exception: RunFailed, or what a signal or a cancellation became; None if
     it was no run.

@@ -75,6 +75,7 @@ class Home:
         self._substitutes: list[Substitute] = []  # of tests that are under way, the newest last
         self._tested = False  # whether there ever was one
         self.kinds: dict[str, Any] = {}  # jobs by their kind
+        self.own_kinds: dict[str, Any] = {}  # and those of Outlast's own that were needed
         self._pipelines: weakref.WeakValueDictionary[str, Replayable] = weakref.WeakValueDictionary()
 
     @property
@@ -216,6 +217,7 @@ class Substitute:
         self.name = home.name
         self.codec = home.codec
         self.kinds = home.kinds
+        self.own_kinds = home.own_kinds
         self.has_pipeline = home.has_pipeline
         self.retention_days: Mapping[str, int | None] = home.retention_days
         self.commons = home.commons

@@ -4,11 +4,13 @@ it took.
 
     outlast.report.of(pipeline.run(rows)).save("report.html")
     outlast.report.read(app, "2026-11-15").errors
+    outlast.report.flow(app, "2026-11-15").steps
     outlast.report.story(app, "2026-11-15", "order-4711").lines()
 
     views      what is asked of a store, and its JSON: runs, items, dead letters, events, breakers; jobs: those
     model      a report as values: the JSON of ``outlast runs report --json``
     gather     from what the store counted to a report
+    flows      a run of a flow: its steps, what was undone, what to do next; flowpage: its page
     stories    one item's way in sentences
     page       the page; charts: its pictures; style: how it looks
 """
@@ -22,6 +24,7 @@ from outlast.errors import ConfigurationError
 if TYPE_CHECKING:
     from outlast.pipeline import RunResult
     from outlast.report import model as model
+    from outlast.report.flows import FlowReport as FlowReport
     from outlast.report.model import Report as Report
     from outlast.report.stories import Story as Story
     from outlast.store import Store
@@ -40,8 +43,9 @@ def __getattr__(name: str) -> object:
 
     if name == "model":
         return import_module("outlast.report.model")
-    if name in {"Report", "Story"}:
-        return getattr(import_module(f"outlast.report.{'model' if name == 'Report' else 'stories'}"), name)
+    rooms = {"Report": "model", "Story": "stories", "FlowReport": "flows"}
+    if name in rooms:
+        return getattr(import_module(f"outlast.report.{rooms[name]}"), name)
     raise AttributeError(f"module 'outlast.report' has no attribute {name!r}")
 
 
@@ -56,11 +60,29 @@ def story_of(result: RunResult[Any], item: str | int) -> Story:
 
 
 def read(where: Keeper | Store, run: str, *, pipeline: str | None = None) -> Report:
-    """The report of a run on record, by its id or its key; `where` is an App or a store."""
+    """The report of a run over items on record, by its id or its key; `where` is an App or a store."""
     from outlast.report.gather import gathered
 
     store = _store(where)
-    return gathered(store, _found(store, run, pipeline))
+    found = _found(store, run, pipeline)
+    if found.kind == "flow":
+        raise ConfigurationError(
+            f"expected a run over items, got: {run!r}, which is a run of a flow. Use outlast.report.flow(app, run)."
+        )
+    return gathered(store, found)
+
+
+def flow(where: Keeper | Store, run: str, *, pipeline: str | None = None) -> FlowReport:
+    """The report of a flow's run on record, by its id or its key; `where` is an App or a store."""
+    from outlast.report.flows import flow_report
+
+    store = _store(where)
+    found = _found(store, run, pipeline)
+    if found.kind != "flow":
+        raise ConfigurationError(
+            f"expected a run of a flow, got: {run!r}, which is a run over items. Use outlast.report.read(app, run)."
+        )
+    return flow_report(store, found)
 
 
 def story(where: Keeper | Store, run: str, item: str | int, *, pipeline: str | None = None) -> Story:

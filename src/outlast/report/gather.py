@@ -72,12 +72,12 @@ def gathered(store: Store, run: RunRecord) -> Report:
         errors, more_errors = _errors(chain(count.errors(), count.failed_unattempted()), run)
         warnings, more_warnings = _warnings(count.warnings())
         throughput = _throughput(count, sums, run)
-        pass_list = _passes(count.passes())
+        pass_list = passes_of(count.passes())
     run = as_told(store, run)
     groups = store.failed_groups(run.id, limit=_LISTED)
     complete = _complete(sums)
     stages = _stages(run, sums, complete=complete)
-    letters = _letters(groups, sums, run, store.code_option(run.pipeline), store.app_option())
+    letters = _letters(groups, sums, run, store.code_option(run.pipeline), store.app_option(), _of_flow(store, run))
     counts = _counts(run)
     return Report(
         format=FORMAT,
@@ -222,7 +222,8 @@ def told_stage(run: RunRecord, number: int) -> str:
     return sanitise(stage_name(run, number))
 
 
-def _passes(events: Sequence[tuple[str, int, Mapping[str, Any]]]) -> tuple[Pass, ...]:
+def passes_of(events: Sequence[tuple[str, int, Mapping[str, Any]]]) -> tuple[Pass, ...]:
+    """Each start of a run, from the events on record."""
     found: list[dict[str, Any]] = []
     for name, at, data in events:
         if name == "run_started":
@@ -470,12 +471,31 @@ def _warnings(rows: Iterable[tuple[str, int]]) -> tuple[tuple[Warned, ...], int]
     return listed, len(found) - len(listed) + beyond
 
 
+def _of_flow(store: Store, run: RunRecord) -> str | None:
+    """What does the rows of a flow's step again; None for another run."""
+    from outlast.report.flows import FlowViews
+
+    found = FlowViews(store).owner_of(run)
+    if found is None:
+        return None
+    flow, step = found
+    only = ["--from-step", step] if flow.status == "completed" else []
+    return shlex.join(["outlast", "resume", flow.run_key, *only, *store.app_option()])
+
+
 def _letters(
-    groups: Sequence[StoredGroup], sums: Sums, run: RunRecord, code: Sequence[str], app: Sequence[str]
+    groups: Sequence[StoredGroup],
+    sums: Sums,
+    run: RunRecord,
+    code: Sequence[str],
+    app: Sequence[str],
+    again: str | None,
 ) -> tuple[LetterGroup, ...]:
     from outlast.pipeline.replays import only_given
 
     def replay(group: StoredGroup) -> str:
+        if again is not None:
+            return again
         if only_given(run) is not None:  # no command can give it
             return f"app.dead_letters.replay(group={group.id!r}, run={run.id!r}, sink=...)"
         canary = ["--canary", "20"] if group.count > 20 else []

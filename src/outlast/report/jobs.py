@@ -18,7 +18,7 @@ from outlast.kernel.redact import masked, sanitise
 from outlast.kernel.wording import process_of
 from outlast.observe.figures import figures_of
 from outlast.store.faults import StoreRefused
-from outlast.store.records import JOB_STATES, from_us
+from outlast.store.records import FLOW, JOB_STATES, from_us
 from outlast.store.upkeep import is_hash, plain_key
 from outlast.work.leases import certainly_dead, this_user
 
@@ -76,6 +76,25 @@ class JobView(NamedTuple):
     steps: Sequence[StepRecord] = ()
     artifacts: Sequence[ArtifactRecord] = ()
     changes: Sequence[JobChangeRow] = ()
+
+
+class FlowOfJob(NamedTuple):
+    """The run that the job of a flow works on, and the project's root where it was enqueued."""
+
+    pipeline: str
+    run_key: str
+    root: str
+
+
+def flow_run_of(job: JobRow, codec: Codec) -> FlowOfJob | None:
+    """What the job of a flow works on; None of other jobs, and of one whose arguments cannot be read."""
+    if job.kind != FLOW:
+        return None
+    try:
+        given = codec.decode(job.payload)
+        return FlowOfJob(str(given["manifest"]["name"]), str(given["run_key"]), str(given["root"]))
+    except (ValueError, KeyError, TypeError):  # edited, or stored by a codec that is not known here
+        return None
 
 
 class ScheduleView(NamedTuple):
@@ -274,7 +293,10 @@ def _unserved(job: JobRow, workers: Sequence[WorkerKinds | None]) -> list[str]:
         return []
     versions = [one.kinds[job.kind] for one in serving if job.kind in one.kinds]
     if not versions:
-        return [f"No running worker knows the kind {job.kind}."]
+        from outlast.jobs.own import way_to  # a list of jobs does without
+
+        way = way_to(job.kind)
+        return [f"No running worker knows the kind {job.kind}{'.' if way is None else f': {way}'}"]
     if max(versions) < job.version:
         return [f"Running workers know {job.kind} only up to version {max(versions)}, and this job has {job.version}."]
     able = [one for one in serving if one.kinds.get(job.kind, 0) >= job.version]

@@ -32,6 +32,23 @@ def plain(value: object) -> Any:
     return value
 
 
+def saved(path: str | os.PathLike[str], text: str) -> None:
+    """Write a page to a file that only its owner can read, all of it or nothing."""
+    import os
+    from pathlib import Path
+
+    target = Path(path).resolve()  # a link stays one
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        unfinished.replace(target)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """
@@ -314,19 +331,7 @@ class Report:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file that only its owner can read, all of it or nothing."""
-        import os
-        from pathlib import Path
-
-        target = Path(path).resolve()  # a link stays one
-        unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(self.html())
-            unfinished.replace(target)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+        saved(path, self.html())
 
     def _repr_html_(self) -> str:
         from outlast.report.page import summary_html

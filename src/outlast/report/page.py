@@ -37,10 +37,14 @@ _WAITS = {
 
 def page(report: Report) -> str:
     """The whole page."""
+    title = f"{report.run.pipeline} {report.run.run_key}: {report.run.status}"
+    return whole_page(title, "".join(_parts(report)))
+
+
+def whole_page(title: str, body: str) -> str:
+    """A page of its own: with its sheet, and nothing that it could load."""
     digest = base64.b64encode(sha256(SHEET.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    title = f"{report.run.pipeline} {report.run.run_key}: {report.run.status}"
-    body = "".join(_parts(report))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'

@@ -29,13 +29,15 @@ if TYPE_CHECKING:
     from outlast.breaker import CircuitBreaker
     from outlast.deadletters import DeadLetter
     from outlast.deadletters.letters import FailureGroups
+    from outlast.flow.results import FlowResult
     from outlast.pipeline import RunResult
     from outlast.pipeline.record.rowerrors import ErrorLine
     from outlast.report import Report, Story
+    from outlast.report.flows import FlowViews
     from outlast.report.jobs import JobView
     from outlast.store import Store
     from outlast.store.letters import Edit
-    from outlast.store.records import AttemptRow, ItemRow, ItemStatus, RunRecord, RunStatus, SharedState
+    from outlast.store.records import AttemptRow, ItemRow, ItemStatus, RunRecord, RunRequest, RunStatus, SharedState
 
 ABANDONED = "interrupted: the process that ran it is gone, or cannot reach the store."
 _COMMAND = "run_command"  # the event that says how a run was started, so that it can go on in the same way
@@ -102,6 +104,18 @@ class Views:
         """Durable jobs, their queues and their workers."""
         return JobViews(self._store)
 
+    @property
+    def flows(self) -> FlowViews:
+        """Runs of flows."""
+        from outlast.report.flows import FlowViews
+
+        return FlowViews(self._store)
+
+    @property
+    def app(self) -> str:
+        """The app whose things are asked for."""
+        return self._store.app
+
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     def run(self, wanted: str, pipeline: str | None = None) -> RunRecord:
@@ -116,7 +130,7 @@ class Views:
         message = f"expected one run, but {len(matches)} are called {wanted!r}: {listed}. Name one by its id."
         raise ConfigurationError(message)
 
-    def of(self, result: RunResult[Any]) -> RunRecord:
+    def of(self, result: RunResult[Any] | FlowResult) -> RunRecord:
         """The run of a result, as it is on record."""
         found = self._store.run(result.id)
         if found is None:
@@ -128,6 +142,10 @@ class Views:
         The newest runs, as people are told of them: one that is on record as running and that nobody runs is among the
         interrupted.
         """
+        found = self._newest(pipeline, status, limit)
+        return self.flows.with_counts(found) if any(run.kind == "flow" for run in found) else found
+
+    def _newest(self, pipeline: str | None, status: RunStatus | None, limit: int) -> list[RunRecord]:
         store = self._store
         if status not in {"running", "interrupted"}:
             return [as_told(store, run) for run in store.runs(pipeline, status, limit=limit)]
@@ -210,6 +228,10 @@ class Views:
     def pause(self, run: RunRecord) -> bool:
         """Ask a run to pause; whether it has not ended."""
         return self._store.request_end(run.id, "pause")
+
+    def ask(self, run: RunRecord, what: RunRequest) -> bool:
+        """Ask whoever works on a run to end it so; whether it has not ended."""
+        return self._store.request_end(run.id, what)
 
     def cancel(self, run: RunRecord) -> tuple[bool, str | None]:
         """
@@ -433,7 +455,7 @@ def _waits(row: ItemRow | AttemptRow) -> dict[str, float]:
 
 
 def _circuit(state: SharedState) -> dict[str, Any]:
-    """A shared circuit. Failures are counted by each process."""
+    """A shared circuit. Failures are counted by each process, except for those that steps of flows count in the store."""
     from outlast.breaker.shared import read
 
     circuit = read(state.data, state.changed_at.timestamp())
@@ -443,7 +465,7 @@ def _circuit(state: SharedState) -> dict[str, Any]:
         "shared": True,
         "changed_at": state.changed_at,
         "state": circuit.state.value,
-        "failure_count": None,
+        "failure_count": circuit.row,
         "wanted": None,
         "reason": circuit.isolated,
         "opened_at": circuit.opened_at,

@@ -21,6 +21,7 @@ from outlast.store.faults import StoreError as StoreError
 from outlast.store.faults import StoreRefused as StoreRefused
 from outlast.store.faults import StoreUnavailable as StoreUnavailable
 from outlast.store.figures import Figures
+from outlast.store.flows import Flows
 from outlast.store.idempotency import Idempotency
 from outlast.store.items import Items
 from outlast.store.jobs import Jobs
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from outlast.store.database import Database, Schema
 
 
-class Store(Runs, Items, Letters, Jobs, Steps, Idempotency, Schedules, Tallies, Upkeep, Figures):
+class Store(Runs, Items, Letters, Jobs, Steps, Flows, Idempotency, Schedules, Tallies, Upkeep, Figures):
     """All that one app keeps, in one database. Two apps may share a database and see nothing of each other."""
 
     def __init__(self, database: Database, *, app: str = "default") -> None:

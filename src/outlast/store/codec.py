@@ -124,6 +124,14 @@ class Codec:
         data = self._sealed(writer.of(value))
         return Kept(data, tuple(writer.classes), tuple(writer.parts))
 
+    def seal(self, data: bytes) -> bytes:
+        """Bytes that are in a form of their own, such as Parquet, as they are stored."""
+        return data if self._seal is None else self._seal.encode(data)
+
+    def unseal(self, data: bytes) -> bytes:
+        """What `seal` was given."""
+        return data if self._seal is None else self._seal.decode(data)
+
     def decode(self, data: bytes, known: Mapping[str, type] | None = None) -> Any:
         """The value; instances of classes that are not `known` (see `types_in`) come back as dicts of their fields."""
         inner, marked = self._opened(data)

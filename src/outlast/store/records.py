@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 RunStatus: TypeAlias = Literal[
     "running", "paused", "interrupted", "cancelled", "completed", "partial_success", "failed"
 ]
-RunKind = Literal["run", "replay"]
-RunRequest = Literal["pause", "cancel"]
+#: A run over items, a replay of dead letters, or a run of a declared pipeline.
+RunKind = Literal["run", "replay", "flow"]
+#: `compensate`: be cancelled, and undo what its steps have done.
+RunRequest = Literal["pause", "cancel", "compensate"]
 ItemStatus: TypeAlias = Literal["succeeded", "skipped", "dlq", "failed"]
 AttemptOutcome = Literal["success", "retrying", "failed"]
 LetterStatus = Literal["open", "replaying", "resolved", "archived"]
-LetterKind = Literal["item", "job", "compensation"]
+LetterKind = Literal["item", "job", "step", "compensation"]
 #: What processes share, and the breakers of a run that shares none, as they were last seen.
-StateKind = Literal["breaker", "limit", "budget", "watched_breaker"]
+StateKind = Literal["breaker", "limit", "budget", "watched_breaker", "pool"]
 Prunable = Literal["runs", "dead_letters", "events", "jobs", "failed_jobs"]
 #: `ready` may be claimed, `waiting` is due later; `alone` has crashed two workers and is claimed by one that has nothing
 #: else; `held` is to be done again, but the code of its last attempt still runs. One that has `failed` or is `cancelled`
@@ -636,6 +638,10 @@ class Enqueued(NamedTuple):
     id: int
     new: bool
     at_us: int | None = None
+
+
+#: The kind of jobs that run a pipeline which is declared in a file.
+FLOW = "outlast.flow"
 
 
 class ClaimedJob(NamedTuple):

@@ -182,7 +182,7 @@ class Runs(Leases):
         values: list[Any] = [status, reason and storable(reason), storable(why), finished]
         if status == "running":
             # A request to pause was for a pass that is over. The run is cancelled, whichever process goes on with it.
-            sets += ", wanted = case when status = 'running' and wanted = 'cancel' then wanted end"
+            sets += ", wanted = case when status = 'running' and wanted <> 'pause' then wanted end"
         if stages is not None:
             sets += ", stages = ?"
             values.append(_stages(stages))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import TypeVar
 
-    from outlast.store.database import Database
+    from outlast.store.database import Database, Transaction
     from outlast.store.records import Lease, Prunable, StateKind
 
     T = TypeVar("T")
@@ -46,17 +46,10 @@ class Upkeep(unique.UniqueKeys):
         This is a short transaction of its own, because of all that add events one does it at a time: else a number
         could become visible after a higher one, and be missed by those who read on from there. No batch waits for it.
         """
-        given = {event.id: event for event in events}
         with self._database.writing(batches=lease is not None) as tx:
             if lease is not None:
                 fenced(self._database, tx, self.app, lease)
-            self._database.lock_events(tx)
-            known = tx.rows(
-                f"select id from outlast_events where id {self._database.among}", self._database.passed(given)
-            )
-            for row in known:
-                given.pop(row[0], None)
-            tx.insert("outlast_events", f"{_FIELDS}, app", [_event(self.app, event) for event in given.values()])
+            insert_events(self._database, tx, self.app, events)
 
     def events(
         self, run: str | None = None, name: str | None = None, after: int | None = None, limit: int = 100
@@ -246,6 +239,7 @@ class Upkeep(unique.UniqueKeys):
             for table in _CHILDREN:
                 while left > 0 and (deleted := self._emptied(table, number)):
                     left -= deleted
+            left -= self._forget_flow(number)
             if left <= 0:
                 break
             with self._database.writing() as tx:
@@ -293,6 +287,15 @@ class Upkeep(unique.UniqueKeys):
                 tx.execute(f"delete from {table} where job {database.among}", database.passed(gone))
             steps.forget(database, tx, "job", gone)
         return len(rows)
+
+    def _forget_flow(self, run: int) -> int:
+        """Delete the steps of a flow's run, of which there are few; how many rows that were."""
+        with self._database.writing() as tx:
+            steps.forget(self._database, tx, "run", [run])
+            return sum(
+                tx.execute(f"delete from {table} where run = ?", run).rowcount
+                for table in ("outlast_step_attempts", "outlast_flow_steps")
+            )
 
     def _emptied(self, table: str, run: int) -> int:
         """Delete the first rows of a run; how many there were."""
@@ -349,6 +352,20 @@ def is_hash(key: str) -> bool:
 def plain_key(key: str) -> str:
     """A key without the mark that tells a hash from a key that looks like one."""
     return key.removeprefix(_CODED) if is_hash(key) else key
+
+
+def insert_events(database: Database, tx: Transaction, app: str, events: Iterable[EventRow]) -> None:
+    """
+    Put events on record in a transaction that writes more than this, last of all; one that is there already is not added
+    again.
+    """
+    given = {event.id: event for event in events}
+    if not given:
+        return
+    database.lock_events(tx)
+    for row in tx.rows(f"select id from outlast_events where id {database.among}", database.passed(given)):
+        given.pop(row[0], None)
+    tx.insert("outlast_events", f"{_FIELDS}, app", [_event(app, event) for event in given.values()])
 
 
 def _event(app: str, event: EventRow) -> tuple[Any, ...]:

@@ -132,6 +132,8 @@ def neutral(execute, folder):
     if hasattr(outlast.App, "job"):
         execute(f"update outlast_leases set owner = '{ELSEWHERE}', until = 1 where owner <> ''")
     execute(f"update outlast_runs set sink_at = replace(sink_at, '{folder}', '{FOLDER}')")
+    if hasattr(outlast.AttemptRow, "place"):  # where jobs have failed is on record
+        execute(f"update outlast_job_attempts set traceback = replace(traceback, '{HERE}', '{FOLDER}')")
 
 
 def main(name):

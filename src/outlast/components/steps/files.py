@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import codecs
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -33,7 +34,8 @@ def _mark(text: str) -> str:
 
 
 def _encoding(text: str) -> str:
-    if not is_encoding(text):
+    # Two that Python has are of names of hosts: what is behind a line break is not read by them.
+    if not is_encoding(text) or codecs.lookup(text).name in ("idna", "punycode"):
         raise ValueError("expected the name of an encoding of text; write it as cp1252, or leave it out for UTF-8")
     return text
 
@@ -69,6 +71,7 @@ READER = Component(
     types={"rows": "rows", "count": "integer"},
     reads=True,
     idempotent=True,
+    run="outlast.components.steps.doing.files:read",
     example={"path": "in/*.jsonl"},
 )
 
@@ -98,5 +101,6 @@ WRITER = Component(
     writes=True,
     side_effects=True,
     idempotent=True,
+    run="outlast.components.steps.doing.files:write",
     example={"path": "out/movies.parquet", "rows": "${steps.read.outputs.rows}"},
 )

@@ -238,6 +238,7 @@ CALLER = Component(
     side_effects=True,
     idempotent_if={"method": ("GET", "HEAD", "OPTIONS", "PUT", "DELETE")},
     network=True,
+    run="outlast.components.steps.doing.http:call",
     example={
         "connection": "@http.shop",
         "url": "/orders",

@@ -176,6 +176,7 @@ EXTRACTOR = Component(
     reads=True,
     idempotent=True,
     network=True,
+    run="outlast.components.steps.doing.postgres:extract",
     example={
         "connection": "@postgres.shop",
         "query": "select id, title from movies where day = %(day)s order by id",
@@ -237,6 +238,7 @@ WRITER = Component(
     side_effects=True,
     idempotent_if={"mode": ("upsert", "replace")},
     network=True,
+    run="outlast.components.steps.doing.postgres:write",
     example={
         "connection": "@postgres.shop",
         "table": "movies",

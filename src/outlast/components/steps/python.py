@@ -31,6 +31,7 @@ PYTHON = Component(
     calls=("call",),
     side_effects=True,
     takes_row=True,
+    run="outlast.components.steps.doing.python:call",
     example={"call": "shop.steps:label", "args": {"day": "monday"}},
 )
 

@@ -38,6 +38,7 @@ ALLOCATOR = Component(
     writes=True,
     side_effects=True,
     needs_compensation=True,
+    run="outlast.components.steps.doing.resource:allocate",
     example={"pool": "gpu", "amount": 2, "capacity": 8},
 )
 
@@ -57,5 +58,6 @@ DEALLOCATOR = Component(
     writes=True,
     side_effects=True,
     idempotent=True,
+    run="outlast.components.steps.doing.resource:deallocate",
     example={"allocation_id": "${steps.reserve.outputs.allocation_id}"},
 )

@@ -73,6 +73,7 @@ PROCESSOR = Component(
     calls=("call",),
     transforms=True,
     idempotent_if={"call": (None,)},
+    run="outlast.components.steps.doing.rows:process",
     example={"rows": "${steps.read.outputs.rows}", "rename": {"ttl": "title"}, "select": ["id", "title"]},
 )
 
@@ -83,7 +84,7 @@ _PATTERN = (
 )
 
 
-def _schema(schema: dict[str, Any]) -> dict[str, Any]:
+def check_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """What is surely no JSON Schema is refused, and whatever would be fetched from elsewhere."""
     checked = _Schema()
     checked.check(schema, (), 0)
@@ -168,7 +169,8 @@ class ValidatorConfig(Config):
 
     data: Annotated[Any, Field(description="what is checked: rows, each by itself, or one value")]
     schema_: Annotated[
-        Annotated[dict[str, Any], AfterValidator(_schema)] | None, Field(alias="schema", description="the JSON Schema")
+        Annotated[dict[str, Any], AfterValidator(check_schema)] | None,
+        Field(alias="schema", description="the JSON Schema"),
     ] = None
     schema_file: Annotated[
         PathInside | None, Field(description="a JSON file with the schema, under the project's root")
@@ -198,6 +200,7 @@ VALIDATOR = Component(
     files=("schema_file",),
     transforms=True,
     idempotent=True,
+    run="outlast.components.steps.doing.rows:validate",
     example={
         "data": "${steps.read.outputs.rows}",
         "schema": {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}},

@@ -72,6 +72,10 @@ section>header p{color:var(--soft);max-width:52em;margin-top:2px}
 .flow>li.edge{flex:0 1 auto;min-width:118px}
 .flow>li+li::before{content:"\\2192";align-self:center;flex:none;width:28px;text-align:center;color:var(--soft);font-size:17px}
 .card{flex:1;min-width:0;background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}
+.stack{flex:1;min-width:0;display:flex;flex-direction:column;justify-content:center;gap:12px}
+.stack .card{flex:none}
+.todo{display:flex;flex-wrap:wrap;gap:14px 28px;margin-top:24px;color:var(--soft);font-size:14px}
+.todo .cmds{margin-top:4px}
 .edge .card{background:transparent;border-style:dashed}
 .edge .big small{display:block;line-height:1.2}
 .card .tag{color:var(--soft);font-size:13px;font-weight:400}
@@ -93,6 +97,7 @@ th.num,td.num{text-align:right;white-space:nowrap}
 th:last-child,td:last-child{padding-right:0}
 tbody th{color:var(--ink);font-size:14px;font-weight:500;vertical-align:top;overflow-wrap:normal;padding:7px 14px 7px 0}
 thead th{white-space:nowrap;overflow-wrap:normal}
+td.when{white-space:nowrap}
 td.name,th.name{overflow-wrap:anywhere;min-width:84px}
 td.bar{width:24%;min-width:64px;vertical-align:middle}
 td small{color:var(--soft);font-size:13px}

@@ -1,0 +1,230 @@
+"""
+How a component does its work: the function of its description is called with the config and a `StepContext`, and gives
+the outputs of the step.
+
+    def run(config: SlackConfig, context: StepContext) -> Mapping[str, Any] | None: ...
+
+It blocks, in a thread or a process of its own. It never retries, and switches off what its client library retries: the
+policy of the step decides about that. An error is raised as it comes from the library, so that it can be classified.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from outlast.calls.state import current
+from outlast.components.describing import OUTPUT_TYPES
+from outlast.errors import PermanentFailure
+from outlast.kernel.redact import error_text, mask_known, remember_secret
+from outlast.settings.names import attribute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from outlast.components.describing import Component, OutputType
+    from outlast.store import Store
+
+#: What `StepContext.row` is in a step without `for_each`.
+NO_ROW: Any = type("NoRow", (), {"__repr__": lambda _: "NO_ROW", "__reduce__": lambda _: "NO_ROW"})()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """
+    Where what a step keeps goes: the store of its app, and the run that it belongs to, by the lease of who works on it.
+    In a child process the store is opened anew, by its address.
+    """
+
+    store_url: str
+    app: str
+    run: int
+    token: int
+    store: Store | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return (self.store_url, self.app, self.run, self.token)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        for one, value in zip(fields(self), (*state, None), strict=True):
+            object.__setattr__(self, one.name, value)
+
+    def opened(self) -> Store:
+        """The store."""
+        if self.store is None:
+            from outlast.store import open_store
+
+            object.__setattr__(self, "store", open_store(self.store_url, app=self.app))
+        assert self.store is not None  # noqa: S101 - just opened
+        return self.store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepContext:
+    """
+    What a component knows beside its config.
+
+    `connection` has the fields of the connection that the config names, with secrets as `Secret`; None without one.
+    `inputs` are those of the step. `root` is the folder of the project: paths begin there, and functions are imported
+    from there, or from modules that are `allowed`. `idempotency_key` is the same in every attempt at this step of this
+    run, and in no other: send it to services that take one. `row` is what a step with `for_each` works on. With
+    ``undoes`` it is called to undo a step. `hidden` are the secrets of the flow: what is on record has none of them in its
+    name.
+    """
+
+    pipeline: str
+    step: str
+    run_id: str
+    run_key: str
+    attempt: int
+    idempotency_key: str
+    root: str
+    allowed: tuple[str, ...] = ()
+    connection: Mapping[str, Any] | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    row: Any = NO_ROW
+    undoes: bool = False
+    place: Place | None = field(default=None, repr=False)
+    hidden: tuple[str, ...] = field(default=(), repr=False)
+
+    def remaining(self) -> float | None:
+        """Seconds until the time of this attempt is up; None if nothing bounds it."""
+        return current().remaining()
+
+    def keep(self, name: str, raw: str | bytes) -> None:
+        """Keep this for people to look at, such as the raw answer of a service, also if the attempt fails."""
+        if self.place is not None:
+            place, row = self.place, current().item_key
+            called = mask_known(name if row is None else f"{row} {name}")  # of one row of many
+            place.opened().keep_of_run(place.run, place.token, self.step, self.attempt, called, raw)
+
+    def store(self) -> Store:
+        """The store of the app, for what belongs to no single run."""
+        if self.place is None:
+            raise PermanentFailure(f"the step {self.step} has no store here", error_class="code_error")
+        return self.place.opened()
+
+    def path(self, text: str) -> Path:
+        """
+        A path of the config, which begins in the project's root. One that a link leads out of there is refused.
+        """
+        root = Path(os.path.realpath(self.root))
+        found = Path(os.path.realpath(root / text))
+        if not found.is_relative_to(root):
+            message = f"expected {text} to be under the project's root, got: a link that leads out of it"
+            raise PermanentFailure(message, error_class="permission_denied")
+        return root / text
+
+    def function(self, name: str) -> Any:
+        """
+        What ``module:name`` of the config names, imported from the project's root, or from a module that is allowed.
+        """
+        return imported(name, self.root, self.allowed)
+
+
+def imported(name: str, root: str, allowed: tuple[str, ...] = ()) -> Any:
+    """The object that ``module:name`` names: of a module under the project's root, or of one that is `allowed`."""
+    module, _, inside = name.partition(":")
+    folder = os.path.realpath(root)
+    if folder not in (os.path.realpath(one) for one in sys.path):
+        sys.path.insert(0, folder)
+    try:
+        found = importlib.import_module(module)
+    except ImportError as missing:
+        raise PermanentFailure(f"{name} cannot be imported: {missing}", error_class="missing_dependency") from missing
+    if not any(module == one or module.startswith(f"{one}.") for one in allowed):
+        origin = getattr(found, "__file__", None)
+        if origin is None or not Path(os.path.realpath(origin)).is_relative_to(folder):
+            message = f"expected {module} to be a module under the project's root, got: one of elsewhere; allow it with OUTLAST_ALLOW={module}"
+            raise PermanentFailure(message, error_class="permission_denied")
+    try:
+        return attribute(found, inside)
+    except AttributeError:
+        raise PermanentFailure(
+            f"expected {module} to have {inside}, got: no such name", error_class="code_error"
+        ) from None
+
+
+def called(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """What a function comes to; a coroutine function runs in an event loop of its own."""
+    came = function(*args, **kwargs)
+    if inspect.isawaitable(came):
+        import asyncio
+
+        async def awaited() -> Any:
+            return await came
+
+        return asyncio.run(awaited())
+    return came
+
+
+def do_work(component: Component, config: Mapping[str, Any], context: StepContext) -> Mapping[str, Any]:
+    """What the component puts out for this config, in which every reference is filled in."""
+    run = component.runner()
+    problems = component.problems(config)
+    if problems:
+        # What came is data of earlier steps by now, which no message shows.
+        told = "; ".join(f"{problem.where or 'all of it'}: expected {problem.expected}" for problem in problems[:5])
+        message = f"the config of {context.step} does not fit {component.name}, now that it is filled in: {told}"
+        raise PermanentFailure(message, error_class="validation_error")
+    came = run(component.config.model_validate(config), context)
+    outputs = {} if came is None else came
+    wrong = _wrong(component, outputs)
+    if wrong:
+        raise PermanentFailure(f"{component.name} put out {wrong}", error_class="code_error")
+    return dict(outputs)
+
+
+def _wrong(component: Component, outputs: Any) -> str:
+    """What is wrong with what a component has put out; nothing if it is what its description says."""
+    if not hasattr(outputs, "items"):
+        return f"a value of type {type(outputs).__name__}: expected a mapping from names to values, or None"
+    if not all(isinstance(name, str) for name in outputs):
+        return "outputs whose names are no texts"
+    if component.outputs is None:
+        return ""
+    unknown = [name for name in outputs if name not in component.outputs]
+    lacking = [name for name in component.outputs if name not in outputs]
+    if unknown or lacking:
+        return f"{', '.join(outputs) or 'nothing'}: expected {', '.join(component.outputs)}"
+    for name, kind in component.types.items():
+        if not _IS[kind](outputs[name]):
+            return f"{name} as a value of type {type(outputs[name]).__name__}: expected {OUTPUT_TYPES[kind]}"
+    return ""
+
+
+# Whether a value is of a type of outputs; a truth is no number.
+_IS: dict[OutputType, Callable[[Any], bool]] = {
+    "rows": lambda value: isinstance(value, list),
+    "text": lambda value: isinstance(value, str),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float | Decimal) and not isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool),
+    "mapping": lambda value: isinstance(value, Mapping),
+}
+
+
+def in_child(name: str, config: Mapping[str, Any], context: StepContext) -> Mapping[str, Any]:
+    """As `do_work`, where only the name of the component is known: in another process."""
+    from outlast.components.registry import find_component
+
+    for secret in context.hidden:
+        remember_secret(secret)
+    component = find_component(name)
+    if component is None:
+        message = f"expected the component {name} to be that of an installed package, which a process of its own finds, got: none"
+        raise PermanentFailure(message, error_class="missing_dependency")
+    try:
+        return do_work(component, config, context)
+    except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as thrown:  # noqa: BLE001 - the panic of an extension, for one: a failure of this attempt only
+        said = f"the step {context.step} raised {type(thrown).__name__}, which is no Exception: {error_text(thrown)}"
+        raise RuntimeError(said) from None

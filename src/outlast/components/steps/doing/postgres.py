@@ -1,0 +1,463 @@
+"""
+`postgres.extractor` and `postgres.writer`: one transaction each, on a connection of its own.
+
+Errors are told in our words: those of the driver quote keys and values of rows. Their SQLSTATE, by which they are
+classified, stays with them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import socket
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, LiteralString
+
+from outlast.components.reaching import conninfo, failure
+from outlast.components.reading import missing
+from outlast.components.sql import said
+from outlast.components.steps.doing import invalid, listed, row_at
+from outlast.components.tables import cell_for, kind_of_column
+from outlast.errors import ConfigurationError, PermanentFailure, TemporaryFailure
+from outlast.verdicts import classify
+
+try:
+    import psycopg
+    from psycopg import sql
+    from psycopg.adapt import PyFormat, Transformer
+    from psycopg.types.json import Jsonb
+    from psycopg.types.string import TextLoader
+
+    from outlast.store.postgres import Postgres
+except ImportError:
+    raise missing("a step with PostgreSQL", "psycopg 3", "postgres") from None
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from outlast.components.running import StepContext
+    from outlast.components.steps.postgres import ExtractorConfig, WriterConfig
+    from outlast.errors import OutlastError
+
+_PATIENCE = 10.0  # seconds until a connection must stand, where no time limit is nearer
+# Types whose values the driver has classes of its own for, which no store keeps, and intervals, whose months Python has
+# no word for: they come as PostgreSQL writes them.
+_AS_TEXT = (
+    "interval inet cidr int4range int8range numrange tsrange tstzrange daterange "
+    "int4multirange int8multirange nummultirange tsmultirange tstzmultirange datemultirange"
+).split()
+_CURSORS = frozenset("select with values table (".split())  # what a query may begin with that can be a cursor
+_STAGE = "outlast_rows"
+# What a value of a column must be, by the number that PostgreSQL has for its type or for lists of it.
+_ZONED, _UNZONED, _BYTES = "with a zone", "without a zone", "bytes"
+_WANTS = {
+    **dict.fromkeys((1184, 1185, 1266, 1270), _ZONED),  # timestamptz, timetz
+    **dict.fromkeys((1114, 1115, 1083, 1183), _UNZONED),  # timestamp, time
+    **dict.fromkeys((17, 1001), _BYTES),  # bytea
+}
+_LINE = re.compile(r"COPY [^,]+, line (?P<line>[0-9]+)")
+# What it is, where a connection is refused: the driver then knows no SQLSTATE.
+_REFUSED = {"auth": "auth_error", "permission": "permission_denied", "timeout": "timeout"}
+
+
+# -- connections ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _connected(
+    context: StepContext, config: ExtractorConfig | WriterConfig, begin: LiteralString
+) -> Iterator[psycopg.Connection[Any]]:
+    """
+    A connection in a transaction, which is committed if all goes well. It is closed whatever happens, and when the time of
+    the attempt is up: the driver itself would wait for a server that stands still.
+    """
+    fields = context.connection or {}
+    remaining = context.remaining()
+    connection = _connect(fields, _PATIENCE if remaining is None else min(_PATIENCE, remaining))
+    late = _Late(connection, context.remaining())
+    try:
+        with late:
+            connection.execute(begin)
+            _set(connection, context, config, fields)
+            yield connection
+            connection.execute("commit")
+    except psycopg.Error as error:
+        found = error
+    else:
+        return
+    finally:
+        with suppress(Exception):
+            connection.close()
+    if late.struck:
+        raise TemporaryFailure("the database did not answer in the time of the attempt", error_class="timeout")
+    raise _told(found)
+
+
+def _connect(fields: Mapping[str, Any], limit: float) -> psycopg.Connection[Any]:
+    try:
+        found: Any = Postgres(conninfo(fields), patience=limit).connect(batches=False)
+    except ConfigurationError:
+        raise PermanentFailure("the address of the connection cannot be read", error_class="validation_error") from None
+    except psycopg.Error as error:
+        known = failure(error)
+    else:
+        for name in _AS_TEXT:
+            found.adapters.register_loader(name, TextLoader)
+        connection: psycopg.Connection[Any] = found
+        return connection
+    message = f"no connection to the database: {known.why}"
+    if known.kind in ("auth", "permission"):
+        raise PermanentFailure(message, error_class=_REFUSED[known.kind])
+    if known.fields == ("url", "database"):
+        raise PermanentFailure(message, error_class="missing_input")
+    raise TemporaryFailure(message, error_class=_REFUSED.get(known.kind, "database_connection"))
+
+
+class _Late:
+    """Hangs up when the time is over, so that whoever waits for the server hears of it."""
+
+    def __init__(self, connection: psycopg.Connection[Any], remaining: float | None) -> None:
+        self.struck = False
+        self._socket = os.dup(connection.fileno())
+        self._lock = threading.Lock()
+        self._timer = None if remaining is None else threading.Timer(remaining, self._strike)
+
+    def _strike(self) -> None:
+        with self._lock:
+            if self._socket >= 0:
+                self.struck = True
+                self._shut(socket.SHUT_RDWR)
+
+    def _shut(self, how: int | None = None) -> None:
+        with socket.socket(fileno=self._socket) as mine, suppress(OSError):
+            self._socket = -1
+            if how is not None:
+                mine.shutdown(how)
+
+    def __enter__(self) -> None:
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            if self._socket >= 0:
+                self._shut()
+
+
+def _set(
+    connection: psycopg.Connection[Any],
+    context: StepContext,
+    config: ExtractorConfig | WriterConfig,
+    fields: Mapping[str, Any],
+) -> None:
+    """The schema and how long the server works on one statement, for this transaction only."""
+    remaining = context.remaining()
+    limits = [config.statement_timeout_ms or fields.get("statement_timeout_ms")]
+    limits.append(None if remaining is None else max(1, int(remaining * 1000)))
+    if known := [one for one in limits if one is not None]:
+        _setting(connection, "statement_timeout", str(min(known)))
+    if (schema := config.schema_ or fields.get("schema")) is not None:
+        _setting(connection, "search_path", sql.Identifier(str(schema)).as_string(connection))
+
+
+def _setting(connection: psycopg.Connection[Any], name: str, value: str) -> None:
+    connection.execute("select set_config(%s, %s, true)", (name, value))
+
+
+def _told(error: psycopg.Error) -> OutlastError:
+    """What the driver raised, without the rows that it quotes."""
+    verdict = classify(error)
+    if error.diag.message_primary:
+        why = said(error)
+    elif isinstance(error, psycopg.OperationalError):
+        why = failure(error).why
+    else:
+        why = f"a value does not fit ({type(error).__name__})"
+    kind = PermanentFailure if verdict.category == "permanent" else TemporaryFailure
+    of = "".join(f" of {place}" for place in getattr(error, "__notes__", ()))
+    made: Any = kind(f"the database says{of}: {why}", error_class=verdict.error_class)
+    made.sqlstate = error.sqlstate  # that a transaction was rolled back proves that nothing was done
+    found: OutlastError = made
+    return found
+
+
+# -- postgres.extractor --------------------------------------------------------------------------------------------------
+
+
+def extract(config: ExtractorConfig, context: StepContext) -> dict[str, Any]:
+    """All rows of the query, of one moment, in a transaction that cannot write."""
+    rows: list[dict[str, Any]] = []
+    query: Any = config.query  # which is checked to be one that reads
+    parameters = _bound(config.parameters)
+    with (
+        _connected(context, config, "begin isolation level repeatable read, read only") as connection,
+        _cursor(connection, config.query) as cursor,
+    ):
+        # What comes as a text must say the same wherever it is read.
+        _setting(connection, "intervalstyle", "postgres")
+        _setting(connection, "datestyle", "ISO")
+        # Without parameters a % stands for itself.
+        cursor.execute(query, parameters) if parameters else cursor.execute(query)
+        names = _columns(cursor)
+        while chunk := _fetched(cursor, config.chunk_rows):
+            rows += [dict(zip(names, row, strict=True)) for row in chunk]
+    return {"rows": rows, "count": len(rows)}
+
+
+def _fetched(cursor: Any, most: int) -> list[Any]:
+    try:
+        found: list[Any] = cursor.fetchmany(most)
+    except psycopg.DataError as wrong:
+        if wrong.diag.message_primary:
+            raise
+    else:
+        return found
+    message = "a value of the query is none that Python has, such as a day before the year 1, after 9999, or infinity; have it as a text, with ::text in query"
+    raise PermanentFailure(message, error_class="data_error")
+
+
+def _cursor(connection: psycopg.Connection[Any], query: str) -> Any:
+    """On the server, so that neither side holds all rows at once; SHOW and EXPLAIN cannot have one."""
+    first = query.lstrip(" \t\r\n(").split(None, 1)[0].lower()
+    return connection.cursor(name="outlast") if first in _CURSORS else connection.cursor()
+
+
+def _bound(parameters: Any) -> Any:
+    """Mappings are documents to PostgreSQL; lists are arrays."""
+    if isinstance(parameters, dict):
+        return {name: Jsonb(value) if isinstance(value, dict) else value for name, value in parameters.items()}
+    return [Jsonb(value) if isinstance(value, dict) else value for value in parameters]
+
+
+def _columns(cursor: Any) -> list[str]:
+    names = [str(column[0]) for column in cursor.description or ()]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise invalid(f"expected the columns of query to have names that differ, got twice: {', '.join(twice)}; use AS")
+    return names
+
+
+# -- postgres.writer -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """`kind` says whether documents or lists are values of it, `wants` what PostgreSQL would change in silence."""
+
+    name: str
+    kind: str
+    wants: str | None
+
+
+def write(config: WriterConfig, context: StepContext) -> dict[str, Any]:
+    """All rows in one transaction, or none of them."""
+    rows = [row_at(number, row) for number, row in enumerate(listed(config.rows), 1)]
+    columns = _columns_of(config, rows)
+    _check_rows(config, rows, columns)
+    with _connected(context, config, "begin isolation level read committed") as connection:
+        schema, taking = _looked_at(connection, config, context, columns)
+        table = sql.Identifier(schema, config.table)
+        if config.mode == "replace":
+            connection.execute(sql.SQL("delete from {}").format(table))
+        count = 0
+        if rows and config.mode == "upsert":
+            count = _upserted(connection, config, rows, taking, table)
+        elif rows:
+            count = _copied(connection, config, rows, taking, table)
+    return {"count": count, "table": f"{schema}.{config.table}"}
+
+
+def _columns_of(config: WriterConfig, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    if config.columns is not None or not rows:
+        return list(config.columns or ())
+    columns = [str(name) for name in rows[0]]
+    if not columns:
+        raise invalid("expected row 1 to have columns, got: none")
+    return columns
+
+
+def _check_rows(config: WriterConfig, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Every row has every column, and each key is there once."""
+    seen: dict[Any, int] = {}
+    for number, row in enumerate(rows, 1):
+        if lacking := [name for name in columns if name not in row]:
+            raise invalid(f"expected row {number} to have {', '.join(lacking)}, got: no such column")
+        if config.columns is None and (more := [str(name) for name in row if name not in columns]):
+            raise invalid(f"expected row {number} to have the columns of row 1, got also: {', '.join(more)}")
+        if not config.key:
+            continue
+        if lacking := [name for name in config.key if row.get(name) is None]:
+            raise invalid(f"expected row {number} to have {', '.join(lacking)}, which is the key, got: nothing")
+        with suppress(TypeError):  # a list or a mapping: the server tells whether it comes twice
+            other = seen.setdefault(tuple(row[name] for name in config.key), number)
+            if other != number:
+                raise invalid(f"expected each key once, got rows {other} and {number} with the same one")
+
+
+def _looked_at(
+    connection: psycopg.Connection[Any], config: WriterConfig, context: StepContext, columns: Sequence[str]
+) -> tuple[str, list[_Column]]:
+    """The schema of the table, and what the columns take."""
+    given = config.schema_ or (context.connection or {}).get("schema")
+    name = sql.Identifier(*([str(given)] if given else []), config.table).as_string(connection)
+    found = connection.execute(
+        "select n.nspname from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace "
+        "where c.oid = to_regclass(%s)",
+        (name,),
+    ).fetchone()
+    if found is None:
+        message = (
+            f"expected a table {config.table} in the database, got: none{f' in the schema {given}' if given else ''}"
+        )
+        raise PermanentFailure(message, error_class="missing_input")
+    schema = str(found[0])
+    query = sql.SQL("select * from {} where false").format(sql.Identifier(schema, config.table))
+    known = {
+        one.name: _Column(one.name, kind_of_column(connection, one.type_code), _WANTS.get(one.type_code))
+        for one in connection.execute(query).description or ()
+    }
+    if unknown := [one for one in (*columns, *config.key) if one not in known]:
+        raise invalid(f"expected the table {config.table} to have {', '.join(unknown)}, got: no such column")
+    return schema, [known[one] for one in columns]
+
+
+def _copied(
+    connection: psycopg.Connection[Any],
+    config: WriterConfig,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[_Column],
+    table: sql.Identifier,
+) -> int:
+    """Send the rows; how many the server has taken."""
+    statement = sql.SQL("copy {} ({}) from stdin").format(table, _names(columns))
+    count = 0
+    with connection.cursor() as cursor:
+        for begin in range(0, len(rows), config.batch_rows):
+            batch = rows[begin : begin + config.batch_rows]
+            try:
+                with cursor.copy(statement) as copy:
+                    for number, row in enumerate(batch, begin + 1):
+                        _send(connection, copy, number, _cells(number, row, columns), columns)
+            except psycopg.Error as error:
+                if place := _place(error, begin, columns):
+                    error.add_note(place)
+                raise
+            count += cursor.rowcount
+    return count
+
+
+def _names(columns: Sequence[_Column]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(one.name) for one in columns)
+
+
+def _place(error: psycopg.Error, begin: int, columns: Sequence[_Column]) -> str:
+    """The row of which the server says that it is wrong, and its column where it is that of a single one."""
+    context = error.diag.context or ""
+    found = _LINE.match(context)
+    if found is None:
+        return ""
+    column = next((one.name for one in columns if context.startswith(f", column {one.name}: ", found.end())), None)
+    row = f"row {begin + int(found['line'])}"
+    return row if column is None else f"{row}, column {column}"
+
+
+def _cells(number: int, row: Mapping[str, Any], columns: Sequence[_Column]) -> list[Any]:
+    cells: list[Any] = []
+    for column in columns:
+        try:
+            cell = cell_for(row[column.name], "postgres", column.kind)
+        except (TypeError, ValueError, RecursionError) as wrong:
+            raise invalid(f"row {number} cannot be a row of the table: column {column.name}: {wrong}") from None
+        if column.wants is not None and (wrong_one := _unlike(cell, column.wants)) is not None:
+            raise invalid(f"expected row {number}, column {column.name}: {wrong_one}")
+        cells.append(cell)
+    return cells
+
+
+def _unlike(cell: Any, wants: str) -> str | None:
+    """What PostgreSQL would take and keep as something else: what is expected, what came, and the way out."""
+    if isinstance(cell, list):
+        return next((said for one in cell if (said := _unlike(one, wants)) is not None), None)
+    if wants == _BYTES:
+        if cell is None or isinstance(cell, bytes | bytearray | memoryview):
+            return None
+        return (
+            f"bytes, got: a value of type {type(cell).__name__}; decode it in a step before, or have a column of text"
+        )
+    if not isinstance(cell, dt.datetime | dt.time) or (cell.tzinfo is None) == (wants == _UNZONED):
+        return None
+    what = "a time of day" if isinstance(cell, dt.time) else "a point in time"
+    if wants == _UNZONED:
+        column = "timetz" if isinstance(cell, dt.time) else "timestamptz"
+        return f"{what} without a zone, got: one with a zone, which would be lost; make it naive, or have a column of {column}"
+    return f"{what} with a zone, got: one without, which would be taken for that of the session; give it a zone (tzinfo), or have a column without one"
+
+
+def _send(
+    connection: psycopg.Connection[Any], copy: psycopg.Copy, number: int, cells: list[Any], columns: Sequence[_Column]
+) -> None:
+    """One row. What the driver cannot write down never gets to the server."""
+    try:
+        copy.write_row(cells)
+    except (psycopg.DataError, psycopg.ProgrammingError, ValueError, TypeError, OverflowError) as error:
+        if isinstance(error, psycopg.Error) and error.diag.message_primary:
+            raise
+    else:
+        return
+    place, cell = next(
+        ((f", column {column.name}", cell) for column, cell in zip(columns, cells, strict=True) if not _is_sent(connection, cell)),
+        ("", None),
+    )  # fmt: skip
+    what = f"a value of type {type(cell).__name__}" if place else "a value"
+    if isinstance(cell, str):
+        what = "a text with the character U+0000" if "\0" in cell else "a text with half a character (a lone surrogate)"
+    raise PermanentFailure(
+        f"row {number}{place}: {what} cannot be kept by PostgreSQL; leave it out, or make it another value",
+        error_class="data_error",
+    )
+
+
+def _is_sent(connection: psycopg.Connection[Any], cell: Any) -> bool:
+    """Whether the driver can write it down."""
+    try:
+        return cell is None or Transformer(connection).get_dumper(cell, PyFormat.TEXT).dump(cell) is not None
+    except (psycopg.Error, ValueError, TypeError, OverflowError):
+        return False
+
+
+def _upserted(
+    connection: psycopg.Connection[Any],
+    config: WriterConfig,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[_Column],
+    table: sql.Identifier,
+) -> int:
+    """The rows go into a table of this transaction first, and from there over those that have the same key."""
+    stage = sql.Identifier(_STAGE)
+    names = _names(columns)
+    connection.execute(
+        sql.SQL("create temporary table {} on commit drop as select {} from {} with no data").format(
+            stage, names, table
+        )
+    )
+    _copied(connection, config, rows, columns, stage)
+    # Of rows that are all key the key is written again, so that they count.
+    changed = [one.name for one in columns if one.name not in config.key] or config.key
+    done = connection.execute(
+        sql.SQL("insert into {} ({}) select {} from {} on conflict ({}) do update set {}").format(
+            table,
+            names,
+            names,
+            stage,
+            sql.SQL(", ").join(map(sql.Identifier, config.key)),
+            sql.SQL(", ").join(
+                sql.SQL("{} = excluded.{}").format(sql.Identifier(name), sql.Identifier(name)) for name in changed
+            ),
+        )
+    )
+    return done.rowcount

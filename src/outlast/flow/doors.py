@@ -1,0 +1,165 @@
+"""
+What commands ask about a flow's run before they go on with it: the manifest that is on record, how another one differs
+from it, and what a run would do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from outlast.flow.opening import admit, check_changed, check_from, what_again
+from outlast.flow.progress import DONE, compared
+from outlast.flow.record import progress_of
+from outlast.spec.manifest import Manifest, ManifestStep
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from outlast.flow.opening import FlowPlan
+    from outlast.flow.progress import Changed
+    from outlast.store import Store
+    from outlast.store.records import RunRecord
+
+
+def files_of(record: RunRecord) -> Mapping[str, Any]:
+    """Where the pipeline file, its connections and its root were, as far as the run knows."""
+    found = (record.identity or {}).get("flow") or {}
+    return {name: found[name] for name in ("file", "root", "connections") if found.get(name)}
+
+
+def shown_manifest(record: RunRecord) -> Manifest:
+    """
+    The manifest of a run, to be looked at: also one of another version, which would not be run. Without one on record,
+    the steps by their names.
+    """
+    data = ((record.identity or {}).get("flow") or {}).get("manifest") or {}
+    steps = tuple(
+        ManifestStep(one["id"], one["work"], one["policy"], one.get("timing", {})) for one in data.get("steps", ())
+    )
+    if not steps:
+        nothing = {"component": "unknown", "needs": (), "config": {}}
+        steps = tuple(ManifestStep(mark.name, nothing, {"retry": {"max_attempts": 1}}) for mark in record.stages)
+    return Manifest(
+        record.pipeline,
+        steps,
+        data.get("params", {}),
+        tuple(data.get("open_params", ())),
+        data.get("profile"),
+        params_from=data.get("params_from", {}),
+        open_types=data.get("open_types", {}),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """How one manifest differs from another: ids of steps."""
+
+    work: tuple[str, ...] = ()
+    policy: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.work or self.policy or self.new or self.gone)
+
+    def __str__(self) -> str:
+        parts = (
+            (self.work, "other work in"),
+            (self.policy, "other retries or limits in"),
+            (self.new, "new"),
+            (self.gone, "gone"),
+        )
+        return "; ".join(f"{word} {', '.join(steps)}" for steps, word in parts if steps)
+
+
+def difference(before: Manifest, after: Manifest) -> Difference:
+    """How the second differs from the first in what its steps do, and in what happens when they fail."""
+    was = {step.id: step for step in before.steps}
+    now = {step.id: step for step in after.steps}
+    both = [step for step in after.steps if step.id in was]
+    return Difference(
+        work=tuple(step.id for step in both if step.work_fingerprint != was[step.id].work_fingerprint),
+        policy=tuple(step.id for step in both if step.policy_fingerprint != was[step.id].policy_fingerprint),
+        new=tuple(name for name in now if name not in was),
+        gone=tuple(name for name in was if name not in now),
+    )
+
+
+def changed_since(store: Store, record: RunRecord, manifest: Manifest) -> Changed:
+    """How the manifest differs from what the steps of a run have done."""
+    return compared(manifest, store.flow_steps(record.number))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """
+    What a run would do: `kept` steps are done and stay so, `run` are begun, `again` have been done and are done again;
+    `first` are undone before anything is begun, and `undo` after it, with nothing begun.
+    """
+
+    kept: tuple[str, ...] = ()
+    run: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    undo: tuple[str, ...] = ()
+
+    def of(self, step: str) -> str:
+        """What would become of a step, in words."""
+        if step in self.first:
+            return "undone first, then done again" if step in (*self.again, *self.run) else "undone"
+        if step in self.undo:
+            return "undone"
+        if step in self.again:
+            return "done again"
+        if step in self.run:
+            return "run"
+        return "kept as it is" if step in self.kept else "not begun"
+
+    @property
+    def why(self) -> str:
+        """All of it in a sentence."""
+        parts = [
+            f"{word} {', '.join(steps)}"
+            for word, steps in (
+                ("undo", (*self.first, *self.undo)),
+                ("do again", self.again),
+                ("run", self.run),
+                ("keep what was done by", self.kept),
+            )
+            if steps
+        ]
+        nothing = not (self.run or self.again or self.first or self.undo)
+        return "nothing is left to do" if nothing else f"it would {', '.join(parts)}"
+
+
+def outlook(plan: FlowPlan, store: Store | None) -> Outlook:
+    """
+    What a run of this plan would do, by what is on record in `store`; None if there is none yet. Raises what the run itself
+    would refuse.
+    """
+    names = tuple(step.id for step in plan.manifest.steps)
+    check_from(plan)
+    record = None if store is None else store.find_run(plan.manifest.name, plan.run_key)
+    if record is None or store is None:
+        from outlast.errors import ConfigurationError
+
+        if plan.from_step is not None and plan.manifest[plan.from_step].needs:
+            raise ConfigurationError(
+                f"expected a run {plan.run_key!r} in which everything before {plan.from_step} is done, got: no such run. "
+                "Leave from_step out."
+            )
+        return Outlook(run=names)
+    admit(plan, record)
+    rows = store.flow_steps(record.number)
+    changed = compared(plan.manifest, rows)
+    check_changed(plan, record, changed)
+    progress = progress_of(plan.manifest, rows, record)
+    done = [name for name in names if progress.state(name) in DONE]
+    redo, first = what_again(store, plan, record, progress, rows, changed)
+    if record.reason == "cancelling" or (progress.failed and not redo):
+        return Outlook(kept=tuple(one for one in done if one not in progress.to_undo()), undo=tuple(progress.to_undo()))
+    again = tuple(name for name in done if name in redo)
+    kept = tuple(name for name in done if name not in redo)
+    run = tuple(name for name in names if name not in done)
+    return Outlook(kept=kept, run=run, again=again, first=tuple(first))

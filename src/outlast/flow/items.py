@@ -1,0 +1,753 @@
+"""
+Steps over rows and items: `for_each`, `component: pipeline`, and what undoes rows. Each is a run of the item runner, in
+the thread of its step, with a key made of the flow's run and the step:
+
+    3f2a.../locate             the rows of the step `locate`, or the items of its pipeline
+    3f2a.../locate/2           the same in the second round of the flow's run
+    3f2a.../locate/undo        what undoes these rows; /undo/2 if not all of them could be undone at first
+
+So what is finished is on record, row by row, and whoever goes on with the flow goes on with it.
+
+**A round of rows** is a run of its own. Rows that an earlier round has done and that still stand are carried over, if the
+row and what is done for it are what they were: they are on record in the new run with the outputs they had, and not
+executed. All others are done again; the dead letters of the round before are settled once it is known what became of their
+rows. Where rows are undone one by one, a new round that follows an undoing carries none over: all were undone, by their
+runs or by hand. One that has changed, stands and could be undone by itself is never done over: the step fails instead.
+
+**A pipeline** keeps its run from round to round, because its sink does: its open dead letters are replayed into it. It has
+a new one once it has succeeded, or was undone, and is to be done again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from contextvars import copy_context
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from outlast.calls import internal
+from outlast.calls.drivers import Deadline
+from outlast.calls.guard import Guard
+from outlast.calls.state import current
+from outlast.components.files import PARQUET, Files
+from outlast.components.registry import find_component
+from outlast.components.running import StepContext
+from outlast.deadletters import NothingToReplay
+from outlast.errors import LeaseLost, PermanentFailure, TemporaryFailure
+from outlast.flow.parts import guard_of
+from outlast.flow.rows import (
+    Marks,
+    RowDeed,
+    RowUndo,
+    key_of_rows,
+    keys_of,
+    not_known,
+    record_of,
+    remembering,
+    undone_by_row,
+)
+from outlast.flow.steps import Unfinished
+from outlast.kernel.clock import here
+from outlast.kernel.wording import counted
+from outlast.observe import captures
+from outlast.pipeline.drivers import blocking
+from outlast.pipeline.errors import FailureBudgetExceeded
+from outlast.pipeline.home import DEFAULT, Home
+from outlast.pipeline.lifecycle import Run
+from outlast.pipeline.pipeline import Pipeline
+from outlast.pipeline.replays import Chosen
+from outlast.pipeline.stages import Snooze, stage
+from outlast.policy import RetryPolicy
+from outlast.spec.references import parse, references_in
+from outlast.verdicts import classify
+from outlast.work.patience import keep_trying, terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from outlast.components.describing import Component
+    from outlast.flow.filling import Values
+    from outlast.flow.steps import StepWork
+    from outlast.pipeline.plan import Plan
+    from outlast.pipeline.results import RunResult
+    from outlast.pipeline.view import RunView
+    from outlast.spec.manifest import ManifestStep
+    from outlast.store import Store
+    from outlast.store.records import ItemRow, RunRecord
+
+_PAGE = 500
+_PIPELINE = "pipeline"
+# Somebody replays letters of the run by hand, or an attempt that nobody waits for any more has not wound down yet.
+_TAKEN = RetryPolicy(max_attempts=sys.maxsize, backoff="fixed", initial_delay=0.5, jitter=0.0, on_errors=(LeaseLost,))
+
+
+def prepared(work: StepWork) -> tuple[Callable[..., Any], tuple[Any, ...], Guard]:
+    """What does a step over rows or items, and what protects it."""
+    if "for_each" in work.step.work and work.deed == "do":
+        # Everything that protects is per row: the step is begun once, and takes as long as it takes.
+        return _Rows(work).go, (), Guard(work.step.id, retry=None)
+    work._find_key(work.pass_.values())  # noqa: SLF001 - of a pipeline, the key is the whole step's
+    what = "step" if work.deed == "do" else "compensation"
+    guard = guard_of(work.step, what=what, home=work.pass_.home)  # type: ignore[arg-type]
+    # A run can be ended in time from inside, so that nothing of it goes on while it is tried again.
+    return _Items(work).go, (), guard.replace(isolation=None)
+
+
+def prepared_undo(work: StepWork) -> tuple[Callable[..., Any], tuple[Any, ...], Guard]:
+    """What undoes the rows of a step, one by one. As with rows, what protects it is the stage's."""
+    return _Undo(work).go, (), Guard(f"{work.step.id}.compensate", retry=None)
+
+
+# -- runs of the item runner -----------------------------------------------------------------------------------------------
+
+
+class _Timed:
+    """A run that has so many seconds; then it is ended without waiting for what runs in it."""
+
+    def __init__(self, run: Run, seconds: float | None) -> None:
+        self.plan = run.plan
+        self.wind_down_soon = run.wind_down_soon
+        self.waiting_here = run.waiting_here
+        self.is_up = False
+        self._run = run
+        self._seconds = seconds
+
+    async def go(self) -> RunResult[Any]:
+        """As of the run."""
+        if self._seconds is None:
+            return await self._run.go()
+        timer = here.get().clock.call_later(self._seconds, self._end)
+        try:
+            return await self._run.go()
+        finally:
+            timer.cancel()
+
+    def _end(self) -> None:
+        self.is_up = True
+        self._run.wind_down("interrupted")
+        self._run.wind_down("interrupted")
+
+
+class _OfItems:
+    """The runs that a step makes, one after the other, and what is on record of those of earlier rounds."""
+
+    def __init__(self, work: StepWork) -> None:
+        work.items = self
+        self.work = work
+        self.step: ManifestStep = work.step
+        self.there = work.pass_
+        self.values: Values = remembering(work.pass_)
+        self._runs: deque[Run] = deque()  # under way
+        self._lost: LeaseLost | None = None
+
+    def give_up(self) -> None:
+        """Nobody waits for it any longer: what runs in it is cancelled, or left. From any thread."""
+        for run in list(self._runs):
+            run.wind_down_soon("interrupted")
+            run.wind_down_soon("interrupted")
+
+    def lose(self, lost: LeaseLost) -> None:
+        """The flow is another process's now. From any thread."""
+        self._lost = self._lost or lost
+        for run in list(self._runs):
+            run.wind_down_soon("interrupted")
+
+    # -- one run
+
+    def drive(self, plan: Plan, source: Any) -> RunResult[Any]:
+        """
+        Go on with a run until its end. It winds down with the flow, and `Unfinished` is raised then; what is finished is
+        on record.
+        """
+        stop = self.there.stop
+        try:
+            result: RunResult[Any] = internal.keep_trying(
+                lambda: self._driven(plan, source),
+                _TAKEN,
+                terms.get().ttl * 2,
+                stop=stop,
+                stopped="asked to stop while another process works on it",
+            )
+        except LeaseLost as taken:  # which says nothing about the step: it is waited for
+            raise Unfinished(str(taken)) from taken
+        except InterruptedError as interrupted:
+            if not stop.is_set():
+                raise
+            raise Unfinished(str(interrupted)) from None
+        if self._lost is not None or result.reason == "lease_lost":
+            raise Unfinished(_told(result), lost=self._lost or LeaseLost(result.why))
+        if result.status == "cancelled":
+            raise PermanentFailure(f"the run {result.run_key} over its items was cancelled", error_class="cancelled")
+        if result.status in {"interrupted", "paused"}:
+            raise Unfinished(_told(result))
+        return result
+
+    def _driven(self, plan: Plan, source: Any) -> RunResult[Any]:
+        work, call = self.work, self.work.call
+        limit = None if call is None else call.blocking_limit()
+        run = Run(plan, source)
+        # Of a row, the time that its own attempt has.
+        timed = _Timed(run, current().remaining() if limit is None else limit[0])
+        self._runs.append(run)
+        forget = self.there.stop.tell(lambda: run.wind_down_soon("interrupted"))
+        try:
+            # What its items tell is on record with them, and not with the step.
+            result: RunResult[Any] = copy_context().run(_apart, work, timed)
+        finally:
+            forget()
+            self._runs.remove(run)
+        if timed.is_up and result.status == "interrupted" and call is not None and limit is not None:
+            call.timer = Deadline(call.shown_number, *limit)
+            call.timer.fired = True
+            raise call.timer.error()
+        return result
+
+    def watch(self, view: RunView) -> None:
+        """Somebody may look at the flow: how far its rows are."""
+        counts = view.counts
+        self.work.counts = {
+            "total": max(counts.total, view.expected or 0),
+            "succeeded": counts.succeeded,
+            "skipped": counts.skipped,
+            "failed": counts.dlq + counts.failed,
+        }
+        self.there.changed()
+
+    # -- of a pipeline with one stage, made for the step
+
+    def pipeline(self, fn: Any, guard: Guard, name: str, **bounds: Any) -> Pipeline[Any, Any]:
+        """The component as the only stage of a pipeline."""
+        made: Any = stage(guard=fn.outer(guard), concurrency=int(self.step.policy.get("concurrency", 16)))(fn)
+        home = self.there.home
+        return Pipeline(name, made, app=home if isinstance(home, Home) else home.home, **bounds)
+
+    @property
+    def name(self) -> str:
+        """What the pipeline is called whose items are the rows of the step."""
+        return f"{self.there.manifest.name}.{self.step.id}"
+
+    def component(self, name: str) -> Component:
+        """The component of this name."""
+        found = find_component(name)
+        if found is None:
+            raise not_known(name)
+        return found
+
+    def rows(self) -> list[Any]:
+        """What the step has a row each for."""
+        found = self.values.fill(self.step.work["for_each"]["items"], {})
+        if not isinstance(found, list):
+            message = (
+                f"expected for_each.items of {self.step.id} to be a list, got: a value of type {type(found).__name__}"
+            )
+            raise PermanentFailure(message, error_class="validation_error")
+        return found
+
+    # -- rounds
+
+    def key(self, number: int) -> str:
+        """The key of the run over rows in a round."""
+        return f"{self.there.record.id}/{self.step.id}" + ("" if number == 1 else f"/{number}")
+
+    def found(self, key: str) -> RunRecord | None:
+        """The run of this key, if it was ever begun."""
+        store = self.there.store
+        record: RunRecord | None = keep_trying(lambda: store.find_run(self.name, key), "the store")
+        return record
+
+    def newest(self, until: int) -> tuple[int, RunRecord] | None:
+        """The newest run over the rows of this step, of a round up to this one."""
+        for number in range(until, 0, -1):
+            record = self.found(self.key(number))
+            if record is not None:
+                return number, record
+        return None
+
+    def history(self) -> list[tuple[str, str, int]]:
+        """What was done before this attempt: the deed, how it ended, in which round."""
+        store, number, step = self.there.store, self.there.record.number, self.step.id
+        rows = keep_trying(lambda: store.step_attempts(number), "the store")
+        return [(row.deed, row.outcome, row.round) for row in rows if row.step == step]
+
+    def undone(self, key: str) -> tuple[set[str], str]:
+        """Keys of the rows of this run that are on record as undone, and the key of the run that undoes the others."""
+        done: set[str] = set()
+        number = 1
+        while True:
+            undo = f"{key}/undo" + ("" if number == 1 else f"/{number}")
+            record = self._found_undo(undo)
+            if record is None or record.status not in {"completed", "partial_success", "failed"}:
+                return done, undo
+            done |= {row.key for row in self.items(record, "succeeded")}
+            number += 1
+
+    def _found_undo(self, key: str) -> RunRecord | None:
+        store = self.there.store
+        record: RunRecord | None = keep_trying(lambda: store.find_run(f"{self.name}.undo", key), "the store")
+        return record
+
+    def items(self, record: RunRecord, status: Any = None) -> Iterator[ItemRow]:
+        """The finished items of a run."""
+        store, after = self.there.store, None
+        while True:
+            ask = partial(store.items, record.number, status=status, after=after, limit=_PAGE)
+            page: list[ItemRow] = keep_trying(ask, "the store")
+            yield from page
+            if len(page) < _PAGE:
+                return
+            after = page[-1].seq
+
+    def kept(self, row: ItemRow) -> dict[str, Any]:
+        """What is on record of a row that succeeded."""
+        found: dict[str, Any] = self.there.home.codec.decode(row.output or b"")
+        return found
+
+
+def _apart(work: StepWork, run: _Timed) -> RunResult[Any]:
+    captures.set(tuple(one for one in captures.get() if one != work._hear))  # noqa: SLF001 - its own hook
+    result: RunResult[Any] = blocking(run)
+    return result
+
+
+def _told(result: RunResult[Any]) -> str:
+    """What a run came to, without its key: that is nobody's to run it with."""
+    return result.why.partition("; run it again with run_key=")[0]
+
+
+def _failed(result: RunResult[Any]) -> Exception:
+    """
+    A run that has failed, in its own words, classified as what has ended it: its own error, or the problem that most of its
+    items have. So a service that is away is no bad data, and whoever tries again tries that.
+    """
+    error = result.error
+    if isinstance(error, Exception) and not isinstance(error, FailureBudgetExceeded):
+        verdict, why = classify(error), _told(result)
+    else:
+        groups = result.groups
+        if not groups:
+            return PermanentFailure(_told(result), error_class="data_error")
+        first = groups[0]
+        verdict = classify(first.error_class)
+        why = f"{_told(result)}; most of them, {first.count}, failed with {first.error_class}: {first.message}"
+    kind = TemporaryFailure if verdict.category == "transient" else PermanentFailure
+    return kind(why, error_class=verdict.error_class)
+
+
+# -- for_each --------------------------------------------------------------------------------------------------------------
+
+
+class _Rows(_OfItems):
+    """A step with `for_each`."""
+
+    def go(self) -> dict[str, Any]:
+        """Do the work for every row that is not finished; what the step puts out."""
+        step, there = self.step, self.there
+        rows = self.rows()
+        item_key = key_of_rows(rows, step.work["for_each"].get("key"), there.hidden)
+        guard = guard_of(step, what="step", home=there.home)
+        key = self.key(there.round)
+        carried = self._carried(rows, keys_of(rows, item_key), key)
+        own = step.component == _PIPELINE
+        deed = RowDeed(
+            self.work,
+            self.component(step.component),
+            guard,
+            self.values,
+            carried=carried,
+            lost=self.lose,
+            instead=self._inside if own else None,
+        )
+        plan = self.pipeline(deed, guard, self.name)._plan(  # noqa: SLF001 - a run that winds down with the flow
+            run_key=key,
+            item_key=item_key,
+            home=there.home,
+            on_item_error="dlq" if step.policy.get("dead_letter", True) else "collect",
+            on_change="keep",
+            watch=self.watch,
+            expected=lambda: len(rows),
+        )
+        result = self.drive(plan, rows)
+        record = self.found(key)
+        assert record is not None  # noqa: S101 - it has just ended
+        self._settle(record)
+        if result.status == "failed":
+            raise _failed(result) from result.error
+        return self._put_out(result, record, rows, item_key)
+
+    def _put_out(self, result: RunResult[Any], record: RunRecord, rows: list[Any], item_key: Any) -> dict[str, Any]:
+        places = {key: place for place, key in enumerate(keys_of(rows, item_key))}
+        entries: list[tuple[int, dict[str, Any]]] = []
+        for row in self.items(record, "succeeded"):
+            place = places.get(row.key)
+            if place is not None:
+                entry = {"key": row.key, "item": rows[place], "outputs": self.kept(row)["outputs"]}
+                entries.append((place, entry))
+        entries.sort(key=lambda one: one[0])
+        counts = result.counts
+        return {
+            "rows": [entry for _, entry in entries],
+            "count": counts.succeeded,
+            "dead_letters": counts.dlq,
+            "outcome": "partial_success" if counts.dlq or counts.failed else "completed",
+            "run": result.id,
+        }
+
+    # -- rounds
+
+    def _carried(self, rows: list[Any], keys: list[str], key: str) -> Mapping[str, Any]:
+        """
+        What an earlier round has done and still stands, by the keys of the rows, of those that are what they were. Nothing,
+        if the step had succeeded then, because it is to be done again; nor if something has undone its rows, because there is
+        no new round before all are, by their runs or by hand. What rows that are done again have left under their idempotency
+        keys is forgotten.
+        """
+        there = self.there
+        before = self.newest(there.round - 1)
+        if before is None:
+            return {}
+        number, record = before
+        history = [one for one in self.history() if number <= one[2] < there.round]
+        again = ("do", "succeeded") in {one[:2] for one in history}
+        undoing = any(deed == "undo" for deed, _, _ in history)
+        stands: dict[str, Any] = {}
+        changed: list[str] = []
+        carries = not again and not undoing
+        if carries:
+            stands = {row.key: self.kept(row) for row in self.items(record, "succeeded")}
+            changed = self._changed(dict(zip(keys, rows, strict=True)), stands)
+            for one in changed:
+                del stands[one]
+        if "idempotency" in self.step.work and self.found(key) is None:
+            redone = {*changed} if carries else {*keys}
+            for own, row in zip(keys, rows, strict=True):
+                if own in redone:
+                    self._forget(row)
+        return stands
+
+    def _changed(self, rows: Mapping[str, Any], stands: Mapping[str, Any]) -> list[str]:
+        """
+        Keys of rows that were done and are not what they were, or with another config. PermanentFailure if one of them is to
+        be undone by itself: to do it again would leave what it did before.
+        """
+        marks = Marks(self.work, self.values)
+        changed = [key for key, kept in stands.items() if key not in rows or not _is_same(marks, rows[key], kept)]
+        left = [key for key in changed if "cached" not in stands[key]] if undone_by_row(self.work) else []
+        if left:
+            shown = ", ".join(left[:5]) + (", ..." if len(left) > 5 else "")
+            message = (
+                f"{counted(len(left), 'row')} of {self.step.id} ({shown}) changed since an earlier round did them, and what was "
+                "done for them stands: it has to be undone first"
+            )
+            raise PermanentFailure(message, error_class="data_error")
+        return changed
+
+    def _forget(self, row: Any) -> None:
+        store, holder = self.there.store, self.there.record.id
+        try:
+            scope, digest, _ = record_of(self.work, self.values.with_row(row))
+        except PermanentFailure:  # which is what becomes of the row
+            return
+        keep_trying(lambda: store.forget_key(scope, digest, holder), "the store")
+
+    def _settle(self, record: RunRecord) -> None:
+        """Dead letters of rows that failed in an earlier round tell nothing any more, once this round knows better."""
+        store = self.there.store
+        for number in range(1, self.there.round):
+            before = self.found(self.key(number))
+            if before is None:
+                continue
+            for letters in _pages(store, before.id):
+                ask = partial(store.find_keys, record.number, [one.item_key for one in letters])
+                found = keep_trying(ask, "the store")
+                ended = {one.id: found[one.item_key][1] for one in letters if one.item_key in found}
+                worked = [id_ for id_, status in ended.items() if status in {"succeeded", "skipped"}]
+                self._move(worked, "resolved", "its row succeeded in a later round")
+                self._move([*{*ended} - {*worked}], "archived", "its row failed again in a later round")
+
+    def _move(self, ids: list[str], to: Any, reason: str) -> None:
+        store = self.there.store
+        if ids:
+            keep_trying(lambda: store.move_letters(ids, to=to, reason=reason), "the store")
+
+    def _inside(self, config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        """A pipeline of the project, for one row."""
+        context = _place_of(self.work)
+        try:
+            return _Project(self, context, config).go(f"{self.key(self.there.round)}/{key}", self.work.made)
+        except Unfinished as unfinished:
+            if unfinished.lost is not None:
+                self.lose(unfinished.lost)
+            raise Snooze(3600.0) from None  # the run over the rows winds down, too
+
+
+def _is_same(marks: Marks, row: Any, kept: Mapping[str, Any]) -> bool:
+    try:
+        return kept.get("marks") == marks.of(row)
+    except PermanentFailure:  # it cannot be filled in any more, which is what becomes of the row
+        return False
+
+
+def _pages(store: Store, run: str) -> Iterator[Sequence[Any]]:
+    after = None
+    while True:
+        page = keep_trying(partial(store.letters, after=after, limit=_PAGE, status="open", run=run), "the store")
+        if page:
+            yield page
+        if len(page) < _PAGE:
+            return
+        after = page[-1]
+
+
+# -- component: pipeline ---------------------------------------------------------------------------------------------------
+
+
+class _Items(_OfItems):
+    """A step that is a pipeline of the project, or one that is undone by such."""
+
+    def go(self) -> dict[str, Any]:
+        """Go on with its run; what the step puts out."""
+        work = self.work
+        config = self.values.fill(work.template, work.template)
+        return _Project(self, _place_of(work), config).go(self._key(), work.number)
+
+    def _key(self) -> str:
+        """The run goes on from round to round, until it has succeeded or was undone: then it is done again."""
+        work, there = self.work, self.there
+        over = {("do", "succeeded"), ("undo", "succeeded")} if work.deed == "do" else {("undo", "succeeded")}
+        past = [number for deed, end, number in self.history() if number < there.round and (deed, end) in over]
+        key = self.key(max(past, default=0) + 1)
+        return key if work.deed == "do" else f"{key}/undo"
+
+
+def _place_of(work: StepWork) -> StepContext:
+    """Where paths begin, and functions are imported from."""
+    there = work.pass_
+    return StepContext(
+        pipeline=there.manifest.name,
+        step=work.step.id,
+        run_id=there.record.id,
+        run_key=there.record.run_key,
+        attempt=work.number,
+        idempotency_key=work.idempotency_key(),
+        root=there.root,
+        allowed=there.allowed,
+    )
+
+
+class _Project:
+    """A pipeline of the project, as the config of a step names it."""
+
+    def __init__(self, runs: _OfItems, context: StepContext, config: Mapping[str, Any]) -> None:
+        self._runs = runs
+        self._step = runs.step.id
+        component = runs.component(_PIPELINE)
+        if problems := component.problems(config):
+            told = "; ".join(f"{problem.where or 'all of it'}: expected {problem.expected}" for problem in problems[:5])
+            message = f"the config of {self._step} does not fit {_PIPELINE}, now that it is filled in: {told}"
+            raise PermanentFailure(message, error_class="validation_error")
+        self._config = cast("Any", component.config.model_validate(config))  # a PipelineConfig
+        target = context.function(self._config.target)
+        if not isinstance(target, Pipeline):
+            message = f"expected {self._config.target} to be a Pipeline, got: a value of type {type(target).__name__}"
+            raise PermanentFailure(message, error_class="code_error")
+        self._pipeline: Pipeline[Any, Any] = target
+        self._home = runs.there.home if target.app is DEFAULT else target.app.present
+        self._source: Any = self._config.input
+        if isinstance(self._source, str):
+            self._source = _files(context, self._source)
+        self._sink: Path | None = None
+        if self._config.output is not None:
+            self._sink = context.path(self._config.output)
+            self._sink.parent.mkdir(parents=True, exist_ok=True)
+
+    def go(self, key: str, attempt: int) -> dict[str, Any]:
+        """Go on with the run of this key; what the step puts out."""
+        self._replay(key, attempt)
+        result = self._driven(self._source, run_key=key, sink=self._sink, item_key=self._config.item_key)
+        if result.status == "failed":
+            raise _failed(result) from result.error
+        counts = result.counts
+        outputs: dict[str, Any] = {} if self._sink is None else self._written(self._sink)
+        if self._sink is None:
+            # Instances of the project's classes as mappings: nobody knows their classes in another step.
+            codec = self._home.codec
+            outputs["rows"] = [codec.decode(data) for data in self._home.store.outputs(result._number)]  # noqa: SLF001 - as its own `outputs`
+        return outputs | {
+            "count": counts.succeeded,
+            "dead_letters": counts.dlq,
+            "outcome": result.status,
+            "run": result.id,
+        }
+
+    def _driven(self, source: Any, **options: Any) -> RunResult[Any]:
+        plan = self._pipeline._plan(  # noqa: SLF001 - a run that winds down with the flow
+            home=self._home,
+            on_item_error=self._config.on_item_error,
+            on_change="keep",
+            watch=self._runs.watch,
+            **options,
+        )
+        return self._runs.drive(plan, source)
+
+    def _replay(self, key: str, attempt: int) -> None:
+        """What has failed for good in a run that has failed is tried again, before that goes on."""
+        store = self._home.store
+        record = keep_trying(lambda: store.find_run(self._pipeline.name, key), "the store")
+        if record is None or record.status != "failed":
+            return
+        home = self._home if isinstance(self._home, Home) else self._home.home
+        keep_trying(home.dead_letters.release, "the store")  # what replays had claimed that are no more
+        letters = keep_trying(lambda: store.letter_owners(run=record.id, status="open"), "the store")
+        if not letters:
+            return
+        ids = [letter for letter, _, _ in letters]
+        try:
+            result = self._driven(Chosen(ids), run_key=f"{key}/again/{attempt}", kind="replay", sink=None)
+        except NothingToReplay:
+            return
+        if result.status == "failed" and result.reason != "low_success_rate":
+            raise _failed(result) from result.error
+
+    def _written(self, path: Path) -> dict[str, Any]:
+        """The rows of the file, if another step asks for them: else they are in the file alone."""
+        steps = self._runs.there.manifest.steps
+        if not any(_asks_for(one.work, self._step) for one in steps):
+            return {}
+        if not path.exists():
+            return {"rows": []}
+        if path.suffix.lower() in PARQUET:
+            from outlast.components import parquet
+
+            return {"rows": [row for batch in parquet.read(path) for row in batch]}
+        return {"rows": list(cast("Iterable[Any]", Files(path).items()))}
+
+
+def _files(context: StepContext, pattern: str) -> Files:
+    """The files that a pattern under the project's root means; none that a link leads out of it to."""
+    found = Files(context.path(pattern))
+    root = Path(os.path.realpath(context.root))
+    for path in found.found():
+        context.path(os.path.relpath(path, root))
+    return found
+
+
+def _asks_for(value: Any, step: str) -> bool:
+    """Whether a part of a manifest refers to the rows that this step has put out."""
+    if isinstance(value, str):
+        parts = references_in(parse(value)) if "${" in value else ()
+        return any((part.kind, part.step, part.name) == ("output", step, "rows") for part in parts)
+    inner: Iterable[Any] = ()
+    if hasattr(value, "values"):
+        inner = value.values()
+    elif isinstance(value, list | tuple):
+        inner = value
+    return any(_asks_for(one, step) for one in inner)
+
+
+# -- undoing rows ----------------------------------------------------------------------------------------------------------
+
+
+class _Undo(_OfItems):
+    """What undoes a step with `for_each`, row by row, the last one first."""
+
+    def go(self) -> dict[str, Any]:
+        """
+        Undo every row that stands. Those that cannot be undone keep no other one from it; they are this step's error, and
+        what comes again tries them once more.
+        """
+        work, there = self.work, self.there
+        before = self.newest(there.round)
+        if before is None:
+            return {}
+        number, record = before
+        rows = self.rows()
+        undone, key = self.undone(self.key(number))
+        entries = [entry for entry in self._entries(rows, record) if entry["key"] not in undone]
+        if not entries:
+            return {}
+        guard = guard_of(self.step, what="compensation", home=there.home)
+        name = f"{self.name}.undo"
+        undo = RowUndo(work, self.component(work.component_name), guard, self.values)
+        pipeline = self.pipeline(undo, guard, name, failure_budget=1.0, min_success_rate=0.0)
+        plan = pipeline._plan(  # noqa: SLF001 - a run that winds down with the flow
+            run_key=key,
+            item_key="key",
+            home=there.home,
+            on_item_error="collect",
+            on_change="keep",
+            watch=self.watch,
+            expected=lambda: len(entries),
+        )
+        plan = replace(plan, bounds=replace(plan.bounds, same_failures=0))
+        result = self.drive(plan, entries)
+        if result.status == "failed":
+            raise _failed(result) from result.error
+        if result.counts.failed:
+            raise self._stands(key, result)
+        return {}
+
+    def _entries(self, rows: list[Any], record: RunRecord) -> list[dict[str, Any]]:
+        """The rows that were done, with what was put out for each, the last one first; with `when: started` those that were begun, too."""
+        keys = keys_of(rows, key_of_rows(rows, self.step.work["for_each"].get("key"), self.there.hidden))
+        places = {key: place for place, key in enumerate(keys)}
+        begun = self.step.work["compensate"]["when"] == "started"
+        found: dict[int, dict[str, Any]] = {}
+        ended: set[int] = set()
+        marks = Marks(self.work, self.values)
+        for row in self.items(record):
+            place = places.get(row.key)
+            if place is None:
+                raise self._not_known_now(row.key, f"is no row of {self.step.id} any more")
+            ended.add(place)
+            if row.status == "succeeded":
+                kept = self.kept(row)
+                if "cached" not in kept:  # else it is an earlier run's
+                    if kept.get("marks", {}).get("row") not in {None, marks.of_row(rows[place])}:
+                        raise self._not_known_now(row.key, f"is not what it was when {self.step.id} did it")
+                    found[place] = {"key": row.key, "item": rows[place], "outputs": kept["outputs"]}
+            elif begun and row.status in {"dlq", "failed"}:
+                found[place] = {"key": row.key, "item": rows[place]}
+        if begun:
+            for place in self._under_way(record, [place for place in range(len(rows)) if place not in ended]):
+                found[place] = {"key": keys[place], "item": rows[place]}
+        return [found[place] for place in sorted(self._once(found), reverse=True)]
+
+    @staticmethod
+    def _not_known_now(key: str, why: str) -> PermanentFailure:
+        message = f"the row {key} {why}, and cannot be undone"
+        return PermanentFailure(message, error_class="data_error")
+
+    def _once(self, found: dict[int, dict[str, Any]]) -> Iterable[int]:
+        """Of rows that share an idempotency key one was done, and one is undone."""
+        if "idempotency" not in self.step.work:
+            return found
+        first: dict[str, int] = {}
+        for place in sorted(found):
+            _, digest, _ = record_of(self.work, self.values.with_row(found[place]["item"]))
+            first.setdefault(digest, place)
+        return first.values()
+
+    def _under_way(self, record: RunRecord, open_: list[int]) -> list[int]:
+        """
+        Rows without an end that were begun. Of a process that has died nobody knows: all that it had read may be.
+        """
+        store = self.there.store
+        if record.status == "running":
+            read: int = keep_trying(lambda: store.shard_state(record.number, 0), "the store").read
+            return [place for place in open_ if place < read]
+        tried = keep_trying(lambda: store.attempted(record.number, open_), "the store")
+        return [place for place in open_ if place in tried]
+
+    def _stands(self, key: str, result: RunResult[Any]) -> Exception:
+        record = self._found_undo(key)
+        failed = [] if record is None else list(self.items(record, "failed"))
+        first = failed[0] if failed else None
+        shown = ", ".join(row.key for row in failed[:5]) + (", ..." if len(failed) > 5 else "")
+        said = f"{counted(len(failed), 'row')} of {result.counts.total} could not be undone ({shown})"
+        problem = "" if first is None or first.reason is None else f": {first.reason}"
+        failure = None if first is None else first.failure
+        return PermanentFailure(f"{said}{problem}", error_class=None if failure is None else failure.error_class)

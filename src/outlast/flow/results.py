@@ -1,0 +1,136 @@
+"""
+What a flow's run came to, as values, and the exceptions that carry it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from outlast.errors import PermanentFailure, TemporaryFailure
+from outlast.kernel.redact import error_text, mask_known
+from outlast.pipeline.errors import RunFailed, RunInterrupted, mark_with_result
+from outlast.verdicts import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    from outlast.jobs.handle import AttemptRow
+
+StepStatus: TypeAlias = Literal[
+    "pending", "running", "succeeded", "cached", "failed", "skipped", "compensated", "compensation_failed"
+]
+FlowStatus: TypeAlias = Literal["running", "paused", "interrupted", "cancelled", "completed", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """
+    One step of a flow's run, as it is on record. `attempts` are those at the step, `undone_by` those at what undoes it.
+    `outputs` is what it has put out; nothing unless it is `succeeded` or `cached`. A step is `skipped` that a run which
+    has ended never began.
+    """
+
+    id: str
+    component: str
+    status: StepStatus
+    attempts: Sequence[AttemptRow] = ()
+    outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    error: str | None = None
+    stop_reason: str | None = None
+    undone_by: Sequence[AttemptRow] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class FlowResult:
+    """
+    What a flow's run came to. `why` says it in a sentence, with what is left to do. ``result["read"]`` is the step of
+    that id. `compensation` is ``failed`` if something could not be undone. `dead_letters` are open letters of rows and
+    items that failed although their step has succeeded.
+    """
+
+    id: str
+    run_key: str
+    pipeline: str
+    status: FlowStatus
+    why: str
+    steps: Sequence[StepRow]
+    compensation: Literal["none", "completed", "failed"] = "none"
+    reason: str | None = None
+    dead_letters: int = 0
+    error: BaseException | None = None
+
+    def __getitem__(self, step: str, /) -> StepRow:
+        for one in self.steps:
+            if one.id == step:
+                return one
+        raise KeyError(step)
+
+    def __repr__(self) -> str:
+        return f"<FlowResult {self.pipeline!r} {self.run_key!r} {self.status}: {self.why}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the exception and without the way to a store: elsewhere there is neither.
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "error"}
+        fields["steps"] = [
+            {name: getattr(step, name) for name in step.__dataclass_fields__} | {"outputs": dict(step.outputs)}
+            for step in self.steps
+        ]
+        return _restored, (fields,)
+
+    def way_on(self) -> str:
+        """What it came to, and how to go on with it."""
+        return f"run {self.run_key!r} of {self.pipeline} {self.why}"
+
+    def raise_for_status(self) -> Self:
+        """Itself, if it is completed; else FlowFailed, or FlowInterrupted if it can be gone on with or was cancelled."""
+        if self.status == "completed":
+            return self
+        kind = FlowFailed if self.status == "failed" else FlowInterrupted
+        raised = kind(f"{self.pipeline}: {self.why}", result=self)
+        mark_with_result(raised, self)
+        raise raised from self.error
+
+
+def without_secrets(error: BaseException) -> BaseException:
+    """
+    The error itself. If it says a secret that is known, or one that it comes from does, another one of its name, with the
+    same frames, that says the rest: whoever does not catch it prints it.
+    """
+    try:
+        said = "".join(traceback.format_exception(error)) + repr(error)
+    except Exception:  # noqa: BLE001 - somebody else's text; nothing can be said of it
+        said = ""
+    if mask_known(said) == said:
+        return error
+    kind, text = type(error), error_text(error)
+    shown: Any = None
+    if kind.__module__ == "builtins":
+        with suppress(Exception):
+            shown = kind(text)
+    if shown is None or str(shown) != text:
+        found = classify(error)
+        base = TemporaryFailure if found.category == "transient" else PermanentFailure
+        shown = type(kind.__name__, (base,), {})(text, error_class=found.error_class)
+    made: BaseException = shown.with_traceback(error.__traceback__)
+    return made
+
+
+def _restored(fields: dict[str, Any]) -> FlowResult:
+    steps = tuple(StepRow(**step) for step in fields.pop("steps"))
+    return FlowResult(steps=steps, **fields)
+
+
+class FlowFailed(RunFailed):
+    """A flow's run ended as failed. `result` is what it came to; the same run key begins a new round."""
+
+    result: FlowResult  # type: ignore[assignment]
+
+
+class FlowInterrupted(RunInterrupted):
+    """A flow's run was interrupted, paused or cancelled. Unless it was cancelled, the same run key goes on with it."""
+
+    result: FlowResult  # type: ignore[assignment]

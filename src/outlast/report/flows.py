@@ -1,0 +1,600 @@
+"""
+A flow's run as it is on record: what it came to, every step with every attempt, what was undone and what still stands;
+as values, as a page, and what to do next.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from outlast.errors import ConfigurationError, nearest
+from outlast.flow.doors import files_of, shown_manifest
+from outlast.flow.outputs import Outputs
+from outlast.flow.progress import DONE, compared
+from outlast.flow.record import in_words, progress_of, result_of_record
+from outlast.kernel.frames import place_of
+from outlast.kernel.redact import masked, sanitise
+from outlast.kernel.wording import process_of
+from outlast.report.gather import passes_of
+from outlast.report.model import FORMAT, plain, saved
+from outlast.report.views import Shell, as_told
+from outlast.spec.params import variable_of
+from outlast.store.records import FLOW, RunCounts, from_us
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from outlast.deadletters import DeadLetter
+    from outlast.flow.progress import Progress
+    from outlast.flow.results import StepRow
+    from outlast.report.model import Pass
+    from outlast.spec.manifest import Manifest, ManifestStep
+    from outlast.store import Store
+    from outlast.store.flows import FlowStep, StepAttempt
+    from outlast.store.records import RunRecord
+
+_UNREADABLE = "What steps have put out cannot be read here: it was stored through a codec of the app's own."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFacts:
+    """
+    One attempt at a step, or at what undoes it. `round` is the round of the run that it belongs to: each that begins
+    again what has failed is a new one. `stop_reason` is why there was no other, `next_run_at` when the next one was due.
+    """
+
+    number: int
+    round: int
+    outcome: str
+    started_at: datetime
+    took: float
+    next_run_at: datetime | None
+    stop_reason: str | None
+    error: str | None
+    error_type: str | None
+    error_class: str | None
+    worker: str | None
+    place: str | None
+    traceback: str | None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.outcome == "succeeded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """
+    One step. `status` is ``pending``, ``running``, ``waiting``, ``succeeded``, ``cached``, ``failed``, ``skipped`` (never
+    begun), ``compensated`` or ``compensation_failed``; the error is that of what undoes it, then. `took` is from the first
+    attempt of its last round to the last one, waits included. `outputs` has the type of each. `dead_letter` is the open
+    letter that tells of its failure, `rows` the newest run over its rows or items, `dead_letters` how many of these have an
+    open one. `nothing_undone`: it is on record as undone, and nothing of it was this run's to undo.
+    """
+
+    id: str
+    component: str
+    needs: tuple[str, ...]
+    status: str
+    attempts: tuple[AttemptFacts, ...]
+    undone_by: tuple[AttemptFacts, ...]
+    took: float | None
+    due_at: datetime | None
+    error: str | None
+    error_class: str | None
+    stop_reason: str | None
+    outputs: Mapping[str, str]
+    dead_letter: str | None
+    dead_letters: int
+    rows: str | None
+    nothing_undone: bool = False
+    word: str = ""  # what its status is called here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFacts:
+    """What an attempt at a step has kept for people: the name, its size in bytes, and whether only the first part is there."""
+
+    name: str
+    attempt: int
+    size: int
+    cut: bool
+    kept_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowReport:
+    """
+    What a flow's run came to, and why. `undone` are the steps that were undone, `not_undone` those that could not be, and
+    `standing` those that are done and could be undone. `compensation` is ``none``, ``completed`` or ``failed``. `given` are
+    the parameters that are in no manifest and have to be given again; `unknown` says what cannot be told.
+    """
+
+    format: int
+    id: str
+    pipeline: str
+    run_key: str
+    kind: str
+    status: str
+    reason: str | None
+    why: str
+    passes: int
+    wanted: str | None
+    running_at: str | None
+    started_at: datetime
+    finished_at: datetime | None
+    took: float | None
+    file: str | None
+    counts: Mapping[str, int]
+    steps: tuple[StepFacts, ...]
+    compensation: str
+    undone: tuple[str, ...]
+    not_undone: tuple[str, ...]
+    standing: tuple[str, ...]
+    dead_letters: int
+    given: tuple[str, ...]
+    artifacts: tuple[KeptFacts, ...]
+    pass_list: tuple[Pass, ...]
+    unknown: tuple[str, ...] = ()
+    stored: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # what a command needs to find it
+
+    @property
+    def verdict(self) -> str:
+        """What it came to, for a person who reads the commands that follow."""
+        return told(self.why)
+
+    def __getitem__(self, step: str, /) -> StepFacts:
+        for one in self.steps:
+            if one.id == step:
+                return one
+        raise KeyError(step)
+
+    def next(self, stored: Sequence[str] | None = None) -> list[tuple[str, str]]:
+        """What a person may want to do now: what it does, and the command. `stored` says where the store is."""
+        return [*_next(self, self.stored if stored is None else stored)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it for `json.dumps`: instants are ISO 8601."""
+        found: dict[str, Any] = plain(self)
+        del found["stored"]
+        for step in found["steps"]:
+            del step["word"]
+        return found
+
+    def html(self) -> str:
+        """One page that needs nothing else: no network, no script, no font."""
+        from outlast.report.flowpage import page
+
+        return page(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file that only its owner can read, all of it or nothing."""
+        saved(path, self.html())
+
+    def _repr_html_(self) -> str:
+        from outlast.report.flowpage import summary_html
+
+        return summary_html(self)
+
+
+def told(why: str) -> str:
+    """What a run came to, without how Python goes on with it: where this is shown, a command follows."""
+    return why.partition("; run it again with run_key=")[0]
+
+
+# -- from the store --------------------------------------------------------------------------------------------------------
+
+
+class _Names(Shell):
+    """What steps have put out as a shell can show it: nothing, if it was stored through a codec of the app's own."""
+
+    unreadable = False
+
+    def bring_back(self, data: bytes, known: Mapping[str, type]) -> Any:
+        """The outputs."""
+        found = self.decode(data, known)
+        if isinstance(found, dict) and {"values", "tables"} <= found.keys():
+            return found
+        self.unreadable = True
+        return {"values": {}, "tables": {}}
+
+
+def flow_report(store: Store, record: RunRecord) -> FlowReport:
+    """What is on record of a flow's run."""
+    record = as_told(store, record)
+    manifest = shown_manifest(record)
+    rows = store.flow_steps(record.number)
+    progress = progress_of(manifest, rows, record)
+    attempts = store.step_attempts(record.number)
+    codec = _Names()
+    result = result_of_record(store, codec, record, manifest)
+    letters = _open_letters(store, rows)
+    over_rows = {name: found[0] for name, found in _runs_over_items(store, record, manifest, rows).items()}
+    bare = _nothing_undone(store, record, progress, over_rows)
+    steps = tuple(
+        replace(
+            _with_rows(store, _step(step, row, progress, attempts, letters, record), over_rows.get(step.id)),
+            nothing_undone=step.id in bare,
+            word=_word(row.status, record, bare=step.id in bare),
+        )
+        for step, row in zip(manifest.steps, result.steps, strict=True)
+    )
+    with store.counting(record) as count:
+        passes = passes_of(count.passes())
+    lease = store.run_lease(record.number, 0)
+    at_work = record.status == "running" and lease is not None
+    undone = tuple(name for name, row in progress.undo.items() if row.state == "succeeded" and name not in bare)
+    return FlowReport(
+        format=FORMAT,
+        id=record.id,
+        pipeline=sanitise(record.pipeline),
+        run_key=sanitise(record.run_key),
+        kind=record.kind,
+        status=record.status,
+        reason=record.reason,
+        why=_without(_why(record, progress, result.dead_letters), bare),
+        passes=record.passes,
+        wanted=record.wanted,
+        running_at=process_of(lease.owner) if at_work and lease is not None else None,
+        started_at=record.started_at,
+        finished_at=record.finished_at,
+        took=_took(record, attempts),
+        file=files_of(record).get("file"),
+        counts=_counts(steps, progress),
+        steps=steps,
+        compensation=result.compensation,
+        undone=undone,
+        not_undone=tuple(progress.not_undone()),
+        standing=tuple(progress.standing()),
+        dead_letters=result.dead_letters,
+        given=tuple(manifest.open_params),
+        artifacts=tuple(
+            KeptFacts(name=sanitise(name), attempt=attempt, size=size, cut=cut, kept_at=from_us(kept))
+            for name, attempt, size, cut, kept in store.kept_of_run(record.number)
+        ),
+        pass_list=passes,
+        unknown=(_UNREADABLE,) if codec.unreadable else (),
+        stored=tuple(store.app_option()),
+    )
+
+
+def _why(record: RunRecord, progress: Progress, letters: int) -> str:
+    if record.status == "running":
+        said = in_words(progress, "completed", record.run_key, letters)
+        return f"running: {said}"
+    if record.status == "interrupted" and not record.reason and "; run it again" not in record.why:
+        # Its process was killed: nobody has said how far it came.
+        return f"{record.why.removesuffix('.')}; {in_words(progress, 'interrupted', record.run_key, letters)}"
+    return record.told
+
+
+def _word(status: str, record: RunRecord, *, bare: bool) -> str:
+    """What the state of a step is called: where nothing goes on any more, nothing is pending."""
+    if bare and status == "compensated":
+        return "given up"
+    if status == "pending" and record.status in {"completed", "failed", "cancelled"}:
+        return "not finished"
+    from outlast.display.flows import STATES
+
+    return STATES[status][0]
+
+
+def _without(why: str, bare: Collection[str]) -> str:
+    """What a run came to, where nothing of some steps was this run's to undo."""
+    parts = why.split("; ") if bare else [why]
+    for place, part in enumerate(parts):
+        if part.startswith("undone: "):
+            names = [name for name in part.removeprefix("undone: ").split(", ") if name not in bare]
+            parts[place] = f"undone: {', '.join(names)}" if names else "nothing was this run's to undo"
+    return "; ".join(parts)
+
+
+def _runs_over_items(
+    store: Store, record: RunRecord, manifest: Manifest, rows: Sequence[FlowStep]
+) -> dict[str, list[RunRecord]]:
+    """The runs over rows and items that steps have made, the newest first, by the ids of the steps."""
+    last = max((row.round for row in rows), default=1)
+    found: dict[str, list[RunRecord]] = {}
+    for step in manifest.steps:
+        if "for_each" not in step.work and step.component != "pipeline":
+            continue
+        only = f"{record.pipeline}.{step.id}" if "for_each" in step.work else None
+        for number in range(last, 0, -1):
+            key = f"{record.id}/{step.id}" + ("" if number == 1 else f"/{number}")
+            for run in store.find_runs(key, only):
+                if run.run_key == key:
+                    found.setdefault(step.id, []).append(run)
+    return found
+
+
+def _nothing_undone(
+    store: Store, record: RunRecord, progress: Progress, newest: Mapping[str, RunRecord]
+) -> frozenset[str]:
+    """Steps that are undone row by row, are on record as undone, and had no row that was this run's to undo."""
+    return frozenset(
+        name
+        for name, row in progress.undo.items()
+        if row.state == "succeeded"
+        and row.definition["work"].get("compensate", {}).get("per") == "row"
+        and (
+            name not in newest
+            or store.find_run(f"{record.pipeline}.{name}.undo", f"{newest[name].run_key}/undo") is None
+        )
+    )
+
+
+def _with_rows(store: Store, step: StepFacts, run: RunRecord | None) -> StepFacts:
+    """A step that has not put out what its rows came to: they are on record all the same."""
+    if run is None or step.rows is not None:
+        return step
+    dead = len(store.letter_owners(run=run.id, status="open")) if run.counts.dlq else 0
+    return replace(step, rows=run.id, dead_letters=dead)
+
+
+def _took(record: RunRecord, attempts: Sequence[StepAttempt]) -> float | None:
+    if record.finished_at is not None:
+        return max(0.0, (record.finished_at - record.started_at).total_seconds())
+    last = max((one.started_us + one.took_us for one in attempts), default=None)
+    return None if last is None else max(0.0, (from_us(last) - record.started_at).total_seconds())
+
+
+def _counts(steps: Sequence[StepFacts], progress: Progress) -> dict[str, int]:
+    """Where the steps are; one that could not be undone still counts as what it was."""
+    states = [progress.state(step.id) if step.status == "compensation_failed" else step.status for step in steps]
+    done = sum(state in DONE for state in states)
+    failed = states.count("failed")
+    undone, skipped = states.count("compensated"), states.count("skipped")
+    pending = len(states) - done - failed - skipped - undone
+    return {
+        "total": len(states),
+        "succeeded": done,
+        "failed": failed,
+        "compensated": undone,
+        "skipped": skipped,
+        "pending": pending,
+    }
+
+
+def _step(
+    step: ManifestStep,
+    result: StepRow,
+    progress: Progress,
+    attempts: Sequence[StepAttempt],
+    letters: Mapping[str, str],
+    record: RunRecord,
+) -> StepFacts:
+    row, undo = progress.do.get(step.id), progress.undo.get(step.id)
+    failed: FlowStep | None = undo if result.status == "compensation_failed" else row
+    made = [one for one in attempts if one.step == step.id]
+    outputs = result.outputs
+    waits = row is not None and row.state == "waiting" and record.status not in {"completed", "failed", "cancelled"}
+    rows = outputs["run"] if "run" in outputs and "outcome" in outputs else None
+    dead = outputs["dead_letters"] if rows is not None and "dead_letters" in outputs else 0
+    return StepFacts(
+        id=sanitise(step.id),
+        component=sanitise(step.component),
+        needs=tuple(step.needs),
+        status="waiting" if waits and result.status == "pending" else result.status,
+        attempts=tuple(_attempt(one) for one in made if one.deed == "do"),
+        undone_by=tuple(_attempt(one) for one in made if one.deed == "undo"),
+        took=_span([one for one in made if one.deed == "do"]),
+        due_at=None if not waits or row is None or row.due_us is None else from_us(row.due_us),
+        error=None if result.error is None else sanitise(result.error),
+        error_class=None if result.error is None or failed is None else failed.error_class,
+        stop_reason=result.stop_reason,
+        outputs={sanitise(name): kind for name, kind in _types(outputs).items()},
+        dead_letter=None if failed is None or failed.letter is None else letters.get(failed.letter),
+        dead_letters=dead if isinstance(dead, int) else 0,
+        rows=rows if isinstance(rows, str) else None,
+    )
+
+
+def _span(attempts: Sequence[StepAttempt]) -> float | None:
+    """From the first attempt of the last round to the end of the last one."""
+    newest = max((one.round for one in attempts), default=None)
+    of_round = [one for one in attempts if one.round == newest]
+    if not of_round:
+        return None
+    return (max(one.started_us + one.took_us for one in of_round) - min(one.started_us for one in of_round)) / 1e6
+
+
+def _attempt(one: StepAttempt) -> AttemptFacts:
+    place = place_of(one.traceback)
+    return AttemptFacts(
+        number=one.number,
+        round=one.round,
+        outcome=one.outcome,
+        started_at=from_us(one.started_us),
+        took=one.took_us / 1e6,
+        next_run_at=None if one.next_run_us is None else from_us(one.next_run_us),
+        stop_reason=one.stop_reason,
+        error=None if one.error is None else sanitise(one.error),
+        error_type=one.error_type,
+        error_class=one.error_class,
+        worker=None if one.worker is None else process_of(one.worker),
+        place=None if place is None else sanitise(str(place)),
+        traceback=one.traceback,
+    )
+
+
+_TYPES = {
+    "NoneType": "null",
+    "bool": "boolean",
+    "int": "integer",
+    "float": "number",
+    "str": "string",
+    "list": "list",
+    "tuple": "list",
+    "dict": "object",
+}
+
+
+def _types(outputs: Mapping[str, Any]) -> dict[str, str]:
+    """The type of each output; a table is not read for that."""
+    tables: Mapping[str, str] = outputs._tables if isinstance(outputs, Outputs) else {}  # noqa: SLF001 - of one package
+    found: dict[str, str] = {}
+    for name in outputs:
+        kind = "table" if name in tables else type(outputs[name]).__name__
+        found[name] = _TYPES.get(kind, kind)
+    return found
+
+
+def _open_letters(store: Store, rows: Sequence[FlowStep]) -> dict[str, str]:
+    """The dead letters of steps that are open."""
+    found: dict[str, str] = {}
+    for row in rows:
+        letter = None if row.letter is None else store.letter(row.letter)
+        if letter is not None and letter.status == "open":
+            found[letter.id] = letter.id
+    return found
+
+
+# -- what is asked of a flow -------------------------------------------------------------------------------------------------
+
+
+class FlowViews:
+    """All that may be asked of a store about flows, from outside of the program that runs them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def report(self, record: RunRecord) -> FlowReport:
+        """What a run came to."""
+        return flow_report(self._store, record)
+
+    def artifact(self, record: RunRecord, name: str, attempt: int | None) -> bytes:
+        """What a step has kept under a name: that of the step, a space, and its own; or its own, if only one step has it."""
+        kept = self._store.kept_of_run(record.number)
+        names = list(dict.fromkeys(one[0] for one in kept))
+        fitting = [one for one in names if one == name] or [one for one in names if one.partition(" ")[2] == name]
+        if len(fitting) > 1:
+            raise ConfigurationError(f"expected one artifact, but several are called {name!r}: {', '.join(fitting)}.")
+        data = None if not fitting else self._store.kept_data(record.number, fitting[0], attempt)
+        if data is None:
+            where = "" if attempt is None else f" in attempt {attempt}"
+            said = f" It has kept: {', '.join(names)}." if names else " It has kept nothing."
+            near = "" if fitting else nearest(name, names)
+            raise ConfigurationError(
+                f"The run {record.run_key} has kept no {sanitise(name)!r}{where}.{near or sanitise(said)}"
+            )
+        return data
+
+    def outputs(self, record: RunRecord, *, reveal: bool = False) -> Iterator[dict[str, Any]]:
+        """What the steps of a run have put out, step by step; masked unless told otherwise."""
+        codec = _Names()
+        result = result_of_record(self._store, codec, record, shown_manifest(record))
+        if codec.unreadable:
+            raise ConfigurationError(_UNREADABLE)
+        for step in result.steps:
+            if step.status in DONE:
+                found = {name: step.outputs[name] for name in step.outputs}
+                yield {"step": step.id, "outputs": found if reveal else masked(found)}
+
+    def rows_of(self, letter: DeadLetter) -> tuple[RunRecord, str] | None:
+        """The flow's run and the step whose row has this dead letter; None of a letter of something else."""
+        run = None if letter.run_id is None else self._store.run(letter.run_id)
+        return None if letter.kind != "item" or run is None else self.owner_of(run)
+
+    def owner_of(self, run: RunRecord) -> tuple[RunRecord, str] | None:
+        """The flow's run and the step whose rows this is a run over; None of another run."""
+        owner, _, rest = run.run_key.partition("/")
+        flow = self._store.run(owner) if rest and run.kind != "flow" else None
+        step = rest.partition("/")[0]
+        if flow is None or flow.kind != "flow" or run.pipeline != f"{flow.pipeline}.{step}":
+            return None  # items of a pipeline have its code, which replays them
+        return as_told(self._store, flow), step
+
+    def over_items(self, record: RunRecord) -> dict[str, list[RunRecord]]:
+        """The runs over rows and items that the steps of a run have made, the newest first."""
+        rows = self._store.flow_steps(record.number)
+        return _runs_over_items(self._store, record, shown_manifest(record), rows)
+
+    def is_completed(self, pipeline: str, run_key: str) -> bool:
+        """Whether there is such a run, with nothing left to do."""
+        found = self._store.find_run(pipeline, run_key)
+        return found is not None and found.kind == "flow" and found.status == "completed"
+
+    def other_work(self, record: RunRecord) -> tuple[str, ...]:
+        """Steps that are done, and are something else in the manifest that is on record."""
+        return compared(shown_manifest(record), self._store.flow_steps(record.number)).other_work
+
+    def standing(self, record: RunRecord) -> list[str]:
+        """Steps that are done and could be undone, in the order in which they succeeded."""
+        return self._progress(record).standing()
+
+    def _progress(self, record: RunRecord) -> Progress:
+        return progress_of(shown_manifest(record), self._store.flow_steps(record.number), record)
+
+    def with_counts(self, records: Sequence[RunRecord]) -> list[RunRecord]:
+        """These runs, flows with the counts of their steps."""
+        states = self._store.step_states([record.number for record in records if record.kind == "flow"])
+        return [
+            record if record.kind != "flow" else replace(record, counts=_as_counts(record, states[record.number]))
+            for record in records
+        ]
+
+
+def _as_counts(record: RunRecord, states: Mapping[str, int]) -> RunCounts:
+    """Steps as items are counted; those that were undone count as not done."""
+    total = max(len(record.stages), sum(states.values()))
+    failed, done = states.get("failed", 0), sum(states.get(one, 0) for one in DONE)
+    over = record.status in {"completed", "failed", "cancelled"}
+    skipped = total - sum(states.values()) if over else 0
+    return RunCounts(total=total, succeeded=done, skipped=skipped, failed=failed)
+
+
+# -- what to do next ---------------------------------------------------------------------------------------------------------
+
+
+def missing_params(given: Sequence[str]) -> list[str]:
+    """What a command needs for parameters that are in no manifest, and that the environment does not have."""
+    return [word for name in given if variable_of(name) not in os.environ for word in ("--param", f"{name}=...")]
+
+
+def _next(report: FlowReport, stored: Sequence[str]) -> Iterator[tuple[str, str]]:
+    def command(*words: str) -> str:
+        return shlex.join(["outlast", *words, *stored])
+
+    key = report.run_key
+    again = command("resume", key, *missing_params(report.given))
+    cancels = command("cancel", key, *(["--compensate"] if report.standing else []))
+    if report.running_at is not None:
+        yield "To end it:", cancels
+        return
+    if report.reason == "requeued":
+        yield "Its job goes on with it:", command("jobs", "list", "--kind", FLOW)
+        return
+    if report.status in {"interrupted", "paused", "running"}:
+        yield "Go on:", again
+        if report.reason != "cancelling":
+            yield (
+                f"To give it up{' and undo what it has done' if report.standing else ''}:",
+                cancels if not report.standing else f"{cancels}{_more(report)}",
+            )
+    elif report.status == "failed":
+        yield "Once the cause is gone, go on:", again
+        for name in report.not_undone:
+            if name in {step.id for step in report.steps} and (letter := report[name].dead_letter) is not None:
+                archive = command("dlq", "archive", letter[:12], "--reason", "undone by hand")
+                yield f"That tries first to undo {name}. If it was undone by hand:", archive
+        if report.standing and not report.not_undone:
+            yield "To give it up and undo what it has done:", f"{cancels}{_more(report)}"
+    for step in report.steps:
+        if step.dead_letters and step.rows is not None:
+            yield f"Rows of {step.id} that failed:", command("dlq", "list", "--run", step.rows[:12])
+            if report.status == "completed":
+                yield (
+                    "Once the cause is gone, do all rows of the step again, and what needs them:",
+                    command("resume", key, "--from-step", step.id, *missing_params(report.given)),
+                )
+    if any(step.error is not None for step in report.steps) and report.status != "completed":
+        yield "Every attempt:", command("runs", "show", key)
+
+
+def _more(report: FlowReport) -> str:
+    words = missing_params(report.given)
+    return f" {shlex.join(words)}" if words else ""

@@ -1,0 +1,346 @@
+"""`postgres.extractor` and `postgres.writer`, against a real PostgreSQL."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+import socket
+import threading
+from decimal import Decimal
+from time import monotonic
+from uuid import UUID, uuid4
+
+import pytest
+
+from components.steps.calling import a_context, failure_of, outputs_of
+from outlast.components.running import StepContext
+from outlast.store.codec import Codec
+from outlast.verdicts import classify, surely_undone
+from servers.proxy import Proxy
+from tables import table
+
+COLUMNS = "id int primary key, title text not null, tags text[], doc jsonb, price numeric, day date, at timestamptz, raw bytea, ref uuid"
+
+
+@pytest.fixture
+def movies(postgres):
+    """A new table, by its name."""
+    name = f"movies_{uuid4().hex}"
+    postgres.execute(f"create table {name} ({COLUMNS})")
+    return name
+
+
+@pytest.fixture
+def at_most(monkeypatch):
+    return lambda seconds: monkeypatch.setattr(StepContext, "remaining", lambda _: seconds)
+
+
+def extract(postgres, query, parameters=None, **config):
+    given = {"connection": "@postgres.shop", "query": query, **config}
+    given |= {} if parameters is None else {"parameters": parameters}
+    return outputs_of("postgres.extractor", given, a_context(connection={"url": postgres.dsn}))["rows"]
+
+
+def wrong_query(connection, query, **config):
+    given = {"connection": "@postgres.shop", "query": query, **config}
+    return failure_of("postgres.extractor", given, a_context(connection=connection))
+
+
+def write(postgres, table_, rows, **config):
+    given = {"connection": "@postgres.shop", "table": table_, "rows": rows, **config}
+    return outputs_of("postgres.writer", given, a_context(connection={"url": postgres.dsn}))
+
+
+def refused(postgres, table_, rows, **config):
+    given = {"connection": "@postgres.shop", "table": table_, "rows": rows, **config}
+    return failure_of("postgres.writer", given, a_context(connection={"url": postgres.dsn}))
+
+
+def titles(postgres, table_):
+    return {row["id"]: row["title"] for row in extract(postgres, f"select id, title from {table_} order by id")}
+
+
+# --- reading ---
+
+
+def test_values_keep_their_types_on_the_way_there_and_back(postgres, movies):
+    """Lists, documents, exact numbers, dates, bytes: what was written is what is read, and can be stored."""
+    row = {
+        "id": 1,
+        "title": "a\t\\b\n",
+        "tags": ["x", None, "y,z"],
+        "doc": {"a": [1, "é"]},
+        "price": Decimal("1.50"),
+        "day": dt.date(2026, 1, 2),
+        "at": dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC),
+        "raw": b"\x00\xff",
+        "ref": UUID(int=7),
+    }
+    rows = [row, {**row, "id": 2, "doc": "a text", "tags": [], "price": None}, {**row, "id": 3, "doc": [1]}]
+    assert write(postgres, movies, rows, batch_rows=2) == {"count": 3, "table": f"public.{movies}"}
+    found = extract(postgres, f"select * from {movies} order by id", chunk_rows=2)
+    assert found == rows
+    assert Codec().decode(Codec().encode(found)) == rows
+
+
+def test_parameters_are_bound_and_never_part_of_the_query(postgres):
+    """By name or in order; lists are arrays, mappings are documents, a quote is a quote."""
+    query = "select %(name)s::text as name, 3 = any(%(ids)s) as there, %(doc)s::jsonb as doc, '100%%' as share"
+    rows = extract(postgres, query, {"name": "'; drop table x; --", "ids": [1, 3], "doc": {"a": 1}})
+    assert rows == [{"name": "'; drop table x; --", "there": True, "doc": {"a": 1}, "share": "100%"}]
+    assert extract(postgres, "select %s::int + %s::int as sum", [1, 2]) == [{"sum": 3}]
+    assert extract(postgres, "select '100%' as share") == [{"share": "100%"}]
+
+
+def test_whatever_is_read_can_be_stored(postgres):
+    """Types for which only the driver has classes come as PostgreSQL writes them; SHOW and EXPLAIN are read as well."""
+    (row,) = extract(
+        postgres,
+        "select '10.0.0.1'::inet as ip, array['10.0.0.0/8'::cidr] as nets, int4range(1, 5) as span",
+    )
+    assert row == {"ip": "10.0.0.1", "nets": ["10.0.0.0/8"], "span": "[1,5)"}
+    assert extract(postgres, "show transaction_read_only") == [{"transaction_read_only": "on"}]
+    assert Codec().encode(extract(postgres, "explain select 1"))
+
+
+def test_intervals_and_ranges_are_copied_exactly(postgres):
+    """A month is no number of days: they come as texts, which mean the same whatever the style of the database is."""
+    name = f"spans_{uuid4().hex}"
+    postgres.execute(
+        f"create table {name} (id int, lasts interval, all_of interval[], during tsrange)",
+        f"insert into {name} values (1, '1 month -2 days +03:04:05.000006', array['1 year'::interval, null], '[2026-02-01,2026-03-01)'), "
+        "(2, '-1 day -02:03:04', null, null), (3, '-1 month +1 day', null, null)",
+    )
+    styled = {"url": postgres.dsn + "&options=-cintervalstyle%3Dsql_standard%20-cdatestyle%3DSQL,DMY"}
+    config = {"connection": "@postgres.shop", "query": f"select * from {name} order by id"}
+    rows = outputs_of("postgres.extractor", config, a_context(connection=styled))["rows"]
+    assert rows[0] == {
+        "id": 1,
+        "lasts": "1 mon -2 days +03:04:05.000006",
+        "all_of": ["1 year", None],
+        "during": '["2026-02-01 00:00:00","2026-03-01 00:00:00")',
+    }
+    postgres.execute(f"create table {name}_2 (like {name})")
+    config = {"connection": "@postgres.shop", "table": f"{name}_2", "rows": rows}
+    assert outputs_of("postgres.writer", config, a_context(connection=styled))["count"] == 3
+    # Intervals are equal where a month is 30 days, so their texts are compared.
+    same = f"select a.id from {name} a join {name}_2 b on a::text = b::text order by 1"
+    assert extract(postgres, same) == [{"id": 1}, {"id": 2}, {"id": 3}]
+
+
+def test_a_value_that_python_does_not_have_says_what_to_do(postgres):
+    """The driver has no word for it."""
+    kind, said, _ = wrong_query({"url": postgres.dsn}, "select 'infinity'::date as day")
+    assert (kind, "have it as a text, with ::text in query" in said) == ("data_error", True)
+
+
+def test_a_query_cannot_write(postgres, movies):
+    """The transaction only reads, whatever a function in the query does."""
+    name = f"f_{uuid4().hex}"
+    postgres.execute(f"create function {name}() returns int language sql as 'delete from {movies} returning 1'")
+    kind, said, _ = wrong_query({"url": postgres.dsn}, f"select {name}()")
+    assert (kind, "read-only transaction" in said) == ("code_error", True)
+
+
+def test_columns_of_the_same_name_are_refused(postgres):
+    """One of them would be gone."""
+    kind, said, _ = wrong_query({"url": postgres.dsn}, "select 1 as a, 2 as a")
+    assert (kind, said) == (
+        "validation_error",
+        "expected the columns of query to have names that differ, got twice: a; use AS",
+    )
+
+
+def test_the_schema_is_that_of_the_step_or_of_the_connection(postgres):
+    """Names without a schema are looked for there, in queries and for the table that is written."""
+    name = f"s_{uuid4().hex}"
+    postgres.execute(f"create schema {name}", f'create table {name}."Odd" (id int primary key)')
+    connection = {"url": postgres.dsn, "schema": name}
+    given = {"connection": "@postgres.shop", "table": "Odd", "rows": [{"id": 1}], "mode": "upsert", "key": ["id"]}
+    told = [outputs_of("postgres.writer", given, a_context(connection=connection)) for _ in range(2)]
+    assert told == [{"count": 1, "table": f"{name}.Odd"}] * 2
+    assert extract(postgres, 'select id from "Odd"', schema=name) == [{"id": 1}]
+
+
+# --- writing ---
+
+
+def test_upsert_changes_rows_that_are_there_and_no_other_column(postgres, movies):
+    """By its key a row is updated or added; what is not written stays."""
+    write(postgres, movies, [{"id": 1, "title": "a", "price": 2}, {"id": 2, "title": "b", "price": 3}])
+    config = {"mode": "upsert", "key": ["id"], "columns": ["id", "title"]}
+    done = write(postgres, movies, [{"id": 2, "title": "B", "price": 9}, {"id": 3, "title": "c", "price": 9}], **config)
+    assert (done["count"], titles(postgres, movies)) == (2, {1: "a", 2: "B", 3: "c"})
+    assert [row["price"] for row in extract(postgres, f"select price from {movies} order by id")] == [2, 3, None]
+
+
+def test_replace_leaves_the_new_rows_alone_there(postgres, movies):
+    """In one transaction: whoever reads sees the old rows or the new ones. No rows are none."""
+    write(postgres, movies, [{"id": 1, "title": "a"}])
+    write(postgres, movies, [{"id": 2, "title": "b"}], mode="replace")
+    assert titles(postgres, movies) == {2: "b"}
+    assert refused(postgres, movies, [{"id": 3, "title": None}], mode="replace")[0] == "data_error"
+    assert titles(postgres, movies) == {2: "b"}
+    assert write(postgres, movies, [], mode="replace")["count"] == 0
+    assert titles(postgres, movies) == {}
+
+
+@table(
+    ("rows", "config", "kind", "said"),
+    [
+        ([{"id": 5, "title": "x"}, {"id": 1, "title": "hunter2"}], {}, "data_error", "violates unique constraint"),
+        ([{"id": 5, "title": "x"}, {"id": 1, "title": "hunter2"}], {"batch_rows": 1}, "data_error", "the database says of row 2: duplicate key"),
+        ([{"id": 5, "title": "x"}, {"id": "hunter2", "title": "x"}], {}, "data_error", "the database says of row 2, column id: invalid input syntax for type integer"),
+        ([{"id": 5, "title": "x"}, {"id": "hunter2", "title": "x"}], {"batch_rows": 1}, "data_error", "the database says of row 2, column id: "),
+        ([{"id": 5, "title": "x"}, {"id": 6}], {}, "validation_error", "expected row 2 to have title, got: no such column"),
+        ([{"id": 5, "title": "x"}, {"id": 6, "title": "x", "day": None}], {}, "validation_error", "expected row 2 to have the columns of row 1, got also: day"),
+        ([{"id": 5, "title": "x", "nope": 1}], {}, "validation_error", "to have nope, got: no such column"),
+        ([{"id": 5, "title": object()}], {}, "validation_error", "row 1 cannot be a row of the table: column title: "),
+        ([{"id": 5, "title": "x"}, {"id": 6, "title": "hunter2\x00"}], {}, "data_error", "row 2, column title: a text with the character U+0000 cannot be kept by PostgreSQL"),
+        ([{"id": 5, "title": "hunter2\udc80"}], {}, "data_error", "row 1, column title: a text with half a character"),
+        ([{"id": 5, "title": "a"}, {"id": 5, "title": "b"}], {"mode": "upsert", "key": ["id"]}, "validation_error", "expected each key once, got rows 1 and 2"),
+        ([{"id": None, "title": "a"}], {"mode": "upsert", "key": ["id"]}, "validation_error", "expected row 1 to have id, which is the key"),
+        ([{"id": 5, "title": "a"}], {"mode": "upsert", "key": ["title"]}, "syntax_error", "no unique or exclusion constraint"),
+        (["hunter2"], {}, "validation_error", "expected row 1 to be a mapping"),
+    ],
+)  # fmt: skip
+def test_all_rows_or_none_and_no_value_of_one_in_the_message(postgres, rows, config, kind, said):
+    """Whatever one row is refused for, the table stays as it was."""
+    name = f"movies_{uuid4().hex}"
+    postgres.execute(f"create table {name} ({COLUMNS})", f"insert into {name} (id, title) values (1, 'a')")
+    found, told, error = refused(postgres, name, rows, **config)
+    assert (found, said in told, "hunter2" in told + repr(error)) == (kind, True, False)
+    assert titles(postgres, name) == {1: "a"}
+
+
+ZONED = dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC)
+NAIVE = dt.datetime(2026, 1, 2, 3)  # noqa: DTZ001 - that is the point
+
+
+@table(
+    ("column", "value", "said"),
+    [
+        ("plain", ZONED, "a point in time without a zone, got: one with a zone, which would be lost; make it naive, or have a column of timestamptz"),
+        ("plains", [NAIVE, ZONED], "a point in time without a zone, got: one with a zone"),
+        ("zoned", NAIVE, "a point in time with a zone, got: one without, which would be taken for that of the session; give it a zone (tzinfo)"),
+        ("own", NAIVE, "a point in time with a zone, got: one without"),
+        ("clock", ZONED.timetz(), "a time of day without a zone, got: one with a zone, which would be lost; make it naive, or have a column of timetz"),
+        ("raw", "hunter2", "bytes, got: a value of type str; decode it in a step before, or have a column of text"),
+        ("raw", {"a": "hunter2"}, "bytes, got: a value of type str"),
+        ("raws", [b"a", "hunter2"], "bytes, got: a value of type str"),
+    ],
+)  # fmt: skip
+def test_what_the_database_would_keep_as_something_else_is_refused(postgres, column, value, said):
+    """A zone that would be lost or made up, and a text for bytes: by the row and the column, and nothing is written."""
+    name = f"types_{uuid4().hex}"
+    postgres.execute(
+        f"create domain {name}_d as timestamptz",
+        f"create table {name} (id int primary key, plain timestamp, plains timestamp[], zoned timestamptz, own {name}_d, clock time, raw bytea, raws bytea[])",
+    )
+    for config in ({}, {"mode": "upsert", "key": ["id"]}):
+        kind, told, _ = refused(postgres, name, [{"id": 1, column: None}, {"id": 2, column: value}], **config)
+        assert (kind, "hunter2" in told) == ("validation_error", False)
+        assert told.startswith(f"expected row 2, column {column}: {said}")
+    assert extract(postgres, f"select id from {name}") == []
+    right = {"plain": NAIVE, "plains": [NAIVE], "zoned": ZONED, "own": ZONED, "raw": b"\x00", "raws": [b"a", None]}
+    write(postgres, name, [{"id": 1, **right}])
+    assert extract(postgres, f"select {', '.join(right)} from {name}") == [right]
+
+
+def test_a_table_that_is_not_there_is_missing_input(postgres):
+    """It is told before anything is sent."""
+    kind, said, _ = refused(postgres, "nope", [{"id": 1}], schema="public")
+    assert (kind, said) == ("missing_input", "expected a table nope in the database, got: none in the schema public")
+
+
+# --- faults ---
+
+
+def test_a_connection_that_ends_in_the_middle_leaves_nothing_there(postgres, movies):
+    """The server hangs up while rows are sent: none of them is there, and the error is worth another attempt."""
+    postgres.execute(
+        f"create function dies_{movies}() returns trigger language plpgsql as "
+        "'begin if new.id = 3 then perform pg_terminate_backend(pg_backend_pid()); end if; return new; end'",
+        f"create trigger dies before insert on {movies} for each row execute function dies_{movies}()",
+    )
+    rows = [{"id": number, "title": "x"} for number in range(1, 5)]
+    for config in ({}, {"mode": "upsert", "key": ["id"]}):
+        assert refused(postgres, movies, rows, **config)[0] == "database_connection"
+    assert titles(postgres, movies) == {}
+
+
+def test_a_deadlock_is_known_to_have_changed_nothing(postgres, movies):
+    """The SQLSTATE stays on the error, also once it has come from another process."""
+    postgres.execute(
+        f"create function locked_{movies}() returns trigger language plpgsql as "
+        "'begin raise exception ''no'' using errcode = ''40P01''; end'",
+        f"create trigger locked before insert on {movies} for each row execute function locked_{movies}()",
+    )
+    kind, _, error = refused(postgres, movies, [{"id": 1, "title": "x"}])
+    again = pickle.loads(pickle.dumps(error))
+    assert (kind, surely_undone(again, classify(again))) == ("database_error", True)
+
+
+def test_the_server_ends_a_statement_that_takes_too_long(postgres, at_most):
+    """By the limit of the step, by that of the connection, or by what is left of the attempt."""
+    slow = "select pg_sleep(60)"
+    told = [
+        wrong_query({"url": postgres.dsn}, slow, statement_timeout_ms=50)[0],
+        wrong_query({"url": postgres.dsn, "statement_timeout_ms": 50}, slow)[0],
+    ]
+    at_most(0.3)
+    told.append(wrong_query({"url": postgres.dsn, "statement_timeout_ms": 60_000}, slow)[0])
+    assert told == ["timeout"] * 3
+
+
+def through(proxy):
+    return {"host": "127.0.0.1", "port": proxy.port, "database": "components", "user": "postgres", "sslmode": "disable"}
+
+
+def test_a_server_that_stands_still_is_given_up_when_the_time_is_over(postgres, at_most):
+    """Also where no word comes from it any more, and nothing on the wire says so."""
+    at_most(0.5)
+    with Proxy(postgres.socket) as proxy:
+        proxy.hold_back(b"held_back", b"held_back")
+        begin = monotonic()
+        kind, said, _ = wrong_query(through(proxy), "select 1 as held_back")
+        assert (kind, said) == ("timeout", "the database did not answer in the time of the attempt")
+        assert monotonic() - begin < 30
+
+
+def test_a_connection_that_is_cut_is_worth_another_attempt(postgres):
+    """The driver's words, which have host and user in them, are not handed on."""
+    with Proxy(postgres.socket) as proxy:
+        proxy.hold_back(b"held_back", b"held_back")
+        ended = []
+        thread = threading.Thread(target=lambda: ended.append(wrong_query(through(proxy), "select 1 as held_back")))
+        thread.start()
+        while not proxy._pairs or not proxy._pairs[0]._said:
+            thread.join(0.01)
+        proxy.cut()
+        thread.join()
+    assert [(kind, "127.0.0.1" in said) for kind, said, _ in ended] == [("database_connection", False)]
+
+
+def test_who_cannot_be_reached_is_told_apart(postgres):
+    """Nobody listens, hangs up at once, has no such database: in our words, without host and password."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    nobody = wrong_query({"url": f"postgresql://ann:hunter2-x@127.0.0.1:{port}/shop"}, "select 1")
+    unknown = wrong_query({"url": postgres.dsn.replace("/components?", "/no_such_database?")}, "select 1")
+    with socket.create_server(("127.0.0.1", 0)) as rude:
+
+        def hangs_up():
+            rude.accept()[0].close()
+
+        thread = threading.Thread(target=hangs_up)
+        thread.start()
+        address = f"postgresql://ann:hunter2-x@127.0.0.1:{rude.getsockname()[1]}/shop?sslmode=disable"
+        hung_up = wrong_query({"url": address}, "select 1")
+        thread.join()
+    assert [one[0] for one in (nobody, unknown, hung_up)] == [
+        "database_connection",
+        "missing_input",
+        "database_connection",
+    ]
+    assert not any(word in one[1] for one in (nobody, unknown, hung_up) for word in ("hunter2", "127.0.0.1", "ann"))

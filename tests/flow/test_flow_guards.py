@@ -1,0 +1,193 @@
+"""What protects the steps of a flow: time limits, processes, circuits, limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labor import wait_until
+from outlast.testing import capture_events, virtual_time
+
+SLOW = """\
+import os, subprocess, sys, threading, time
+from pathlib import Path
+import outlast
+HERE = Path(__file__).parent
+calls = []
+
+def hang():
+    calls.append("hang")
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    (HERE / "pids").write_text(f"{os.getpid()} {child.pid}")
+    threading.Event().wait(600)
+    return {"late": True}
+
+def late():
+    (HERE / "begun").touch()
+    while not (HERE / "go").exists():
+        threading.Event().wait(0.005)
+    (HERE / "late").touch()
+    return {"late": True}
+
+def left():
+    return {"left": outlast.current().remaining(), "stage": outlast.current().stage}
+
+def drop():
+    calls.append("drop")
+    raise ConnectionResetError("away")
+
+def change(rows):
+    rows.append("spoilt")
+    calls.append(len(rows))
+    if len(calls) < 3:
+        raise ConnectionResetError("away")
+
+async def waits():
+    import asyncio
+    await asyncio.sleep(0)
+    return {"async": True}
+
+def leaves():
+    sys.exit(3)
+"""
+
+
+@pytest.fixture
+def slow(project):
+    project.functions(SLOW)
+    return project
+
+
+def one(call, *lines):
+    more = "".join(f"    {line}\n" for line in lines)
+    return f'name: guarded\nsteps:\n  - id: a\n    component: python\n    config: {{call: "MODULE:{call}"}}\n{more}'
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.timeout(120)
+def test_a_step_in_a_process_is_dead_when_its_time_is_up(slow, app):
+    """S0-14, S0-16, C-19: within a second of its limit nothing of the attempt runs, its children included; the late result is nowhere."""
+    flow = slow.load(one("hang", "timeout: {step_ms: 1500}", "isolation: process"))
+    result = flow.run(run_key="a", app=app, check=False)
+    pids = [int(pid) for pid in (slow.root / "pids").read_text().split()]
+    assert [alive(pid) for pid in pids] == [False, False]
+    (attempt,) = result["a"].attempts
+    assert (attempt.outcome, attempt.error_class) == ("timeout", "timeout")
+    assert attempt.duration < 2.5 + 30  # the time that a child needs to get ready is not the function's
+    assert dict(result["a"].outputs) == {}
+    assert app.store.outputs_of_step(app.store.find_run("guarded", "a").number, "a") is None
+
+
+@pytest.mark.timeout(120)
+def test_a_step_in_a_thread_is_left_when_its_time_is_up(slow, app):
+    """D-9: the run goes on on time; no second attempt begins beside the first; its late result is discarded."""
+    flow = slow.load(
+        one("late", "timeout: {step_ms: 300}", "retry: {max_attempts: 3, initial_delay_ms: 0, on_errors: [timeout]}")
+    )
+    result = flow.run(run_key="a", app=app, check=False)
+    assert (result["a"].status, result["a"].stop_reason) == ("failed", "still_running")
+    (slow.root / "go").touch()
+    wait_until((slow.root / "late").exists, "the code came to its end")
+    record = app.store.find_run("guarded", "a")
+    assert record.status == "failed"
+    assert app.store.outputs_of_step(record.number, "a") is None
+
+
+def test_the_total_counts_attempts_and_waits(slow, app):
+    """S0-15, C-19: an attempt that would begin too late is not waited for: reason total_timeout."""
+    flow = slow.load(
+        one("drop", "timeout: {total_ms: 2500}", "retry: {max_attempts: 9, initial_delay_ms: 1000, jitter: 0}")
+    )
+    with virtual_time() as clock:
+        result = flow.run(run_key="a", app=app, check=False)
+    assert clock.sleeps == [1.0]
+    assert (result["a"].stop_reason, slow.namespace().calls) == ("total_timeout", ["drop", "drop"])
+
+
+def test_code_knows_its_time_and_its_step(slow, app):
+    """`current` says how much of the attempt is left, and where it is."""
+    flow = slow.load(one("left", "timeout: {step_ms: 60000, total_ms: 600000}"))
+    outputs = flow.run(run_key="a", app=app)["a"].outputs
+    assert 0 < outputs["left"] <= 60
+    assert outputs["stage"] == "a"
+
+
+def test_an_attempt_that_changes_what_it_was_given_spoils_nothing(slow, app):
+    """Each attempt has values of its own, and so has the next step."""
+    text = """\
+name: guarded
+steps:
+  - id: a
+    component: python
+    config: {call: "MODULE:change", args: {rows: [1, 2]}}
+    retry: {max_attempts: 3, initial_delay_ms: 0}
+"""
+    slow.load(text).run(run_key="a", app=app)
+    assert slow.namespace().calls == [3, 3, 3]
+
+
+def test_a_coroutine_function_is_a_step(slow, app):
+    """It runs in an event loop of its own."""
+    assert slow.load(one("waits")).run(run_key="a", app=app)["a"].outputs["async"] is True
+
+
+def test_a_step_that_would_end_the_program_fails(slow, app):
+    """sys.exit in a step is that step's failure, and nobody else's."""
+    result = slow.load(one("leaves")).run(run_key="a", app=app, check=False)
+    assert (result["a"].status, "called sys.exit" in result["a"].error) == ("failed", True)
+
+
+CIRCUIT = one("drop", "circuit_breaker: {failure_threshold: 5, reset_timeout_s: 60, half_open_requests: 2}")
+
+
+def test_failures_of_successive_runs_open_a_circuit(slow, app):
+    """S0-26, S0-40, D-10: the fifth failing run opens it, which is told; the sixth is rejected and calls nothing."""
+    flow = slow.load(CIRCUIT)
+    with capture_events() as events:
+        for number in range(5):
+            flow.run(run_key=f"run {number}", app=app, check=False)
+        assert [event.name for event in events if event.name.startswith("circuit")] == ["circuit_breaker_open"]
+        result = flow.run(run_key="run 5", app=app, check=False)
+    assert slow.namespace().calls == ["drop"] * 5
+    assert (result["a"].status, result["a"].stop_reason, result["a"].attempts) == ("failed", "breaker_open", ())
+    fourth = app.store.find_run("guarded", "run 4")
+    assert "circuit_breaker_open" in [row.name for row in app.store.events(run=fourth.id)]
+
+
+def test_a_limit_lets_so_many_steps_run_at_a_time(project, app):
+    """Steps that share a limit by its name wait for each other."""
+    project.functions("""\
+import threading
+lock, now, most = threading.Lock(), [0], [0]
+def work():
+    with lock:
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+    threading.Event().wait(0.02)
+    with lock:
+        now[0] -= 1
+""")
+    steps = "".join(
+        f'  - id: s{n}\n    component: python\n    needs: []\n    config: {{call: "MODULE:work"}}\n    limit: {{name: crowd, concurrency: 2}}\n'
+        for n in range(8)
+    )
+    assert project.load(f"name: crowded\nsteps:\n{steps}").run(run_key="a", app=app).status == "completed"
+    assert project.namespace().most == [2]
+
+
+def test_snooze_puts_a_step_off_without_an_attempt(project, app):
+    """A step that is not ready yet comes back after so many seconds, and none of its attempts is used up."""
+    project.functions(
+        "import outlast\ncalls = []\ndef ready():\n    calls.append(1)\n    if len(calls) < 4:\n        raise outlast.Snooze(20)\n"
+    )
+    with virtual_time() as clock:
+        result = project.load(one("ready")).run(run_key="a", app=app)
+    assert clock.sleeps == [20.0, 20.0, 20.0]
+    assert [row.outcome for row in result["a"].attempts] == ["snoozed", "snoozed", "snoozed", "succeeded"]

@@ -1,0 +1,183 @@
+"""Idempotency keys of steps: done once for a key, whoever asks, in whatever run."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+
+import pytest
+
+import outlast
+from outlast.store.idempotency import key_digest
+from outlast.testing import capture_events, virtual_time
+
+FUNCTIONS = """\
+import threading
+calls = []
+begun, go = threading.Event(), threading.Event()
+go.set()
+def charge(amount, table="orders"):
+    calls.append(amount)
+    begun.set()
+    go.wait(60)
+    return {"receipt": f"r-{len(calls)}"}
+def refund(receipt):
+    calls.append(f"back {receipt}")
+def fail():
+    raise ValueError("no")
+"""
+ONE = """\
+name: shop
+params: {batch: {type: string, default: b1}, amount: {type: integer, default: 5}}
+steps:
+  - id: charge
+    component: python
+    config: {call: "MODULE:charge", args: {amount: "${params.amount}", table: orders}}
+    idempotency: {key: "${call}:${params.batch}", cache_ttl_s: 3600}
+    retry: {max_attempts: 2, initial_delay_ms: 100, jitter: 0, on_errors: [idempotency_conflict]}
+"""
+
+
+@pytest.fixture
+def shop(project):
+    project.functions(FUNCTIONS)
+    return project
+
+
+def test_the_work_for_a_key_is_done_once(shop, app):
+    """S0-17, S0-18, S0-19, C-20: in another run the step is not executed; its outputs are restored, and that is told and on record."""
+    first = shop.load(ONE).run(run_key="a", app=app)
+    with capture_events() as events:
+        second = shop.load(ONE).run(run_key="b", app=app)
+    assert shop.namespace().calls == [5]
+    assert (second["charge"].status, second["charge"].outputs["receipt"]) == ("cached", "r-1")
+    assert second["charge"].attempts == ()
+    (hit,) = [event for event in events if event.name == "idempotency_hit"]
+    assert (hit.step_id, hit.done_by, hit.run_key) == ("charge", first.id, "b")
+    assert "idempotency_hit" in [row.name for row in app.store.events(run=second.id)]
+    assert second.why == "1 of 1 step succeeded, 1 of them before, by its key"
+
+
+def test_another_key_is_other_work(shop, app):
+    """S0-17: the key is filled from the step's own config and the parameters."""
+    shop.load(ONE).run(run_key="a", app=app)
+    shop.load(ONE, params={"batch": "b2"}).run(run_key="b", app=app)
+    assert shop.namespace().calls == [5, 5]
+
+
+def test_a_success_is_forgotten_after_its_time(shop, app):
+    """S0-18: the time counts from the success; after it the work is done again."""
+    with virtual_time() as time:
+        shop.load(ONE).run(run_key="a", app=app)
+        time.advance(3599)
+        assert shop.load(ONE).run(run_key="b", app=app)["charge"].status == "cached"
+        time.advance(2)
+        assert shop.load(ONE).run(run_key="c", app=app)["charge"].status == "succeeded"
+    assert shop.namespace().calls == [5, 5]
+
+
+def test_the_same_key_with_another_config_is_refused(shop, app):
+    """D-20: never the outputs of other work; a permanent idempotency_mismatch."""
+    shop.load(ONE).run(run_key="a", app=app)
+    result = shop.load(ONE, params={"amount": 6}).run(run_key="b", app=app, check=False)
+    assert (result["charge"].status, result["charge"].stop_reason) == ("failed", "permanent")
+    assert "Give other work another key" in result["charge"].error
+    assert shop.namespace().calls == [5]
+
+
+def test_a_second_run_at_the_same_time_conflicts(shop, app):
+    """C-20: in progress elsewhere is a transient error, which the step's own policy decides about."""
+    flow, done = shop.load(ONE), []
+    first = threading.Thread(target=lambda: done.append(flow.run(run_key="a", app=app)))
+    sys.path.insert(0, str(shop.root))
+    namespace = importlib.import_module(shop.module)
+    namespace.go.clear()
+    first.start()
+    try:
+        assert namespace.begun.wait(60)
+        with capture_events() as events:
+            second = shop.load(ONE).run(run_key="b", app=app, check=False)
+        assert [event.error_class for event in events if event.name == "step_retry_attempt"] == ["idempotency_conflict"]
+        assert (second["charge"].status, second["charge"].stop_reason) == ("failed", "exhausted")
+        assert "is in progress" in second["charge"].error
+    finally:
+        namespace.go.set()
+        first.join()
+    assert (done[0].status, namespace.calls) == ("completed", [5])
+    assert shop.load(ONE).run(run_key="b", app=app)["charge"].status == "cached"
+
+
+SAGA = (
+    ONE
+    + """\
+    compensate: {component: python, config: {call: "MODULE:refund", args: {receipt: "${steps.charge.outputs.receipt}"}}}
+  - id: last
+    component: python
+    config: {call: "MODULE:fail"}
+"""
+)
+
+
+def test_what_is_undone_is_not_remembered(shop, app):
+    """D-17: undoing a step deletes its record, so that the next run does the work."""
+    shop.load(SAGA).run(run_key="a", app=app, check=False)
+    shop.load(ONE).run(run_key="b", app=app)
+    assert shop.namespace().calls == [5, "back r-1", 5]
+
+
+def test_what_an_earlier_run_did_is_not_undone(shop, app):
+    """C-21: a step that was not executed, because its key was known, belongs to the run that did it."""
+    shop.load(ONE).run(run_key="a", app=app)
+    result = shop.load(SAGA).run(run_key="b", app=app, check=False)
+    assert (result["charge"].status, result.compensation) == ("cached", "none")
+    assert shop.namespace().calls == [5]
+
+
+def test_only_a_digest_of_the_key_is_stored(shop, app, monkeypatch):
+    """S0-42, D-20: the key itself is nowhere; with a secret of its own nobody can try out keys."""
+    shop.load(ONE).run(run_key="a", app=app)
+    rendered = f"{shop.module}:charge:b1"
+    assert app.store.key_record("shop.charge", key_digest(rendered)) is not None
+    monkeypatch.setenv("OUTLAST_IDEMPOTENCY_SECRET", "pepper-and-salt")
+    shop.load(ONE).run(run_key="b", app=app)
+    assert app.store.key_record("shop.charge", key_digest(rendered, b"pepper-and-salt")) is not None
+    assert shop.namespace().calls == [5, 5]
+
+
+def test_tables_are_restored_too(project, app):
+    """What was put out is there in full in a run that did not do the work, however large."""
+    project.functions("""\
+calls = []
+def make():
+    calls.append(1)
+    return {"rows": [{"id": n, "text": "x" * 20} for n in range(20_000)]}
+def use(rows):
+    return {"count": len(rows), "last": rows[-1]}
+""")
+    text = """\
+name: tables
+steps:
+  - id: make
+    component: python
+    config: {call: "MODULE:make"}
+    idempotency: {key: "one"}
+  - id: use
+    component: python
+    config: {call: "MODULE:use", args: {rows: "${steps.make.outputs.rows}"}}
+"""
+    project.load(text).run(run_key="a", app=app)
+    result = project.load(text).run(run_key="b", app=app)
+    assert (result["make"].status, project.namespace().calls) == ("cached", [1])
+    assert dict(result["use"].outputs) == {"count": 20_000, "last": {"id": 19_999, "text": "x" * 20}}
+
+
+def test_a_failure_is_not_remembered(project, app):
+    """C-20: the key is free at once after a failure, for whoever asks next."""
+    project.functions(
+        "calls = []\ndef once():\n    calls.append(1)\n    if len(calls) == 1:\n        raise ValueError('no')\n"
+    )
+    text = "name: f\nsteps:\n  - id: once\n    component: python\n    config: {call: 'MODULE:once'}\n    idempotency: {key: k}\n"
+    with pytest.raises(outlast.FlowFailed):
+        project.load(text).run(run_key="a", app=app)
+    assert project.load(text).run(run_key="b", app=app)["once"].status == "succeeded"

@@ -1,0 +1,1036 @@
+"""Flows from a shell, as a person uses them: what is printed, what comes next, the exit code; and what is on record of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import json
+import re
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from forked import run
+from outlast.display.flows import Counting, FlowPage, changes, now_of, picture
+from outlast.flow.view import FlowView, StepView
+from shells import Shell
+from tables import table
+from terminal import Terminal
+
+STEPS = """
+import os, sys
+import outlast
+
+
+def note(text):
+    with open("done.txt", "a") as file:
+        file.write(text + "\\n")
+
+
+def there(name):
+    return os.path.exists(name)
+
+
+def reserve(who="ann"):
+    note("reserve")
+    return {"id": 7, "who": who, "token": "sk-live-0123456789abcdef0123"}
+
+
+def give_back(id):
+    if there("stuck"):
+        raise ValueError("nobody is at the desk")
+    note(f"give back {id}")
+
+
+def charge(id, amount=1):
+    if there("wait"):
+        print("waiting", flush=True)
+        sys.stdin.read()
+    if there("fail"):
+        raise ValueError("card declined")
+    if there("flaky") :
+        os.remove("flaky")
+        raise ConnectionResetError("reset by peer")
+    note(f"charge {amount}")
+    return {"receipt": id * 2}
+
+
+def send(receipt):
+    note(f"send {receipt}")
+
+
+def numbers():
+    return {"rows": [{"n": n} for n in range(20)]}
+
+
+def halve(row):
+    if row["n"] == 3:
+        raise ValueError("odd")
+    return {"half": row["n"] / 2}
+"""
+
+PIPELINE = """\
+oml_version: "0.1.0"
+name: shop
+params:
+  amount: {type: integer, default: 1}
+profiles:
+  large: {params: {amount: 100}}
+steps:
+  - id: reserve
+    component: python
+    config: {call: "steps:reserve"}
+    compensate: {component: python, config: {call: "steps:give_back", args: {id: "${steps.reserve.outputs.id}"}}}
+  - id: charge
+    component: python
+    config: {call: "steps:charge", args: {id: "${steps.reserve.outputs.id}", amount: "${params.amount}"}}
+    retry: {max_attempts: 2, initial_delay_ms: 10, jitter: 0}
+    idempotent: true
+  - id: send
+    component: python
+    config: {call: "steps:send", args: {receipt: "${steps.charge.outputs.receipt}"}}
+"""
+
+
+EACH = """\
+oml_version: "0.1.0"
+name: numbers
+steps:
+  - id: numbers
+    component: python
+    config: {call: "steps:numbers"}
+  - id: halve
+    component: python
+    for_each: {items: "${steps.numbers.outputs.rows}", key: n}
+    config: {call: "steps:halve"}
+"""
+
+
+class FlowShell(Shell):
+    """A folder with a pipeline file; a file in it makes its steps fail or wait."""
+
+    def on(self, *names):
+        for name in names:
+            (self.folder / name).touch()
+
+    def off(self, *names):
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
+
+    @property
+    def done(self):
+        path = self.folder / "done.txt"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def waiting(self, line, **options):
+        """A run that stands in its second step; closing its input lets it go on."""
+        self.on("wait")
+        process = self.start(line, **options)
+        assert process.stdout.readline() == "waiting\n"
+        return process
+
+    def crashed(self, key):
+        """A run whose process was killed in its second step."""
+        with self.waiting(f"run shop.yaml --run-key {key}") as process:
+            process.kill()
+            process.communicate()
+        self.off("wait")
+
+    def change(self, old, new, name="shop.yaml"):
+        text = (self.folder / name).read_text()
+        assert old in text
+        (self.folder / name).write_text(text.replace(old, new))
+
+
+@pytest.fixture
+def shell(tmp_path):
+    return FlowShell(tmp_path, {"steps.py": STEPS, "shop.yaml": PIPELINE})
+
+
+def states(document):
+    return {step["id"]: step["status"] for step in document["steps"]}
+
+
+# --- run ---
+
+
+def test_a_flow_runs_and_says_what_each_step_came_to(shell):
+    """A pipeline file is run as it is named; a line for each step, and nothing to do next."""
+    shell.on("flaky")
+    done = shell("run shop.yaml --run-key today")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:3] == ["shop", "today", "completed"]
+    assert lines[1] == "3 of 3 steps succeeded"
+    assert [line.split()[:4] for line in lines[4:]] == [
+        ["┌", "reserve", "succeeded", "1"],
+        ["├", "charge", "succeeded", "2"],
+        ["▼", "send", "succeeded", "1"],
+    ]
+    assert shell.done == ["reserve", "charge 1", "send 14"]
+    again = shell("run shop.yaml --run-key today")  # it is over: its end is shown
+    assert (again.returncode, again.stdout, shell.done) == (0, done.stdout, ["reserve", "charge 1", "send 14"])
+    said = "Nothing was run: today was completed before. Another --run-key begins another run.\n"
+    assert again.stderr == said
+    queued = shell("enqueue shop.yaml --run-key today")
+    assert (queued.returncode, "Its run today is completed: the job has nothing to do." in queued.stderr) == (0, True)
+    assert "is completed" not in shell("enqueue shop.yaml --run-key tomorrow").stderr
+
+
+def test_json_is_one_document_with_every_attempt_and_the_types_of_outputs(shell):
+    """Status, why, steps with attempts, types of outputs and no values, compensation, exit code."""
+    shell.on("flaky")
+    done = shell("run shop.yaml --run-key today --json")
+    document = json.loads(done.stdout)
+    assert (document["status"], document["why"], document["exit_code"]) == ("completed", "3 of 3 steps succeeded", 0)
+    assert (document["compensation"], document["kind"], document["run_key"]) == ("none", "flow", "today")
+    charge = document["steps"][1]
+    assert [(one["number"], one["outcome"], one["error_class"]) for one in charge["attempts"]] == [
+        (1, "failed", "connection_reset"),
+        (2, "succeeded", None),
+    ]
+    assert charge["attempts"][0]["next_run_at"] is not None
+    assert document["steps"][0]["outputs"] == {"id": "integer", "who": "string", "token": "string"}
+    assert "sk-live" not in done.stdout
+    assert json.loads(shell("runs show today --json").stdout) == {
+        key: value for key, value in document.items() if key != "exit_code"
+    }
+
+
+def test_a_flow_that_fails_is_undone_and_says_how_it_goes_on(shell):
+    """Exit code 1; what failed and why there was no other attempt, what was undone, and the commands."""
+    shell.on("fail")
+    done = shell("run shop.yaml --run-key today")
+    assert done.returncode == 1
+    assert (
+        "charge failed (data_error, permanent): card declined; 0 of 3 steps succeeded; undone: reserve" in done.stdout
+    )
+    assert "data_error: card declined; no other attempt: permanent" in done.stdout
+    assert re.search(r"reserve +undone .* 1 attempt to undo it", done.stdout)
+    assert re.search(r"send +not begun", done.stdout)
+    assert "run_key=" not in done.stdout
+    assert done.stderr.splitlines() == [
+        "Once the cause is gone, go on: outlast resume today",
+        "Every attempt: outlast runs show today",
+    ]
+    assert shell.done == ["reserve", "give back 7"]
+    shell.off("fail")
+    done = shell("resume today")
+    assert (done.returncode, done.stderr) == (0, "Taken: shop.yaml, with the same steps.\n")
+    assert shell.done == ["reserve", "give back 7", "reserve", "charge 1", "send 14"]
+    assert [run["status"] for run in shell.json("runs list")] == ["completed"]
+
+
+def test_what_cannot_be_undone_is_exit_code_5_with_both_ways_out(shell):
+    """A compensation that failed: the next round tries it first, or its letter is put away because it was undone by hand."""
+    shell.on("fail", "stuck")
+    done = shell("run shop.yaml --run-key today")
+    assert done.returncode == 5
+    assert "Could not be undone, and still stands: reserve." in done.stdout
+    letters = {letter["kind"]: letter for letter in shell.json("dlq list")}
+    assert {(kind, one["stage"], one["item_key"]) for kind, one in letters.items()} == {
+        ("step", "charge", "today"),
+        ("compensation", "reserve", "today"),
+    }
+    archive = f"outlast dlq archive {letters['compensation']['id'][:12]} --reason 'undone by hand'"
+    assert done.stderr.splitlines() == [
+        "Once the cause is gone, go on: outlast resume today",
+        f"That tries first to undo reserve. If it was undone by hand: {archive}",
+        "Every attempt: outlast runs show today",
+    ]
+    document = json.loads(shell("resume today --json").stdout)  # still stuck: nothing else is begun
+    assert (document["status"], document["exit_code"], document["not_undone"]) == ("failed", 5, ["reserve"])
+    assert shell.done == ["reserve"]
+    shell.off("fail")
+    put_away = shell(archive.removeprefix("outlast "))
+    assert (put_away.stdout, put_away.stderr) == (
+        "Archived 1.\n",
+        "When its run goes on, what could not be undone counts as undone by hand.\n",
+    )
+    assert shell("resume today").returncode == 0
+    assert shell.done == ["reserve", "reserve", "charge 1", "send 14"]
+
+
+def test_what_could_not_be_undone_is_undone_first_when_the_run_goes_on(shell):
+    """The next round begins with what still stands."""
+    shell.on("fail", "stuck")
+    assert shell("run shop.yaml --run-key today").returncode == 5
+    shell.off("fail", "stuck")
+    assert shell("resume today").returncode == 0
+    assert shell.done == ["reserve", "give back 7", "reserve", "charge 1", "send 14"]
+    assert {letter["status"] for letter in shell.json("dlq list --status all")} == {"resolved"}
+
+
+def test_rows_that_failed_are_exit_code_3_only_with_strict(shell):
+    """A step that succeeded although rows of it are dead letters: completed, and partial for a script that wants it so."""
+    (shell.folder / "each.yaml").write_text(EACH)
+    done = shell("run each.yaml --run-key today")
+    assert (done.returncode, "1 dead letter of rows is open" in done.stdout) == (0, True)
+    assert re.search(r"halve +succeeded .* 1 dead letter of rows", done.stdout)
+    line, again = done.stderr.splitlines()
+    said, _, command = line.partition(": ")
+    assert said == "Rows of halve that failed"
+    (letter,) = json.loads(shell(f"{command.removeprefix('outlast ')} --json").stdout)
+    assert (letter["kind"], letter["error_class"]) == ("item", "data_error")
+    assert shell("run each.yaml --run-key tomorrow --strict").returncode == 3
+    way = "outlast resume today --from-step halve"
+    assert again == f"Once the cause is gone, do all rows of the step again, and what needs them: {way}"
+    for command in ("show", "replay"):  # a row has no code of its own
+        assert way in shell(f"dlq {command} {letter['id']}").stderr
+    shell.change('row["n"] == 3', "False", "steps.py")
+    done = shell(way.removeprefix("outlast "))
+    assert (done.returncode, "dead letter" in done.stdout) == (0, False)
+
+
+def test_rows_that_all_failed_say_why_and_where_their_letters_are(shell):
+    """The step fails with the cause that most rows have; letters of its rows are those of the flow's run."""
+    (shell.folder / "each.yaml").write_text(EACH)
+    shell.change('row["n"] == 3', "True", "steps.py")
+    shell.change(
+        'raise ValueError("odd")',
+        'raise outlast.TemporaryFailure("away", error_class="unavailable")',
+        "steps.py",
+    )
+    each = EACH + "    retry: {max_attempts: 1}\n"
+    (shell.folder / "each.yaml").write_text(each)
+    done = shell("run each.yaml --run-key today")
+    assert done.returncode == 1
+    cause = "failed with unavailable: away"
+    for said in (done, shell("runs show today"), shell("runs report today")):
+        assert cause in re.sub(r"\s+", " ", said.stdout)
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("Rows of halve that failed: ")]
+    letters = shell.json(line.partition(": outlast ")[2])
+    assert {letter["error_class"] for letter in letters} == {"unavailable"}
+    of_flow = shell.json("dlq list --run today")
+    assert {letter["kind"] for letter in of_flow} == {"step", "item"}
+    assert len(of_flow) == len(letters) + 1
+    groups = {group["stage"]: (group["count"], group["pipeline"]) for group in shell.json("dlq groups --run today")}
+    assert len(groups) == 1
+    assert sum(group["count"] for group in shell.json("dlq groups --run today")) == len(of_flow)
+    for command in ("items", "errors"):
+        refused = shell(f"runs {command} today")
+        assert refused.returncode == 2
+        (way,) = re.findall(rf"Those of its step halve: outlast (runs {command} \w+)", refused.stderr)
+        assert len(shell.json(way)) == len(letters)
+
+
+def test_a_run_over_rows_names_its_flow_and_no_replay(shell):
+    """What does rows again is the run of the flow."""
+    (shell.folder / "each.yaml").write_text(EACH)
+    assert shell("run each.yaml --run-key today").returncode == 0
+    (run,) = [run["id"] for run in shell.json("runs list") if run["kind"] != "flow"]
+    said = shell(f"runs show {run}").stderr
+    assert "outlast resume today --from-step halve" in said
+    assert "dlq replay" not in said
+    report = shell(f"runs report {run}")
+    assert "dlq replay" not in report.stdout + report.stderr
+
+
+def test_rows_that_were_cut_off_are_told_without_a_key_of_their_own(shell):
+    """What is interrupted in the middle of its rows goes on with the flow, and is not pending in one that was cancelled."""
+    (shell.folder / "each.yaml").write_text(EACH)
+    shell.change(
+        'if row["n"] == 3:',
+        'if row["n"] == 3 and there("wait"):\n        print("waiting", flush=True)\n        sys.stdin.read()\n    if False:',
+        "steps.py",
+    )
+    with shell.waiting("run each.yaml --run-key today --progress") as process:
+        process.send_signal(signal.SIGINT)
+        while "winding down" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate("", timeout=60)
+    assert process.returncode == 130, err
+    shown = shell("runs show today").stdout
+    assert re.search(r"run_key='\w+/halve'", out + err + shown) is None
+    assert shell("cancel today").returncode == 0
+    shown = shell("runs show today").stdout
+    assert re.search(r"halve +(not finished|not begun)", shown)
+    assert "pending" not in shown
+
+
+# --- what is wrong with the input ---
+
+
+def test_every_mistake_of_a_file_has_a_line_and_nothing_runs(shell):
+    """File, line and column of each; exit code 2; no store is made."""
+    shell.change("max_attempts: 2", "max_atempts: 2")
+    shell.change('"${steps.charge.outputs.receipt}"', '"${steps.chrge.outputs.receipt}"')
+    done = shell("run shop.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    places = [line.split(": ")[0] for line in done.stderr.splitlines()]
+    assert [place.split(":")[0] for place in places] == ["shop.yaml", "shop.yaml"]
+    assert all(re.fullmatch(r"shop\.yaml:\d+:\d+", place) for place in places)
+    assert "did you mean 'max_attempts'" in done.stderr
+    assert not (shell.folder / ".outlast").exists()
+
+
+def test_warnings_of_a_file_are_told_on_stderr_and_it_runs(shell):
+    """What is allowed and rarely meant is told as `outlast validate` tells it."""
+    shell.change("    idempotent: true\n", "")
+    warned = shell("validate shop.yaml").stderr
+    done = shell("run shop.yaml --run-key today")
+    assert (done.returncode, done.stderr, "[R18]" in warned) == (0, warned, True)
+
+
+def test_everything_that_is_missing_around_a_flow_is_said_at_once(shell):
+    """Variables of connections and sensitive parameters: all in one go, with the way out, and nothing begins."""
+    (shell.folder / "connections.yaml").write_text(
+        'connections: {postgres: {main: {host: localhost, database: shop, user: ann, password: "${OUTLAST_TEST_PASSWORD}"}}}\n'
+    )
+    shell.change(
+        "  amount: {type: integer, default: 1}\n",
+        "  amount: {type: integer, default: 1}\n  pin: {type: string, sensitive: true}\n",
+    )
+    shell.change('{call: "steps:reserve"}', '{call: "steps:reserve", args: {who: "${params.pin}"}}')
+    text = (shell.folder / "shop.yaml").read_text()
+    (shell.folder / "shop.yaml").write_text(
+        text
+        + '  - id: load\n    component: postgres.extractor\n    config: {connection: "@postgres.main", query: "select 1"}\n'
+    )
+    done = shell("run shop.yaml --run-key today")
+    assert (done.returncode, done.stdout, shell.done) == (2, "", [])
+    assert "OUTLAST_TEST_PASSWORD" in done.stderr
+    assert "give it with --param, or set OUTLAST_PARAM_PIN" in done.stderr
+
+
+def test_a_sensitive_parameter_is_given_again_and_is_on_no_record(shell):
+    """It comes by --param or from the environment; the command that goes on asks for it, without its value."""
+    shell.change(
+        "  amount: {type: integer, default: 1}\n",
+        "  amount: {type: integer, default: 1}\n  pin: {type: string, sensitive: true}\n",
+    )
+    shell.change('{call: "steps:reserve"}', '{call: "steps:reserve", args: {who: "${params.pin}"}}')
+    shell.change('{"id": 7, "who": who,', '{"id": len(who),', "steps.py")
+    shell.on("fail")
+    done = shell("run shop.yaml --run-key today --param pin=hunter2secret")
+    assert (done.returncode, "outlast resume today --param pin=..." in done.stderr) == (1, True)
+    done = shell("resume today")
+    assert (done.returncode, "OUTLAST_PARAM_PIN" in done.stderr) == (2, True)
+    shell.off("fail")
+    assert shell("resume today", OUTLAST_PARAM_PIN="hunter2secret").returncode == 0
+    assert shell.done[-1] == "send 26"
+    kept = b"".join(path.read_bytes() for path in shell.folder.rglob("*.db*"))
+    assert (b"hunter2secret" in kept, b"today" in kept) == (False, True)
+
+
+@table(
+    "line, said",
+    [
+        (
+            "run shop.yaml --input in.jsonl --item-key id --on-item-error stop",
+            "expected no --input or --item-key or --on-item-error with shop.yaml, which are for a pipeline over items, in Python: a flow says itself what it reads and writes.",
+        ),
+        (
+            "run app.py:reviews --from-step a --dry-run --param a=b --input in.jsonl",
+            "expected no --param or --from-step or --dry-run with app.py:reviews, which are for a flow: a pipeline file (.yaml) or a manifest (.json).",
+        ),
+        (
+            "run shopp.yaml",
+            "expected shopp.yaml to be a pipeline file, but there is none in FOLDER. Did you mean 'shop.yaml'?",
+        ),
+        ("run shop.yaml --dry-run --strict", "expected no --strict with --dry-run, which runs nothing."),
+        ("run shop.yaml --dry-run --no-progress", "expected no --progress with --dry-run, which runs nothing."),
+        ("worker shop.yaml", "A worker without a target does pipeline files: outlast worker;"),
+        ("run shop.yaml --on-change later", "expected --on-change to be stop, keep or redo, got: 'later'."),
+        ("run shop.yaml --run-key ''", "expected --run-key to be a name, got: an empty one."),
+        (
+            "run shop.yaml --param amount",
+            "expected --param to be a name and a value, such as batch=monday, got: no = in it",
+        ),
+        ("run shop.yaml --param amount=ten", "params.amount"),
+        ("run shop.yaml --profile huge", "huge"),
+        (
+            "run shop.yaml --from-step chrge",
+            "expected --from-step to be a step of shop, got: 'chrge'.  Did you mean 'charge'?",
+        ),
+    ],
+)
+def test_what_means_nothing_is_refused_with_a_sentence(shell, line, said):
+    """D-26: an option without effect is refused, and so is a wrong value; exit code 2, and nothing runs."""
+    (shell.folder / "app.py").write_text(
+        "import outlast\n\n\n@outlast.stage\ndef label(row: dict) -> dict: return row\n\n\nreviews = outlast.Pipeline('reviews', label)\n"
+    )
+    (shell.folder / "in.jsonl").write_text("{}\n")
+    done = shell(line)
+    assert (done.returncode, done.stdout, shell.done) == (2, "", [])
+    assert said.replace("FOLDER", str(shell.folder)).replace("  ", " ") in done.stderr.replace("  ", " ")
+
+
+def test_params_and_profiles_decide_what_a_flow_runs_with(shell):
+    """A parameter by hand wins over a profile, that over the default."""
+    assert shell("run shop.yaml --profile large").returncode == 0
+    assert shell("run shop.yaml --profile large --param amount=5").returncode == 0
+    assert [line for line in shell.done if line.startswith("charge")] == ["charge 100", "charge 5"]
+
+
+def test_a_manifest_runs_as_it_was_compiled(shell):
+    """A manifest is run without its file; what was decided when it was compiled is not asked again."""
+    (shell.folder / "build").mkdir()
+    assert shell("compile shop.yaml --param amount=9 --output build/shop.json").returncode == 0
+    shell.off("shop.yaml")
+    assert shell("run build/shop.json --run-key today").returncode == 0
+    assert shell.done == ["reserve", "charge 9", "send 14"]
+    done = shell("run build/shop.json --param amount=3 --profile large")
+    assert (done.returncode, done.stderr.splitlines()) == (
+        2,
+        [
+            "expected --profile with a pipeline file, got: build/shop.json, which is compiled already",
+            "expected --param amount with a pipeline file, got: build/shop.json, which is compiled already. It takes none.",
+        ],
+    )
+
+
+def test_another_app_keeps_its_runs_apart(shell):
+    """--app and --store say where a run is kept, and are in the command that goes on."""
+    shell.on("fail")
+    done = shell("run shop.yaml --run-key today --app books --store sqlite:///books.db")
+    assert "outlast resume today --store sqlite:///books.db" in done.stderr
+    shell.off("fail")
+    assert shell("resume today --store sqlite:///books.db").returncode == 0
+    assert shell("runs list --app books --store sqlite:///books.db").stdout.split("\n")[1].split()[2:5] == [
+        "shop",
+        "today",
+        "completed",
+    ]
+
+
+# --- signals, crashes, others ---
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_winds_a_flow_down_and_says_how_it_goes_on(shell, number, code):
+    """What runs comes to its end, nothing more is begun, and the exact command is printed."""
+    with shell.waiting("run shop.yaml --run-key today --progress") as process:
+        process.send_signal(number)
+        said = ""
+        while "winding down" not in said:
+            said = process.stderr.readline()
+        assert said == "shop today: winding down: 1 step may end. Ctrl-C again does not wait\n"
+        out, err = process.communicate("")
+    assert process.returncode == code
+    assert "interrupted: 2 of 3 steps succeeded" in out
+    assert err.splitlines()[1:] == [
+        "Go on: outlast resume today",
+        "To give it up and undo what it has done: outlast cancel today --compensate",
+    ]
+    assert shell.done == ["reserve", "charge 1"]
+    shell.off("wait")
+    assert shell("resume today").returncode == 0
+    assert shell.done == ["reserve", "charge 1", "send 14"]
+
+
+def test_a_killed_flow_is_interrupted_and_goes_on_where_it_was(shell):
+    """kill -9: what was done stays done; what was under way is begun again."""
+    shell.crashed("today")
+    (listed,) = shell.json("runs list")
+    assert (listed["status"], listed["counts"]["succeeded"], listed["counts"]["total"]) == ("interrupted", 1, 3)
+    shown = shell("runs show today")
+    assert "interrupted: the process that ran it is gone" in shown.stdout
+    assert "1 of 3 steps succeeded" in shown.stdout
+    assert "Go on: outlast resume today" in shown.stderr
+    done = shell(f"resume {listed['id'][:8]} --json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["status"], document["passes"]) == (0, "completed", 2)
+    assert [one["outcome"] for one in document["steps"][1]["attempts"]] == ["crashed", "succeeded"]
+    assert shell.done == ["reserve", "charge 1", "send 14"]
+
+
+def test_a_run_that_is_worked_on_elsewhere_is_refused(shell):
+    """Exit code 1, with who works on it, for `run` and for `resume`."""
+    with shell.waiting("run shop.yaml --run-key today") as process:
+        for line in ("run shop.yaml --run-key today", "resume today"):
+            done = shell(line)
+            assert done.returncode == 1
+            assert f"is being worked on by process {process.pid}" in done.stderr
+        assert "It is running at" in shell("runs show today").stdout
+        process.communicate("")
+    assert process.returncode == 0
+
+
+def test_a_flow_is_paused_and_goes_on(shell):
+    """`outlast pause` begins nothing new; exit code 130 with the way on."""
+    with shell.waiting("run shop.yaml --run-key today") as process:
+        assert shell("pause today").stdout.startswith("Asked ")
+        out, err = finish_after_beat(process)
+    assert (process.returncode, "paused: 2 of 3 steps succeeded" in out) == (130, True)
+    assert err.splitlines()[0] == "Go on: outlast resume today"
+    shell.off("wait")
+    assert shell("resume today").returncode == 0
+
+
+def finish_after_beat(process):
+    """Let the waiting step end once the process has had a beat: it has one every 5 seconds, and nothing tells of it from outside."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(7)
+    return process.communicate("", timeout=200)
+
+
+# --- cancel ---
+
+
+def test_cancel_asks_the_process_that_works_on_it(shell):
+    """Without --compensate what was done stands; with it, it is undone by the process that works on it."""
+    for key, option, done in (("a", "", []), ("b", " --compensate", ["give back 7"])):
+        with shell.waiting(f"run shop.yaml --run-key {key}") as process:
+            asked = shell(f"cancel {key}{option}")
+            assert (asked.returncode, asked.stdout.startswith("Asked ")) == (0, True)
+            out, _ = finish_after_beat(process)
+        assert process.returncode == 130
+        assert shell.done == ["reserve", "charge 1", *done]
+        assert ("Still stands: reserve." in out) == (not option)
+        assert ("Undone: reserve." in out) == bool(option)
+        shell.off("done.txt")
+
+
+def test_a_run_that_nobody_works_on_is_cancelled_here(shell):
+    """It says what still stands, and a cancelled run does not go on."""
+    shell.crashed("today")
+    done = shell("cancel today")
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        ["Cancelled today of shop.", "Still stands, and is not undone: reserve."],
+    )
+    for line in ("resume today", "run shop.yaml --run-key today"):
+        refused = shell(line)
+        assert (refused.returncode, "was cancelled: begin another one with another --run-key" in refused.stderr) == (
+            2,
+            True,
+        )
+    again = shell("cancel today --compensate")
+    assert (again.returncode, "Still stands: reserve. A run that is cancelled cannot go on" in again.stderr) == (
+        2,
+        True,
+    )
+    assert shell.done == ["reserve"]
+
+
+def test_cancel_with_compensate_undoes_here_what_a_crashed_run_has_done(shell):
+    """By what is on record: the file need not be there. Exit code 0 if all is undone."""
+    shell.crashed("today")
+    shell.off("shop.yaml")
+    done = shell("cancel today --compensate")
+    assert (done.returncode, "Undone: reserve." in done.stdout, shell.done) == (0, True, ["reserve", "give back 7"])
+    (run,) = shell.json("runs list")
+    assert run["status"] == "cancelled"
+
+
+def test_cancel_that_cannot_undo_is_exit_code_5(shell):
+    """A run that failed and could not be undone is tried to be undone once more; what fails again still stands."""
+    shell.on("fail", "stuck")
+    assert shell("run shop.yaml --run-key today").returncode == 5
+    done = shell("cancel today --compensate --json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["status"], document["not_undone"]) == (5, "cancelled", ["reserve"])
+    assert len(document["steps"][0]["undone_by"]) == 2
+
+
+def test_a_failed_flow_whose_undoing_failed_is_undone_when_it_is_cancelled(shell):
+    """Once the cause is gone, cancel --compensate undoes what still stood."""
+    shell.on("fail", "stuck")
+    assert shell("run shop.yaml --run-key today").returncode == 5
+    shell.off("stuck")
+    done = shell("cancel today --compensate")
+    assert (done.returncode, shell.done) == (0, ["reserve", "give back 7"])
+    assert shell.json("runs list")[0]["status"] == "cancelled"
+
+
+def test_there_is_nothing_to_cancel_in_a_completed_flow(shell):
+    """What is over is over; and options of undoing mean nothing without it."""
+    shell("run shop.yaml --run-key today")
+    done = shell("cancel today")
+    assert (done.returncode, done.stderr) == (2, "today of shop is completed: there is nothing to cancel.\n")
+    shell.crashed("late")
+    done = shell("cancel late --param a=b")
+    assert (done.returncode, "unless --compensate" in done.stderr) == (2, True)
+
+
+# --- going on, otherwise ---
+
+
+def test_a_file_that_has_changed_is_taken_if_only_its_policy_has(shell):
+    """Other retries hold for what is left; what has changed is said."""
+    shell.on("fail")
+    shell("run shop.yaml --run-key today")
+    shell.off("fail")
+    shell.change("max_attempts: 2", "max_attempts: 4")
+    done = shell("resume today")
+    assert (done.returncode, done.stderr) == (
+        0,
+        "Taken: shop.yaml, which has changed since: other retries or limits in charge.\n",
+    )
+
+
+def test_a_mended_step_is_taken_and_a_changed_one_that_is_done_is_not(shell):
+    """What failed may be mended in the file; other work for what is done needs --on-change."""
+    shell.crashed("today")
+    shell.change(
+        '"steps:charge", args: {id: "${steps.reserve.outputs.id}", amount: "${params.amount}"}',
+        '"steps:charge", args: {id: 1, amount: 3}',
+    )
+    shell.change('{call: "steps:reserve"}', '{call: "steps:reserve", args: {who: bob}}')
+    done = shell("resume today")
+    assert (done.returncode, shell.done) == (2, ["reserve"])
+    assert done.stderr.splitlines()[0] == "Taken: shop.yaml, which has changed since: other work in reserve, charge."
+    assert "--on-change keep goes on with what they have put out" in done.stderr
+    assert 'on_change="' not in done.stderr
+    assert shell("resume today --on-change keep").returncode == 0
+    assert shell.done == ["reserve", "charge 3", "send 2"]
+
+
+def test_a_run_goes_on_with_what_is_on_record_if_its_file_is_gone_or_not_meant(shell):
+    """Without the file, or with --recorded; one with mistakes is told, with the way out."""
+    shell.crashed("today")
+    shell.crashed("tomorrow")
+    shell.change("max_attempts: 2", "max_atempts: 2")
+    done = shell("resume today")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0].startswith("shop.yaml:")
+    assert (
+        done.stderr.splitlines()[-1] == "To go on with the steps as they are on record: outlast resume today --recorded"
+    )
+    done = shell("resume today --recorded --param amount=3")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "expected no --param amount with the steps that are on record, which have their values. It takes none.\n",
+    )
+    done = shell("resume today --recorded")
+    assert (done.returncode, done.stderr) == (0, "Taken: the steps as they are on record.\n")
+    shell.off("shop.yaml")
+    done = shell("resume tomorrow")
+    assert (done.returncode, done.stderr) == (
+        0,
+        "Taken: the steps as they are on record: shop.yaml is not there any more.\n",
+    )
+
+
+def test_a_run_that_went_on_as_recorded_once_takes_its_file_the_next_time(shell):
+    """--recorded is for one time; and there --on-change has nothing to decide."""
+    shell.on("fail")
+    assert shell("run shop.yaml --run-key today").returncode == 1
+    refused = shell("resume today --recorded --on-change redo")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "expected no --on-change with --recorded: the steps that are on record are what the run has done.\n",
+    )
+    assert shell("resume today --recorded").returncode == 1
+    shell.off("fail")
+    shell.change("default: 1}", "default: 1}\n  other: {type: integer, default: 2}")
+    done = shell("resume today")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (0, "Taken: shop.yaml, with the same steps.")
+
+
+def test_a_job_of_a_flow_comes_back_if_its_rows_failed_for_now(shell):
+    """A service that is away is no bad data: the job is tried again, and rows that are done are not."""
+    shell.change('row["n"] == 3', 'there("away")', "steps.py")
+    shell.change(
+        'raise ValueError("odd")',
+        'raise outlast.TemporaryFailure("away", error_class="unavailable")',
+        "steps.py",
+    )
+    (shell.folder / "each.yaml").write_text(EACH + "    retry: {max_attempts: 1}\n")
+    shell.on("away")
+    assert shell("enqueue each.yaml --run-key today").returncode == 0
+    worked = shell("worker --until-idle")
+    assert worked.returncode == 0, worked.stderr
+    (job,) = shell.json("jobs list")
+    assert (job["status"], job["error_class"]) == ("queued", "unavailable"), job
+
+
+def test_a_run_keeps_the_parameters_that_it_was_begun_with(shell):
+    """Given values, and defaults that the file has changed since, stay those of the run."""
+    with shell.waiting("run shop.yaml --run-key today --param amount=8") as process:
+        process.kill()
+        process.communicate()
+    shell.crashed("tomorrow")
+    shell.change("default: 1", "default: 2")
+    for key in ("today", "tomorrow"):
+        assert shell(f"resume {key}").returncode == 0
+    assert [line for line in shell.done if line.startswith("charge")] == ["charge 8", "charge 1"]
+
+
+def test_from_step_does_a_step_again_after_undoing_what_can_be_undone(shell):
+    """The step and all that need it; what comes before stays."""
+    shell("run shop.yaml --run-key today")
+    assert shell("run shop.yaml --run-key today --from-step charge").returncode == 0
+    assert shell.done == ["reserve", "charge 1", "send 14", "charge 1", "send 14"]
+    assert shell("resume today --from-step reserve").returncode == 0
+    assert shell.done[5:] == ["give back 7", "reserve", "charge 1", "send 14"]
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(shell):
+    """Of a run that is not there, one that failed, one that is done, and from a step."""
+    done = shell("run shop.yaml --run-key today --dry-run")
+    assert (done.returncode, (shell.folder / ".outlast").exists()) == (0, False)
+    assert "Nothing was run: it would run reserve, charge, send." in done.stdout
+    shell.on("fail")
+    shell("run shop.yaml --run-key today")
+    document = json.loads(shell("run shop.yaml --run-key today --dry-run --json").stdout)
+    assert [(step["id"], step["would"]) for step in document["steps"]] == [
+        ("reserve", "run"),
+        ("charge", "run"),
+        ("send", "run"),
+    ]
+    shell.off("fail")
+    shell("resume today")
+    before = shell.done
+    assert "nothing is left to do" in shell("run shop.yaml --run-key today --dry-run").stdout
+    done = shell("run shop.yaml --run-key today --dry-run --from-step reserve")
+    assert re.search(r"reserve +undone first, then done again", done.stdout)
+    done = shell("run shop.yaml --run-key new --dry-run --from-step charge")
+    assert (done.returncode, "Leave --from-step out" in done.stderr) == (2, True)
+    assert shell.done == before
+
+
+def test_options_of_items_mean_nothing_for_a_run_of_a_flow(shell):
+    """And those of flows nothing for a run over items."""
+    shell.crashed("today")
+    done = shell("resume today --input in.jsonl")
+    assert (done.returncode, "expected no --input with today, a run of a flow" in done.stderr) == (2, True)
+    done = shell("resume today --file shop.yaml --recorded")
+    assert (done.returncode, "expected --file or --recorded, got: both" in done.stderr) == (2, True)
+    (shell.folder / "app.py").write_text(
+        "import outlast\n\n\n@outlast.stage\ndef label(row: dict) -> dict: return row\n\n\nreviews = outlast.Pipeline('reviews', label)\n"
+    )
+    (shell.folder / "in.jsonl").write_text("{}\n")
+    assert shell("run app.py --input in.jsonl --run-key rows").returncode == 0
+    done = shell("resume rows --from-step a --recorded")
+    assert (done.returncode, "expected no --recorded or --from-step with rows, a run over items" in done.stderr) == (
+        2,
+        True,
+    )
+    done = shell("cancel rows --compensate")
+    assert (done.returncode, "only a flow says what undoes its steps" in done.stderr) == (2, True)
+    lines = shell("runs list").stdout.splitlines()
+    assert [line.split()[1:4] for line in lines[1:]] == [["items", "reviews", "rows"], ["steps", "shop", "today"]]
+
+
+# --- what is on record ---
+
+
+def test_a_flow_is_shown_with_every_attempt_and_what_it_has_put_out(shell):
+    """Steps, attempts and those to undo them, outputs by type; values only when asked for, and masked."""
+    shell.on("fail")
+    shell("run shop.yaml --run-key today")
+    shell.off("fail")
+    shell("resume today")
+    shown = shell("runs show today")
+    rows = [line.split()[:5] for line in shown.stdout.splitlines()]
+    assert ["reserve", "1", "succeeded"] in [row[:3] for row in rows]
+    assert ["reserve", "(undo)", "1", "succeeded"] in [row[:4] for row in rows]
+    assert "no other: permanent" in shown.stdout
+    assert "outlast runs show today --traceback" in shown.stderr
+    assert 'raise ValueError("card declined")' in shell("runs show today --traceback").stdout
+    assert "sk-live" not in shell("runs outputs today").stdout
+    assert shell.json("runs outputs today --reveal")[0]["outputs"]["token"] == "sk-live-0123456789abcdef0123"
+    (failed,) = [one for one in shell.json("runs attempts today --item charge") if one["outcome"] == "failed"]
+    assert (failed["number"], failed["round"], failed["stop_reason"], failed["deed"]) == (1, 1, "permanent", "do")
+    for line in ("runs items today", "runs errors today"):
+        assert "which has steps and no items: outlast runs show today" in shell(line).stderr
+    assert shell("runs attempts today --item chrge").returncode == 2
+
+
+def test_a_report_of_a_flow_is_a_page_and_a_text(shell):
+    """What went wrong, every attempt, and the way on; a page that loads nothing."""
+    shell.on("fail")
+    shell("run shop.yaml --run-key '<b>today'")
+    told = shell("runs report '<b>today'")
+    assert "Attempts that failed" in told.stdout
+    assert "As a page: outlast runs report '<b>today' --html report.html" in told.stderr
+    assert shell("runs report '<b>today' --html report.html").returncode == 0
+    page = (shell.folder / "report.html").read_text()
+    assert "charge failed. 0 of 3 steps succeeded." in page
+    assert ("<b>today" in page, "&lt;b&gt;today" in page) == (False, True)
+    assert shell("runs report '<b>today' --item charge").returncode == 2
+    assert shell.json("runs report '<b>today'") == shell.json("runs show '<b>today'")
+
+
+def test_what_a_step_has_kept_is_printed_masked_or_written(shell):
+    """As of a job: by its name, of an attempt, to a file as it is."""
+    (shell.folder / "rows.csv").write_text("a,b\n1\n")
+    (shell.folder / "read.yaml").write_text(
+        'oml_version: "0.1.0"\nname: reading\nsteps:\n  - id: read\n    component: files.reader\n    config: {path: rows.csv}\n'
+    )
+    shell("run read.yaml --run-key today")
+    (kept,) = shell.json("runs show today")["artifacts"]
+    assert kept["name"] == "read unreadable"
+    assert (
+        shell("runs artifact today unreadable").stdout
+        == shell("runs artifact today 'read unreadable' --attempt 1").stdout
+    )
+    assert shell("runs artifact today unreadable --output kept.txt").returncode == 0
+    assert (shell.folder / "kept.txt").read_bytes()
+    done = shell("runs artifact today unreadble")
+    assert (done.returncode, "has kept no 'unreadble'" in done.stderr) == (2, True)
+
+
+def test_dead_letters_of_steps_are_shown_and_name_their_run(shell):
+    """What was to be done, why it stopped; replaying and editing them says the way out."""
+    shell.on("fail", "stuck")
+    shell("run shop.yaml --run-key today")
+    letters = {letter["kind"]: letter["id"][:12] for letter in shell.json("dlq list")}
+    listed = shell("dlq list").stdout
+    assert ("reserve (undoing)" in listed, "charge" in listed) == (True, True)
+    shown = shell(f"dlq show {letters['step']}")
+    assert "step         charge of shop, in the run today" in shown.stdout
+    assert shown.stderr == "Once the cause is gone, its run goes on with it: outlast resume today\n"
+    shown = shell(f"dlq show {letters['compensation']}")
+    assert "undoing      reserve of shop, in the run today" in shown.stdout
+    assert "Its run tries that first when it goes on: outlast resume today" in shown.stderr
+    for line in (
+        f"dlq replay {letters['step']}",
+        "dlq replay --pipeline shop",
+        f"dlq edit {letters['step']} --payload '{{}}' --reason x",
+    ):
+        done = shell(line)
+        assert (done.returncode, "outlast resume today" in done.stderr) == (2, True)
+    assert {group["stage"] for group in shell.json("dlq groups")} == {"charge", "reserve"}
+
+
+def test_events_of_a_flow_are_on_record(shell):
+    """Compensations everywhere; what attempts tell, of a flow's run."""
+    shell.on("fail")
+    shell("run shop.yaml --run-key today")
+    assert [one["data"]["step_id"] for one in shell.json("events --name compensation_completed")] == ["reserve"]
+    assert [one["data"]["step_id"] for one in shell.json("events --run today --name step_error_permanent")] == [
+        "charge"
+    ]
+    assert shell("events --name step_error_permanent").returncode == 2
+
+
+# --- while it runs ---
+
+
+def test_progress_is_a_line_for_each_change(shell):
+    """Without a terminal; to the end, which the report tells."""
+    shell.on("flaky")
+    done = shell("run shop.yaml --run-key today --progress")
+    lines = [line.removeprefix("shop today: ") for line in done.stderr.splitlines()]
+    assert [re.sub(r"[\d.]+ m?s\b", "TIME", line) for line in lines] == [
+        "reserve: running",
+        "reserve: succeeded, TIME",
+        "charge: running, attempt 1 of 2",
+        "charge: waiting, attempt 2 of 2 in TIME: connection_reset: reset by peer",
+        "charge: running, attempt 2 of 2",
+        "charge: succeeded, 2 attempts, TIME",
+        "send: running",
+        "send: succeeded, TIME",
+    ]
+
+
+def test_a_terminal_shows_the_graph_and_where_each_step_is(shell):
+    """The picture changes in place, fits 80 columns, and makes room for the report."""
+    shell.on("wait")
+    with Terminal(
+        "-m", "outlast.cli", "run", "shop.yaml", "--run-key", "today", folder=shell.folder, NO_COLOR="1"
+    ) as screen:
+        screen.read_until("charge   running    attempt 1 of 2")
+        seen = [line.rstrip() for line in screen.screen()]
+        assert any(line.startswith("┌ reserve  succeeded") for line in seen)
+        assert any(line.startswith("▼ send     pending") for line in seen)
+        assert "1 of 3 steps" in "\n".join(seen)
+        assert max(map(len, seen)) <= 80
+        screen.press("\x04")
+        assert screen.finish() == 0
+        last = "\n".join(screen.screen())
+    assert ("3 of 3 steps succeeded" in last, "running" in last) == (True, False)
+
+
+def view(**steps):
+    """A run whose steps are as they are said to be, one after the other."""
+    plain = {
+        "component": "python",
+        "needs": (),
+        "attempt": 0,
+        "max_attempts": 1,
+        "started_at": None,
+        "due_at": None,
+        "error": None,
+    }
+    made = [StepView(**plain | {"id": name, "status": "pending"} | said) for name, said in steps.items()]
+    made = [dataclasses.replace(step, needs=(before.id,)) for before, step in itertools.pairwise(made)]
+    first = StepView(**plain | {"id": next(iter(steps)), "status": "pending"} | next(iter(steps.values())))
+    return FlowView(id="0" * 32, run_key="today", pipeline="shop", steps=(first, *made), undoing=False)
+
+
+def drawn(now, width, height):
+    out = io.StringIO()
+    Console(file=out, width=width, height=height, color_system=None).print(picture(now, width, height))
+    return out.getvalue().splitlines()
+
+
+def test_a_picture_fits_any_terminal_and_keeps_what_matters():
+    """What is done or not begun goes first; no line is wider or more than there is room for."""
+    steps = {f"step-{number}": {"status": "succeeded", "took": 1.0, "attempt": 1} for number in range(30)}
+    steps |= {f"later-{number}": {} for number in range(30)}
+    failed = {"status": "failed", "attempt": 3, "max_attempts": 3, "error": "no answer " * 20, "error_class": "timeout"}
+    steps |= {"a step with a long name \N{CJK UNIFIED IDEOGRAPH-8A9E}" * 3: failed}
+    steps |= {"now": {"status": "running", "attempt": 1}}
+    now = now_of(view(**steps), 75.0)
+    for width, height in ((80, 24), (40, 10), (20, 5), (200, 100)):
+        lines = drawn(now, width, height)
+        assert len(lines) < max(height, 4)
+        assert max(cell_len(line) for line in lines) <= width
+    lines = drawn(now, 80, 24)
+    assert any(line.startswith("now") and "running" in line for line in lines)
+    assert any("failed" in line and "timeout: no answer" in line for line in lines)
+    assert re.fullmatch(r"and \d+ pending, \d+ succeeded", lines[-1].rstrip())
+
+
+def test_a_notebook_shows_a_flow_as_text_and_as_html():
+    """What others have written is text and nothing else."""
+    later = datetime.now(UTC) + timedelta(seconds=90)
+    bad = {"status": "running", "waiting": True, "attempt": 1, "max_attempts": 3, "due_at": later}
+    shown = view(
+        read={"status": "succeeded", "took": 0.5, "attempt": 2},
+        load=bad | {"error": "<b>no</b>", "error_class": "timeout"},
+    )
+    page = FlowPage(now_of(shown, 3.0))
+    assert ("&lt;b&gt;no&lt;/b&gt;" in page._repr_html_(), "<b>no" in page._repr_html_()) == (True, False)
+    assert repr(page).splitlines() == [
+        "shop today: running, 1 of 2 steps",
+        "  read: succeeded, 2 attempts, 0.5 s",
+        "  load: waiting, attempt 2 of 3 in 1 min 30 s: timeout: <b>no</b>",
+    ]
+
+
+def test_a_step_that_runs_is_told_once_and_its_rows_now_and_then():
+    """What differs without being told is no line; counts are told by tenths and after five seconds."""
+    first = view(charge={"status": "running", "attempt": 1, "max_attempts": 1})
+    later = dataclasses.replace(
+        first, steps=tuple(dataclasses.replace(step, due_at=datetime(2026, 1, 1, tzinfo=UTC)) for step in first.steps)
+    )
+    assert changes(first, later) == []
+    counting = Counting()
+    told = []
+    for second, done in ((0.0, 0), (0.5, 50), (1.5, 60), (2.6, 61), (4.0, 61), (6.6, 62), (20.0, 62)):
+        counts = {"total": 100, "succeeded": done, "failed": 0}
+        now = view(charge={"status": "running", "attempt": 1, "max_attempts": 1, "counts": counts})
+        told += [(second, line.rpartition(": ")[2]) for line in counting.lines(now, second)]
+    assert told == [(1.5, "running, 100 rows, 60 succeeded"), (6.6, "running, 100 rows, 62 succeeded")]
+
+
+def test_a_change_is_told_once_and_time_that_passes_is_none():
+    """A log has a line for what has changed between two looks."""
+    first = view(read={"status": "running", "attempt": 1})
+    second = view(read={"status": "succeeded", "attempt": 1, "took": 2.0})
+    assert changes(None, first) == ["shop today: read: running"]
+    assert changes(first, first) == []
+    assert changes(first, second) == ["shop today: read: succeeded, 2 s"]
+
+
+def test_progress_in_python_is_shown_in_lines_without_a_terminal(shell):
+    """`Flow.run(progress=True)` shows the same, with its end."""
+    (shell.folder / "go.py").write_text(
+        "import outlast\noutlast.Flow.load('shop.yaml').run(run_key='today', progress=True)\n"
+    )
+    done = run([sys.executable, "go.py"], cwd=shell.folder, env=shell.env)
+    assert done.stderr.splitlines()[-1] == "shop today: completed: 3 of 3 steps succeeded"
+    assert len(done.stderr.splitlines()) == 7
