@@ -109,7 +109,7 @@ def without_secrets(error: BaseException) -> BaseException:
     kind, text = type(error), error_text(error)
     shown: Any = None
     if kind.__module__ == "builtins":
-        with suppress(Exception):
+        with suppress(Exception):  # one that takes other arguments is stood in for below
             shown = kind(text)
     if shown is None or str(shown) != text:
         found = classify(error)

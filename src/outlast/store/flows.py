@@ -223,7 +223,7 @@ class Flows:
 
     def keep_of_run(self, run_number: int, token: int, step: str, attempt: int, name: str, raw: str | bytes) -> bool:
         """Keep this for people, if the run is still that of who has this token; whether it was."""
-        data = raw.encode(errors="replace") if isinstance(raw, str) else bytes(raw)
+        data = raw.encode(errors="surrogatepass") if isinstance(raw, str) else bytes(raw)
         cut = len(data) > MOST_KEPT
         called = storable(f"{step} {name}")[:200]
         done = self._database.written(

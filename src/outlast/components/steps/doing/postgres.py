@@ -89,7 +89,7 @@ def _connected(
     else:
         return
     finally:
-        with suppress(Exception):
+        with suppress(Exception):  # it may be broken; what has ended it is told below
             connection.close()
     if late.struck:
         raise TemporaryFailure("the database did not answer in the time of the attempt", error_class="timeout")
