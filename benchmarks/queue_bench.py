@@ -59,7 +59,7 @@ class Sizes:
 
     share: float = 1.0
     backlogs: tuple[int, int] = (10_000, 1_000_000)
-    pings: int = 70  # single jobs in one round
+    pings: int = 200  # single jobs in one round: of fewer, the slowest hundredth is one moment of the disk
     steps: int = 900
 
     def of(self, jobs: int) -> int:
@@ -162,6 +162,7 @@ class Bench:
         pings = self._sizes.pings + WARM
         with self._database(system) as database, self._board(database, pings) as (board, variables):
             self._fill(system, database, 0)
+            os.sync()  # nobody waits for what was written before
             with self._workers(system, board, variables, role=system.listener):
                 self._program(system, "ping", variables, 0, pings)
             prove(board, pings)
