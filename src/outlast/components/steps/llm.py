@@ -213,7 +213,7 @@ CALLER = Component(
     run="outlast.components.steps.doing.llm:call",
     example={
         "connection": "@llm.main",
-        "prompt": "What does this review feel like? ${row.text}",
+        "prompt": "What does this review feel like? ${item.text}",
         "response": "json",
         "schema": {"type": "object", "required": ["stars"], "properties": {"stars": {"type": "integer"}}},
         "ask_again": True,

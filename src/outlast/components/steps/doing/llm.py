@@ -25,14 +25,14 @@ from outlast.components.steps.doing.rows import reasons_of, validator_of
 from outlast.errors import PermanentFailure
 
 try:
-    import openai
-except ImportError:
-    raise missing("llm.caller", "openai", "llm") from None
-try:
     import httpcore
     import httpx
 except ImportError:
     raise missing("llm.caller", "httpx", "http") from None
+try:
+    import openai
+except ImportError:
+    raise missing("llm.caller", "openai", "llm") from None
 
 from outlast.components.steps.doing.http import SHOWN, TOLD, beginning, encoded, headers_of, trusted, unpacked
 from outlast.components.steps.doing.wire import Wire, as_httpx
