@@ -6,14 +6,17 @@ import json
 import logging
 
 import pytest
+from typer.testing import CliRunner
 
 import outlast
 from components.steps.calling import Shelf, a_context, failure_of, outputs_of
+from outlast.cli import app as command_line
 from outlast.components.conformance import check_component
-from outlast.components.registry import find_component
+from outlast.components.registry import find_component, find_family
 from outlast.components.running import StepContext
 from outlast.components.steps.doing.jsons import NoValue, one_value
 from outlast.settings.secret import Secret
+from outlast.testing import FaultProxy
 from outlast.verdicts import classify
 from servers.model import Fault, ModelServer, Said, completion
 from tables import table
@@ -403,12 +406,76 @@ def test_the_time_of_the_attempt_bounds_every_wait(at_most):
     assert (first, second, len(server.asked)) == ("timeout", "timeout", 3)
 
 
+@table(
+    ("kind", "error_class", "reached"),
+    [
+        ("reset_before", "connection_reset", 0),
+        ("reset_after", "connection_reset", 1),
+        ("stall", "timeout", 1),
+        ("half_close", "connection_reset", 1),
+        ("garbage", "connection_reset", 1),
+    ],
+)
+def test_what_networks_do_is_a_transient_error_of_one_call(at_most, kind, error_class, reached):
+    """S1-08, S1-18: whether the question arrived or not, the SDK does not ask it again by itself; the next attempt does."""
+    with ModelServer() as server, FaultProxy(("127.0.0.1", server.port)) as proxy:
+        connection = here(server) | {"base_url": f"http://127.0.0.1:{proxy.port}/v1"}
+        proxy.fault(kind, when=b"POST ")
+        at_most(0.3 if kind == "stall" else 60)
+        told, _, error = fails(connection)
+        asked = len(server.asked)
+        at_most(60)
+        assert ask(connection)["text"] == "yes"
+    assert (told, classify(error).category, proxy.struck) == (error_class, "transient", [kind])
+    assert (asked, len(server.asked)) == (reached, reached + 1)
+
+
 def test_a_private_address_is_reached_only_where_the_connection_says_so():
     """A model of this machine needs allow_private; without it nobody is asked."""
     with ModelServer() as server:
         kind, told, _ = fails({"base_url": server.url, "model": "small"})
     assert (kind, server.asked) == ("permission_denied", [])
     assert "allow_private: true allows its own host" in told
+
+
+def test_doctor_asks_for_the_models_which_costs_nothing(tmp_path, monkeypatch):
+    """A connection is tried with its key; what says no is told by its status and the field that has to do with it."""
+    monkeypatch.setenv("MODEL_KEY", SECRET)
+    path = tmp_path / "connections.yaml"
+
+    def said(server):
+        fields = here(server, api_key="${MODEL_KEY}", organization="shop")
+        path.write_text(json.dumps({"connections": {"llm": {"main": fields}}}))
+        done = CliRunner().invoke(command_line, ["connections", "doctor", "--connections", str(path), "--json"])
+        (found,) = json.loads(done.stdout)
+        return done.exit_code, found["state"], found["kind"], SECRET in done.output
+
+    with ModelServer() as server:
+        assert said(server) == (0, "reached", "", False)
+        server.otherwise = Fault(401, "invalid_api_key")
+        assert said(server) == (1, "failed", "auth", False)
+    (looked, headers), _ = server.looked
+    assert (looked, server.asked) == ("/v1/models", [])
+    assert (headers["authorization"], headers["openai-organization"]) == (f"Bearer {SECRET}", "shop")
+
+
+@table(
+    ("fields", "said"),
+    [
+        ({"base_url": "api.example.com"}, "an address that begins with http:// or https://"),
+        ({"base_url": "https://api.example.com/v1?x=1"}, "an address without ? and #"),
+        ({"base_url": "https://ann@api.example.com/v1"}, "an address without a user"),
+        ({"model": ""}, "a text of at least 1 characters"),
+        ({"prices": {"input": 1}}, "the key output"),
+        ({"prices": {"input": -1, "output": 1}}, "a number of at least 0"),
+        ({"pricess": 1}, "Did you mean 'prices'?"),
+    ],
+)
+def test_a_connection_that_cannot_be_is_told(fields, said):
+    """What is missing or makes no sense, in the words of the file."""
+    family = find_family("llm")
+    told = [str(problem) for problem in family.problems({"base_url": "https://a.example/v1", "model": "m", **fields})]
+    assert any(said in one for one in told), told
 
 
 # --- what is said elsewhere ---
