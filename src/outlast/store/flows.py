@@ -178,7 +178,7 @@ class Flows:
         rows = self._database.rows(
             f"select {_ATTEMPT} from outlast_step_attempts where run = ? order by step, deed, number", run_number
         )
-        return [StepAttempt(*row[:-1], row[-1] and json.loads(row[-1])) for row in rows]
+        return [_attempt(row) for row in rows]
 
     def step_states(self, run_numbers: Sequence[int]) -> dict[int, dict[str, int]]:
         """How many steps of each of these runs are in which state; those that were never begun are not counted."""
@@ -660,6 +660,11 @@ def _unbegun(step: str, deed: Deed, round_number: int, work: str, definition: Ma
 def _next_place(tx: Transaction, run: int) -> int:
     (place,) = tx.row(f"select {_COMPLETED}", run)
     return int(place)
+
+
+def _attempt(row: Sequence[Any]) -> StepAttempt:
+    found = StepAttempt(*row)
+    return found._replace(spent=json.loads(row[-1])) if row[-1] else found
 
 
 def _insert_attempt(tx: Transaction, run: int, attempt: StepAttempt) -> None:

@@ -154,7 +154,7 @@ class _Talk:
         self.bill = _Bill(self._prices())
         self.deadline = None if remaining is None else monotonic() + remaining
         has_schema = config.schema_ is not None or config.schema_file is not None
-        self.validator = validator_of(config.schema_, config.schema_file, self.context) if has_schema else None
+        self.validator: Any = validator_of(config.schema_, config.schema_file, self.context) if has_schema else None
         size = self._size(self.messages)
         if size > config.max_prompt_bytes:
             raise invalid(
@@ -288,7 +288,8 @@ class _Talk:
         message = choices[0].get("message")
         if not isinstance(message, dict):
             raise self._no_answer(raw, "expected a choice with a message, got: another one")
-        reason, said = choices[0].get("finish_reason"), message.get("content")
+        reason: Any = choices[0].get("finish_reason")
+        said: Any = message.get("content")
         unfinished = _unfinished(reason, message, said)
         if unfinished:
             kept = said if isinstance(said, str) and said else raw
@@ -385,7 +386,7 @@ class _Transport(httpx.BaseTransport):
     the connection: what the environment tells the SDK of other accounts is not sent.
     """
 
-    def __init__(self, wire: Wire, base: httpx.URL, headers: Mapping[str, str], most: int) -> None:
+    def __init__(self, wire: Wire, base: httpx.URL, headers: dict[str, str], most: int) -> None:
         self._wire, self._where, self._most, self._headers = wire, base.host, most, headers
         tls = trusted() if base.scheme == "https" else None
         self._pool = httpcore.ConnectionPool(ssl_context=tls, max_connections=1, retries=0, network_backend=wire)
