@@ -78,6 +78,7 @@ SAMPLES[6:6] = [
     told.FailureBudgetExceeded(**RUN, run_key="k", rate=0.5, budget=0.1, processed=100, failed=50, stopped=True),
     told.LeaseLost(**RUN, run_key="k", owner="host:1"),
     told.IdempotencyHit(**RUN, **FLOW, done_at=AT, done_by="r"),
+    told.StepArtifactKept(**RUN, **FLOW, attempt=1, artifact="answer", size=12),
     told.CompensationTriggered(**RUN, **FLOW, because="pay failed"),
     told.CompensationCompleted(**RUN, **FLOW),
     told.CompensationFailed(**RUN, **FLOW, **ERROR, reason="permanent"),

@@ -18,6 +18,7 @@ from outlast.kernel.frames import from_here
 from outlast.kernel.redact import plain
 from outlast.kernel.wording import counted, duration, whole
 from outlast.report.flows import told
+from outlast.report.stories import amounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,6 +59,8 @@ def print_flow(report: FlowReport) -> None:
         out.print(Text(line))
     if report.passes > 1:
         out.print(Text(f"started {report.passes} times", style="dim"))
+    if report.spent:
+        out.print(Text(f"spent {amounts(report.spent)}"))
     if bare := [step.id for step in report.steps if step.nothing_undone]:
         out.print(Text(plain(f"Nothing of {', '.join(bare)} was this run's to undo.")))
     if report.undone:

@@ -24,6 +24,7 @@ from outlast.calls.state import current
 from outlast.components.describing import OUTPUT_TYPES
 from outlast.errors import PermanentFailure
 from outlast.kernel.redact import error_text, mask_known, remember_secret
+from outlast.observe import emit, listening
 from outlast.settings.names import attribute
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class StepContext:
     `connection` has the fields of the connection that the config names, with secrets as `Secret`; None without one.
     `inputs` are those of the step. `root` is the folder of the project: paths begin there, and functions are imported
     from there, or from modules that are `allowed`. `idempotency_key` is the same in every attempt at this step of this
-    run, and in no other: send it to services that take one. `row` is what a step with `for_each` works on. With
+    run, and in no other: send it to services that take one. `component` is its own name. `row` is what a step with `for_each` works on. With
     ``undoes`` it is called to undo a step. `hidden` are the secrets of the flow: what is on record has none of them in its
     name.
     """
@@ -91,6 +92,7 @@ class StepContext:
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     row: Any = NO_ROW
     undoes: bool = False
+    component: str = ""
     place: Place | None = field(default=None, repr=False)
     hidden: tuple[str, ...] = field(default=(), repr=False)
 
@@ -103,7 +105,26 @@ class StepContext:
         if self.place is not None:
             place, row = self.place, current().item_key
             called = mask_known(name if row is None else f"{row} {name}")  # of one row of many
-            place.opened().keep_of_run(place.run, place.token, self.step, self.attempt, called, raw)
+            kept = place.opened().keep_of_run(place.run, place.token, self.step, self.attempt, called, raw)
+            if kept:
+                self._tell(called, len(raw.encode(errors="surrogatepass")) if isinstance(raw, str) else len(raw))
+
+    def _tell(self, artifact: str, size: int) -> None:
+        if listening():
+            from outlast.observe.events import StepArtifactKept
+
+            emit(
+                StepArtifactKept(
+                    run_id=self.run_id,
+                    pipeline=self.pipeline,
+                    run_key=self.run_key,
+                    step_id=self.step,
+                    component=self.component,
+                    attempt=self.attempt,
+                    artifact=artifact,
+                    size=size,
+                )
+            )
 
     def store(self) -> Store:
         """The store of the app, for what belongs to no single run."""

@@ -154,6 +154,7 @@ class StepWork:
         self.key: StepKey | None = None
         self.key_token: int | None = None
         self.number = 0  # of the attempt under way, in the history
+        self.noted = 0  # the same, among those of its call
         self.started_us = 0
         self.requeue: float | None = None
         self.end: StepEnd | None = None
@@ -239,6 +240,7 @@ class StepWork:
             row=row,
             hidden=there.hidden,
             undoes=self.deed == "undo",
+            component=self.component_name,
             place=Place(
                 store_url=there.home.store_url,
                 app=there.home.name,
@@ -400,6 +402,7 @@ class StepWork:
             self._tell_news()
             raise Ended(None)
         self.made = self.number = begun.number
+        self.noted = 0 if self.call is None else self.call.number
         self.key_token = begun.key_token
         self.pass_.changed()
 
@@ -554,7 +557,13 @@ class StepWork:
             error=None if error is None else error_text(error),
             stop_reason=reason,
             traceback=None if error is None else traceback_of(error),
+            spent=self._spent(),
         )
+
+    def _spent(self) -> dict[str, float] | None:
+        """What the code of the attempt has said that it used. An attempt that was left alone says no more to anybody."""
+        notes = (self.call.notes or {}).get(self.noted) if self.call is not None else None
+        return dict(notes.spent) if notes is not None and notes.spent else None
 
     def _letter(self, call: StepCall | None, error: Exception, reason: StopReason | None) -> DeadLetterRow | None:
         there = self.pass_

@@ -452,6 +452,21 @@ class IdempotencyHit(FlowEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepArtifactKept(FlowEvent):
+    """
+    A step has kept something for people, such as the raw answer of a model: `artifact` is its name, `size` its bytes. What it
+    says is the user's data, and no part of this. A step in a process of its own keeps things, and does not tell of it.
+    """
+
+    level: ClassVar[str] = "debug"
+    _says: ClassVar[str] = "attempt {0.attempt} at {0.step_id} has kept {0.artifact!r}, {0.size:,} bytes"
+
+    attempt: int
+    artifact: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompensationTriggered(FlowEvent):
     """A run has failed for good, or is cancelled, and a step that has been done is being undone."""
 

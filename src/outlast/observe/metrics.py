@@ -240,7 +240,7 @@ WORKERS = Metric(
 ARTIFACTS = Metric(
     "outlast_artifacts_total",
     ("kind",),
-    "Artifacts that the code of jobs has kept, such as raw answers of models.",
+    "Artifacts that jobs and steps of flows have kept, such as raw answers of models, by the kind of the job or the component.",
 )
 SCHEDULES = Metric(
     "outlast_schedules_total",
@@ -333,6 +333,8 @@ class Samples:
                 yield self._one(ITEMS, event.pipeline or event.step_id, "failed")
             case told.IdempotencyHit():
                 yield self._one(KEY_HITS, event.pipeline or "", event.step_id)
+            case told.StepArtifactKept():
+                yield self._one(ARTIFACTS, event.component)
             case told.FlowEvent():
                 yield self._one(STEPS_UNDONE, event.pipeline or "", event.name.removeprefix("compensation_"))
             case told.DeadLetterEnqueue():

@@ -106,6 +106,7 @@ def _tiles(report: FlowReport) -> str:
     if report.took is not None:
         found.append(("took", duration(report.took), counted(report.passes, "pass", "passes")))
     found.append(("attempts", f"{len(attempts):,}", f"{counted(again, 'retry', 'retries')}"))
+    found += [(f"{name} spent", f"{amount:,.6g}", "in all") for name, amount in [*report.spent.items()][:2]]
     if report.compensation != "none":
         found.append(("undone", f"{len(report.undone):,}", f"{len(report.not_undone):,} could not be"))
     if report.dead_letters:

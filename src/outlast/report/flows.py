@@ -10,6 +10,7 @@ import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from outlast.calls.records import add_to
 from outlast.errors import ConfigurationError, nearest
 from outlast.flow.doors import files_of, shown_manifest
 from outlast.flow.outputs import Outputs
@@ -44,7 +45,8 @@ _UNREADABLE = "What steps have put out cannot be read here: it was stored throug
 class AttemptFacts:
     """
     One attempt at a step, or at what undoes it. `round` is the round of the run that it belongs to: each that begins
-    again what has failed is a new one. `stop_reason` is why there was no other, `next_run_at` when the next one was due.
+    again what has failed is a new one. `stop_reason` is why there was no other, `next_run_at` when the next one was due,
+    `spent` what its code said that it used, such as tokens and money.
     """
 
     number: int
@@ -60,6 +62,7 @@ class AttemptFacts:
     worker: str | None
     place: str | None
     traceback: str | None
+    spent: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def succeeded(self) -> bool:
@@ -111,7 +114,8 @@ class FlowReport:
     """
     What a flow's run came to, and why. `undone` are the steps that were undone, `not_undone` those that could not be, and
     `standing` those that are done and could be undone. `compensation` is ``none``, ``completed`` or ``failed``. `given` are
-    the parameters that are in no manifest and have to be given again; `unknown` says what cannot be told.
+    the parameters that are in no manifest and have to be given again; `unknown` says what cannot be told. `spent` is what all
+    attempts at its steps have used, and those at the rows and items of its steps.
     """
 
     format: int
@@ -140,6 +144,7 @@ class FlowReport:
     artifacts: tuple[KeptFacts, ...]
     pass_list: tuple[Pass, ...]
     unknown: tuple[str, ...] = ()
+    spent: Mapping[str, float] = field(default_factory=dict[str, float])
     stored: tuple[str, ...] = field(default=(), metadata={"hidden": True})  # what a command needs to find it
 
     @property
@@ -213,7 +218,8 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
     codec = _Names()
     result = result_of_record(store, codec, record, manifest)
     letters = _open_letters(store, rows)
-    over_rows = {name: found[0] for name, found in _runs_over_items(store, record, manifest, rows).items()}
+    runs_over_items = _runs_over_items(store, record, manifest, rows)
+    over_rows = {name: found[0] for name, found in runs_over_items.items()}
     bare = _nothing_undone(store, record, progress, over_rows)
     steps = tuple(
         replace(
@@ -258,6 +264,7 @@ def flow_report(store: Store, record: RunRecord) -> FlowReport:
         ),
         pass_list=passes,
         unknown=(_UNREADABLE,) if codec.unreadable else (),
+        spent=_spent(record, [run for found in runs_over_items.values() for run in found]),
         stored=tuple(store.app_option()),
     )
 
@@ -333,6 +340,14 @@ def _with_rows(store: Store, step: StepFacts, run: RunRecord | None) -> StepFact
         return step
     dead = len(store.letter_owners(run=run.id, status="open")) if run.counts.dlq else 0
     return replace(step, rows=run.id, dead_letters=dead)
+
+
+def _spent(record: RunRecord, over_items: Sequence[RunRecord]) -> dict[str, float]:
+    """What the run has spent, with what the runs over items of its steps have."""
+    found: dict[str, float] = {}
+    for run in (record, *over_items):
+        add_to(found, {sanitise(name): amount for name, amount in run.spent.items()})
+    return found
 
 
 def _took(record: RunRecord, attempts: Sequence[StepAttempt]) -> float | None:
@@ -418,6 +433,7 @@ def _attempt(one: StepAttempt) -> AttemptFacts:
         worker=None if one.worker is None else process_of(one.worker),
         place=None if place is None else sanitise(str(place)),
         traceback=one.traceback,
+        spent={sanitise(name): amount for name, amount in (one.spent or {}).items()},
     )
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from outlast.calls.records import add_to
 from outlast.store import idempotency, leases
 from outlast.store.idempotency import KeyDone
 from outlast.store.letters import COLUMNS as LETTER
@@ -44,7 +45,7 @@ _ROW = (
 )
 _ATTEMPT = (
     "step, deed, number, round, token, worker, started, took, outcome, error_class, error_type, error, stop_reason, "
-    "next_run, traceback"
+    "next_run, traceback, spent"
 )
 _WHICH = "run = ? and step = ? and deed = ?"
 # Expressions, each with the number of the run: the next place of a step in the run, and among those that have succeeded.
@@ -93,7 +94,10 @@ class FlowStep(NamedTuple):
 
 
 class StepAttempt(NamedTuple):
-    """One attempt at a step, or at what undoes it, on record once it has ended."""
+    """
+    One attempt at a step, or at what undoes it, on record once it has ended. `spent` is what its code has said through
+    ``outlast.current().spend``.
+    """
 
     step: str
     deed: Deed
@@ -110,6 +114,7 @@ class StepAttempt(NamedTuple):
     stop_reason: StopReason | None = None
     next_run_us: int | None = None
     traceback: str | None = None
+    spent: Mapping[str, float] | None = None
 
 
 class AfterCrash(NamedTuple):
@@ -173,7 +178,7 @@ class Flows:
         rows = self._database.rows(
             f"select {_ATTEMPT} from outlast_step_attempts where run = ? order by step, deed, number", run_number
         )
-        return [StepAttempt(*row) for row in rows]
+        return [_attempt(row) for row in rows]
 
     def step_states(self, run_numbers: Sequence[int]) -> dict[int, dict[str, int]]:
         """How many steps of each of these runs are in which state; those that were never begun are not counted."""
@@ -657,13 +662,25 @@ def _next_place(tx: Transaction, run: int) -> int:
     return int(place)
 
 
+def _attempt(row: Sequence[Any]) -> StepAttempt:
+    found = StepAttempt(*row)
+    return found._replace(spent=json.loads(row[-1])) if row[-1] else found
+
+
 def _insert_attempt(tx: Transaction, run: int, attempt: StepAttempt) -> None:
-    row = [storable(value) if isinstance(value, str) else value for value in attempt]
+    spent = json.dumps(attempt.spent) if attempt.spent else None
+    row = [storable(value) if isinstance(value, str) else value for value in (*attempt[:-1], spent)]
     marks = ", ".join("?" * (len(row) + 1))
-    tx.execute(
-        f"insert into outlast_step_attempts (run, {_ATTEMPT}) values ({marks}) on conflict (run, step, deed, number) do nothing",
+    new = tx.rows(
+        f"insert into outlast_step_attempts (run, {_ATTEMPT}) values ({marks}) on conflict (run, step, deed, number) do nothing "
+        "returning number",
         *(run, *row),
     )
+    if new and attempt.spent:  # the run's own sum, as that of a run over items
+        (before,) = tx.row("select spent from outlast_progress where run = ? and shard = 0", run)
+        summed: dict[str, float] = json.loads(before)
+        add_to(summed, attempt.spent)
+        tx.execute("update outlast_progress set spent = ? where run = ? and shard = 0", json.dumps(summed), run)
 
 
 def _forget_outputs(tx: Transaction, run: int, step: str) -> None:
