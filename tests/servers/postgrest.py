@@ -16,7 +16,7 @@ import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, urlsplit
 
 import psycopg
@@ -41,10 +41,17 @@ class Refused(Exception):
         self.status, self.code = status, code
 
 
+class Asked(NamedTuple):
+    method: str
+    path: str  # behind the prefix
+    prefer: str
+    size: int  # of the body
+
+
 class PostgREST:
     def __init__(self, dsn: str, *, keys: dict[str, str | None], schemas: tuple[str, ...] = ("public",)) -> None:
         self.dsn, self.keys, self.schemas = dsn, keys, schemas
-        self.asked: list[tuple[str, str, str]] = []  # method, what stands behind the prefix, Prefer
+        self.asked: list[Asked] = []
         self.instead: list[tuple[int, dict[str, str], bytes] | None] = []
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._http.daemon_threads = False
@@ -75,7 +82,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         ours: PostgREST = self.server.ours
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        ours.asked.append((self.command, self.path.removeprefix(PREFIX), self.headers.get("Prefer", "")))
+        ours.asked.append(
+            Asked(self.command, self.path.removeprefix(PREFIX), self.headers.get("Prefer", ""), len(body))
+        )
         instead = ours.instead.pop(0) if ours.instead else None
         if instead is not None:
             self._answer(*instead)
@@ -138,7 +147,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _columns(connection: psycopg.Connection[Any], schema: str, table: str) -> set[str]:
     found = connection.execute(
-        "select column_name from information_schema.columns where table_schema = %s and table_name = %s", (schema, table)
+        "select column_name from information_schema.columns where table_schema = %s and table_name = %s",
+        (schema, table),
     ).fetchall()
     if not found:
         raise Refused(404, "PGRST205", f"Could not find the table '{schema}.{table}' in the schema cache")

@@ -50,6 +50,7 @@ _DRIVERS: dict[str, Dialect] = {
     "mariadb": "mysql",
 }
 _QUOTED = re.compile(r'".*"', re.DOTALL)
+_SINGLE = re.compile(r"'.*'|'.*", re.DOTALL)
 _PATIENCE = 2.0  # seconds for a server to hear that nobody waits any longer
 _WHERE = "an address (sqlite:///path or postgresql://...), a Secret with one, or a function that connects"
 
@@ -293,8 +294,8 @@ def said(error: Exception) -> str:
         return said_by_postgres(primary, str(getattr(error, "sqlstate", "")))
     text = error_text(error)
     if len(error.args) > 1 and isinstance(error.args[0], int):  # MySQL: a number, and a text with values in quotes
-        pieces = error_text(Exception(error.args[1])).split("'")
-        text = f"{error.args[0]}, " + "'".join("…" if place % 2 else piece for place, piece in enumerate(pieces))
+        # From the first quote to the last: of a part of a query, quotes stand inside of the quotes.
+        text = f"{error.args[0]}, " + _SINGLE.sub("'…'", error_text(Exception(error.args[1])))
     return text or type(error).__name__
 
 

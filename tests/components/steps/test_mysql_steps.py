@@ -36,7 +36,7 @@ def shop(mariadb):
     with closing(pymysql.connect(host="127.0.0.1", port=mariadb.port, user="root", autocommit=True)) as connection:
         cursor = connection.cursor()
         for statement in (
-            "create or replace database steps",
+            "create or replace database steps character set utf8mb4",
             "use steps",
             "set sql_mode = ''",
             "set time_zone = '+05:00'",
@@ -44,10 +44,11 @@ def shop(mariadb):
             "create table movies (id int primary key, title varchar(20) not null)",
             "insert into movies values (1, 'a'), (2, 'b'), (3, 'c')",
             "create function deletes() returns int modifies sql data begin delete from movies; return 1; end",
-            "create function fails(number int, state varchar(5)) returns int begin"
+            ("create function fails(number int) returns int begin"
             " if number = 1213 then signal sqlstate '40001' set mysql_errno = 1213, message_text = 'Deadlock found'; end if;"
             " if number = 1205 then signal sqlstate 'HY000' set mysql_errno = 1205, message_text = 'Lock wait timeout exceeded'; end if;"
-            " signal sqlstate '45000' set message_text = 'no'; end",
+            " return 1; end"),
+            "create function another_encoding() returns int begin set character_set_results = latin1; return 1; end",
             "create or replace user ann identified by 'hunter2-x'",
             "create or replace user single identified by 'hunter2-x' with max_user_connections 1",
             "grant select on steps.movies to single",
@@ -136,6 +137,8 @@ def test_a_text_that_is_none_is_an_error_with_a_way_out(mariadb, shop):
     """What is no UTF-8 is not taken for something else."""
     kind, said, _ = wrong(there(mariadb), "select id, _utf8mb4 x'68756e7465723261ff' as name from movies")
     assert (kind, "hunter2" in said) == ("data_error", False)
+    kind, said, _ = wrong(there(mariadb), "select another_encoding() as one, 'é' as name")
+    assert (kind, "have it as bytes, with cast(... as binary) in query" in said) == ("data_error", True)
     assert extract(mariadb, "select cast(_binary x'ff' as binary) as raw") == [{"raw": b"\xff"}]
 
 
@@ -143,7 +146,12 @@ def test_parameters_are_values_whatever_signs_they_have(mariadb, shop):
     """By name or in order, a list for IN, and never a part of the query, with every setting of the server."""
     nasty = "\\'; drop table movies; -- %s \x00\n\u2028"
     query = "select %(name)s as name, id in %(ids)s as there, %(at)s as at, %(doc)s as doc, '100%%' as share from movies where id = 3"
-    given = {"name": nasty, "ids": [1, 3], "at": dt.datetime(2026, 1, 2, 3, tzinfo=dt.timezone(dt.timedelta(hours=1))), "doc": {"a": "'"}}
+    given = {
+        "name": nasty,
+        "ids": [1, 3],
+        "at": dt.datetime(2026, 1, 2, 3, tzinfo=dt.timezone(dt.timedelta(hours=1))),
+        "doc": {"a": "'"},
+    }
     assert extract(mariadb, query, given) == [
         {"name": nasty, "there": 1, "at": "2026-01-02 02:00:00", "doc": '{"a":"\'"}', "share": "100%"}
     ]
@@ -175,8 +183,8 @@ def test_parameters_are_values_whatever_signs_they_have(mariadb, shop):
         ("select nope(1)", [], "syntax_error", "1305, FUNCTION steps.nope does not exist"),
         ("select 1 from where x = %s", ["hunter2"], "syntax_error", "1064, You have an error in your SQL syntax"),
         ("select deletes() as a", [], "code_error", "1792, Cannot execute statement in a READ ONLY transaction"),
-        ("select fails(1213, '') as a", [], "database_error", "1213, Deadlock found"),
-        ("select fails(1205, '') as a", [], "database_error", "1205, Lock wait timeout exceeded"),
+        ("select fails(1213) as a", [], "database_error", "1213, Deadlock found"),
+        ("select fails(1205) as a", [], "database_error", "1205, Lock wait timeout exceeded"),
         ("select cast(%s as unsigned) * 18446744073709551615 as a", ["7 hunter2"], "data_error", "1690, BIGINT UNSIGNED value is out of range in '…'"),
     ],
 )  # fmt: skip
@@ -214,7 +222,9 @@ def test_rows_stay_with_the_server_until_they_are_asked_for(mariadb, shop):
 
 def running(shop, word):
     cursor = shop.cursor()
-    cursor.execute("select info from information_schema.processlist where command = 'Query' and info like %s", (f"select%{word}%",))
+    cursor.execute(
+        "select info from information_schema.processlist where command = 'Query' and info like %s", (f"select%{word}%",)
+    )
     return [row for row in cursor.fetchall() if "processlist" not in row[0]]
 
 
@@ -290,7 +300,9 @@ def test_the_server_proves_who_it_is_as_far_as_the_connection_asks_for_it():
             {"host": str(server.folder / "socket")},
         ):
             config = {"connection": "@mysql.shop", "query": query}
-            told.append(outputs_of("mysql.extractor", config, a_context(connection={**plain, **fields}))["rows"][0]["tls"])
+            told.append(
+                outputs_of("mysql.extractor", config, a_context(connection={**plain, **fields}))["rows"][0]["tls"]
+            )
         reach_mysql({**plain, "host": "localhost", "sslrootcert": authority}, 5)
         refused = [
             wrong({**plain, "host": "127.0.0.1", "sslrootcert": authority}, query)[:2],  # the name is another

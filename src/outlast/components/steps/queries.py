@@ -67,13 +67,8 @@ def checked_mysql(query: str) -> str:
 
 def places_in_quotes(query: str) -> bool:
     """Whether a place for a value stands inside of quotes or a comment, where the driver for MySQL would fill it in, too."""
-    bare: list[str] = []
-    at = 0
-    for begin, end in _mysql_hidden(query):
-        bare.append(query[at:begin])
-        at = end
-    bare.append(query[at:])
-    return len(_PLACES.findall("\n".join(bare))) < len(_PLACES.findall(query))
+    hidden = (query[begin:end] for begin, end in _mysql_hidden(query))
+    return any(place[0] != "%%" for part in hidden for place in _PLACES.finditer(part))
 
 
 @dataclass(frozen=True)
@@ -186,7 +181,7 @@ def _comment_end(query: str, at: int) -> int:
 
 # -- MySQL ---------------------------------------------------------------------------------------------------------------
 
-_PLACES = re.compile(r"%(?:s|\([^()]*\)s)")
+_PLACES = re.compile(r"%(?:%|s|\([^()]*\)s)")
 # A dash begins a comment only before white space; # always does. What stands in /*! */ is done, and is no comment.
 _MYSQL_BEGINS = re.compile(
     rf"%\([^()]*+\)s|%%|(?P<line>#|--(?=[\s\x00-\x1f]|$))|(?P<done>/\*M?!)|(?P<comment>/\*)"

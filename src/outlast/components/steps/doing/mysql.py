@@ -76,7 +76,8 @@ def extract(config: ExtractorConfig, context: StepContext) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     parameters = _bound(config.parameters)
     size = 0
-    with _connected(context, config) as cursor:
+    with _connected(context, config) as (cursor, limit):
+        begin = monotonic()
         # Without parameters a % stands for itself.
         cursor.execute(config.query, parameters or None)
         names = names_of(cursor.description)
@@ -88,6 +89,9 @@ def extract(config: ExtractorConfig, context: StepContext) -> dict[str, Any]:
                 if size > config.max_bytes:
                     raise _too_much(f"rows of at most max_bytes ({config.max_bytes}), got: more")
                 rows.append(dict(zip(names, row, strict=True)))
+        # A statement that is ended in a function such as SLEEP or BENCHMARK goes on with a value that is none.
+        if limit is not None and monotonic() - begin >= limit:
+            raise TemporaryFailure("the database took longer than it was allowed to", error_class="timeout")
     return {"rows": rows, "count": len(rows)}
 
 
@@ -101,9 +105,10 @@ def _too_much(expected: str) -> PermanentFailure:
 
 
 @contextmanager
-def _connected(context: StepContext, config: ExtractorConfig) -> Iterator[Any]:
+def _connected(context: StepContext, config: ExtractorConfig) -> Iterator[tuple[Any, float | None]]:
     """
-    A cursor in a transaction that only reads, whose rows stay with the server until they are asked for. The connection is
+    A cursor in a transaction that only reads, whose rows stay with the server until they are asked for, and how many seconds
+    the server has for a statement. The connection is
     closed whatever happens, and when the time of the attempt is up: the driver itself would wait for a server that stands
     still.
     """
@@ -115,8 +120,7 @@ def _connected(context: StepContext, config: ExtractorConfig) -> Iterator[Any]:
     found: Exception
     try:
         with late:
-            _begin(connection, context, config, fields)
-            yield cursor
+            yield cursor, _begin(connection, context, config, fields)
     except pymysql.Error as error:
         found = error
     except UnicodeDecodeError:
@@ -171,8 +175,8 @@ def _connect(fields: Mapping[str, Any], limit: float) -> pymysql.Connection[Any]
 
 def _begin(
     connection: pymysql.Connection[Any], context: StepContext, config: ExtractorConfig, fields: Mapping[str, Any]
-) -> None:
-    """One moment, no writing, instants in UTC, and how long the server works on a statement."""
+) -> float | None:
+    """One moment, no writing, instants in UTC; and how long the server works on a statement, in seconds."""
     remaining = context.remaining()
     limits = [config.statement_timeout_ms or fields.get("statement_timeout_ms")]
     limits.append(None if remaining is None else max(1, int(remaining * 1000)))
@@ -185,6 +189,7 @@ def _begin(
     with connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
+    return min(known) / 1000 if known else None
 
 
 def _close(connection: Any, cursor: Any) -> None:

@@ -101,7 +101,7 @@ def _batches(
 ) -> Iterator[tuple[int, bytes]]:
     """The rows as JSON, as many at a time as one request may have."""
     texts: list[str] = []
-    size = 2
+    size = 1  # a bracket; behind each row stands a comma or the other bracket
     for number, row in enumerate(rows, 1):
         try:
             text = json_text({name: row[name] for name in columns})
@@ -109,11 +109,11 @@ def _batches(
         except (TypeError, ValueError, RecursionError) as wrong:
             why = "a text with half a character" if isinstance(wrong, UnicodeError) else str(wrong)
             raise invalid(f"row {number} cannot be a row of the table: {why}") from None
-        if length + 2 > config.batch_bytes:
+        if length + 1 > config.batch_bytes:
             raise invalid(f"expected row {number} to have at most batch_bytes ({config.batch_bytes}), got: more")
         if texts and (len(texts) == config.batch_rows or size + length > config.batch_bytes):
             yield len(texts), f"[{','.join(texts)}]".encode()
-            texts, size = [], 2
+            texts, size = [], 1
         texts.append(text)
         size += length
     if texts:
