@@ -44,10 +44,12 @@ def shop(mariadb):
             "create table movies (id int primary key, title varchar(20) not null)",
             "insert into movies values (1, 'a'), (2, 'b'), (3, 'c')",
             "create function deletes() returns int modifies sql data begin delete from movies; return 1; end",
-            ("create function fails(number int) returns int begin"
-            " if number = 1213 then signal sqlstate '40001' set mysql_errno = 1213, message_text = 'Deadlock found'; end if;"
-            " if number = 1205 then signal sqlstate 'HY000' set mysql_errno = 1205, message_text = 'Lock wait timeout exceeded'; end if;"
-            " return 1; end"),
+            (
+                "create function fails(number int) returns int begin"
+                " if number = 1213 then signal sqlstate '40001' set mysql_errno = 1213, message_text = 'Deadlock found'; end if;"
+                " if number = 1205 then signal sqlstate 'HY000' set mysql_errno = 1205, message_text = 'Lock wait timeout exceeded'; end if;"
+                " return 1; end"
+            ),
             "create function another_encoding() returns int begin set character_set_results = latin1; return 1; end",
             "create or replace user ann identified by 'hunter2-x'",
             "create or replace user single identified by 'hunter2-x' with max_user_connections 1",

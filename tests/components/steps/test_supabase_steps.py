@@ -313,7 +313,7 @@ def test_rows_that_a_trigger_leaves_out_are_an_error(postgres, rest, movies):
 
 
 def test_rows_go_by_the_values_of_their_columns(postgres, rest, movies):
-    """S0-21: all conditions hold; a list is any of its values; a column named is_null is empty."""
+    """All conditions hold; a list is any of its values; a column named is_null is empty."""
     write(
         rest,
         movies,
@@ -386,7 +386,7 @@ def test_columns_whose_names_mean_something_else_there_are_columns(postgres, res
     ],
 )
 def test_a_delete_that_may_take_others_is_refused(postgres, rest, config, said):
-    """S0-43: without a condition, with one that nobody has given a value, or with one that cannot be sent: nobody is asked."""
+    """Without a condition, with one that nobody has given a value, or with one that cannot be sent: nobody is asked."""
     rest.asked.clear()
     given = {"connection": "@supabase.main", "table": "movies", **config}
     kind, told, _ = failure_of("supabase.deleter", given, a_context(connection=there(rest)))

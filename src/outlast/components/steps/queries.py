@@ -202,7 +202,7 @@ def _mysql_words(query: str, *, backslashes: bool = True) -> Iterator[str]:
     r"""
     As `_words`. Without `backslashes` they hide no quote.
 
-    >>> list(_mysql_words("SELECT `a;b`, 'it\'s;' # c"))
+    >>> list(_mysql_words("SELECT `a;b`, 'it\\'s;' # c"))
     ['select', '"', ',', "'"]
     """
     for begins, _ in _mysql_parts(query, backslashes=backslashes):

@@ -172,7 +172,7 @@ def _filter(name: str, value: Any) -> str:
     A condition. One value stands as it is behind the operator, whatever signs it has; those of a list stand in quotes.
 
     >>> _filter("a", 'x,"y".z'), _filter("a", ["x,y", 'a"b', True, 3])
-    ('eq.x,"y".z', 'in.("x,y","a\\\\"b","true","3")')
+    ('eq.x,"y".z', 'in.("x,y","a\\"b","true","3")')
     """
     if not isinstance(value, list):
         return f"eq.{_text(name, value)}"
